@@ -1,0 +1,1 @@
+"""mini-mrl: mutual reinforcement learning between different language models."""
