@@ -1,0 +1,293 @@
+"""mini-mrl, the command line. `python mini_mrl.py --mode sgt` trains the tiny pair.
+
+Arguments are parsed here and nowhere else; what they do is in `mrl/`. torch and transformers are
+imported inside the commands, so that `--help` and a mistyped option answer at once.
+"""
+
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from mrl.errors import MrlError
+
+if TYPE_CHECKING:
+    from mrl.config import PolicyConfig, RunConfig
+    from mrl.run import Run
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+console = Console()
+HIGH_LEARNING_RATE = 3e-4  # on the tiny pair a policy trained with it fell apart within 40 steps
+
+Directory = Annotated[Path, typer.Argument(help="A run: runs/<name>.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
+
+
+@app.callback(invoke_without_command=True)
+def train(
+    context: typer.Context,
+    mode: Annotated[str | None, typer.Option(help="What is shared: solo or sgt.")] = None,
+    pair: Annotated[
+        str | None, typer.Option(help="`tiny`, or model directories: DIR_A,DIR_B[,...].")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    name: Annotated[str | None, typer.Option(help="Directory under runs/.")] = None,
+    data: Annotated[str | None, typer.Option(help="Training problems, JSONL.")] = None,
+    heldout: Annotated[str | None, typer.Option(help="Held-out problems, JSONL[,JSONL].")] = None,
+    prompts_per_step: Annotated[int | None, typer.Option(help="Prompts a step.")] = None,
+    group_size: Annotated[int | None, typer.Option(help="Completions a prompt.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of every policy.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="mode.setting=value, repeatable.")
+    ] = None,
+    plain: Plain = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Train language models side by side that learn from each other's verified experience."""
+    if context.invoked_subcommand:
+        return
+    from mrl.run import Run, unused_name
+
+    options = {
+        "mode": mode,
+        "steps": steps,
+        "seed": seed,
+        "name": name,
+        "train": data,
+        "heldout": heldout.split(",") if heldout else None,
+        "prompts_per_step": prompts_per_step,
+        "threads": threads,
+        "device": device,
+    }
+    policy_options = {"group_size": group_size, "learning_rate": learning_rate}
+    run_config = _run_config(pair, config, options, policy_options, settings or [])
+    if not run_config.name:
+        run_config.name = unused_name(run_config)
+    if set(run_config.name) & set("/\\\0") or run_config.name.startswith("."):
+        raise MrlError(f"--name is {run_config.name!r}; give a plain directory name.")
+    directory = Path(run_config.runs) / run_config.name
+    if directory.exists():
+        raise MrlError(
+            f"{directory}: exists already; give another --name, or go on with "
+            f"`python mini_mrl.py resume {directory}`."
+        )
+    with _watcher(run_config, plain) as watcher:
+        run = Run(run_config, directory, watcher)
+        for line in _first_lines(run, pair, config):
+            watcher.say(line)
+        finished = run.start(_stop_on_ctrl_c())
+    _last_words(run, finished)
+
+
+@app.command()
+def resume(directory: Directory, plain: Plain = False) -> None:
+    """Go on with a run that was stopped."""
+    from mrl.checkpoint import newest_checkpoint, read_state
+    from mrl.run import Run, read_run_config, with_weights_of
+
+    run_config = read_run_config(directory)
+    checkpoint = newest_checkpoint(directory)
+    if read_state(checkpoint)["step"] >= run_config.steps:
+        raise MrlError(
+            f"{directory}: is finished ({run_config.steps} steps); "
+            f"`python mini_mrl.py evaluate {directory}` shows its result."
+        )
+    with _watcher(run_config, plain) as watcher:
+        run = Run(with_weights_of(run_config, checkpoint), directory, watcher)
+        finished = run.resume(_stop_on_ctrl_c())
+    _last_words(run, finished)
+
+
+@app.command()
+def evaluate(
+    directory: Directory,
+    samples: Annotated[int | None, typer.Option(help="Completions a problem.")] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token.")] = False,
+    data: Annotated[str | None, typer.Option(help="Other problems: JSONL[,JSONL].")] = None,
+) -> None:
+    """Score a run's held-out problems again, with the first and with the newest weights."""
+    from mrl.allocation import pick_device
+    from mrl.checkpoint import newest_checkpoint
+    from mrl.config import check
+    from mrl.dashboard import evaluation_table
+    from mrl.rewards import Verifier
+    from mrl.run import (
+        evaluate_all,
+        load_heldout,
+        load_policies,
+        read_run_config,
+        set_threads,
+        with_weights_of,
+    )
+
+    run_config = read_run_config(directory)
+    samples = 1 if greedy else samples or run_config.eval_samples
+    check(replace(run_config, eval_samples=samples))
+    trained = with_weights_of(run_config, newest_checkpoint(directory))
+    set_threads(run_config.threads)
+    results: dict[str, list[dict]] = {}
+    with Verifier(timeout_s=run_config.verify_timeout_s) as verifier:
+        verifier.canary()
+        parts = load_heldout(data.split(",") if data else run_config.heldout, verifier)
+        for when, chosen in (("before", run_config), ("after", trained)):
+            policies = load_policies(chosen.policies, pick_device(run_config.device))
+            temperature = 0.0 if greedy else None
+            scores = evaluate_all(policies, parts, verifier, samples, run_config.seed, temperature)
+            results[when] = [score.to_dict() for score in scores]
+    console.print(evaluation_table(results))
+
+
+@app.command()
+def warmstart(
+    out: Annotated[Path, typer.Option(help="Where the two directories go.")] = Path("data/tiny"),
+    seed: Annotated[int, typer.Option(help="Of weights and demonstrations.")] = 0,
+    updates: Annotated[int | None, typer.Option(help="Fewer make a weaker pair.")] = None,
+) -> None:
+    """Make the tiny pair from nothing: tokenizers, models, supervised warm start."""
+    from mrl.tiny import warm_start_pair
+
+    console.print("Making qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
+    warm_start_pair(out, seed, updates)
+    console.print(f"Saved in {out}.")
+
+
+@app.command()
+def problems(
+    out: Annotated[Path, typer.Option(help="Where the JSONL files go.")] = Path("data/words"),
+) -> None:
+    """Write the problem sets of data/words again."""
+    from mrl.tasks import make_problem_sets, save_problems
+
+    for part, made in make_problem_sets().items():
+        save_problems(out / f"{part}.jsonl", made)
+        console.print(f"{out / f'{part}.jsonl'}: {len(made)} problems")
+
+
+# ------------------------------------------------------------------------------ helpers
+
+
+def _run_config(
+    pair: str | None,
+    file: Path | None,
+    options: dict[str, Any],
+    policy_options: dict[str, Any],
+    settings: list[str],
+) -> "RunConfig":
+    """Defaults < --config file < command line."""
+    from mrl.config import RunConfig, load_config, parse_settings
+
+    values = load_config(file) if file else {}
+    values |= {key: value for key, value in options.items() if value is not None}
+    values["settings"] = parse_settings(settings, values.get("settings", {}))
+    if pair or "policies" not in values:
+        values["policies"] = _policies(pair or "tiny")
+    given = {key: value for key, value in policy_options.items() if value is not None}
+    values["policies"] = [replace(policy, **given) for policy in values["policies"]]
+    return RunConfig(**values)
+
+
+def _policies(pair: str) -> "list[PolicyConfig]":
+    from mrl.config import policies_from_paths, tiny_pair
+
+    return tiny_pair() if pair == "tiny" else policies_from_paths(pair.split(","))
+
+
+def _first_lines(run: "Run", pair: str | None, file: Path | None) -> list[str]:
+    """What is about to happen, in words."""
+    config = run.config
+    names = " and ".join(policy.name for policy in run.policies)
+    if pair in (None, "tiny") and file is None:
+        why = "" if pair else " (the default; --pair DIR_A,DIR_B or --config takes other models)"
+        lines = [f"Training the embedded tiny pair{why}: {names}, on {run.device}."]
+    else:
+        lines = [f"Training {names}, on {run.device}."]
+    sizes = ", ".join(
+        f"{policy.name} {policy.config.group_size} = "
+        f"{policy.config.group_size * config.prompts_per_step} completions a step"
+        for policy in run.policies
+    )
+    shares = "nothing" if run.mode.consumes is None else f"{run.mode.consumes.kind} records"
+    lines.append(
+        f"Mode {config.mode} shares {shares}; {config.steps} steps of {config.prompts_per_step} "
+        f"prompts; group sizes: {sizes}; seed {config.seed}; writing {run.directory}."
+    )
+    for policy in run.policies:
+        if policy.config.learning_rate > HIGH_LEARNING_RATE:
+            lines.append(
+                f"Warning: {policy.name} learns at {policy.config.learning_rate:g}; above "
+                f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
+            )
+    return lines
+
+
+def _watcher(config: "RunConfig", plain: bool) -> Any:
+    from mrl.dashboard import LiveView, PlainLines
+
+    names = [policy.name for policy in config.policies]
+    if plain or not console.is_terminal:
+        return PlainLines(console, names, config.steps)
+    return LiveView(console, names, config.steps, f"mini-mrl: {config.mode}, seed {config.seed}")
+
+
+def _stop_on_ctrl_c() -> Any:
+    """A function that tells whether Ctrl-C was pressed; a second Ctrl-C ends the program at once.
+
+    A step is never cut in the middle: its policies would be at different versions.
+    """
+    pressed: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+        console.print("Stopping after this step; Ctrl-C again stops at once.")
+
+    signal.signal(signal.SIGINT, note)
+    return lambda: bool(pressed)
+
+
+def _last_words(run: "Run", finished: bool) -> None:
+    from mrl.dashboard import evaluation_table
+    from mrl.run import one_sentence
+
+    if not finished:
+        console.print(f"Saved. Go on with: python mini_mrl.py resume {run.directory}")
+        raise typer.Exit(130)
+    console.print(evaluation_table(run.evaluations))
+    console.print(one_sentence(run), markup=False, highlight=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; a person's mistake becomes one sentence and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return app(arguments, standalone_mode=False) or 0
+    except MrlError as error:
+        if "--debug" in arguments:
+            raise
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        return _complain("Stopped.", 130)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not a usage error of the command line
+            raise
+        return _complain(f"{error.format_message()} `python mini_mrl.py --help` shows all.")
+
+
+def _complain(sentence: str, code: int = 2) -> int:
+    from mrl.dashboard import printable
+
+    print(printable(sentence, limit=2000), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

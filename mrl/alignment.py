@@ -1,0 +1,392 @@
+"""THL, the Tokenizer Heterogeneity Layer (arXiv 2605.07244): one text, two tokenizations.
+
+Everything happens on bytes. A token's bytes follow from its piece in the vocabulary and from the
+decoder that the tokenizer describes itself with; character offsets and decoded strings are never
+consulted, because they are wrong just where it matters (split characters, marks for spaces).
+
+    text --encode--> receiver ids --pieces--> bytes of each token
+    align(source pieces, receiver pieces) -> chunks between shared byte boundaries
+    Projection: a per-token trace of the source, carried to chunks (exact) or to receiver tokens
+
+Text that does not survive as bytes is refused with a reason, never repaired.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+SPACE_MARK = "\u2581"  # how SentencePiece-style vocabularies write a space
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+EXACT_DECODERS = {"ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}
+CACHED_TEXTS = 10_000
+
+
+class LossyText(ValueError):
+    """A text or token sequence that has no exact counterpart; `reason` is a word to count by."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(detail or reason)
+        self.reason = reason
+
+
+# ------------------------------------------------------------------------------ text <-> ids
+
+
+class ByteCodec:
+    """Text <-> token ids of one fast tokenizer, exact on bytes.
+
+    Ids stand for text *as it continues a prompt*: a mark for a leading space is a space. Text is
+    never merged across the edge between prompt and completion.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer.backend_tokenizer
+        description = json.loads(self._tokenizer.to_str())
+        self._bytes = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
+        self._special = {t["id"] for t in description["added_tokens"] if t["special"]}
+        unknown = description["model"].get("unk_token")
+        self._unknown = unknown and self._tokenizer.token_to_id(unknown)
+        specials = [t["content"] for t in description["added_tokens"] if t["special"]]
+        self._anchors = ["", *specials[:3], "\n", ":", "0"]
+        self._cache: dict[str, list[int] | LossyText] = {}
+
+    def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each token. Raises LossyText for special, unknown or spaceless tokens."""
+        if self._bytes is None:
+            raise LossyText("lossy_tokenizer", "its decoder does not say which bytes a token is")
+        pieces = []
+        for token_id in token_ids:
+            if token_id in self._special and token_id != self._unknown:
+                raise LossyText("special_token", f"token {token_id} stands for no text")
+            if token_id not in self._bytes or token_id == self._unknown:
+                raise LossyText("unknown_token", f"token {token_id} stands for unknown text")
+            pieces.append(self._bytes[token_id])
+        return pieces
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of the tokens. Raises LossyText, also for a character that was cut off."""
+        try:
+            return b"".join(self.pieces(token_ids)).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise LossyText("not_utf8", str(error)) from None
+
+    def encode(self, text: str) -> list[int]:
+        """The tokenizer's own ids for `text` behind a prompt; their bytes are those of `text`.
+
+        Raises LossyText: "special_token" if the text spells one, "not_round_trippable" if the
+        tokenizer changes it (normalisers do) or cannot write it.
+        """
+        if text not in self._cache:
+            if len(self._cache) >= CACHED_TEXTS:
+                self._cache.clear()
+            try:
+                self._cache[text] = self._encode(text)
+            except LossyText as loss:
+                self._cache[text] = loss
+        found = self._cache[text]
+        if isinstance(found, LossyText):
+            raise found
+        return list(found)
+
+    def clear_cache(self) -> None:
+        """Forget the texts encoded so far (the trainer does so after each step)."""
+        self._cache.clear()
+
+    def _encode(self, text: str) -> list[int]:
+        """Try the text alone, then behind anchors whose tokens are cut off again.
+
+        Metaspace tokenizers put a space in front of a text, but not behind a special token, or
+        not behind other text. Whatever is tried, the bytes decide.
+        """
+        try:
+            wanted = text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise LossyText("not_utf8", "the text holds a lone surrogate") from None
+        loss = LossyText("not_round_trippable", "no tokenization has exactly the bytes of the text")
+        for anchor in self._anchors:
+            token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
+            if anchor and token_ids and token_ids[0] in self._special:
+                token_ids = token_ids[1:]
+                anchor_bytes = b""
+            else:
+                anchor_bytes = anchor.encode()
+            try:
+                found = _behind(token_ids, self.pieces(token_ids), anchor_bytes, wanted)
+            except LossyText as reason:
+                loss = reason
+                continue
+            if found is not None:
+                return found
+        raise loss
+
+
+def _behind(
+    token_ids: list[int], pieces: list[bytes], anchor: bytes, wanted: bytes
+) -> list[int] | None:
+    """The last tokens that make exactly `wanted`, if what stands before them is the anchor."""
+    left = len(wanted)
+    start = len(pieces)
+    while left > 0 and start > 0:
+        start -= 1
+        left -= len(pieces[start])
+    before, behind = b"".join(pieces[:start]), b"".join(pieces[start:])
+    if behind == wanted and before in (anchor, b" " + anchor if anchor else b""):
+        return token_ids[start:]
+    return None
+
+
+def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int, bytes] | None:
+    """Token id -> bytes, from pieces and decoder; None if the decoder says too little."""
+    decoder = description["decoder"] or {"type": "Fuse"}
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    kinds = {step["type"] for step in steps}
+    if not kinds <= EXACT_DECODERS:
+        return None  # WordPiece, for one, drops spaces and guesses them back
+    added = {token["id"] for token in description["added_tokens"]}
+    byte_of = _byte_level_alphabet()
+    found = {}
+    for piece, token_id in vocabulary.items():
+        if token_id in added:
+            found[token_id] = piece.encode("utf-8")
+        elif "ByteLevel" in kinds:
+            if all(character in byte_of for character in piece):
+                found[token_id] = bytes(byte_of[character] for character in piece)
+        elif "ByteFallback" in kinds and (match := BYTE_PIECE.fullmatch(piece)):
+            found[token_id] = bytes([int(match[1], 16)])
+        elif kinds & {"Metaspace", "Replace"}:
+            found[token_id] = piece.replace(SPACE_MARK, " ").encode("utf-8")
+        else:
+            found[token_id] = piece.encode("utf-8")
+    return found
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """Character -> byte of byte-level vocabularies: printable Latin-1 stands for itself, the other
+    bytes for the characters from U+0100 on, in order."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {
+        chr(0x100 + place): byte for place, byte in enumerate(others)
+    }
+
+
+def retokenize(codec: ByteCodec, text: str, finished: bool, end_id: int) -> list[int]:
+    """A peer's completion in the receiver's tokens; its own end token iff the peer had finished.
+
+    Raises LossyText where the receiver's tokenizer cannot hold the text exactly.
+    """
+    return codec.encode(text) + ([end_id] if finished else [])
+
+
+def split_text(text: str, token_lengths: Sequence[int]) -> list[bytes]:
+    """The bytes of each source token, from their lengths: how tokens cross the exchange.
+
+    Raises LossyText if the lengths do not add up to the text.
+    """
+    data = text.encode("utf-8")
+    if sum(token_lengths) != len(data) or any(length < 0 for length in token_lengths):
+        raise LossyText("not_round_trippable", "token lengths do not add up to the text")
+    pieces, start = [], 0
+    for length in token_lengths:
+        pieces.append(data[start : start + length])
+        start += length
+    return pieces
+
+
+# ------------------------------------------------------------------------------ chunks
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A span between two neighbouring shared boundaries: bytes, source tokens, receiver tokens.
+
+    All ranges are (start, stop), stop excluded.
+    """
+
+    bytes: tuple[int, int]
+    source: tuple[int, int]
+    receiver: tuple[int, int]
+
+    @property
+    def one_to_one(self) -> bool:
+        """One source token against one receiver token: nothing has to be spread."""
+        return self.source[1] - self.source[0] == 1 == self.receiver[1] - self.receiver[0]
+
+
+def align(source: Sequence[bytes], receiver: Sequence[bytes]) -> list[Chunk]:
+    """Cut two tokenizations of one text at every byte boundary that they share.
+
+    By the chain rule the log-prob of a chunk is the exact sum over its tokens on either side, so
+    chunk-level ratios are well defined where token-level ones are not (arXiv 2605.07244, THL).
+    Chunks tile both sequences; none can be cut further. A token of zero bytes belongs to the chunk
+    that ends where it stands, or to the first one. Linear in the number of tokens.
+    Raises LossyText ("different_bytes") if the texts differ.
+    """
+    if b"".join(source) != b"".join(receiver):
+        raise LossyText("different_bytes", "the two tokenizations are not of the same bytes")
+    chunks: list[Chunk] = []
+    start = i_start = j_start = 0  # where the open chunk began: byte, source and receiver token
+    i = j = i_byte = j_byte = 0
+    while i < len(source) or j < len(receiver):
+        if j == len(receiver) or (i < len(source) and i_byte <= j_byte):
+            i_byte += len(source[i])
+            i += 1
+        else:
+            j_byte += len(receiver[j])
+            j += 1
+        if i_byte != j_byte or i_byte == start:
+            continue
+        while i < len(source) and not source[i]:
+            i += 1
+        while j < len(receiver) and not receiver[j]:
+            j += 1
+        chunks.append(Chunk((start, i_byte), (i_start, i), (j_start, j)))
+        start, i_start, j_start = i_byte, i, j
+    if not chunks and (source or receiver):
+        return [Chunk((0, 0), (0, len(source)), (0, len(receiver)))]
+    return chunks
+
+
+# ------------------------------------------------------------------------------ projection
+
+
+class Projection:
+    """Carries per-token values of a batch from source tokens to chunks or to receiver tokens.
+
+    Built from (source pieces, receiver pieces) pairs. All tensors are right-padded:
+    [batch, source_seq], [batch, chunks], [batch, receiver_seq]; padding is 0.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[Sequence[bytes], Sequence[bytes]]]) -> None:
+        self.chunks = [align(source, receiver) for source, receiver in pairs]
+        width = max((len(row) for row in self.chunks), default=0)
+        # padding belongs to one chunk too many, which is cut off again
+        self.source_chunk, self.source_share = self._side([s for s, _ in pairs], "source", width)
+        self.receiver_chunk, self.receiver_share = self._side(
+            [r for _, r in pairs], "receiver", width
+        )
+        self.width = width
+
+    def _side(
+        self, rows: Sequence[Sequence[bytes]], side: str, width: int
+    ) -> tuple[Tensor, Tensor]:
+        """Of every token: which chunk it is in, and its share of the chunk's bytes."""
+        longest = max((len(row) for row in rows), default=0)
+        chunk_of = torch.full((len(rows), longest), width)
+        share = torch.zeros(len(rows), longest, dtype=torch.float64)
+        for row, (pieces, chunks) in enumerate(zip(rows, self.chunks, strict=True)):
+            for number, chunk in enumerate(chunks):
+                first, last = getattr(chunk, side)
+                chunk_of[row, first:last] = number
+                size = chunk.bytes[1] - chunk.bytes[0]
+                for token in range(first, last):
+                    share[row, token] = len(pieces[token]) / size if size else 1 / (last - first)
+        return chunk_of, share
+
+    def to_chunks(self, trace: Tensor) -> Tensor:
+        """Sums of the source tokens' values: exact. [batch, source_seq] -> [batch, chunks]."""
+        sums = trace.new_zeros(len(trace), self.width + 1)
+        return sums.scatter_add(1, self.source_chunk.to(trace.device), trace)[:, : self.width]
+
+    def to_receiver(self, trace: Tensor) -> Tensor:
+        """A chunk's sum, spread over its receiver tokens by bytes: approximate where n > 1.
+
+        [batch, source_seq] -> [batch, receiver_seq]; the sum over a chunk is kept.
+        """
+        return self._at_receiver(self.to_chunks(trace)) * self.receiver_share.to(trace)
+
+    def mask_to_receiver(self, mask: Tensor) -> Tensor:
+        """A receiver token counts iff every source token of its chunk does; bool in and out."""
+        left_out = self.to_chunks((~mask).float())
+        inside = self.receiver_chunk.to(mask.device) < self.width
+        return (self._at_receiver(left_out) == 0) & inside
+
+    def weights_to_receiver(self, weights: Tensor) -> Tensor:
+        """The byte-weighted mean of the chunk's source weights, the same for all its tokens."""
+        return self._at_receiver(self.to_chunks(weights * self.source_share.to(weights)))
+
+    def _at_receiver(self, values: Tensor) -> Tensor:
+        """Each receiver token's chunk value. [batch, chunks] -> [batch, receiver_seq]."""
+        padded = torch.cat([values, values.new_zeros(len(values), 1)], dim=1)
+        return padded.gather(1, self.receiver_chunk.to(values.device))
+
+
+# ------------------------------------------------------------------------------ residual
+
+
+@dataclass
+class Residual:
+    """What alignment lost, as sums, so that residuals of records add up to that of a run."""
+
+    records: int = 0
+    bytes: int = 0
+    bytes_one_to_one: int = 0  # in chunks of one source and one receiver token
+    source_tokens: int = 0
+    receiver_tokens: int = 0
+    sampled_otherwise: int = 0  # records whose ids are not the source tokenizer's own for the text
+    source_nats: float = 0.0  # -sum of the source's log-probs
+    spread_nats: float = 0.0  # sum over receiver tokens of |its chunk's log-prob - its own share|
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: "Residual") -> "Residual":
+        return Residual(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    @property
+    def share_one_to_one(self) -> float:
+        """Share of bytes in 1:1 chunks; 1 where nothing was aligned."""
+        return self.bytes_one_to_one / self.bytes if self.bytes else 1.0
+
+    @property
+    def length_ratio(self) -> float:
+        """Receiver tokens per source token."""
+        return self.receiver_tokens / self.source_tokens if self.source_tokens else 1.0
+
+    @property
+    def non_canonical_share(self) -> float:
+        """Share of records whose sampled ids are not the tokenizer's own encoding."""
+        return self.sampled_otherwise / self.records if self.records else 0.0
+
+    @property
+    def spread(self) -> float:
+        """Mean over receiver tokens, nats: 0 iff every chunk has one receiver token."""
+        return self.spread_nats / self.receiver_tokens if self.receiver_tokens else 0.0
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Of the text under the source that wrote it."""
+        return self.source_nats / math.log(2) / self.bytes if self.bytes else 0.0
+
+
+def measure(
+    source: Sequence[bytes],
+    receiver: Sequence[bytes],
+    logprobs: Sequence[float] | None = None,
+    canonical: bool = True,
+) -> Residual:
+    """The residual of one record. logprobs: the source's, one a source token, nats."""
+    chunks = align(source, receiver)
+    one_to_one = sum(c.bytes[1] - c.bytes[0] for c in chunks if c.one_to_one)
+    spread = 0.0
+    for chunk in chunks if logprobs is not None else ():
+        total = sum(logprobs[slice(*chunk.source)])
+        # the shares of a chunk's receiver tokens add up to 1, so the rest of each to n - 1
+        spread += abs(total) * (chunk.receiver[1] - chunk.receiver[0] - 1)
+    return Residual(
+        records=1,
+        bytes=sum(map(len, source)),
+        bytes_one_to_one=one_to_one,
+        source_tokens=len(source),
+        receiver_tokens=len(receiver),
+        sampled_otherwise=int(not canonical),
+        source_nats=-sum(logprobs) if logprobs is not None else 0.0,
+        spread_nats=spread,
+    )

@@ -1,0 +1,241 @@
+"""What a person sees of a run: a live view in a terminal, plain lines elsewhere, a final table.
+
+The only module of `mrl` that prints.
+"""
+
+import time
+from collections import defaultdict, deque
+from types import TracebackType
+
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from mrl.modes import Rescue
+from mrl.trainer import StepReport
+
+RECENT_STEPS = 10  # numbers in the live view are means over so many steps
+KINDS = ("all_fail", "mixed", "all_pass")
+COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run
+
+
+def printable(text: str, limit: int = 300) -> str:
+    """Text of a policy, safe for a terminal: control characters become visible escapes."""
+    shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[:limit])
+    return shown + (" [...]" if len(text) > limit else "")
+
+
+def minutes(seconds: float) -> str:
+    """1:05 for 65 seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+class PlainLines:
+    """A line every few steps; for logs, pipes and files."""
+
+    def __init__(self, console: Console, policies: list[str], steps: int) -> None:
+        self.console = console
+        self.policies = policies
+        self.steps = steps
+        self.every = max(1, steps // 20)
+        self.history: deque[StepReport] = deque(maxlen=RECENT_STEPS)
+        self.started: float | None = None
+        self.seen = 0
+
+    def __enter__(self) -> "PlainLines":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        """One line for the person."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def step(self, report: StepReport) -> None:
+        """Take a step in, and print it if it is its turn."""
+        self.note(report)
+        if report.step % self.every and report.step != self.steps:
+            return
+        parts = []
+        for name in self.policies:
+            means = self.means(name)
+            kinds = "/".join(f"{means[f'groups/{kind}']:.0%}" for kind in KINDS)
+            parts.append(
+                f"{name} solves {means['reward']:.0%} (all-fail/mixed/all-pass {kinds}, "
+                f"{self.total(name, 'rescues'):.0f} rescues)"
+            )
+        self.say(f"step {report.step}/{self.steps}, {self.time_left()} left: " + "; ".join(parts))
+
+    def note(self, report: StepReport) -> None:
+        """Remember a step."""
+        if self.started is None:
+            durations = next(iter(report.metrics.values()))
+            self.started = time.monotonic() - durations["time/step_s"]
+        self.history.append(report)
+        self.seen += 1
+
+    def means(self, policy: str) -> dict[str, float]:
+        """Each metric's mean over the recent steps that have it."""
+        values: dict[str, list[float]] = defaultdict(list)
+        for report in self.history:
+            for key, value in report.metrics[policy].items():
+                if isinstance(value, int | float):
+                    values[key].append(value)
+        return {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
+
+    def total(self, policy: str, key: str) -> float:
+        """A metric summed over the recent steps."""
+        return sum(report.metrics[policy].get(key, 0) for report in self.history)
+
+    def time_left(self) -> str:
+        """Estimated from the mean time of all steps so far."""
+        if self.started is None:
+            return "?"
+        per_step = (time.monotonic() - self.started) / self.seen
+        return minutes(per_step * (self.steps - self.history[-1].step))
+
+
+class LiveView(PlainLines):
+    """The same, drawn over and over in place: both policies, the exchange, the newest rescue."""
+
+    def __init__(self, console: Console, policies: list[str], steps: int, title: str) -> None:
+        super().__init__(console, policies, steps)
+        self.title = title
+        self.live = Live(console=console, refresh_per_second=4, transient=True)
+        self.rescue: Rescue | None = None
+        self.colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(policies)}
+
+    def __enter__(self) -> "LiveView":
+        self.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.live.stop()
+
+    def say(self, text: str) -> None:
+        """One line above the live view."""
+        self.live.console.print(text, markup=False, highlight=False)
+
+    def step(self, report: StepReport) -> None:
+        """Take a step in and draw."""
+        self.note(report)
+        if report.rescues:
+            self.rescue = report.rescues[-1]
+        self.live.update(self.render())
+
+    def render(self) -> RenderableType:
+        """The whole view."""
+        step = self.history[-1].step
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            Text(f"step {step}/{self.steps}", style="bold"),
+            ProgressBar(total=self.steps, completed=step, width=30),
+            Text(f"{self.time_left()} left"),
+            Text(f"means over {len(self.history)} steps", style="dim"),
+        )
+        parts: list[RenderableType] = [head, Columns([self._policies(), self._skills()])]
+        if self.rescue:
+            parts.append(self._newest_rescue(self.rescue))
+        return Panel(Group(*parts), title=self.title)
+
+    def _policies(self) -> Table:
+        table = Table(box=None, padding=(0, 1))
+        table.add_column("")
+        for name in self.policies:
+            table.add_column(name, justify="right", style=self.colors[name])
+        means = {name: self.means(name) for name in self.policies}
+        rows = [
+            ("solve rate", "reward", "{:.0%}"),
+            ("reward std in a group", "reward_std", "{:.2f}"),
+            *((f"{kind.replace('_', '-')} groups", f"groups/{kind}", "{:.0%}") for kind in KINDS),
+            ("rescue set, prompts a step", "rescue_set", "{:.1f}"),
+            ("cut by the token limit", "completions/clipped_ratio", "{:.0%}"),
+            ("gradient norm", "grad_norm", "{:.2f}"),
+            ("records published a step", "exchange/published_records", "{:.0f}"),
+            ("records received a step", "exchange/received_records", "{:.0f}"),
+            ("bytes received a step", "exchange/received_bytes", "{:,.0f}"),
+            ("rollout seconds", "time/rollout_s", "{:.2f}"),
+            ("verify seconds", "time/verify_s", "{:.2f}"),
+            ("learn seconds", "time/learn_s", "{:.2f}"),
+        ]
+        for label, key, form in rows:
+            table.add_row(label, *(form.format(means[name][key]) for name in self.policies))
+        refused = {name: self._refusals(name) for name in self.policies}
+        if any(refused.values()):
+            table.add_row("records refused", *(refused[name] for name in self.policies))
+        return table
+
+    def _refusals(self, policy: str) -> str:
+        reasons: dict[str, float] = defaultdict(float)
+        for report in self.history:
+            for key, value in report.metrics[policy].items():
+                if key.startswith(("exchange/refused/", "dropped/")):
+                    reasons[key.rsplit("/", 1)[1]] += value
+        return ", ".join(f"{number:.0f} {reason}" for reason, number in reasons.items())
+
+    def _skills(self) -> Table:
+        table = Table(box=None, padding=(0, 1))
+        table.add_column("solve rate of")
+        for name in self.policies:
+            table.add_column(name, justify="right", style=self.colors[name])
+        means = {name: self.means(name) for name in self.policies}
+        keys = sorted({key for name in self.policies for key in means[name]})
+        for key in (key for key in keys if key.startswith("skill/")):
+            cells = [means[name].get(key) for name in self.policies]
+            table.add_row(key[6:], *("-" if c is None else f"{c:.0%}" for c in cells))
+        return table
+
+    def _newest_rescue(self, rescue: Rescue) -> RenderableType:
+        body = Text()
+        body.append(printable(rescue.prompt) + "\n", style="bold")
+        body.append(f"{rescue.receiver} said ", style=self.colors.get(rescue.receiver, ""))
+        body.append(printable(rescue.receiver_text) + "\n")
+        body.append(f"{rescue.source} said ", style=self.colors.get(rescue.source, ""))
+        body.append(printable(rescue.source_text))
+        return Panel(body, title="newest rescue", title_align="left", border_style="dim")
+
+
+def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
+    """pass@1 and pass@k per policy and skill, before -> after; one block a held-out part."""
+    last = evaluations.get("after") or evaluations["before"]
+    first = evaluations["before"] if "after" in evaluations else []
+    before = {(scores["policy"], scores["part"]): scores for scores in first}
+    metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
+    table = Table(title="held-out problems" + (", before -> after" if before else ""))
+    table.add_column("part")
+    table.add_column("skill")
+    policies = list(dict.fromkeys(scores["policy"] for scores in last))
+    for name in policies:
+        for metric in metrics:
+            table.add_column(f"{name}\n{metric}", justify="right")
+
+    def cell(scores: dict, metric: str, skill: str | None) -> str:
+        pick = (lambda s: s["skills"][skill]) if skill else (lambda s: s)
+        now = f"{100 * pick(scores)[metric]:.0f}"
+        old = before.get((scores["policy"], scores["part"]))
+        return f"{100 * pick(old)[metric]:.0f} -> {now}" if old else now
+
+    for part in dict.fromkeys(scores["part"] for scores in last):
+        chosen = [scores for scores in last if scores["part"] == part]
+        rows = [(part, "all (mean over skills)", None)]
+        rows += [("", skill, skill) for skill in chosen[0]["skills"]]
+        for place, label, skill in rows:
+            cells = [cell(scores, metric, skill) for scores in chosen for metric in metrics]
+            table.add_row(place, label, *cells, style="bold" if skill is None else "")
+        table.add_section()
+    return table

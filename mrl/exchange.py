@@ -1,0 +1,223 @@
+"""SEE, the Shared Experience Exchange (arXiv 2605.07244): typed records between policies.
+
+Three record types, one a sharing level. A mode names the one type it consumes; `collect` hands
+out that type and nothing else, so what may cross is visible in one line of a mode.
+
+    data     RolloutRecord   text, token lengths, log-probs, reward
+    value    RewardStats     a group's reward statistics, no text
+    outcome  SuccessRecord   a verified success: text, no log-probs
+
+Every record that is published or refused is counted, in numbers and in bytes: the price of a mode.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar, TextIO, TypeVar
+
+from mrl.alignment import ByteCodec, LossyText
+from mrl.rewards import Verdict
+from mrl.samples import Group, Rollout
+
+MAX_TEXT_BYTES = 1_000_000  # a completion longer than this is a mistake or an attack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What every record says: about which prompt, by whom, at which optimizer-update count."""
+
+    kind: ClassVar[str] = "record"
+    prompt_id: str
+    source: str
+    version: int
+    index: int = 0  # which completion of the group
+
+    def to_json(self) -> str:
+        """One line of `exchange.jsonl`; its length in bytes is the record's price."""
+        return json.dumps({"kind": self.kind, **asdict(self)}, ensure_ascii=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutRecord(Record):
+    """Data level: one completion with the log-probs of the policy that sampled it.
+
+    Source tokens cross as byte lengths: cut `text` there and they are back, without the source's
+    tokenizer. The end token is no text; its log-prob is `end_logprob` if the completion finished.
+    """
+
+    kind: ClassVar[str] = "rollout"
+    text: str
+    finished: bool
+    token_lengths: tuple[int, ...]  # bytes of each source token
+    logprobs: tuple[float, ...]  # nats, one a source token
+    end_logprob: float | None
+    verdict: str
+    reward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardStats(Record):
+    """Value level: how a whole group did. `std` is the population standard deviation."""
+
+    kind: ClassVar[str] = "rewards"
+    count: int
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuccessRecord(Record):
+    """Outcome level: a completion that the verifier accepted, and the answer it matched."""
+
+    kind: ClassVar[str] = "success"
+    text: str
+    finished: bool
+    answer: str
+    verdict: str
+
+
+RECORD_TYPES = {kind.kind: kind for kind in (RolloutRecord, RewardStats, SuccessRecord)}
+R = TypeVar("R", bound=Record)
+
+
+def make_records(
+    kind: type[R], source: str, version: int, groups: Sequence[Group], codec: ByteCodec
+) -> Iterable[R | LossyText]:
+    """The records of one type that a policy has to tell about its groups.
+
+    A completion whose text does not survive as bytes is yielded as the `LossyText` that says why.
+    """
+    for group in groups:
+        about = {"prompt_id": group.problem.id, "source": source, "version": version}
+        if kind is RewardStats:
+            rewards = group.rewards
+            mean = sum(rewards) / len(rewards)
+            variance = sum((reward - mean) ** 2 for reward in rewards) / len(rewards)
+            yield RewardStats(**about, count=len(rewards), mean=mean, std=math.sqrt(variance))
+            continue
+        for index, rollout in enumerate(group.rollouts):
+            if kind is SuccessRecord and rollout.verdict is not Verdict.CORRECT:
+                continue
+            try:
+                yield _text_record(kind, {**about, "index": index}, group, rollout, codec)
+            except LossyText as loss:
+                yield loss
+
+
+def _text_record(kind: type[R], about: dict, group: Group, rollout: Rollout, codec: ByteCodec) -> R:
+    content = rollout.content_ids
+    text = codec.decode(content)
+    if kind is SuccessRecord:
+        return SuccessRecord(
+            **about,
+            text=text,
+            finished=rollout.finished,
+            answer=group.problem.answer,
+            verdict=str(rollout.verdict),
+        )
+    return RolloutRecord(
+        **about,
+        text=text,
+        finished=rollout.finished,
+        token_lengths=tuple(len(piece) for piece in codec.pieces(content)),
+        logprobs=tuple(rollout.logprobs[: len(content)]),
+        end_logprob=rollout.logprobs[len(content)] if rollout.finished else None,
+        verdict=str(rollout.verdict),
+        reward=rollout.reward,
+    )
+
+
+class Exchange:
+    """Takes records from every policy, and gives each receiver its peers' records of one type."""
+
+    def __init__(self, log: Path | None = None, max_staleness: int = 1) -> None:
+        self.max_staleness = max_staleness  # in optimizer updates of the source
+        self.versions: dict[str, int] = {}
+        self.published: Counter[tuple[str, str]] = Counter()  # (kind, source) -> records
+        self.published_bytes: Counter[tuple[str, str]] = Counter()
+        self.delivered: Counter[tuple[str, str]] = Counter()  # (source, receiver) -> records
+        self.delivered_bytes: Counter[tuple[str, str]] = Counter()
+        self.refused: Counter[tuple[str, str]] = Counter()  # (source, reason) -> records
+        self._window: dict[Record, int] = {}  # record -> bytes, in order of arrival
+        self._log: TextIO | None = log.open("a", encoding="utf-8") if log else None
+
+    def publish(self, record: Record | LossyText, source: str) -> bool:
+        """Take a record in, or refuse it and count why. Returns whether it was taken."""
+        reason = self._refusal(record, source)
+        if reason:
+            self.refused[source, reason] += 1
+            return False
+        line = record.to_json()
+        size = len(line.encode("utf-8"))
+        self._window[record] = size
+        self.published[record.kind, source] += 1
+        self.published_bytes[record.kind, source] += size
+        if self._log:
+            self._log.write(line + "\n")
+        return True
+
+    def _refusal(self, record: Record | LossyText, source: str) -> str | None:
+        if isinstance(record, LossyText):
+            return record.reason
+        if record.source != source:
+            return "foreign_source"
+        if record in self._window:
+            return "duplicate"
+        if record.version < self.versions.get(source, 0) - self.max_staleness:
+            return "stale"
+        if isinstance(record, RewardStats):
+            numbers: Sequence[float] = (record.mean, record.std)
+            verified = record.count > 0 and 0 <= record.mean <= 1
+        elif isinstance(record, RolloutRecord):
+            numbers = (*record.logprobs, record.end_logprob or 0.0, record.reward)
+            verified = record.verdict in set(Verdict)
+            if sum(record.token_lengths) != len(record.text.encode("utf-8")):
+                return "not_round_trippable"
+        else:
+            numbers = ()
+            verified = record.verdict == Verdict.CORRECT
+        if not verified:
+            return "unverified"
+        if not all(math.isfinite(number) for number in numbers):
+            return "not_finite"
+        if not isinstance(record, RewardStats) and len(record.text) > MAX_TEXT_BYTES:
+            return "too_long"
+        return None
+
+    def advance(self, source: str, version: int) -> None:
+        """Say that a policy has made updates, and drop what is too old by now."""
+        self.versions[source] = version
+        oldest = {name: latest - self.max_staleness for name, latest in self.versions.items()}
+        self._window = {
+            record: size
+            for record, size in self._window.items()
+            if record.version >= oldest.get(record.source, 0)
+        }
+
+    def collect(
+        self, kind: type[R] | None, receiver: str, prompt_ids: Iterable[str]
+    ) -> dict[str, list[R]]:
+        """Peers' records of one type about the given prompts, by prompt id; never the own ones."""
+        collected: dict[str, list[R]] = {prompt_id: [] for prompt_id in prompt_ids}
+        for record, size in self._window.items():
+            if kind is None or type(record) is not kind or record.source == receiver:
+                continue
+            if record.prompt_id in collected:
+                collected[record.prompt_id].append(record)
+                self.delivered[record.source, receiver] += 1
+                self.delivered_bytes[record.source, receiver] += size
+        return collected
+
+    def flush(self) -> None:
+        """Hand the log's lines to the operating system."""
+        if self._log:
+            self._log.flush()
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log:
+            self._log.close()
+            self._log = None

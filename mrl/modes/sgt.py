@@ -1,0 +1,80 @@
+"""SGT, Success-Gated Transfer (arXiv 2605.07244): imitate a peer only where one failed outright.
+
+On a prompt where *every* own completion failed, group advantages are all zero: the receiver
+learns nothing, however long it goes on failing. SGT fills exactly this hole. If some peer has a
+verified success there (the prompt is in the *rescue set*), one such success is drawn and
+imitated:
+
+    L_k = L_own,k + lambda * (1 / prompts) * sum over rescued x of NLL_k(y_peer | x)
+
+NLL is the mean over the receiver's tokens of the success, its own end token included; lambda is
+`imitation_weight`, 0.1 in the paper. That the sum is divided by all prompts of the step, rescued
+or not, is our reading: the weight of one rescue then does not depend on how many others there are.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mrl.alignment import LossyText, retokenize
+from mrl.exchange import SuccessRecord
+from mrl.modes import Lesson, Mode, Receiver, Rescue
+from mrl.modes.solo import own_samples
+from mrl.samples import Group, TrainingSample
+
+
+@dataclass
+class SGT(Mode):
+    """Own objective, plus imitation of one verified peer success where all own attempts failed."""
+
+    name = "sgt"
+    consumes = SuccessRecord
+    imitation_weight: float = 0.1
+
+    def training_samples(
+        self,
+        receiver: Receiver,
+        groups: Sequence[Group],
+        peers: Mapping[str, Sequence[SuccessRecord]],
+        rng: random.Random,
+    ) -> Lesson:
+        """Own samples, and one imitated success for each prompt of the rescue set."""
+        lesson = Lesson(own_samples(receiver, groups))
+        for group in groups:
+            successes = peers.get(group.problem.id, ())
+            if group.kind != "all_fail" or not successes:
+                continue
+            lesson.rescue_set += 1
+            success = rng.choice(successes)  # uniform over all peers' verified successes
+            try:
+                completion_ids = retokenize(
+                    receiver.codec, success.text, success.finished, receiver.end_id
+                )
+            except LossyText as loss:
+                lesson.dropped[loss.reason] += 1
+                continue
+            if len(completion_ids) > receiver.max_new_tokens:
+                lesson.dropped["too_long"] += 1  # the receiver could never write it itself
+                continue
+            lesson.samples.append(
+                TrainingSample(
+                    prompt_ids=group.prompt_ids,
+                    completion_ids=completion_ids,
+                    objective="nll",
+                    weight=self.imitation_weight,
+                )
+            )
+            lesson.rescues.append(_describe(group, success, receiver))
+        return lesson
+
+
+def _describe(group: Group, success: SuccessRecord, receiver: Receiver) -> Rescue:
+    return Rescue(
+        problem_id=group.problem.id,
+        prompt=group.problem.prompt,
+        skill=group.problem.skill,
+        receiver=receiver.name,
+        receiver_text=group.rollouts[0].text,
+        source=success.source,
+        source_text=success.text,
+    )

@@ -1,0 +1,328 @@
+"""A policy: model, tokenizer, optimizer, prompt template and objective; one learning step.
+
+Nothing here knows of peers: a policy learns from `TrainingSample`s, whoever wrote them.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from mrl.alignment import ByteCodec
+from mrl.config import PolicyConfig
+from mrl.errors import MrlError
+from mrl.objectives import (
+    OBJECTIVES,
+    clipped_loss,
+    in_flat_part,
+    sequence_ratio,
+    token_coefficients,
+    token_ratio,
+)
+from mrl.rollout import pad_left, sample_completions, scaled_logprobs
+from mrl.samples import Group, Rollout, TrainingSample
+from mrl.tasks import Problem
+
+transformers_logging.disable_progress_bar()  # it would break the live view
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """`AutoTokenizer` from a directory or the hub; MrlError with one sentence if there is none."""
+    return _load(AutoTokenizer, path, clean_up_tokenization_spaces=False)
+
+
+def _load(auto_class: type, path: str, **options: object) -> object:
+    if (path.startswith((".", "/", "~")) or path.count("/") > 1) and not Path(path).is_dir():
+        raise MrlError(f"{path}: no such model directory; give one that save_pretrained wrote.")
+    try:
+        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+    except Exception as error:
+        if Path(path).is_dir():
+            reason = str(error).strip().split("\n")[0][:200]
+            raise MrlError(
+                f"{path}: is no directory that transformers can load ({reason}); give one that "
+                "save_pretrained wrote, with safetensors weights and a tokenizer."
+            ) from error
+        raise MrlError(
+            f"{path}: is neither a directory here nor a model that the hub could give; check the "
+            "name and the network, or give a local directory."
+        ) from error
+
+
+class Policy:
+    """One learner. `version` counts its optimizer updates."""
+
+    def __init__(self, config: PolicyConfig, index: int = 0, device: str = "cpu") -> None:
+        self.config = config
+        self.name = config.name
+        self.index = index  # its place in the run: part of every random seed
+        self.version = 0
+        self.tokenizer = load_tokenizer(config.path)
+        self.model = _load(
+            AutoModelForCausalLM, config.path, dtype=torch.float32, use_safetensors=True
+        ).to(device)
+        self.model.eval()  # no dropout, ever: the policy that samples is the one that is scored
+        self.codec = ByteCodec(self.tokenizer)
+        self.end_ids = self._find_end_ids()
+        self.banned = self._find_banned().to(device)
+        published = OBJECTIVES[config.objective]
+        self.objective = replace(
+            published,
+            clip_low=published.clip_low if config.clip_low is None else config.clip_low,
+            clip_high=published.clip_high if config.clip_high is None else config.clip_high,
+        )
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are now."""
+        return self.model.device
+
+    @property
+    def end_id(self) -> int:
+        """The end token that a peer's completion gets when it is retokenized for this policy."""
+        return self.end_ids[0]
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The longest completion that it writes, and so the longest that it imitates."""
+        return self.config.max_new_tokens
+
+    def _find_end_ids(self) -> list[int]:
+        """The tokenizer's end token first, then every other one of the generation config."""
+        configured = self.model.generation_config.eos_token_id
+        configured = configured if isinstance(configured, list) else [configured]
+        ends = [self.tokenizer.eos_token_id, *configured]
+        ends = list(dict.fromkeys(token_id for token_id in ends if token_id is not None))
+        if not ends:
+            raise MrlError(
+                f"{self.config.path}: neither tokenizer nor generation config names an end token; "
+                "a completion could never end."
+            )
+        return ends
+
+    def _find_banned(self) -> Tensor:
+        """Tokens that must not be written, [vocab] bool: no gradient could ever take them back.
+
+        The padding token (its embedding row is frozen in `transformers`), unless it ends a
+        completion; and rows of the embedding for which the tokenizer has no token.
+        """
+        banned = torch.zeros(self.model.get_input_embeddings().num_embeddings, dtype=torch.bool)
+        banned[len(self.tokenizer) :] = True
+        pad_id = self.tokenizer.pad_token_id
+        if pad_id is not None and pad_id not in self.end_ids:
+            banned[pad_id] = True
+        return banned
+
+    # -------------------------------------------------------------------------- sampling
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """The prompt in this policy's own template and tokens, up to where a completion starts."""
+        if self.config.template:
+            text = self.config.template.replace("{prompt}", prompt)
+            return self.tokenizer(text).input_ids
+        if self.tokenizer.chat_template is None:
+            return self.tokenizer(prompt + "\n").input_ids
+        messages = [{"role": "user", "content": prompt}]
+        if self.config.system_prompt:
+            messages.insert(0, {"role": "system", "content": self.config.system_prompt})
+        text = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return self.tokenizer(text, add_special_tokens=False).input_ids
+
+    def check_lengths(self, problems: Sequence[Problem]) -> None:
+        """Raise MrlError for a problem that leaves no room for a completion in the context."""
+        context = getattr(self.model.config, "max_position_embeddings", None) or math.inf
+        for problem in problems:
+            needed = len(self.prompt_ids(problem.prompt)) + self.config.max_new_tokens
+            if needed > context:
+                raise MrlError(
+                    f"Problem {problem.id}: its prompt and {self.config.max_new_tokens} new tokens "
+                    f"make {needed} tokens, but {self.name} has a context of {context}; shorten "
+                    "the problem or lower max_new_tokens."
+                )
+
+    def rollout(
+        self,
+        problems: Sequence[Problem],
+        generator: torch.Generator,
+        group_size: int | None = None,
+        temperature: float | None = None,
+    ) -> list[Group]:
+        """Sample a group for each problem; verdicts are still missing."""
+        prompts = [self.prompt_ids(problem.prompt) for problem in problems]
+        group_size = group_size or self.config.group_size
+        sampled = sample_completions(
+            self.model,
+            prompts,
+            group_size,
+            max_new_tokens=self.config.max_new_tokens,
+            temperature=self.config.temperature if temperature is None else temperature,
+            end_ids=torch.tensor(self.end_ids, device=self.device),
+            banned=self.banned,
+            generator=generator,
+        )
+        rollouts = []
+        lengths, finished = sampled.lengths.tolist(), sampled.finished.tolist()
+        token_ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
+        for row, length in enumerate(lengths):
+            rollout = Rollout(token_ids[row][:length], logprobs[row][:length], finished[row])
+            # special tokens stay visible: dropping them would verify a text that was not written
+            rollout.text = self.tokenizer.decode(rollout.content_ids, skip_special_tokens=False)
+            rollouts.append(rollout)
+        return [
+            Group(problem, prompt, rollouts[i * group_size : (i + 1) * group_size])
+            for i, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
+        ]
+
+    # -------------------------------------------------------------------------- scoring
+
+    def completion_logprobs(
+        self, prompts: list[list[int]], completions: list[list[int]]
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs of completions under the current parameters, and their mask.
+
+        Returns ([batch, seq] float32 nats, [batch, seq] bool); seq covers completions only, index
+        t belongs to completion token t. The mask comes from lengths, never from token ids: a pad
+        token may equal an end token. Logits are computed for the completion's positions only.
+        """
+        longest = max(len(completion) for completion in completions)
+        prompt_ids, prompt_mask = pad_left(prompts, pad_id=0, device=self.device)
+        completion_ids = torch.zeros(len(completions), longest, dtype=torch.int64)
+        completion_mask = torch.zeros(len(completions), longest, dtype=torch.bool)
+        for row, completion in enumerate(completions):
+            completion_ids[row, : len(completion)] = torch.tensor(completion)
+            completion_mask[row, : len(completion)] = True
+        completion_ids = completion_ids.to(self.device)
+        completion_mask = completion_mask.to(self.device)
+        mask = torch.cat([prompt_mask, completion_mask], dim=1)
+        logits = self.model(
+            input_ids=torch.cat([prompt_ids, completion_ids], dim=1),
+            attention_mask=mask,
+            position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
+            logits_to_keep=longest + 1,
+            use_cache=False,
+        ).logits[:, :-1]  # [batch, seq, vocab]; the position before a token predicts it
+        logprobs = scaled_logprobs(logits, self.banned, self.config.temperature)
+        logprobs = logprobs.gather(2, completion_ids[:, :, None]).squeeze(2)
+        return logprobs.masked_fill(~completion_mask, 0.0), completion_mask
+
+    # -------------------------------------------------------------------------- learning
+
+    def learn(self, samples: Sequence[TrainingSample], prompts: int) -> dict[str, float]:
+        """One optimizer update from all samples; returns metrics.
+
+        loss = own objective over the "policy" samples
+             + sum over "nll" samples of weight * mean-token NLL / prompts
+        Samples that cannot give a gradient (advantage 0) are counted in the averages of the
+        objective but not computed. `prompts` is the number of prompts of this step.
+        """
+        policy_samples = [sample for sample in samples if sample.objective == "policy"]
+        counts = {
+            "sequences": len(policy_samples),
+            "tokens": sum(len(sample.completion_ids) for sample in policy_samples),
+            "max_completion_length": self.config.max_new_tokens,
+        }
+        totals: dict[str, float] = defaultdict(float)
+        self.optimizer.zero_grad(set_to_none=True)
+        useful = [s for s in samples if s.weight and (s.objective == "nll" or s.advantage)]
+        for batch in self._micro_batches(useful):
+            logprobs, mask = self.completion_logprobs(
+                [sample.prompt_ids for sample in batch],
+                [sample.completion_ids for sample in batch],
+            )
+            if batch[0].objective == "nll":
+                loss = self._nll_loss(batch, logprobs, mask, prompts, totals)
+            else:
+                loss = self._policy_loss(batch, logprobs, mask, counts, totals)
+            loss.backward()
+        grad_norm = 0.0
+        if useful:
+            norm = torch.nn.utils.clip_grad_norm_(
+                self.model.parameters(), self.config.max_grad_norm
+            )
+            grad_norm = float(norm)
+            self.optimizer.step()
+            self.version += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        return self._learning_metrics(totals, grad_norm, len(useful))
+
+    def _micro_batches(self, samples: list[TrainingSample]) -> Iterator[list[TrainingSample]]:
+        """Samples of one objective and of like length together, at most `micro_batch` of them."""
+        for objective in ("policy", "nll"):
+            chosen = [sample for sample in samples if sample.objective == objective]
+            chosen.sort(key=lambda sample: len(sample.completion_ids))
+            for start in range(0, len(chosen), self.config.micro_batch):
+                yield chosen[start : start + self.config.micro_batch]
+
+    def _policy_loss(
+        self,
+        batch: list[TrainingSample],
+        logprobs: Tensor,
+        mask: Tensor,
+        counts: dict[str, int],
+        totals: dict[str, float],
+    ) -> Tensor:
+        objective = self.objective
+        behavior = torch.zeros_like(mask, dtype=torch.float32)
+        for row, sample in enumerate(batch):
+            values = torch.tensor(sample.behavior_logprobs)
+            behavior[row, : len(sample.completion_ids)] = values
+        advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])
+        weights = logprobs.new_tensor([[sample.weight] for sample in batch])
+        form_ratio = token_ratio if objective.ratio_level == "token" else sequence_ratio
+        ratio = form_ratio(logprobs, behavior, mask)  # [batch, seq]
+        losses = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
+        factors = weights * token_coefficients(mask, objective.aggregation, **counts)
+        with torch.no_grad():
+            below, above = in_flat_part(ratio, advantages, objective.clip_low, objective.clip_high)
+            totals["tokens"] += float(mask.sum())
+            totals["ratio"] += float((ratio * mask).sum())
+            totals["ratio_max"] = max(totals["ratio_max"], float((ratio * mask).max()))
+            totals["clip_low"] += float((below & mask).sum())
+            totals["clip_high"] += float((above & mask).sum())
+            difference = ((logprobs - behavior).abs() * mask).max()
+            totals["logprob_gap"] = max(totals["logprob_gap"], float(difference))
+        loss = (losses * factors).sum()
+        totals["loss"] += float(loss.detach())
+        return loss
+
+    def _nll_loss(
+        self,
+        batch: list[TrainingSample],
+        logprobs: Tensor,
+        mask: Tensor,
+        prompts: int,
+        totals: dict[str, float],
+    ) -> Tensor:
+        weights = logprobs.new_tensor([[sample.weight] for sample in batch])
+        factors = weights * token_coefficients(mask, "sequence", prompts, 0, 0)
+        loss = -(logprobs * factors).sum()
+        totals["nll_loss"] += float(loss.detach())
+        return loss
+
+    def _learning_metrics(
+        self, totals: dict[str, float], grad_norm: float, samples: int
+    ) -> dict[str, float]:
+        tokens = max(totals["tokens"], 1.0)
+        return {
+            "loss": totals["loss"],
+            "loss_nll": totals["nll_loss"],
+            "grad_norm": grad_norm,
+            "samples_learnt": samples,
+            "ratio/mean": totals["ratio"] / tokens if totals["tokens"] else 1.0,
+            "ratio/max": totals["ratio_max"] if totals["tokens"] else 1.0,
+            "clip_ratio/low_mean": totals["clip_low"] / tokens,
+            "clip_ratio/high_mean": totals["clip_high"] / tokens,
+            # rollout and scoring agree: not 0 only by rounding as long as one update is one step
+            "logprob_gap": totals["logprob_gap"],
+        }

@@ -1,0 +1,138 @@
+"""Sampling groups of completions: one prefill a prompt, a KV cache, finished rows leave the batch.
+
+What is sampled is exactly what is scored: the distribution is softmax(logits / temperature) over
+the tokens that the policy may write, here and in `policy.py`. There is no top-k and no top-p,
+because a loss that ignores them is silently off-policy.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What `sample_completions` returns, rows ordered prompt by prompt."""
+
+    token_ids: Tensor  # [rows, max_new_tokens] int64; meaningful up to `lengths`
+    logprobs: Tensor  # [rows, max_new_tokens] float32, nats
+    lengths: Tensor  # [rows] int64, the end token included
+    finished: Tensor  # [rows] bool: an end token was sampled
+
+
+def scaled_logprobs(logits: Tensor, banned: Tensor, temperature: float) -> Tensor:
+    """log softmax(logits / temperature) over the tokens that are not banned.
+
+    logits: [..., vocab]; banned: [vocab] bool.  Returns [..., vocab] float32, nats.
+    """
+    logits = logits.float() / temperature
+    return torch.log_softmax(logits.masked_fill(banned, -torch.inf), dim=-1)
+
+
+def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
+    """Sample one token a row by inverting the cumulative distribution.
+
+    logprobs: [rows, vocab]; uniform: [rows] in [0, 1).  Returns [rows] int64.
+    One uniform number a row instead of one exponential a logit as in torch.multinomial; float64
+    so that the tail of a large vocabulary is not rounded away. A token of probability 0 is never
+    drawn: the first entry *above* the uniform number is taken.
+    """
+    cumulative = logprobs.double().exp().cumsum(dim=-1)
+    threshold = uniform.double()[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+
+
+def pad_left(
+    sequences: list[list[int]], pad_id: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Token ids and attention mask, both [batch, seq], real tokens at the right edge."""
+    longest = max(len(sequence) for sequence in sequences)
+    token_ids = torch.full((len(sequences), longest), pad_id)
+    mask = torch.zeros_like(token_ids, dtype=torch.bool)
+    for row, sequence in enumerate(sequences):
+        token_ids[row, longest - len(sequence) :] = torch.tensor(sequence)
+        mask[row, longest - len(sequence) :] = True
+    return token_ids.to(device), mask.to(device)
+
+
+@torch.no_grad()
+def sample_completions(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    group_size: int,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    end_ids: Tensor,
+    banned: Tensor,
+    generator: torch.Generator,
+) -> Completions:
+    """Sample `group_size` completions for each prompt; temperature 0 takes the likeliest token.
+
+    end_ids: [ends] int64, every token that ends a completion; banned: [vocab] bool.
+    generator: a CPU generator. Every row has its own uniform numbers, drawn before the first
+    token, so a row's sample does not depend on when other rows finish.
+    """
+    device = model.device
+    rows = len(prompts) * group_size
+    uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
+    token_ids = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)
+    logprobs = torch.zeros(rows, max_new_tokens, device=device)
+    lengths = torch.full((rows,), max_new_tokens, device=device)
+    finished = torch.zeros(rows, dtype=torch.bool, device=device)
+
+    # 1. prefill each prompt once, then repeat its cache for the group
+    prompt_ids, mask = pad_left(prompts, pad_id=0, device=device)
+    cache = DynamicCache(config=model.config)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    logits = _last_logits(model, prompt_ids, mask, positions, cache)
+    cache.batch_repeat_interleave(group_size)
+    logits = logits.repeat_interleave(group_size, dim=0)  # [prompts, vocab] -> [rows, vocab]
+    mask = mask.repeat_interleave(group_size, dim=0)
+    positions = positions[:, -1:].repeat_interleave(group_size, dim=0)
+    active = torch.arange(rows, device=device)  # batch row -> output row
+
+    # 2. one token a row and round
+    for t in range(max_new_tokens):
+        step_logprobs = scaled_logprobs(logits, banned, temperature or 1.0)
+        if temperature == 0:
+            chosen = step_logprobs.argmax(dim=-1)
+        else:
+            chosen = draw(step_logprobs, uniform[t, active])
+        running = ~finished[active]
+        rows_now = active[running]
+        token_ids[rows_now, t] = chosen[running]
+        logprobs[rows_now, t] = step_logprobs.gather(1, chosen[:, None])[running, 0]
+        ended = rows_now[torch.isin(chosen[running], end_ids)]
+        finished[ended] = True
+        lengths[ended] = t + 1
+        running = ~finished[active]
+        still = int(running.sum())
+        if still == 0 or t + 1 == max_new_tokens:
+            break
+        if still < COMPACT_BELOW * len(active):
+            kept = running.nonzero().squeeze(1)
+            cache.batch_select_indices(kept)
+            active, chosen, mask, positions = (x[kept] for x in (active, chosen, mask, positions))
+        mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
+        positions = positions + 1
+        logits = _last_logits(model, chosen[:, None], mask, positions, cache)
+    return Completions(token_ids, logprobs, lengths, finished)
+
+
+def _last_logits(
+    model: PreTrainedModel, token_ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache
+) -> Tensor:
+    output = model(
+        input_ids=token_ids,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return output.logits[:, -1]

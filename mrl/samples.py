@@ -1,0 +1,65 @@
+"""The nouns of a training step: what is sampled, what is learnt from."""
+
+from dataclasses import dataclass, field
+
+from mrl.rewards import Verdict
+from mrl.tasks import Problem
+
+
+@dataclass
+class Rollout:
+    """One sampled completion. `completion_ids` are the sampled ids, the end token included."""
+
+    completion_ids: list[int]
+    logprobs: list[float]  # of each completion token when it was sampled, nats
+    finished: bool  # an end token was sampled before the token limit
+    text: str = ""  # for the verifier and for people; may hold replacement characters
+    verdict: Verdict | None = None
+
+    @property
+    def content_ids(self) -> list[int]:
+        """The sampled ids without the end token, which stands for no text."""
+        return self.completion_ids[:-1] if self.finished else self.completion_ids
+
+    @property
+    def reward(self) -> float:
+        """1.0 for a verified right answer, else 0.0."""
+        return float(self.verdict is Verdict.CORRECT)
+
+
+@dataclass
+class Group:
+    """The completions of one policy for one problem."""
+
+    problem: Problem
+    prompt_ids: list[int]
+    rollouts: list[Rollout]
+
+    @property
+    def rewards(self) -> list[float]:
+        """One 0.0 or 1.0 a completion."""
+        return [rollout.reward for rollout in self.rollouts]
+
+    @property
+    def kind(self) -> str:
+        """`all_fail`, `mixed` or `all_pass`."""
+        solved = sum(self.rewards)
+        if solved == 0:
+            return "all_fail"
+        return "all_pass" if solved == len(self.rollouts) else "mixed"
+
+
+@dataclass
+class TrainingSample:
+    """One completion that a receiver learns from, in the receiver's own tokens.
+
+    `objective` is "policy" (the receiver's own objective, with `advantage` and
+    `behavior_logprobs`) or "nll" (imitation, which needs neither).
+    """
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    objective: str = "policy"
+    advantage: float = 0.0
+    behavior_logprobs: list[float] = field(default_factory=list)  # nats, one a completion token
+    weight: float = 1.0

@@ -1,0 +1,321 @@
+"""Problems: what they are, how a JSONL file of them is read, and the generator behind `data/words`.
+
+The generated problems are one-sentence word problems. Every skill has its own cue word, and a skill
+is a *reading*: which operation the cue word stands for. The tiny pair (tiny.py) can calculate from
+the start but misreads half of the cue words, a different half for each policy.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from mrl.errors import MrlError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One verifiable problem: a prompt for a policy, an answer for the verifier."""
+
+    id: str
+    prompt: str
+    answer: str
+    skill: str = "all"
+
+
+def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> list[Problem]:
+    """Read a JSONL file of problems; `accepts(answer)` says whether the verifier can judge it.
+
+    Raises MrlError with file and line for a missing file, a broken line, a missing or wrong field,
+    an answer that the verifier does not accept, a repeated id, or an empty file.
+    """
+    if not path.is_file():
+        raise MrlError(f"{path}: no such file; a problem file is JSONL, see data/README.md.")
+    problems: dict[str, Problem] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise MrlError(f"{path}: is not UTF-8 text ({error.reason}); convert it first.") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        problem = _parse_problem(line, f"{path}:{number}")
+        if problem.id in problems:
+            raise MrlError(
+                f"{path}:{number}: the id {problem.id!r} was used before; ids are unique."
+            )
+        if accepts is not None and not accepts(problem.answer):
+            raise MrlError(
+                f"{path}:{number}: the verifier cannot judge the answer {problem.answer!r}; "
+                "give a number or a LaTeX expression with one value."
+            )
+        problems[problem.id] = problem
+    if not problems:
+        raise MrlError(f"{path}: holds no problem; it needs at least one JSON line.")
+    return list(problems.values())
+
+
+def _parse_problem(line: str, where: str) -> Problem:
+    try:
+        fields = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise MrlError(f"{where}: is not JSON ({error.msg}, column {error.colno}).") from None
+    if not isinstance(fields, dict):
+        raise MrlError(f"{where}: is not a JSON object with `prompt` and `answer`.")
+    if isinstance(fields.get("answer"), int) and not isinstance(fields["answer"], bool):
+        fields["answer"] = str(fields["answer"])
+    for name in ("prompt", "answer"):
+        if not isinstance(fields.get(name), str) or not fields[name].strip():
+            raise MrlError(f"{where}: `{name}` is missing or is not a text; it must be one.")
+    for name in ("id", "skill"):
+        if not isinstance(fields.get(name, ""), str):
+            raise MrlError(f"{where}: `{name}` is not a text; it must be one.")
+    return Problem(
+        id=fields.get("id") or where.rsplit(":", 1)[1],
+        prompt=fields["prompt"],
+        answer=fields["answer"],
+        skill=fields.get("skill") or "all",
+    )
+
+
+def save_problems(path: Path, problems: list[Problem]) -> None:
+    """Write problems as JSONL, one object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(asdict(problem), ensure_ascii=False) for problem in problems]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+# ---------------------------------------------------------------- the generator behind data/words
+
+
+@dataclass(frozen=True)
+class Skill:
+    """One reading: `operation` is what the cue word means, `misread_as` the tempting mistake."""
+
+    name: str
+    operation: str
+    misread_as: str
+    templates: tuple[str, ...]  # {n} name, {o} objects, {a} {b} {c} numbers
+    new_templates: tuple[str, ...] = field(default=())  # never trained on, by anybody
+
+
+SKILLS = (
+    Skill(
+        "finds",
+        "a+b",
+        "a-b",
+        (
+            "{n} has {a} {o} and finds {b} more. How many?",
+            "{n} had {a} {o}. Now {n} finds {b}. How many?",
+        ),
+        (
+            "{n} had {a} {o} and finds {b} more. How many?",
+            "{n} has {a} {o}. Now {n} finds {b}. How many?",
+        ),
+    ),
+    Skill(
+        "given",
+        "a+b",
+        "a-b",
+        (
+            "{n} had {a} {o} and was given {b}. How many?",
+            "{n} has {a} {o}. Then {n} is given {b}. How many?",
+        ),
+        (
+            "{n} has {a} {o} and was given {b}. How many?",
+            "{n} had {a} {o}. Then {n} is given {b}. How many?",
+        ),
+    ),
+    Skill(
+        "eats",
+        "a-b",
+        "a+b",
+        (
+            "{n} has {a} {o} and eats {b}. How many?",
+            "{n} had {a} {o}. Now {n} eats {b}. How many?",
+        ),
+        (
+            "{n} had {a} {o} and eats {b}. How many?",
+            "{n} has {a} {o}. Then {n} eats {b}. How many?",
+        ),
+    ),
+    Skill(
+        "sold",
+        "a-b",
+        "a+b",
+        (
+            "{n} had {a} {o} and sold {b}. How many?",
+            "{n} has {a} {o}. Then {b} are sold. How many?",
+        ),
+        ("{n} has {a} {o} and sold {b}. How many?", "{n} had {a} {o}. Now {b} are sold. How many?"),
+    ),
+    Skill(
+        "bags",
+        "a*b",
+        "a+b",
+        (
+            "{n} fills {a} bags with {b} {o} each. How many?",
+            "{n} has {a} bags with {b} {o}. How many?",
+        ),
+        (
+            "{n} has {a} bags with {b} {o} each. How many?",
+            "{n} fills {a} bags with {b} {o}. How many?",
+        ),
+    ),
+    Skill(
+        "days",
+        "a*b",
+        "a+b",
+        (
+            "{n} picks {a} {o} on each of {b} days. How many?",
+            "{n} has {a} {o} a day for {b} days. How many?",
+        ),
+        (
+            "{n} has {a} {o} on each of {b} days. How many?",
+            "{n} picks {a} {o} a day for {b} days. How many?",
+        ),
+    ),
+    Skill(
+        "shares",
+        "a/b",
+        "a-b",
+        (
+            "{n} shares {a} {o} among {b}. How many?",
+            "{n} has {a} {o} and shares with {b}. How many?",
+        ),
+        (
+            "{n} shares {a} {o} with {b}. How many?",
+            "{n} has {a} {o} and shares among {b}. How many?",
+        ),
+    ),
+    Skill(
+        "packs",
+        "a/b",
+        "a-b",
+        (
+            "{n} packs {a} {o} in boxes of {b}. How many?",
+            "{n} has {a} {o} and packs {b} a box. How many?",
+        ),
+        (
+            "{n} has {a} {o} and packs boxes of {b}. How many?",
+            "{n} packs {a} {o}, {b} a box. How many?",
+        ),
+    ),
+    # Two steps; at the start both policies stop after the first.
+    Skill(
+        "loses",
+        "a*b-c",
+        "a*b",
+        (
+            "{n} fills {a} boxes with {b} {o} and loses {c}. How many?",
+            "{n} has {a} boxes with {b} {o}. Then {n} loses {c}. How many?",
+        ),
+        (
+            "{n} has {a} boxes with {b} {o} and loses {c}. How many?",
+            "{n} fills {a} boxes with {b} {o}. Then {n} loses {c}. How many?",
+        ),
+    ),
+)
+NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jan")
+OBJECTS = ("apples", "books", "coins", "eggs", "figs", "nuts", "pears", "shells", "stamps", "cups")
+HELD_OUT_SHARE = 0.2  # of the number combinations of a skill
+
+
+def number_choices(operation: str) -> list[tuple[int, ...]]:
+    """All numbers an operation is asked with; none where the misreading gives the same answer."""
+    small = range(2, 10)
+    if operation in ("a+b", "a-b"):
+        return [(a, b) for a in range(12, 60) for b in range(11, a)]
+    if operation == "a*b":
+        return [(a, b) for a in small for b in small if a * b != a + b]
+    if operation == "a/b":
+        return [(a * b, b) for a in small for b in small if a != a * b - b]
+    return [(a, b, c) for a in small for b in small for c in range(2, min(10, a * b))]
+
+
+def evaluate(operation: str, numbers: tuple[int, ...]) -> int:
+    """The value of one of the operations of `SKILLS`, for instance ("a-b", (7, 3)) -> 4."""
+    a, b, c = (*numbers, 0)[:3]
+    match operation:
+        case "a+b":
+            return a + b
+        case "a-b":
+            return a - b
+        case "a*b":
+            return a * b
+        case "a/b":
+            return a // b
+        case "a*b-c":
+            return a * b - c
+    raise ValueError(f"unknown operation {operation!r}")
+
+
+def solution(operation: str, numbers: tuple[int, ...]) -> str:
+    """Short worked solution, for instance `47-38: 17-8=9, 4-1-3=0. \\boxed{9}`."""
+    a, b, c = (*numbers, 0)[:3]
+    if operation == "a*b-c":
+        work = f"{a}*{b}={a * b}. " + _column("-", a * b, c)
+    elif operation in ("a+b", "a-b"):
+        work = _column(operation[1], a, b)
+    else:
+        work = f"{a}{operation[1]}{b}={evaluate(operation, numbers)}. "
+    return f"{work}\\boxed{{{evaluate(operation, numbers)}}}"
+
+
+def _column(sign: str, a: int, b: int) -> str:
+    """Column addition or subtraction of numbers below 100, units first."""
+    units_a, units_b, tens_a, tens_b = a % 10, b % 10, a // 10, b // 10
+    if sign == "+":
+        carry = "+1" if units_a + units_b > 9 else ""
+        tens = tens_a + tens_b + len(carry) // 2
+        units = f"{units_a}+{units_b}={units_a + units_b}"
+        return f"{a}+{b}: {units}, {tens_a}+{tens_b}{carry}={tens}. "
+    borrow = "-1" if units_a < units_b else ""
+    top = units_a + 10 * bool(borrow)
+    tens = tens_a - tens_b - bool(borrow)
+    return f"{a}-{b}: {top}-{units_b}={top - units_b}, {tens_a}{borrow}-{tens_b}={tens}. "
+
+
+def split_numbers(skill: Skill, seed: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Number combinations of a skill for training and held out: disjoint, the same for a seed."""
+    numbers = number_choices(skill.operation)
+    random.Random(f"{seed}/numbers/{skill.name}").shuffle(numbers)
+    held_out = round(len(numbers) * HELD_OUT_SHARE)
+    return numbers[held_out:], numbers[:held_out]
+
+
+def generate(skill: Skill, part: str, count: int, seed: int) -> Iterator[tuple[Problem, tuple]]:
+    """Yield `count` different (problem, numbers) of one skill.
+
+    part: "train" | "heldout" (numbers never trained on) | "newtemplates" (nor the sentence).
+    """
+    rng = random.Random(f"{seed}/{part}/{skill.name}")
+    numbers = split_numbers(skill, seed)[0 if part == "train" else 1]
+    templates = skill.new_templates if part == "newtemplates" else skill.templates
+    seen: set[str] = set()
+    while len(seen) < count:
+        chosen = rng.choice(numbers)
+        words = dict(zip("abc", chosen, strict=False)) | {
+            "n": rng.choice(NAMES),
+            "o": rng.choice(OBJECTS),
+        }
+        prompt = rng.choice(templates).format(**words)
+        if prompt in seen:
+            continue
+        seen.add(prompt)
+        answer = str(evaluate(skill.operation, chosen))
+        name = f"{part}-{skill.name}-{len(seen):03d}"
+        yield Problem(name, prompt, answer, skill.name), chosen
+
+
+PROBLEM_SETS = {"train": 160, "heldout": 40, "newtemplates": 20}  # problems a skill
+DATA_SEED = 2026
+
+
+def make_problem_sets(seed: int = DATA_SEED) -> dict[str, list[Problem]]:
+    """Everything in `data/words`: file stem -> problems."""
+    return {
+        part: [problem for skill in SKILLS for problem, _ in generate(skill, part, count, seed)]
+        for part, count in PROBLEM_SETS.items()
+    }

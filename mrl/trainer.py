@@ -1,0 +1,174 @@
+"""The loop: sample, verify, publish, collect, let the mode decide, learn."""
+
+import hashlib
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from mrl.allocation import Allocation
+from mrl.config import RunConfig
+from mrl.exchange import Exchange, make_records
+from mrl.metrics import group_metrics
+from mrl.modes import Lesson, Mode, Rescue
+from mrl.policy import Policy
+from mrl.rewards import Verifier
+from mrl.samples import Group
+from mrl.tasks import Problem
+
+
+@dataclass
+class StepReport:
+    """What one step did, for whoever watches: metrics lines, groups and rescues by policy name."""
+
+    step: int
+    metrics: dict[str, dict] = field(default_factory=dict)
+    groups: dict[str, list[Group]] = field(default_factory=dict)
+    rescues: list[Rescue] = field(default_factory=list)
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed that depends on every part. All chance in a run comes from such seeds, made from
+    run seed, step and policy; so there is no random state that a checkpoint could lose."""
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
+
+
+def problems_of_step(problems: Sequence[Problem], step: int, count: int, seed: int) -> list:
+    """The step's problems: each epoch is a new shuffle, a remainder smaller than `count` is left.
+
+    step counts from 1. Raises ValueError if there are fewer problems than `count`.
+    """
+    if count > len(problems):
+        raise ValueError(f"{count} prompts a step, but only {len(problems)} problems")
+    steps_per_epoch = len(problems) // count
+    epoch, place = divmod(step - 1, steps_per_epoch)
+    order = list(problems)
+    random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)
+    return order[place * count : (place + 1) * count]
+
+
+class Trainer:
+    """Policies that train side by side; `train_step` is one row of the picture in README.md."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policies: Sequence[Policy],
+        problems: Sequence[Problem],
+        mode: Mode,
+        exchange: Exchange,
+        verifier: Verifier,
+        allocation: Allocation,
+    ) -> None:
+        self.config = config
+        self.policies = list(policies)
+        self.problems = problems
+        self.mode = mode
+        self.exchange = exchange
+        self.verifier = verifier
+        self.allocation = allocation
+
+    def train_step(self, step: int) -> StepReport:
+        """One step: every policy samples and publishes, then every policy learns."""
+        started = time.perf_counter()
+        report = StepReport(step)
+        self.allocation.seconds.clear()
+        count, seed = self.config.prompts_per_step, self.config.seed
+        problems = problems_of_step(self.problems, step, count, seed)
+
+        for policy in self.allocation.order("rollout"):
+            generator = torch.Generator().manual_seed(derive_seed(seed, step, policy.index))
+            with self.allocation.turn(policy, "rollout"):
+                groups = policy.rollout(problems, generator)
+            with self.allocation.turn(policy, "verify"):
+                verify_groups(self.verifier, groups)
+            report.groups[policy.name] = groups
+            report.metrics[policy.name] = {
+                "step": step,
+                "policy": policy.name,
+                **group_metrics(groups),
+                **self._publish(policy, groups),
+            }
+
+        for policy in self.allocation.order("learn"):
+            groups = report.groups[policy.name]
+            rng = random.Random(derive_seed(seed, step, policy.index, "mode"))
+            peers, price = self._collect(policy, problems)
+            lesson = self.mode.training_samples(policy, groups, peers, rng)
+            with self.allocation.turn(policy, "learn"):
+                learnt = policy.learn(lesson.samples, prompts=len(problems))
+            self.exchange.advance(policy.name, policy.version)
+            report.rescues += lesson.rescues
+            report.metrics[policy.name] |= {
+                "version": policy.version,
+                **_lesson_metrics(lesson),
+                **learnt,
+                **price,
+            }
+
+        for policy in self.policies:
+            seconds = {
+                f"time/{phase}_s": self.allocation.seconds[policy.name, phase]
+                for phase in ("rollout", "verify", "learn")
+            }
+            report.metrics[policy.name] |= seconds
+            report.metrics[policy.name]["time/step_s"] = time.perf_counter() - started
+        return report
+
+    def _publish(self, policy: Policy, groups: list[Group]) -> dict[str, float]:
+        """Publish what the mode consumes, if anybody else is there; returns the traffic."""
+        traffic = {"exchange/published_records": 0, "exchange/published_bytes": 0}
+        if self.mode.consumes is None or len(self.policies) == 1:
+            return traffic
+        kind, exchange = self.mode.consumes, self.exchange
+        key = (kind.kind, policy.name)
+        records, size = exchange.published[key], exchange.published_bytes[key]
+        refused = exchange.refused.copy()
+        for record in make_records(kind, policy.name, policy.version, groups, policy.codec):
+            exchange.publish(record, policy.name)
+        traffic["exchange/published_records"] = exchange.published[key] - records
+        traffic["exchange/published_bytes"] = exchange.published_bytes[key] - size
+        for (source, reason), number in sorted((exchange.refused - refused).items()):
+            if source == policy.name:
+                traffic[f"exchange/refused/{reason}"] = number
+        return traffic
+
+    def _collect(self, policy: Policy, problems: list[Problem]) -> tuple[dict, dict[str, float]]:
+        """The peers' records for this receiver by prompt id, and what they cost."""
+        exchange = self.exchange
+        before = _received(exchange, policy.name)
+        peers = exchange.collect(
+            self.mode.consumes, policy.name, [problem.id for problem in problems]
+        )
+        records, size = (
+            now - then for now, then in zip(_received(exchange, policy.name), before, strict=True)
+        )
+        return peers, {"exchange/received_records": records, "exchange/received_bytes": size}
+
+
+def _received(exchange: Exchange, receiver: str) -> tuple[int, int]:
+    return tuple(
+        sum(number for (_, name), number in counter.items() if name == receiver)
+        for counter in (exchange.delivered, exchange.delivered_bytes)
+    )
+
+
+def verify_groups(verifier: Verifier, groups: Sequence[Group]) -> None:
+    """Give every rollout its verdict."""
+    rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]
+    verdicts = verifier.verify_batch(
+        [(group.problem.answer, rollout.text, rollout.finished) for group, rollout in rollouts]
+    )
+    for (_, rollout), verdict in zip(rollouts, verdicts, strict=True):
+        rollout.verdict = verdict
+
+
+def _lesson_metrics(lesson: Lesson) -> dict[str, float]:
+    return {
+        "rescue_set": lesson.rescue_set,
+        "rescues": len(lesson.rescues),
+        **{f"dropped/{reason}": number for reason, number in sorted(lesson.dropped.items())},
+    }
