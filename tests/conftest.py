@@ -1,0 +1,43 @@
+"""No network, one thread, and a pair of random-weight policies that is made once."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+
+import pytest
+import torch
+
+from mrl.config import PolicyConfig
+from mrl.policy import Policy
+from mrl.rewards import Verifier
+from mrl.tiny import OWN_SKILLS, build_model, build_tokenizer
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def random_pair(tmp_path_factory):
+    """Directory of the tiny pair's architectures and tokenizers, with random weights."""
+    directory = tmp_path_factory.mktemp("random_pair")
+    for name in OWN_SKILLS:
+        torch.manual_seed(1)
+        tokenizer = build_tokenizer(name)
+        build_model(name, tokenizer).save_pretrained(directory / name)
+        tokenizer.save_pretrained(directory / name)
+    return directory
+
+
+@pytest.fixture
+def make_policy(random_pair):
+    """A function that loads one of the random pair with the given settings."""
+
+    def make(name="qwen-tiny", index=0, **settings):
+        return Policy(PolicyConfig(name, str(random_pair / name), **settings), index)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def verifier():
+    with Verifier() as shared:
+        yield shared

@@ -1,0 +1,54 @@
+import pytest
+import torch
+
+from mrl.advantages import group_advantages
+
+
+def test_advantages_of_a_mixed_group_by_hand():
+    # rewards 1 0 0 0: mean 1/4, population variance 3/16, std sqrt(3)/4 = 0.4330127
+    got = group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), eps=0.0)
+    want = torch.tensor([[0.75, -0.25, -0.25, -0.25]]) / 0.4330127
+    torch.testing.assert_close(got, want)
+
+
+def test_eps_is_added_to_the_std_not_put_under_the_root():
+    got = group_advantages(torch.tensor([[1.0, 0.0]]), eps=0.5)
+    torch.testing.assert_close(got, torch.tensor([[0.5, -0.5]]))  # 0.5 / (0.5 + 0.5)
+
+
+def test_without_std_the_advantage_is_the_centred_reward():
+    got = group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), scale_by_std=False)
+    torch.testing.assert_close(got, torch.tensor([[0.75, -0.25, -0.25, -0.25]]))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1 / 3])
+def test_a_group_whose_rewards_agree_gives_exact_zeros(value):
+    got = group_advantages(torch.full((2, 7), value))
+    assert torch.equal(got, torch.zeros(2, 7))
+
+
+def test_groups_do_not_mix():
+    rewards = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    together = group_advantages(rewards)
+    for row in range(3):
+        assert torch.equal(together[row], group_advantages(rewards[row : row + 1])[0])
+
+
+def test_against_a_slow_second_implementation():
+    torch.manual_seed(0)
+    rewards = torch.rand(20, 6)
+    for scale in (True, False):
+        got = group_advantages(rewards, scale)
+        for p in range(20):
+            row = [float(r) for r in rewards[p]]
+            mean = sum(row) / 6
+            std = (sum((r - mean) ** 2 for r in row) / 6) ** 0.5
+            for i in range(6):
+                want = (row[i] - mean) / (std + 1e-6 if scale else 1.0)
+                assert float(got[p, i]) == pytest.approx(want, abs=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (4,), (1, 2, 3)])
+def test_a_group_of_one_is_refused(shape):
+    with pytest.raises(ValueError, match="group >= 2"):
+        group_advantages(torch.zeros(shape))

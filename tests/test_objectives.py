@@ -1,0 +1,154 @@
+import math
+
+import pytest
+import torch
+
+from mrl.objectives import (
+    OBJECTIVES,
+    clipped_loss,
+    in_flat_part,
+    sequence_ratio,
+    token_coefficients,
+    token_ratio,
+)
+
+MASK = torch.tensor([[True, True, True], [True, False, False]])
+
+
+def test_token_ratio_by_hand_and_one_outside_the_mask():
+    new = torch.log(torch.tensor([[0.5, 0.2, 0.9], [0.3, 0.7, 0.1]]))
+    old = torch.log(torch.tensor([[0.25, 0.4, 0.9], [0.6, 0.1, 0.9]]))
+    want = torch.tensor([[2.0, 0.5, 1.0], [0.5, 1.0, 1.0]])
+    torch.testing.assert_close(token_ratio(new, old, MASK), want)
+
+
+def test_sequence_ratio_is_the_geometric_mean_over_the_completion():
+    new = torch.log(torch.tensor([[0.5, 0.2, 0.9], [0.3, 0.7, 0.1]]))
+    old = torch.log(torch.tensor([[0.25, 0.4, 0.1], [0.6, 0.1, 0.9]]))
+    got = sequence_ratio(new, old, MASK)
+    want = (2.0 * 0.5 * 9.0) ** (1 / 3)
+    torch.testing.assert_close(got, torch.tensor([[want] * 3, [0.5] * 3]))
+
+
+def test_clipped_loss_by_hand():
+    # A > 0: gain is capped above at 1.28 A; A < 0: the loss is floored below at 0.8 |A|
+    ratio = torch.tensor([[0.5, 1.0, 2.0], [0.5, 1.0, 2.0]])
+    advantages = torch.tensor([[1.0], [-1.0]])
+    got = clipped_loss(ratio, advantages, clip_low=0.2, clip_high=0.28)
+    torch.testing.assert_close(got, torch.tensor([[-0.5, -1.0, -1.28], [0.8, 1.0, 2.0]]))
+
+
+def test_the_flat_part_is_where_the_gradient_is_zero():
+    ratio = torch.tensor([[0.5, 1.0, 2.0], [0.5, 1.0, 2.0]], requires_grad=True)
+    advantages = torch.tensor([[1.0], [-1.0]])
+    clipped_loss(ratio, advantages, 0.2, 0.28).sum().backward()
+    below, above = in_flat_part(ratio.detach(), advantages, 0.2, 0.28)
+    assert torch.equal(ratio.grad == 0, below | above)
+    assert below.tolist() == [[False] * 3, [True, False, False]]
+    assert above.tolist() == [[False, False, True], [False] * 3]
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "want"),
+    [
+        ("sequence", [[1 / 12, 1 / 12, 1 / 12], [1 / 4, 0, 0]]),  # 1/(|y| * 4 sequences)
+        ("token", [[0.1, 0.1, 0.1], [0.1, 0, 0]]),  # 1/10 tokens
+        ("constant", [[1 / 32, 1 / 32, 1 / 32], [1 / 32, 0, 0]]),  # 1/(8 * 4)
+    ],
+)
+def test_token_coefficients_by_hand(aggregation, want):
+    got = token_coefficients(MASK, aggregation, sequences=4, tokens=10, max_completion_length=8)
+    torch.testing.assert_close(got, torch.tensor(want))
+
+
+def test_a_row_without_tokens_gives_zeros_not_nan():
+    mask = torch.zeros(2, 3, dtype=torch.bool)
+    got = token_coefficients(mask, "sequence", sequences=2, tokens=1, max_completion_length=3)
+    assert torch.equal(got, torch.zeros(2, 3))
+
+
+def test_an_unknown_aggregation_is_refused():
+    with pytest.raises(ValueError, match="mean"):
+        token_coefficients(MASK, "mean", 1, 1, 1)
+
+
+def test_the_published_settings():
+    assert (OBJECTIVES["grpo"].clip_low, OBJECTIVES["grpo"].clip_high) == (0.2, 0.2)
+    assert (OBJECTIVES["dapo"].clip_low, OBJECTIVES["dapo"].clip_high) == (0.2, 0.28)
+    assert not OBJECTIVES["dr_grpo"].scale_by_std
+    assert OBJECTIVES["gspo"].ratio_level == "sequence"
+    assert (OBJECTIVES["gspo"].clip_low, OBJECTIVES["gspo"].clip_high) == (3e-4, 4e-4)
+
+
+def slow_loss(objective, new, old, lengths, advantages, max_length):
+    """The same losses with Python loops over sequences and tokens."""
+    total = 0.0
+    tokens = sum(lengths)
+    for i, length in enumerate(lengths):
+        differences = [new[i][t] - old[i][t] for t in range(length)]
+        whole = sum(differences) / length
+        for t in range(length):
+            level = differences[t] if objective.ratio_level == "token" else whole
+            ratio = math.exp(level)
+            low, high = 1 - objective.clip_low, 1 + objective.clip_high
+            gain = min(ratio * advantages[i], min(max(ratio, low), high) * advantages[i])
+            scale = {
+                "sequence": 1 / length / len(lengths),
+                "token": 1 / tokens,
+                "constant": 1 / max_length / len(lengths),
+            }[objective.aggregation]
+            total -= gain * scale
+    return total
+
+
+def fast_loss(objective, new, old, mask, advantages, max_length):
+    form_ratio = token_ratio if objective.ratio_level == "token" else sequence_ratio
+    losses = clipped_loss(
+        form_ratio(new, old, mask), advantages, objective.clip_low, objective.clip_high
+    )
+    factors = token_coefficients(
+        mask, objective.aggregation, len(mask), int(mask.sum()), max_length
+    )
+    return (losses * factors).sum()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_each_objective_against_a_slow_second_implementation(name):
+    generator = torch.Generator().manual_seed(3)
+    lengths = [5, 1, 3, 4]
+    mask = torch.arange(5)[None] < torch.tensor(lengths)[:, None]
+    old = -3 * torch.rand(4, 5, generator=generator)
+    new = old + 0.5 * torch.randn(4, 5, generator=generator)
+    advantages = torch.randn(4, 1, generator=generator)
+    got = fast_loss(OBJECTIVES[name], new, old, mask, advantages, 9)
+    want = slow_loss(
+        OBJECTIVES[name], new.tolist(), old.tolist(), lengths, advantages[:, 0].tolist(), 9
+    )
+    assert float(got) == pytest.approx(want, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_gradients_against_finite_differences(name):
+    generator = torch.Generator().manual_seed(4)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    old = -torch.rand(2, 3, generator=generator, dtype=torch.float64)
+    # inside the clip range of each objective, where the loss is smooth
+    noise = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    new = (old + 1e-4 * noise).requires_grad_()
+    advantages = torch.tensor([[1.3], [-0.7]], dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda logprobs: fast_loss(OBJECTIVES[name], logprobs, old, mask, advantages, 4),
+        (new,),
+        eps=1e-7,
+        atol=1e-5,
+    )
+
+
+def test_the_loss_starts_at_zero_and_its_gradient_does_not():
+    logprobs = torch.full((4, 2), -1.0, requires_grad=True)
+    advantages = torch.tensor([[1.5], [-0.5], [-0.5], [-0.5]])
+    mask = torch.ones(4, 2, dtype=torch.bool)
+    loss = fast_loss(OBJECTIVES["grpo"], logprobs, logprobs.detach(), mask, advantages, 2)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(0.0, abs=1e-6)
+    torch.testing.assert_close(logprobs.grad, -advantages.expand(4, 2) / 8)

@@ -1,0 +1,209 @@
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from mrl.config import PolicyConfig
+from mrl.errors import MrlError
+from mrl.policy import Policy, load_tokenizer
+from mrl.samples import TrainingSample
+from mrl.tasks import Problem
+
+PROMPT = "Ann has 12 nuts and eats 11. How many?"
+
+
+def own(policy, text, advantage, behavior=None, finished=True):
+    completion_ids = policy.codec.encode(text) + [policy.end_id] * finished
+    sample = TrainingSample(policy.prompt_ids(PROMPT), completion_ids, advantage=advantage)
+    sample.behavior_logprobs = [behavior or -1.0] * len(completion_ids)
+    return sample
+
+
+def plain_logprobs(policy, sample):
+    token_ids = torch.tensor([sample.prompt_ids + sample.completion_ids])
+    logits = policy.model(token_ids).logits[0, :-1].masked_fill(policy.banned, -torch.inf)
+    logprobs = torch.log_softmax(logits, -1).gather(1, token_ids[0, 1:, None]).squeeze(1)
+    return logprobs[len(sample.prompt_ids) - 1 :]
+
+
+def gradients(policy):
+    return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
+
+
+@pytest.fixture
+def frozen(make_policy, monkeypatch):
+    """A policy whose optimizer keeps the gradient for a look instead of stepping."""
+
+    def make(**settings):
+        policy = make_policy(max_grad_norm=1e9, **settings)
+        policy.optimizer = type(
+            "Kept", (), {"step": lambda self: None, "zero_grad": lambda self, set_to_none: None}
+        )()
+        return policy
+
+    return make
+
+
+def test_completion_logprobs_and_mask_come_from_lengths(make_policy):
+    policy = make_policy()
+    samples = [own(policy, text, 1.0) for text in ("5", "12-11: 2-1=1", "")]
+    with torch.no_grad():
+        logprobs, mask = policy.completion_logprobs(
+            [s.prompt_ids for s in samples], [s.completion_ids for s in samples]
+        )
+        assert mask.sum(1).tolist() == [len(s.completion_ids) for s in samples]
+        for row, sample in enumerate(samples):
+            want = plain_logprobs(policy, sample)
+            torch.testing.assert_close(logprobs[row, : len(want)], want, atol=2e-5, rtol=0)
+            assert not logprobs[row, len(want) :].any()
+
+
+def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_pair, tmp_path):
+    """SmolLM2-Instruct ships pad == end: a mask made from ids would never teach it to stop."""
+    shutil.copytree(random_pair / "qwen-tiny", tmp_path / "m")
+    path = tmp_path / "m" / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    settings["pad_token"] = settings["eos_token"]
+    path.write_text(json.dumps(settings))
+    policy = Policy(PolicyConfig("m", str(tmp_path / "m")))
+    assert policy.tokenizer.pad_token_id == policy.end_id
+    assert not policy.banned[policy.end_id]
+    _, mask = policy.completion_logprobs([[5, 6]], [[7, policy.end_id]])
+    assert mask.tolist() == [[True, True]]
+
+
+def test_policy_gradient_against_autograd_on_a_plain_forward_pass(frozen):
+    policy = frozen()
+    samples = [own(policy, "1", 0.7), own(policy, "12-11: 2-1=1", -1.2)]
+    for sample in samples:
+        sample.behavior_logprobs = plain_logprobs(policy, sample).tolist()
+    policy.learn([*samples, own(policy, "zero", 0.0)], prompts=1)
+    got = gradients(policy)
+    policy.model.zero_grad()
+    # at ratio 1 the GRPO gradient is -A * mean_t grad log p, averaged over all three completions
+    loss = -sum(s.advantage * plain_logprobs(policy, s).mean() for s in samples) / 3
+    loss.backward()
+    torch.testing.assert_close(got, gradients(policy), atol=1e-5, rtol=1e-3)
+
+
+def test_imitation_gradient_is_weighted_mean_nll_over_prompts(frozen):
+    policy = frozen()
+    sample = own(policy, "12-11", 0.0)
+    sample.objective, sample.weight, sample.behavior_logprobs = "nll", 0.1, []
+    policy.learn([sample], prompts=4)
+    got = gradients(policy)
+    policy.model.zero_grad()
+    (-0.1 * plain_logprobs(policy, sample).mean() / 4).backward()
+    torch.testing.assert_close(got, gradients(policy), atol=1e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize("objective", ["grpo", "dapo", "dr_grpo", "gspo"])
+def test_gradients_do_not_depend_on_the_micro_batch(frozen, objective):
+    results = []
+    for micro_batch in (1, 2, 64):
+        policy = frozen(micro_batch=micro_batch, objective=objective)
+        samples = [own(policy, "1" * n, (-1) ** n * n, behavior=-5.0) for n in range(1, 6)]
+        samples.append(own(policy, "99", 0.0))
+        samples[-1].objective = "nll"
+        policy.learn(samples, prompts=2)
+        results.append(gradients(policy))
+    torch.testing.assert_close(results[0], results[2], atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(results[1], results[2], atol=1e-5, rtol=1e-3)
+
+
+def test_learning_raises_what_had_a_positive_advantage(make_policy):
+    policy = make_policy(learning_rate=1e-3)
+    good, bad = own(policy, "1", 1.0), own(policy, "2", -1.0)
+    with torch.no_grad():
+        before = [plain_logprobs(policy, s).sum() for s in (good, bad)]
+        for sample in (good, bad):
+            sample.behavior_logprobs = plain_logprobs(policy, sample).tolist()
+    policy.learn([good, bad], prompts=1)
+    with torch.no_grad():
+        after = [plain_logprobs(policy, s).sum() for s in (good, bad)]
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+    assert policy.version == 1
+
+
+def test_nothing_to_learn_changes_nothing(make_policy):
+    policy = make_policy()
+    before = [p.clone() for p in policy.model.parameters()]
+    metrics = policy.learn([own(policy, "1", 0.0)], prompts=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    assert (policy.version, metrics["grad_norm"], metrics["samples_learnt"]) == (0, 0.0, 0)
+
+
+def test_the_gap_between_sampling_and_scoring_is_rounding_only(make_policy):
+    policy = make_policy(max_new_tokens=10)
+    groups = policy.rollout([Problem("a", PROMPT, "1")], torch.Generator().manual_seed(0))
+    samples = [
+        TrainingSample(groups[0].prompt_ids, r.completion_ids, "policy", 1.0, r.logprobs)
+        for r in groups[0].rollouts
+    ]
+    metrics = policy.learn(samples, prompts=1)
+    assert metrics["logprob_gap"] < 1e-4
+    assert metrics["ratio/mean"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_every_end_token_of_the_generation_config_ends_a_completion(random_pair, tmp_path):
+    shutil.copytree(random_pair / "qwen-tiny", tmp_path / "m")
+    path = tmp_path / "m" / "generation_config.json"
+    settings = json.loads(path.read_text())
+    settings["eos_token_id"] = [7, settings["eos_token_id"], 9]
+    path.write_text(json.dumps(settings))
+    policy = Policy(PolicyConfig("m", str(tmp_path / "m")))
+    assert policy.end_ids == [policy.tokenizer.eos_token_id, 7, 9]
+
+
+def test_embedding_rows_without_a_token_are_never_written(random_pair, make_policy):
+    policy = make_policy()
+    policy.model.resize_token_embeddings(len(policy.tokenizer) + 5)
+    assert policy._find_banned()[len(policy.tokenizer) :].all()
+
+
+def test_templates_chat_plain_and_own(make_policy, random_pair):
+    policy = make_policy()
+    decode = policy.tokenizer.decode
+    assert decode(policy.prompt_ids("2+2?")) == "<|user|>2+2?<|assistant|>"
+    own_template = make_policy(template="Q: {prompt} A:")
+    assert decode(own_template.prompt_ids("2+2?")) == "Q: 2+2? A:"
+    policy.tokenizer.chat_template = None
+    assert decode(policy.prompt_ids("2+2?")) == "2+2?\n"
+
+
+def test_what_auto_tokenizer_loads_tokenizes_as_what_was_saved(random_pair):
+    from mrl.tiny import build_tokenizer
+
+    for name in ("qwen-tiny", "llama-tiny"):
+        saved, loaded = build_tokenizer(name), AutoTokenizer.from_pretrained(random_pair / name)
+        assert loaded.backend_tokenizer.to_str() == saved.backend_tokenizer.to_str()
+        assert loaded.chat_template == saved.chat_template
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/no/such/dir", "no such model directory"),
+        ("./missing", "no such model directory"),
+        ("nobody/such-model", "neither a directory here nor a model"),
+    ],
+)
+def test_a_missing_model_gets_one_sentence(path, part):
+    with pytest.raises(MrlError, match=part) as caught:
+        load_tokenizer(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_without_a_model_gets_one_sentence(tmp_path):
+    with pytest.raises(MrlError, match="no directory that transformers can load") as caught:
+        Policy(PolicyConfig("x", str(tmp_path)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prompt_longer_than_the_context_is_refused(make_policy):
+    policy = make_policy()
+    with pytest.raises(MrlError, match="context of 256"):
+        policy.check_lengths([Problem("long", "nuts " * 300, "1")])

@@ -1,0 +1,130 @@
+import pytest
+import torch
+
+from mrl.rollout import draw, sample_completions, scaled_logprobs
+from mrl.tasks import Problem
+
+PROBLEMS = [
+    Problem("a", "Ann has 12 nuts and eats 11. How many?", "1"),
+    Problem("b", "7*8?", "56"),
+    Problem("c", "Ben had 30 coins. Now Ben finds 12. How many?", "42"),
+]
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_draw_takes_the_first_entry_above_the_uniform_number():
+    logprobs = torch.log(torch.tensor([[0.2, 0.0, 0.3, 0.5]] * 4))
+    uniform = torch.tensor([0.0, 0.19, 0.2, 0.9999999])
+    assert draw(logprobs, uniform).tolist() == [0, 0, 2, 3]
+
+
+def test_draw_follows_the_distribution():
+    probabilities = torch.tensor([0.1, 0.0, 0.6, 0.3])
+    uniform = torch.rand(40_000, generator=generator())
+    drawn = draw(torch.log(probabilities).expand(40_000, 4), uniform)
+    shares = torch.bincount(drawn, minlength=4) / 40_000
+    assert shares[1] == 0
+    torch.testing.assert_close(shares, probabilities, atol=0.01, rtol=0)
+
+
+def test_scaled_logprobs_divides_by_the_temperature_and_leaves_banned_tokens_out():
+    logits = torch.tensor([[1.0, 3.0, 100.0]])
+    got = scaled_logprobs(logits, torch.tensor([False, False, True]), temperature=2.0).exp()
+    want = torch.softmax(torch.tensor([0.5, 1.5]), dim=0)
+    torch.testing.assert_close(got, torch.cat([want, torch.zeros(1)])[None])
+
+
+@pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_rollout_logprobs_are_those_of_a_plain_forward_pass(make_policy, name, temperature):
+    policy = make_policy(name, temperature=temperature, max_new_tokens=12)
+    for group in policy.rollout(PROBLEMS, generator(), group_size=3):
+        for rollout in group.rollouts:
+            token_ids = torch.tensor([group.prompt_ids + rollout.completion_ids])
+            with torch.no_grad():
+                logits = policy.model(token_ids).logits[0].double() / temperature
+            logits[:, policy.banned] = -torch.inf
+            start = len(group.prompt_ids)
+            want = [
+                float(torch.log_softmax(logits[start + t - 1], -1)[token])
+                for t, token in enumerate(rollout.completion_ids)
+            ]
+            assert rollout.logprobs == pytest.approx(want, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
+def test_greedy_tokens_are_those_of_generate(make_policy, name):
+    policy = make_policy(name, max_new_tokens=10)
+    groups = policy.rollout(PROBLEMS, generator(), group_size=2, temperature=0.0)
+    banned = policy.banned.nonzero().squeeze(1).tolist()
+    for group in groups:
+        want = policy.model.generate(
+            torch.tensor([group.prompt_ids]),
+            do_sample=False,
+            max_new_tokens=10,
+            suppress_tokens=banned,
+            pad_token_id=0,
+        )[0, len(group.prompt_ids) :].tolist()
+        assert [r.completion_ids for r in group.rollouts] == [want, want]
+
+
+def sample(policy, prompts, group_size, seed=0, end_ids=None):
+    return sample_completions(
+        policy.model,
+        [policy.prompt_ids(prompt) for prompt in prompts],
+        group_size,
+        max_new_tokens=12,
+        temperature=1.0,
+        end_ids=torch.tensor(policy.end_ids if end_ids is None else end_ids),
+        banned=policy.banned,
+        generator=generator(seed),
+    )
+
+
+def test_rows_that_end_early_do_not_change_the_others(make_policy):
+    policy = make_policy()
+    prompts = [problem.prompt for problem in PROBLEMS]
+    whole = sample(policy, prompts, 8, end_ids=[-1])  # nothing ever ends
+    ends = list(range(0, len(policy.tokenizer), 7))  # one token in seven ends a completion
+    cut = sample(policy, prompts, 8, end_ids=ends)
+    assert cut.finished.sum() > 12  # rows have really left the batch
+    for row, length in enumerate(cut.lengths.tolist()):
+        assert torch.equal(cut.token_ids[row, :length], whole.token_ids[row, :length])
+        assert torch.allclose(cut.logprobs[row, :length], whole.logprobs[row, :length], atol=1e-4)
+
+
+def test_a_completion_ends_with_its_first_end_token(make_policy):
+    policy = make_policy()
+    ends = set(range(0, len(policy.tokenizer), 7))
+    done = sample(policy, ["7*8?"], 16, end_ids=sorted(ends))
+    for row, length in enumerate(done.lengths.tolist()):
+        tokens = done.token_ids[row, :length].tolist()
+        assert not ends & set(tokens[:-1])
+        assert (tokens[-1] in ends) == bool(done.finished[row])
+        assert done.finished[row] or length == 12
+
+
+def test_padding_never_reaches_a_completion(make_policy):
+    policy = make_policy()
+    with torch.no_grad():  # make the padding token the likeliest by far
+        policy.model.get_output_embeddings().weight[policy.tokenizer.pad_token_id] = 10.0
+    done = sample(policy, ["7*8?"], 64)
+    assert not (done.token_ids == policy.tokenizer.pad_token_id).any()
+
+
+def test_same_seed_same_completions_other_seed_others(make_policy):
+    policy = make_policy()
+    one, two, three = (sample(policy, ["7*8?", "9-4?"], 4, seed) for seed in (1, 1, 2))
+    assert torch.equal(one.token_ids, two.token_ids)
+    assert torch.equal(one.logprobs, two.logprobs)
+    assert not torch.equal(one.token_ids, three.token_ids)
+
+
+def test_prompts_of_different_length_do_not_disturb_each_other(make_policy):
+    policy = make_policy()
+    alone = policy.rollout(PROBLEMS[1:2], generator(), group_size=1, temperature=0.0)
+    together = policy.rollout(PROBLEMS, generator(), group_size=1, temperature=0.0)
+    assert alone[0].rollouts[0].completion_ids == together[1].rollouts[0].completion_ids
