@@ -218,13 +218,13 @@ class Policy:
 
     # -------------------------------------------------------------------------- learning
 
-    def learn(self, samples: Sequence[TrainingSample], prompts: int) -> dict[str, float]:
+    def learn(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """One optimizer update from all samples; returns metrics.
 
         loss = own objective over the "policy" samples
-             + sum over "nll" samples of weight * mean-token NLL / prompts
+             + mean over "nll" samples of weight * mean-token NLL
         Samples that cannot give a gradient (advantage 0) are counted in the averages of the
-        objective but not computed. `prompts` is the number of prompts of this step.
+        objective but not computed.
         """
         policy_samples = [sample for sample in samples if sample.objective == "policy"]
         counts = {
@@ -232,6 +232,7 @@ class Policy:
             "tokens": sum(len(sample.completion_ids) for sample in policy_samples),
             "max_completion_length": self.config.max_new_tokens,
         }
+        imitated = len(samples) - len(policy_samples)
         totals: dict[str, float] = defaultdict(float)
         self.optimizer.zero_grad(set_to_none=True)
         useful = [s for s in samples if s.weight and (s.objective == "nll" or s.advantage)]
@@ -241,7 +242,7 @@ class Policy:
                 [sample.completion_ids for sample in batch],
             )
             if batch[0].objective == "nll":
-                loss = self._nll_loss(batch, logprobs, mask, prompts, totals)
+                loss = self._nll_loss(batch, logprobs, mask, imitated, totals)
             else:
                 loss = self._policy_loss(batch, logprobs, mask, counts, totals)
             loss.backward()
@@ -301,11 +302,11 @@ class Policy:
         batch: list[TrainingSample],
         logprobs: Tensor,
         mask: Tensor,
-        prompts: int,
+        imitated: int,
         totals: dict[str, float],
     ) -> Tensor:
         weights = logprobs.new_tensor([[sample.weight] for sample in batch])
-        factors = weights * token_coefficients(mask, "sequence", prompts, 0, 0)
+        factors = weights * token_coefficients(mask, "sequence", imitated, 0, 0)
         loss = -(logprobs * factors).sum()
         totals["nll_loss"] += float(loss.detach())
         return loss

@@ -240,8 +240,8 @@ def _judge(answer: str, box: str) -> Verdict:
         return Verdict.UNPARSED
     if not verify(gold, given, timeout_seconds=OWN_LIMIT_S):
         return Verdict.WRONG
-    numbers = [getattr(side[0], "is_Rational", False) for side in (gold, given)]
-    if all(numbers) and gold[0].doit() != given[0].doit():
+    exact = [getattr(side[0], "is_rational", False) is True for side in (gold, given)]
+    if all(exact) and gold[0].doit() != given[0].doit():
         return Verdict.WRONG  # equal in floating point only, as 2^-99 and 2^-98 are
     return Verdict.CORRECT
 

@@ -99,7 +99,7 @@ class Trainer:
             peers, price = self._collect(policy, problems)
             lesson = self.mode.training_samples(policy, groups, peers, rng)
             with self.allocation.turn(policy, "learn"):
-                learnt = policy.learn(lesson.samples, prompts=len(problems))
+                learnt = policy.learn(lesson.samples)
             self.exchange.advance(policy.name, policy.version)
             report.rescues += lesson.rescues
             report.metrics[policy.name] |= {

@@ -79,7 +79,7 @@ def test_policy_gradient_against_autograd_on_a_plain_forward_pass(frozen):
     samples = [own(policy, "1", 0.7), own(policy, "12-11: 2-1=1", -1.2)]
     for sample in samples:
         sample.behavior_logprobs = plain_logprobs(policy, sample).tolist()
-    policy.learn([*samples, own(policy, "zero", 0.0)], prompts=1)
+    policy.learn([*samples, own(policy, "zero", 0.0)])
     got = gradients(policy)
     policy.model.zero_grad()
     # at ratio 1 the GRPO gradient is -A * mean_t grad log p, averaged over all three completions
@@ -88,14 +88,15 @@ def test_policy_gradient_against_autograd_on_a_plain_forward_pass(frozen):
     torch.testing.assert_close(got, gradients(policy), atol=1e-5, rtol=1e-3)
 
 
-def test_imitation_gradient_is_weighted_mean_nll_over_prompts(frozen):
+def test_imitation_gradient_is_weight_times_the_mean_over_samples_of_mean_nll(frozen):
     policy = frozen()
-    sample = own(policy, "12-11", 0.0)
-    sample.objective, sample.weight, sample.behavior_logprobs = "nll", 0.1, []
-    policy.learn([sample], prompts=4)
+    samples = [own(policy, text, 0.0) for text in ("12-11", "1")]
+    for sample in samples:
+        sample.objective, sample.weight, sample.behavior_logprobs = "nll", 0.1, []
+    policy.learn([own(policy, "zero", 0.0), *samples])
     got = gradients(policy)
     policy.model.zero_grad()
-    (-0.1 * plain_logprobs(policy, sample).mean() / 4).backward()
+    (-0.1 * sum(plain_logprobs(policy, sample).mean() for sample in samples) / 2).backward()
     torch.testing.assert_close(got, gradients(policy), atol=1e-6, rtol=1e-3)
 
 
@@ -107,7 +108,7 @@ def test_gradients_do_not_depend_on_the_micro_batch(frozen, objective):
         samples = [own(policy, "1" * n, (-1) ** n * n, behavior=-5.0) for n in range(1, 6)]
         samples.append(own(policy, "99", 0.0))
         samples[-1].objective = "nll"
-        policy.learn(samples, prompts=2)
+        policy.learn(samples)
         results.append(gradients(policy))
     torch.testing.assert_close(results[0], results[2], atol=1e-5, rtol=1e-3)
     torch.testing.assert_close(results[1], results[2], atol=1e-5, rtol=1e-3)
@@ -120,7 +121,7 @@ def test_learning_raises_what_had_a_positive_advantage(make_policy):
         before = [plain_logprobs(policy, s).sum() for s in (good, bad)]
         for sample in (good, bad):
             sample.behavior_logprobs = plain_logprobs(policy, sample).tolist()
-    policy.learn([good, bad], prompts=1)
+    policy.learn([good, bad])
     with torch.no_grad():
         after = [plain_logprobs(policy, s).sum() for s in (good, bad)]
     assert after[0] > before[0]
@@ -131,7 +132,7 @@ def test_learning_raises_what_had_a_positive_advantage(make_policy):
 def test_nothing_to_learn_changes_nothing(make_policy):
     policy = make_policy()
     before = [p.clone() for p in policy.model.parameters()]
-    metrics = policy.learn([own(policy, "1", 0.0)], prompts=1)
+    metrics = policy.learn([own(policy, "1", 0.0)])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
     assert (policy.version, metrics["grad_norm"], metrics["samples_learnt"]) == (0, 0.0, 0)
 
@@ -143,7 +144,7 @@ def test_the_gap_between_sampling_and_scoring_is_rounding_only(make_policy):
         TrainingSample(groups[0].prompt_ids, r.completion_ids, "policy", 1.0, r.logprobs)
         for r in groups[0].rollouts
     ]
-    metrics = policy.learn(samples, prompts=1)
+    metrics = policy.learn(samples)
     assert metrics["logprob_gap"] < 1e-4
     assert metrics["ratio/mean"] == pytest.approx(1.0, abs=1e-4)
 

@@ -5,11 +5,11 @@ learns nothing, however long it goes on failing. SGT fills exactly this hole. If
 verified success there (the prompt is in the *rescue set*), one such success is drawn and
 imitated:
 
-    L_k = L_own,k + lambda * (1 / prompts) * sum over rescued x of NLL_k(y_peer | x)
+    L_k = L_own,k + lambda * mean over rescued x of NLL_k(y_peer | x)
 
 NLL is the mean over the receiver's tokens of the success, its own end token included; lambda is
-`imitation_weight`, 0.1 in the paper. That the sum is divided by all prompts of the step, rescued
-or not, is our reading: the weight of one rescue then does not depend on how many others there are.
+`imitation_weight`, 0.1 in the paper. That NLL is averaged over the rescued prompts, not over all
+prompts of the step, is our reading: a last prompt to be rescued then weighs as much as many.
 """
 
 import random
