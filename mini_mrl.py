@@ -262,7 +262,7 @@ def _last_words(run: "Run", finished: bool) -> None:
         console.print(f"Saved. Go on with: python mini_mrl.py resume {run.directory}")
         raise typer.Exit(130)
     console.print(evaluation_table(run.evaluations))
-    console.print(one_sentence(run), markup=False, highlight=False)
+    console.print(one_sentence(run), markup=False, highlight=False, soft_wrap=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -279,7 +279,8 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):  # not a usage error of the command line
             raise
-        return _complain(f"{error.format_message()} `python mini_mrl.py --help` shows all.")
+        message = error.format_message().rstrip(".")
+        return _complain(f"{message}; `python mini_mrl.py --help` shows all options.")
 
 
 def _complain(sentence: str, code: int = 2) -> int:

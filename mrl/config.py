@@ -5,6 +5,7 @@ Precedence: defaults < preset of the pair < `--config` file < options of the com
 
 import difflib
 import tomllib
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -43,7 +44,7 @@ class RunConfig:
     policies: list[PolicyConfig]
     mode: str = "sgt"
     name: str = ""  # of the directory under `runs`; empty: made from mode and seed
-    steps: int = 120
+    steps: int = 240
     seed: int = 0
     prompts_per_step: int = 16
     train: str = str(DATA / "words" / "train.jsonl")
@@ -74,11 +75,11 @@ def tiny_pair() -> list[PolicyConfig]:
 def policies_from_paths(paths: list[str]) -> list[PolicyConfig]:
     """Policies for `--pair DIR_A,DIR_B`: named after the last part of the path, made unique."""
     policies: list[PolicyConfig] = []
+    seen: Counter[str] = Counter()
     for path in paths:
         name = Path(path).name
-        twins = sum(policy.path.rstrip("/") == path.rstrip("/") for policy in policies)
-        taken = {policy.name for policy in policies}
-        policies.append(PolicyConfig(f"{name}-{twins + 1}" if name in taken else name, path))
+        seen[name] += 1
+        policies.append(PolicyConfig(f"{name}-{seen[name]}" if seen[name] > 1 else name, path))
     return policies
 
 

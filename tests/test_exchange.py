@@ -1,0 +1,150 @@
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from mrl.alignment import LossyText
+from mrl.exchange import (
+    MAX_TEXT_BYTES,
+    Exchange,
+    RewardStats,
+    RolloutRecord,
+    SuccessRecord,
+    make_records,
+)
+from mrl.rewards import Verdict
+from mrl.samples import Group, Rollout
+from mrl.tasks import Problem
+
+SUCCESS = SuccessRecord(
+    prompt_id="p", source="a", version=0, text="\\boxed{1}", finished=True, answer="1",
+    verdict="correct",
+)  # fmt: skip
+STATS = RewardStats(prompt_id="p", source="a", version=0, count=4, mean=0.25, std=0.4330127)
+ROLLOUT = RolloutRecord(
+    prompt_id="p", source="a", version=0, text="é1", finished=True, token_lengths=(1, 1, 1),
+    logprobs=(-1.0, -2.0, -0.5), end_logprob=-0.1, verdict="wrong", reward=0.0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def group(make_policy):
+    """A right completion that ended and a wrong one that was cut, and their codec."""
+    codec = make_policy().codec
+    rollouts = []
+    for text, verdict, finished in (
+        ("\\boxed{1}", Verdict.CORRECT, True),
+        ("\\boxed{2}", Verdict.WRONG, False),
+    ):
+        completion_ids = codec.encode(text) + [0] * finished
+        logprobs = [-0.5 * (n + 1) for n in range(len(completion_ids))]
+        rollouts.append(Rollout(completion_ids, logprobs, finished, text, verdict))
+    return Group(Problem("p", "?", "1"), [5], rollouts), codec
+
+
+def test_each_level_says_its_own_and_nothing_more(group):
+    group, codec = group
+    stats, *_ = make_records(RewardStats, "a", 3, [group], codec)
+    assert stats == RewardStats(prompt_id="p", source="a", version=3, count=2, mean=0.5, std=0.5)
+    successes = list(make_records(SuccessRecord, "a", 3, [group], codec))
+    assert [record.text for record in successes] == ["\\boxed{1}"]
+    assert not {"logprobs", "reward", "token_lengths"} & set(vars(successes[0]))
+    one, two = make_records(RolloutRecord, "a", 3, [group], codec)
+    assert (one.index, two.index) == (0, 1)
+    assert sum(one.token_lengths) == len("\\boxed{1}")
+    assert len(one.logprobs) == len(one.token_lengths)
+    assert one.end_logprob == group.rollouts[0].logprobs[-1]
+    assert (two.finished, two.end_logprob, two.reward) == (False, None, 0.0)
+
+
+def test_a_completion_that_does_not_survive_as_bytes_is_refused_with_its_reason(group):
+    group, codec = group
+    group.rollouts[0].completion_ids = [*codec.encode("😀")[:1], 0]
+    exchange = Exchange()
+    for record in make_records(SuccessRecord, "a", 0, [group], codec):
+        assert not exchange.publish(record, "a")
+    assert exchange.refused == {("a", "not_utf8"): 1}
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (replace(SUCCESS, verdict="wrong"), "unverified"),
+        (replace(SUCCESS, verdict=""), "unverified"),
+        (replace(SUCCESS, source="b"), "foreign_source"),
+        (replace(SUCCESS, version=-2), "stale"),
+        (replace(SUCCESS, text="x" * (MAX_TEXT_BYTES + 1)), "too_long"),
+        (replace(STATS, mean=math.nan), "unverified"),
+        (replace(STATS, std=math.inf), "not_finite"),
+        (replace(STATS, count=0), "unverified"),
+        (replace(STATS, mean=1.5), "unverified"),
+        (replace(ROLLOUT, logprobs=(-1.0, -math.inf, 0.0)), "not_finite"),
+        (replace(ROLLOUT, end_logprob=math.nan), "not_finite"),
+        (replace(ROLLOUT, verdict="maybe"), "unverified"),
+        (replace(ROLLOUT, token_lengths=(1, 1)), "not_round_trippable"),
+        (LossyText("not_utf8"), "not_utf8"),
+    ],
+)
+def test_what_is_not_sound_is_refused_and_counted(record, reason):
+    exchange = Exchange()
+    assert not exchange.publish(record, "a")
+    assert exchange.refused == {("a", reason): 1}
+    assert exchange.collect(SuccessRecord, "b", ["p"]) == {"p": []}
+    assert not exchange.published
+
+
+def test_the_same_record_twice_is_refused_another_sample_of_the_same_text_is_not():
+    exchange = Exchange()
+    assert exchange.publish(SUCCESS, "a")
+    assert not exchange.publish(SUCCESS, "a")
+    assert exchange.publish(replace(SUCCESS, index=1), "a")
+    assert exchange.refused == {("a", "duplicate"): 1}
+
+
+def test_collect_gives_the_declared_type_never_the_own_and_only_the_asked_prompts():
+    exchange = Exchange()
+    for record in (SUCCESS, STATS, ROLLOUT, replace(SUCCESS, prompt_id="q")):
+        assert exchange.publish(record, "a")
+    assert exchange.publish(replace(SUCCESS, source="b"), "b")
+    assert exchange.collect(SuccessRecord, "b", ["p", "r"]) == {"p": [SUCCESS], "r": []}
+    assert exchange.collect(RewardStats, "b", ["p"]) == {"p": [STATS]}
+    assert exchange.collect(RolloutRecord, "b", ["p"]) == {"p": [ROLLOUT]}
+    assert exchange.collect(None, "b", ["p"]) == {"p": []}
+    third = exchange.collect(SuccessRecord, "c", ["p"])["p"]
+    assert [record.source for record in third] == ["a", "b"]
+
+
+def test_what_is_older_than_max_staleness_is_dropped():
+    exchange = Exchange(max_staleness=1)
+    exchange.publish(SUCCESS, "a")
+    exchange.advance("a", 1)
+    assert exchange.collect(SuccessRecord, "b", ["p"])["p"] == [SUCCESS]
+    exchange.advance("a", 2)
+    assert exchange.collect(SuccessRecord, "b", ["p"])["p"] == []
+    assert not exchange.publish(SUCCESS, "a")
+    assert exchange.refused["a", "stale"] == 1
+
+
+def test_records_and_bytes_are_counted_per_type_source_and_receiver(tmp_path):
+    exchange = Exchange(tmp_path / "exchange.jsonl")
+    exchange.publish(SUCCESS, "a")
+    exchange.publish(STATS, "a")
+    exchange.collect(SuccessRecord, "b", ["p"])
+    exchange.close()
+    lines = (tmp_path / "exchange.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["success", "rewards"]
+    size = len(lines[0].encode())
+    assert exchange.published == {("success", "a"): 1, ("rewards", "a"): 1}
+    assert exchange.published_bytes["success", "a"] == size
+    assert exchange.delivered == {("a", "b"): 1}
+    assert exchange.delivered_bytes == {("a", "b"): size}
+
+
+def test_value_level_is_far_cheaper_than_data_level(group):
+    group, codec = group
+    price = {
+        kind: sum(len(record.to_json()) for record in make_records(kind, "a", 0, [group], codec))
+        for kind in (RewardStats, SuccessRecord, RolloutRecord)
+    }
+    assert price[RewardStats] < price[SuccessRecord] < price[RolloutRecord]

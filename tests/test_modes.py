@@ -1,0 +1,162 @@
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from mrl.errors import MrlError
+from mrl.exchange import SuccessRecord
+from mrl.modes import MODES, make_mode
+from mrl.modes.sgt import SGT
+from mrl.modes.solo import Solo
+from mrl.objectives import OBJECTIVES, Objective
+from mrl.rewards import Verdict
+from mrl.samples import Group, Rollout, TrainingSample
+from mrl.tasks import Problem
+
+
+@dataclass
+class ToyReceiver:
+    """All that a mode may know of a policy."""
+
+    codec: object
+    name: str = "a"
+    objective: Objective = OBJECTIVES["grpo"]
+    end_id: int = 0
+    max_new_tokens: int = 20
+
+
+@pytest.fixture
+def receiver(make_policy):
+    return ToyReceiver(make_policy().codec)
+
+
+def group(name, rewards):
+    rollouts = [
+        Rollout([10 + n, 0], [-0.5, -0.25 * n], True, f"try {n}",
+                Verdict.CORRECT if reward else Verdict.WRONG)
+        for n, reward in enumerate(rewards)
+    ]  # fmt: skip
+    return Group(Problem(name, f"prompt {name}", "1", "skill"), [5, 6], rollouts)
+
+
+def success(prompt_id, text="\\boxed{1}", source="b", **fields):
+    return SuccessRecord(
+        prompt_id=prompt_id, source=source, version=0, text=text, answer="1",
+        verdict="correct", finished=fields.pop("finished", True), **fields,
+    )  # fmt: skip
+
+
+def teach(mode, receiver, groups, peers, seed=0):
+    return mode.training_samples(receiver, groups, peers, random.Random(seed))
+
+
+def test_solo_gives_every_own_completion_its_group_advantage(receiver):
+    lesson = teach(Solo(), receiver, [group("x", [1, 0, 0, 0]), group("y", [0, 0, 0, 0])], {})
+    high, low = 0.75 / 0.4330127, -0.25 / 0.4330127
+    want = [high, low, low, low, 0.0, 0.0, 0.0, 0.0]
+    assert [s.advantage for s in lesson.samples] == pytest.approx(want, abs=1e-4)
+    assert lesson.samples[1] == TrainingSample(
+        [5, 6], [11, 0], "policy", lesson.samples[1].advantage, [-0.5, -0.25]
+    )
+    assert (lesson.rescues, lesson.rescue_set, lesson.dropped) == ([], 0, {})
+
+
+def test_solo_follows_the_receivers_objective_about_the_std(receiver):
+    receiver.objective = OBJECTIVES["dr_grpo"]
+    lesson = teach(Solo(), receiver, [group("x", [1, 0, 0, 0])], {})
+    assert [s.advantage for s in lesson.samples] == [0.75, -0.25, -0.25, -0.25]
+
+
+def test_sgt_imitates_a_peer_exactly_where_all_own_completions_failed(receiver):
+    groups = [
+        group("all-fail", [0, 0, 0, 0]),
+        group("mixed", [1, 0, 0, 0]),
+        group("all-pass", [1, 1, 1, 1]),
+        group("both-fail", [0, 0, 0, 0]),
+    ]
+    peers = {name: [success(name)] for name in ("all-fail", "mixed", "all-pass")}
+    lesson = teach(SGT(), receiver, groups, peers)
+    own = teach(Solo(), receiver, groups, {}).samples
+    assert lesson.samples[:-1] == own
+    assert lesson.samples[-1] == TrainingSample(
+        prompt_ids=[5, 6],
+        completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.end_id],
+        objective="nll",
+        weight=0.1,
+    )
+    assert lesson.rescue_set == 1
+    (rescue,) = lesson.rescues
+    assert (rescue.problem_id, rescue.receiver, rescue.source) == ("all-fail", "a", "b")
+    assert (rescue.receiver_text, rescue.source_text) == ("try 0", "\\boxed{1}")
+
+
+def test_sgt_without_peers_is_solo(receiver):
+    groups = [group("x", [0, 0, 0]), group("y", [1, 0, 1])]
+    for peers in ({}, {"x": [], "y": []}):
+        lesson = teach(SGT(), receiver, groups, peers)
+        assert lesson.samples == teach(Solo(), receiver, groups, {}).samples
+        assert lesson.rescue_set == 0
+
+
+def test_sgt_adds_the_end_token_only_if_the_peer_had_finished(receiver):
+    lesson = teach(SGT(), receiver, [group("x", [0, 0])], {"x": [success("x", finished=False)]})
+    assert lesson.samples[-1].completion_ids == receiver.codec.encode("\\boxed{1}")
+
+
+def test_sgt_draws_uniformly_from_the_successes_of_all_peers(receiver):
+    peers = {"x": [success("x", f"{n} \\boxed{{1}}", source) for n, source in enumerate("bbcd")]}
+    drawn = [
+        teach(SGT(), receiver, [group("x", [0, 0])], peers, seed).rescues[0].source_text
+        for seed in range(2000)
+    ]
+    counts = [drawn.count(record.text) for record in peers["x"]]
+    assert all(400 < count < 600 for count in counts)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("cafe\u0301 \\boxed{1}", "not_round_trippable"), ("<|end|>", "special_token"),
+     ("1" * 40, "too_long")],
+)  # fmt: skip
+def test_a_success_that_the_receiver_cannot_write_is_dropped_and_counted(receiver, text, reason):
+    groups = [group("x", [0, 0])]
+    lesson = teach(SGT(), receiver, groups, {"x": [success("x", text)]})
+    assert lesson.samples == teach(Solo(), receiver, groups, {}).samples
+    assert (lesson.rescue_set, lesson.rescues, lesson.dropped) == (1, [], {reason: 1})
+
+
+def test_swapping_the_names_of_two_policies_swaps_their_results(receiver):
+    groups = [group("x", [0, 0])]
+    one = teach(SGT(), receiver, groups, {"x": [success("x", source="b")]})
+    two = teach(SGT(), replace(receiver, name="b"), groups, {"x": [success("x", source="a")]})
+    assert one.samples == two.samples
+    assert (one.rescues[0].receiver, one.rescues[0].source) == ("a", "b")
+    assert (two.rescues[0].receiver, two.rescues[0].source) == ("b", "a")
+
+
+def test_a_mode_sees_no_more_than_the_record_type_that_it_declares():
+    assert Solo.consumes is None
+    assert SGT.consumes is SuccessRecord
+    assert "logprobs" not in SuccessRecord.__dataclass_fields__
+
+
+def test_modes_are_made_by_name_with_checked_settings():
+    assert isinstance(make_mode("solo", {}), Solo)
+    assert make_mode("sgt", {"imitation_weight": 1}).imitation_weight == 1.0
+    assert set(MODES) == {"solo", "sgt"}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "part"),
+    [
+        ("stg", {}, "did you mean 'sgt'"),
+        ("zzz", {}, "Modes: solo, sgt"),
+        ("sgt", {"imitation_wieght": 1.0}, "did you mean `imitation_weight`"),
+        ("sgt", {"imitation_weight": "much"}, "must be of type float"),
+        ("solo", {"x": 1}, "there is no setting `x`"),
+    ],
+)
+def test_a_wrong_mode_or_setting_gets_one_sentence(name, settings, part):
+    with pytest.raises(MrlError) as caught:
+        make_mode(name, settings)
+    assert part in str(caught.value)
