@@ -23,6 +23,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 console = Console()
 HIGH_LEARNING_RATE = 3e-4  # on the tiny pair a policy trained with it fell apart within 40 steps
 
+TINY = Path(__file__).resolve().parent / "data" / "tiny"
 Directory = Annotated[Path, typer.Argument(help="A run: runs/<name>.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
 
@@ -143,6 +144,51 @@ def evaluate(
             scores = evaluate_all(policies, parts, verifier, samples, run_config.seed, temperature)
             results[when] = [score.to_dict() for score in scores]
     console.print(evaluation_table(results))
+
+
+@app.command()
+def align(
+    text: Annotated[str | None, typer.Argument(help="The text; or use --file.")] = None,
+    source: Annotated[str, typer.Option(help="Tokenizer: directory or hub name.")] = str(
+        TINY / "qwen-tiny"
+    ),
+    receiver: Annotated[str, typer.Option(help="Tokenizer: directory or hub name.")] = str(
+        TINY / "llama-tiny"
+    ),
+    file: Annotated[Path | None, typer.Option(help="Read the text from a file.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw it there, too.")] = None,
+) -> None:
+    """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
+    from mrl.alignment import ByteCodec, LossyText, measure
+    from mrl.alignment_view import draw_alignment, render_alignment
+    from mrl.policy import load_tokenizer
+
+    if (text is None) == (file is None):
+        raise MrlError("Give either a text or --file, not both and not neither.")
+    if file is not None:
+        try:
+            text = file.read_bytes().decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise MrlError(f"{file}: cannot be read as UTF-8 text ({error}).") from None
+    pieces = []
+    for path in (source, receiver):
+        codec = ByteCodec(load_tokenizer(path))
+        try:
+            pieces.append(codec.pieces(codec.encode(text)))
+        except LossyText as loss:
+            raise MrlError(
+                f"{path}: its tokenizer cannot write this text exactly ({loss.reason}: {loss}), "
+                "so a record with it would be refused."
+            ) from None
+    names = (Path(source).name, Path(receiver).name)
+    residual = measure(*pieces)
+    console.print(render_alignment(names, *pieces, residual, console.width))
+    if png is not None:
+        try:
+            draw_alignment(names, *pieces, residual, png)
+        except OSError as error:
+            raise MrlError(f"{png}: cannot be written ({error.strerror}).") from None
+        console.print(f"Drawn in {png}.")
 
 
 @app.command()

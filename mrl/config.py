@@ -57,7 +57,7 @@ class RunConfig:
     max_staleness: int = 1  # optimizer updates that a peer's record may be behind
     verify_timeout_s: float = 2.0
     checkpoint_every: int = 60
-    threads: int = 2
+    threads: int = 1  # of the CPU; two on busy cores can be several times slower than one
     device: str = "auto"
     runs: str = "runs"
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the modes, by mode name
