@@ -301,13 +301,15 @@ def _stop_on_ctrl_c() -> Any:
 
 
 def _last_words(run: "Run", finished: bool) -> None:
-    from mrl.dashboard import evaluation_table
-    from mrl.run import one_sentence
+    from mrl.dashboard import evaluation_table, residual_sentences
+    from mrl.run import one_sentence, read_metrics
 
     if not finished:
         console.print(f"Saved. Go on with: python mini_mrl.py resume {run.directory}")
         raise typer.Exit(130)
     console.print(evaluation_table(run.evaluations))
+    for sentence in residual_sentences(read_metrics(run.directory)):
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     console.print(one_sentence(run), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -11,6 +12,8 @@ from mrl.alignment import Chunk, Residual, align
 
 # Okabe and Ito's colours, told apart by colour-blind readers; neighbours differ in lightness too
 CHUNK_COLORS = ("#56B4E9", "#E69F00")
+CHARACTERS_A_LINE = 64  # of a picture
+TOKEN_BAR = "\u2502"  # between the tokens of a chunk
 
 
 def visible(piece: bytes) -> str:
@@ -29,8 +32,8 @@ def chunk_rows(
     """Of each chunk: its source tokens and its receiver tokens, with a bar between tokens."""
     return [
         (
-            "|".join(visible(piece) for piece in source[slice(*chunk.source)]),
-            "|".join(visible(piece) for piece in receiver[slice(*chunk.receiver)]),
+            TOKEN_BAR.join(visible(piece) for piece in source[slice(*chunk.source)]),
+            TOKEN_BAR.join(visible(piece) for piece in receiver[slice(*chunk.receiver)]),
         )
         for chunk in chunks
     ]
@@ -82,68 +85,71 @@ def draw_alignment(
     receiver: Sequence[bytes],
     residual: Residual,
     path: Path,
-    characters_a_row: int = 64,
 ) -> None:
-    """The same as a PNG: one box a token, one colour a chunk, a thick frame where it is not 1:1."""
+    """The same as a PNG: a box a token, a colour a chunk, a thick frame where it is not 1:1.
+
+    Raises OSError if the file cannot be written.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
 
     chunks = align(source, receiver)
-    rows: list[list[tuple[int, Chunk, int, int]]] = [[]]  # number, chunk, column, width
-    column = 0
-    for number, chunk in enumerate(chunks):
-        texts = [
-            [visible(piece) for piece in pieces[slice(*span)]]
-            for pieces, span in ((source, chunk.source), (receiver, chunk.receiver))
-        ]
-        size = max(sum(len(text) + 1 for text in side) for side in texts)
-        if column and column + size > characters_a_row:
-            rows.append([])
-            column = 0
-        rows[-1].append((number, chunk, column, size))
-        column += size
-
-    figure = Figure(figsize=(0.13 * (characters_a_row + 16), 1.05 * len(rows) + 0.8), dpi=130)
+    lines = _lay_out(chunk_rows(source, receiver, chunks))
+    margin = max(map(len, names)) + 2
+    width = margin + CHARACTERS_A_LINE + 1
+    figure = Figure(figsize=(0.13 * width, 1.05 * len(lines) + 0.8), dpi=130)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(-16, characters_a_row + 1)
-    axes.set_ylim(-3.0 * len(rows) - 1.2, 0.6)
+    axes.set_xlim(-margin, CHARACTERS_A_LINE + 1)
+    axes.set_ylim(-3.0 * len(lines) - 1.2, 0.6)
     axes.axis("off")
-    for line, row in enumerate(rows):
+    for line, placed in enumerate(lines):
         for side, name in enumerate(names):
-            axes.text(-15.5, -3.0 * line - 1.1 * side - 0.5, name, va="center", fontsize=9)
-        for number, chunk, left, size in row:
-            for side, (pieces, span) in enumerate(
-                ((source, chunk.source), (receiver, chunk.receiver))
-            ):
-                tokens = [visible(piece) for piece in pieces[slice(*span)]]
-                total = sum(len(token) + 1 for token in tokens) or 1
-                x = float(left)
-                for token in tokens:
-                    wide = size * (len(token) + 1) / total
-                    y = -3.0 * line - 1.1 * side - 1.0
-                    box = Rectangle(
-                        (x + 0.06, y),
-                        wide - 0.12,
-                        1.0,
-                        facecolor=CHUNK_COLORS[number % 2],
-                        edgecolor="black",
-                        linewidth=0.5 if chunk.one_to_one else 2.0,
-                    )
-                    axes.add_patch(box)
-                    shown = token.replace("$", r"\$")
-                    axes.text(
-                        x + wide / 2, y + 0.5, shown, ha="center", va="center", fontsize=9,
-                        family="DejaVu Sans Mono",
-                    )  # fmt: skip
-                    x += wide
-    axes.text(
-        -15.5,
-        -3.0 * len(rows) - 0.5,
+            y = -3.0 * line - 1.1 * side - 1.0
+            axes.text(-margin + 0.5, y + 0.5, name, va="center", fontsize=9)
+            for number, left, size, rows in placed:
+                tokens = rows[side].split(TOKEN_BAR)
+                frame = 0.5 if chunks[number].one_to_one else 2.0
+                _draw_tokens(axes, tokens, left, y, size, CHUNK_COLORS[number % 2], frame)
+    legend = (
         f"{len(chunks)} chunks; {residual.share_one_to_one:.0%} of the bytes in 1:1 chunks "
-        f"(thin frames); {residual.source_tokens} against {residual.receiver_tokens} tokens",
-        fontsize=9,
-        va="center",
+        f"(thin frames); {residual.source_tokens} against {residual.receiver_tokens} tokens"
     )
+    axes.text(-margin + 0.5, -3.0 * len(lines) - 0.5, legend, fontsize=9, va="center")
     figure.savefig(path)
+
+
+def _lay_out(rows: list[tuple[str, str]]) -> list[list[tuple[int, int, int, tuple[str, str]]]]:
+    """Break chunks into lines: (number, column, width in characters, rows) of each."""
+    lines: list[list[tuple[int, int, int, tuple[str, str]]]] = [[]]
+    column = 0
+    for number, pair in enumerate(rows):
+        size = max(map(len, pair)) + 1
+        if column and column + size > CHARACTERS_A_LINE:
+            lines.append([])
+            column = 0
+        lines[-1].append((number, column, size, pair))
+        column += size
+    return lines
+
+
+def _draw_tokens(
+    axes: Any, tokens: list[str], left: float, y: float, size: int, color: str, frame: float
+) -> None:
+    """One side of a chunk: boxes as wide as their text, together as wide as the chunk."""
+    from matplotlib.patches import Rectangle
+
+    total = sum(len(token) + 1 for token in tokens)
+    for token in tokens:
+        width = size * (len(token) + 1) / total
+        axes.add_patch(
+            Rectangle(
+                (left + 0.06, y), width - 0.12, 1.0,
+                facecolor=color, edgecolor="black", linewidth=frame,
+            )
+        )  # fmt: skip
+        axes.text(
+            left + width / 2, y + 0.5, token.replace("$", r"\$"),
+            ha="center", va="center", fontsize=9, family="DejaVu Sans Mono",
+        )  # fmt: skip
+        left += width

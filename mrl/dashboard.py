@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mrl.metrics import run_residual
 from mrl.modes import Rescue
 from mrl.trainer import StepReport
 
@@ -175,16 +176,23 @@ class LiveView(PlainLines):
         ]
         for label, key, form in rows:
             table.add_row(label, *(form.format(means[name][key]) for name in self.policies))
+        shares = {name: self._share_one_to_one(name) for name in self.policies}
+        if any(shares.values()):
+            table.add_row("bytes in 1:1 chunks", *(shares[name] for name in self.policies))
         refused = {name: self._refusals(name) for name in self.policies}
         if any(refused.values()):
             table.add_row("records refused", *(refused[name] for name in self.policies))
         return table
 
+    def _share_one_to_one(self, policy: str) -> str:
+        residual = run_residual(report.metrics[policy] for report in self.history)
+        return f"{residual.share_one_to_one:.0%}" if residual.records else ""
+
     def _refusals(self, policy: str) -> str:
         reasons: dict[str, float] = defaultdict(float)
         for report in self.history:
             for key, value in report.metrics[policy].items():
-                if key.startswith(("exchange/refused/", "dropped/")):
+                if key.startswith(("exchange/refused/", "thl/refused/", "dropped/")):
                     reasons[key.rsplit("/", 1)[1]] += value
         return ", ".join(f"{number:.0f} {reason}" for reason, number in reasons.items())
 
@@ -208,6 +216,22 @@ class LiveView(PlainLines):
         body.append(f"{rescue.source} said ", style=self.colors.get(rescue.source, ""))
         body.append(printable(rescue.source_text))
         return Panel(body, title="newest rescue", title_align="left", border_style="dim")
+
+
+def residual_sentences(lines: list[dict]) -> list[str]:
+    """What alignment cost each receiver over a whole run, from the run's metrics."""
+    sentences = []
+    for name in dict.fromkeys(line["policy"] for line in lines):
+        residual = run_residual(line for line in lines if line["policy"] == name)
+        if residual.records or residual.refused:
+            refused = sum(residual.refused.values())
+            sentences.append(
+                f"{name} retokenized {residual.records} peer texts: {residual.length_ratio:.2f} of "
+                f"its tokens for one of the source's, {residual.share_one_to_one:.0%} of the bytes "
+                f"in 1:1 chunks, {residual.non_canonical_share:.0%} of the texts sampled in other "
+                f"tokens than their tokenizer's own, {refused} refused."
+            )
+    return sentences
 
 
 def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:

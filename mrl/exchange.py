@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, TextIO, TypeVar
 
-from mrl.alignment import ByteCodec, LossyText
+from mrl.alignment import ByteCodec, LossyText, split_text
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
 
@@ -52,6 +52,7 @@ class RolloutRecord(Record):
     text: str
     finished: bool
     token_lengths: tuple[int, ...]  # bytes of each source token
+    canonical: bool  # the source's tokenizer would have cut the text in just this way
     logprobs: tuple[float, ...]  # nats, one a source token
     end_logprob: float | None
     verdict: str
@@ -70,11 +71,16 @@ class RewardStats(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class SuccessRecord(Record):
-    """Outcome level: a completion that the verifier accepted, and the answer it matched."""
+    """Outcome level: a completion that the verifier accepted, and the answer it matched.
+
+    The token lengths let the receiver measure what alignment costs; there are no log-probs.
+    """
 
     kind: ClassVar[str] = "success"
     text: str
     finished: bool
+    token_lengths: tuple[int, ...]  # bytes of each source token
+    canonical: bool  # the source's tokenizer would have cut the text in just this way
     answer: str
     verdict: str
 
@@ -110,24 +116,32 @@ def make_records(
 def _text_record(kind: type[R], about: dict, group: Group, rollout: Rollout, codec: ByteCodec) -> R:
     content = rollout.content_ids
     text = codec.decode(content)
-    if kind is SuccessRecord:
-        return SuccessRecord(
-            **about,
-            text=text,
-            finished=rollout.finished,
-            answer=group.problem.answer,
-            verdict=str(rollout.verdict),
-        )
-    return RolloutRecord(
+    told = {
         **about,
-        text=text,
-        finished=rollout.finished,
-        token_lengths=tuple(len(piece) for piece in codec.pieces(content)),
+        "text": text,
+        "finished": rollout.finished,
+        "token_lengths": tuple(len(piece) for piece in codec.pieces(content)),
+        "canonical": codec.encode(text) == content,
+        "verdict": str(rollout.verdict),
+    }
+    if kind is SuccessRecord:
+        return SuccessRecord(**told, answer=group.problem.answer)
+    return RolloutRecord(
+        **told,
         logprobs=tuple(rollout.logprobs[: len(content)]),
         end_logprob=rollout.logprobs[len(content)] if rollout.finished else None,
-        verdict=str(rollout.verdict),
         reward=rollout.reward,
     )
+
+
+def _text_refusal(record: RolloutRecord | SuccessRecord) -> str | None:
+    if len(record.text) > MAX_TEXT_BYTES:
+        return "too_long"
+    try:
+        split_text(record.text, record.token_lengths)
+    except (LossyText, UnicodeEncodeError):
+        return "not_round_trippable"
+    return None
 
 
 class Exchange:
@@ -168,24 +182,20 @@ class Exchange:
             return "duplicate"
         if record.version < self.versions.get(source, 0) - self.max_staleness:
             return "stale"
+        numbers: Sequence[float] = ()
         if isinstance(record, RewardStats):
-            numbers: Sequence[float] = (record.mean, record.std)
+            numbers = (record.mean, record.std)
             verified = record.count > 0 and 0 <= record.mean <= 1
         elif isinstance(record, RolloutRecord):
             numbers = (*record.logprobs, record.end_logprob or 0.0, record.reward)
             verified = record.verdict in set(Verdict)
-            if sum(record.token_lengths) != len(record.text.encode("utf-8")):
-                return "not_round_trippable"
         else:
-            numbers = ()
             verified = record.verdict == Verdict.CORRECT
         if not verified:
             return "unverified"
         if not all(math.isfinite(number) for number in numbers):
             return "not_finite"
-        if not isinstance(record, RewardStats) and len(record.text) > MAX_TEXT_BYTES:
-            return "too_long"
-        return None
+        return None if isinstance(record, RewardStats) else _text_refusal(record)
 
     def advance(self, source: str, version: int) -> None:
         """Say that a policy has made updates, and drop what is too old by now."""

@@ -1,9 +1,13 @@
 """The numbers of a step: what each is called and means, and how it is counted from groups."""
 
+import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
+from mrl.alignment import Residual
+from mrl.modes import Lesson
 from mrl.rewards import Verdict
 from mrl.samples import Group
 
@@ -24,6 +28,12 @@ METRICS = {
     "rescue_set": "prompts that failed here altogether and that a peer solved",
     "rescues": "successes of peers that were imitated",
     "dropped/<reason>": "peers' records that the mode did not use",
+    "thl/<figure>": "sums over the retokenized peers' records (alignment.Residual): records, "
+    "bytes, bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise, source_nats, "
+    "spread_nats",
+    "thl/share_one_to_one, thl/length_ratio": "of this step's records",
+    "thl/receiver_bits_per_byte": "of what was imitated, under the receiver, end token included",
+    "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
     "loss": "of the own objective; near 0 by construction while ratios are 1",
     "loss_nll": "of the imitation part, weight included",
     "grad_norm": "before clipping",
@@ -40,9 +50,39 @@ METRICS = {
 }
 
 
+RESIDUAL_SUMS = tuple(entry.name for entry in fields(Residual) if entry.name != "refused")
+
+
 def without_time(line: dict) -> dict:
     """A metrics line without its timing fields: what a repeated run must reproduce."""
     return {key: value for key, value in line.items() if not key.startswith("time/")}
+
+
+def lesson_metrics(lesson: Lesson, nll_nats: float) -> dict[str, float]:
+    """What a mode did, and what alignment cost. nll_nats: of what was imitated, summed."""
+    residual = lesson.residual
+    metrics: dict[str, float] = {
+        "rescue_set": lesson.rescue_set,
+        "rescues": len(lesson.rescues),
+        **{f"dropped/{reason}": number for reason, number in sorted(lesson.dropped.items())},
+        **{f"thl/refused/{why}": number for why, number in sorted(residual.refused.items())},
+    }
+    if residual.records:
+        metrics |= {f"thl/{name}": getattr(residual, name) for name in RESIDUAL_SUMS}
+        metrics["thl/share_one_to_one"] = residual.share_one_to_one
+        metrics["thl/length_ratio"] = residual.length_ratio
+        metrics["thl/receiver_bits_per_byte"] = nll_nats / math.log(2) / residual.bytes
+    return metrics
+
+
+def run_residual(lines: Iterable[dict]) -> Residual:
+    """The residual of a whole run (or of one policy's lines), from its metrics."""
+    total = Residual()
+    for line in lines:
+        sums = {name: line.get(f"thl/{name}", 0) for name in RESIDUAL_SUMS}
+        refused = {key[12:]: line[key] for key in line if key.startswith("thl/refused/")}
+        total += Residual(**sums, refused=Counter(refused))
+    return total
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:

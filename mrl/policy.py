@@ -4,12 +4,16 @@ Nothing here knows of peers: a policy learns from `TrainingSample`s, whoever wro
 """
 
 import math
+import os
+import socket
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
+from huggingface_hub import constants, try_to_load_from_cache
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -41,6 +45,7 @@ def _load(auto_class: type, path: str, **options: object) -> object:
     if (path.startswith((".", "/", "~")) or path.count("/") > 1) and not Path(path).is_dir():
         raise MrlError(f"{path}: no such model directory; give one that save_pretrained wrote.")
     try:
+        _check_hub(path)
         return auto_class.from_pretrained(path, trust_remote_code=False, **options)
     except Exception as error:
         if Path(path).is_dir():
@@ -53,6 +58,18 @@ def _load(auto_class: type, path: str, **options: object) -> object:
             f"{path}: is neither a directory here nor a model that the hub could give; check the "
             "name and the network, or give a local directory."
         ) from error
+
+
+def _check_hub(name: str) -> None:
+    """Fail at once if a hub name is neither in the cache nor to be had: retries take minutes."""
+    if Path(name).is_dir() or constants.HF_HUB_OFFLINE:
+        return
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    address = urlsplit(constants.ENDPOINT)
+    proxied = any(os.environ.get(key) for key in ("https_proxy", "HTTPS_PROXY", "ALL_PROXY"))
+    if not proxied:
+        socket.create_connection((address.hostname, address.port or 443), timeout=5).close()
 
 
 class Policy:
@@ -309,6 +326,7 @@ class Policy:
         factors = weights * token_coefficients(mask, "sequence", imitated, 0, 0)
         loss = -(logprobs * factors).sum()
         totals["nll_loss"] += float(loss.detach())
+        totals["nll_nats"] -= float(logprobs.detach().sum())
         return loss
 
     def _learning_metrics(
@@ -318,6 +336,7 @@ class Policy:
         return {
             "loss": totals["loss"],
             "loss_nll": totals["nll_loss"],
+            "nll_nats": totals["nll_nats"],
             "grad_norm": grad_norm,
             "samples_learnt": samples,
             "ratio/mean": totals["ratio"] / tokens if totals["tokens"] else 1.0,

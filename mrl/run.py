@@ -234,6 +234,12 @@ def read_evaluations(directory: Path) -> dict[str, list[dict]]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
+def read_metrics(directory: Path) -> list[dict]:
+    """All lines of a run's `metrics.jsonl`."""
+    text = (directory / "metrics.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def one_sentence(run: Run) -> str:
     """What was learnt, for somebody who sees this for the first time.
 

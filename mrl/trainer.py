@@ -11,8 +11,8 @@ import torch
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.exchange import Exchange, make_records
-from mrl.metrics import group_metrics
-from mrl.modes import Lesson, Mode, Rescue
+from mrl.metrics import group_metrics, lesson_metrics
+from mrl.modes import Mode, Rescue
 from mrl.policy import Policy
 from mrl.rewards import Verifier
 from mrl.samples import Group
@@ -101,10 +101,11 @@ class Trainer:
             with self.allocation.turn(policy, "learn"):
                 learnt = policy.learn(lesson.samples)
             self.exchange.advance(policy.name, policy.version)
+            policy.codec.clear_cache()  # the next step has other prompts
             report.rescues += lesson.rescues
             report.metrics[policy.name] |= {
                 "version": policy.version,
-                **_lesson_metrics(lesson),
+                **lesson_metrics(lesson, learnt.pop("nll_nats")),
                 **learnt,
                 **price,
             }
@@ -164,11 +165,3 @@ def verify_groups(verifier: Verifier, groups: Sequence[Group]) -> None:
     )
     for (_, rollout), verdict in zip(rollouts, verdicts, strict=True):
         rollout.verdict = verdict
-
-
-def _lesson_metrics(lesson: Lesson) -> dict[str, float]:
-    return {
-        "rescue_set": lesson.rescue_set,
-        "rescues": len(lesson.rescues),
-        **{f"dropped/{reason}": number for reason, number in sorted(lesson.dropped.items())},
-    }

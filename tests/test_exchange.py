@@ -19,12 +19,12 @@ from mrl.tasks import Problem
 
 SUCCESS = SuccessRecord(
     prompt_id="p", source="a", version=0, text="\\boxed{1}", finished=True, answer="1",
-    verdict="correct",
+    verdict="correct", token_lengths=(9,), canonical=True,
 )  # fmt: skip
 STATS = RewardStats(prompt_id="p", source="a", version=0, count=4, mean=0.25, std=0.4330127)
 ROLLOUT = RolloutRecord(
     prompt_id="p", source="a", version=0, text="é1", finished=True, token_lengths=(1, 1, 1),
-    logprobs=(-1.0, -2.0, -0.5), end_logprob=-0.1, verdict="wrong", reward=0.0,
+    canonical=False, logprobs=(-1.0, -2.0, -0.5), end_logprob=-0.1, verdict="wrong", reward=0.0,
 )  # fmt: skip
 
 
@@ -49,7 +49,8 @@ def test_each_level_says_its_own_and_nothing_more(group):
     assert stats == RewardStats(prompt_id="p", source="a", version=3, count=2, mean=0.5, std=0.5)
     successes = list(make_records(SuccessRecord, "a", 3, [group], codec))
     assert [record.text for record in successes] == ["\\boxed{1}"]
-    assert not {"logprobs", "reward", "token_lengths"} & set(vars(successes[0]))
+    assert not {"logprobs", "end_logprob", "reward"} & set(vars(successes[0]))
+    assert successes[0].canonical
     one, two = make_records(RolloutRecord, "a", 3, [group], codec)
     assert (one.index, two.index) == (0, 1)
     assert sum(one.token_lengths) == len("\\boxed{1}")
@@ -74,7 +75,10 @@ def test_a_completion_that_does_not_survive_as_bytes_is_refused_with_its_reason(
         (replace(SUCCESS, verdict=""), "unverified"),
         (replace(SUCCESS, source="b"), "foreign_source"),
         (replace(SUCCESS, version=-2), "stale"),
-        (replace(SUCCESS, text="x" * (MAX_TEXT_BYTES + 1)), "too_long"),
+        (
+            replace(SUCCESS, text="x" * (MAX_TEXT_BYTES + 1), token_lengths=(MAX_TEXT_BYTES + 1,)),
+            "too_long",
+        ),
         (replace(STATS, mean=math.nan), "unverified"),
         (replace(STATS, std=math.inf), "not_finite"),
         (replace(STATS, count=0), "unverified"),
@@ -83,6 +87,8 @@ def test_a_completion_that_does_not_survive_as_bytes_is_refused_with_its_reason(
         (replace(ROLLOUT, end_logprob=math.nan), "not_finite"),
         (replace(ROLLOUT, verdict="maybe"), "unverified"),
         (replace(ROLLOUT, token_lengths=(1, 1)), "not_round_trippable"),
+        (replace(SUCCESS, token_lengths=(10, -1)), "not_round_trippable"),
+        (replace(SUCCESS, text="\\boxed{\ud800}"), "not_round_trippable"),
         (LossyText("not_utf8"), "not_utf8"),
     ],
 )

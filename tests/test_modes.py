@@ -42,6 +42,7 @@ def group(name, rewards):
 def success(prompt_id, text="\\boxed{1}", source="b", **fields):
     return SuccessRecord(
         prompt_id=prompt_id, source=source, version=0, text=text, answer="1",
+        token_lengths=(len(text.encode()),), canonical=fields.pop("canonical", True),
         verdict="correct", finished=fields.pop("finished", True), **fields,
     )  # fmt: skip
 
@@ -122,7 +123,18 @@ def test_a_success_that_the_receiver_cannot_write_is_dropped_and_counted(receive
     groups = [group("x", [0, 0])]
     lesson = teach(SGT(), receiver, groups, {"x": [success("x", text)]})
     assert lesson.samples == teach(Solo(), receiver, groups, {}).samples
-    assert (lesson.rescue_set, lesson.rescues, lesson.dropped) == (1, [], {reason: 1})
+    assert (lesson.rescue_set, lesson.rescues) == (1, [])
+    assert lesson.dropped + lesson.residual.refused == {reason: 1}
+    assert (reason == "too_long") == bool(lesson.dropped)
+
+
+def test_sgt_measures_what_alignment_cost(receiver):
+    record = success("x", "1 \\boxed{1}", canonical=False)  # one source token of 11 bytes
+    residual = teach(SGT(), receiver, [group("x", [0, 0])], {"x": [record]}).residual
+    tokens = len(receiver.codec.encode(record.text))
+    assert (residual.records, residual.bytes, residual.bytes_one_to_one) == (1, 11, 0)
+    assert (residual.source_tokens, residual.receiver_tokens) == (1, tokens)
+    assert residual.non_canonical_share == 1.0
 
 
 def test_swapping_the_names_of_two_policies_swaps_their_results(receiver):

@@ -1,11 +1,14 @@
+import math
+
 import pytest
 
+from mrl.alignment import measure
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.evaluate import Evaluation, evaluate_policy, pass_at_k
 from mrl.exchange import Exchange
-from mrl.metrics import METRICS, group_metrics, without_time
-from mrl.modes import make_mode
+from mrl.metrics import METRICS, group_metrics, lesson_metrics, run_residual, without_time
+from mrl.modes import Lesson, make_mode
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
 from mrl.tasks import SKILLS, Problem, generate
@@ -67,6 +70,18 @@ def test_group_metrics_by_hand():
     assert (got["skill/x"], got["skill/y"]) == (1 / 4, 2 / 4)
 
 
+def test_the_residual_of_a_run_is_the_sum_over_its_lines():
+    one, two = Lesson([]), Lesson([])
+    one.residual = measure([b"ab"], [b"a", b"b"], [-1.0])
+    two.residual = measure([b"c"], [b"c"], [-2.0], canonical=False)
+    two.residual.refused["not_utf8"] += 3
+    lines = [lesson_metrics(lesson, nll_nats=math.log(2)) for lesson in (one, two, Lesson([]))]
+    assert run_residual(lines) == one.residual + two.residual
+    assert lines[0]["thl/receiver_bits_per_byte"] == pytest.approx(0.5)
+    assert lines[0]["thl/share_one_to_one"] == 0.0
+    assert "thl/bytes" not in lines[2]
+
+
 def make_trainer(make_policy, verifier, mode="sgt", exchange=None, **settings):
     policies = [
         make_policy(name, index, group_size=4, max_new_tokens=8, **settings)
@@ -116,7 +131,9 @@ def test_a_rescue_goes_from_the_policy_that_solved_to_the_one_that_failed(make_p
     assert (failed["rescue_set"], solved["rescue_set"]) == (len(told), 0)
     assert 1 <= len(told) <= 3
     assert {(r.receiver, r.source) for r in report.rescues} <= {("qwen-tiny", "llama-tiny")}
-    assert failed["rescues"] + sum(v for k, v in failed.items() if "dropped/" in k) == len(told)
+    lost = sum(v for k, v in failed.items() if k.startswith(("dropped/", "thl/refused/")))
+    assert failed["rescues"] + lost == len(told)
+    assert failed.get("thl/records", 0) == failed["rescues"]
     assert failed["exchange/published_records"] == 0  # it had no success to tell of
     assert solved["exchange/published_records"] == failed["exchange/received_records"]
     assert set(exchange.delivered) <= {("llama-tiny", "qwen-tiny")}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Protocol
 
-from mrl.alignment import ByteCodec
+from mrl.alignment import ByteCodec, Residual
 from mrl.config import check_table
 from mrl.errors import MrlError
 from mrl.exchange import Record
@@ -53,7 +53,8 @@ class Lesson:
     samples: list[TrainingSample]
     rescues: list[Rescue] = field(default_factory=list)
     rescue_set: int = 0  # prompts that all failed here and that a peer solved
-    dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by reason
+    dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by the mode's reason
+    residual: Residual = field(default_factory=Residual)  # of the records that it retokenized
 
 
 class Mode(ABC):

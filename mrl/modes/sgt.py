@@ -16,7 +16,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.alignment import LossyText, retokenize
+from mrl.alignment import LossyText, measure, retokenize, split_text
 from mrl.exchange import SuccessRecord
 from mrl.modes import Lesson, Mode, Receiver, Rescue
 from mrl.modes.solo import own_samples
@@ -51,11 +51,16 @@ class SGT(Mode):
                     receiver.codec, success.text, success.finished, receiver.end_id
                 )
             except LossyText as loss:
-                lesson.dropped[loss.reason] += 1
+                lesson.residual.refused[loss.reason] += 1
                 continue
             if len(completion_ids) > receiver.max_new_tokens:
                 lesson.dropped["too_long"] += 1  # the receiver could never write it itself
                 continue
+            lesson.residual += measure(
+                split_text(success.text, success.token_lengths),
+                receiver.codec.pieces(receiver.codec.encode(success.text)),
+                canonical=success.canonical,
+            )
             lesson.samples.append(
                 TrainingSample(
                     prompt_ids=group.prompt_ids,

@@ -166,6 +166,15 @@ template = "<s>[INST]{{prompt}}[/INST]"
     assert load_config(Path("runs/own/config.toml"))["policies"][1].objective == "gspo"
 
 
+def test_align_shows_and_draws_a_solution(place, capsys):
+    Path("text.txt").write_text("6*7=42. \\boxed{42}")
+    assert run("align", "--file", "text.txt", "--png", "a.png") == 0
+    out = capsys.readouterr().out
+    assert "qwen-tiny" in out
+    assert "of the bytes" in out.replace("\n", " ")
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+
+
 # ------------------------------------------------------------------------------ mistakes
 
 TINY = str(DATA / "tiny" / "qwen-tiny")
@@ -198,6 +207,14 @@ MISTAKES = {
     "unknown setting": (["--set", "sgt.wieght=1"], "settings.sgt: there is no setting `wieght`"),
     "device": (["--device", "warp"], "device is 'warp'"),
     "threads": (["--threads", "0"], "threads is 0"),
+    "align nothing": (["align"], "Give either a text or --file"),
+    "align both": (["align", "x", "--file", "key.toml"], "Give either a text or --file"),
+    "align no file": (["align", "--file", "none.txt"], "none.txt: cannot be read"),
+    "align binary": (["align", "--file", "binary"], "binary: cannot be read"),
+    "align a special token": (["align", "</s>"], "cannot write this text exactly (special_token"),
+    "align without tokenizer": (["align", "x", "--source", "empty"], "empty: is no directory"),
+    "align hub name": (["align", "x", "--receiver", "a/b"], "neither a directory here nor a model"),
+    "align picture nowhere": (["align", "x", "--png", "no/where.png"], "cannot be written"),
     "resume nothing": (["resume", "runs/none"], "is no run directory"),
     "resume without checkpoint": (["resume", "runs/taken"], "no complete checkpoint"),
     "evaluate nothing": (["evaluate", "runs/none"], "is no run directory"),
@@ -212,6 +229,7 @@ def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(place, capsys, case):
     Path("empty.jsonl").write_text("\n")
     Path("bad_answer.jsonl").write_text('{"prompt": "1+1?", "answer": "\\\\frac{"}\n')
     Path("long.jsonl").write_text(json.dumps({"prompt": "nuts " * 400, "answer": "1"}) + "\n" * 2)
+    Path("binary").write_bytes(b"\xff\xfe")
     Path("key.toml").write_text("stpes = 3\n")
     Path("empty").mkdir()
     (place / "runs" / "taken").mkdir(parents=True)

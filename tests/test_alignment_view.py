@@ -1,0 +1,40 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from mrl.alignment import align, measure
+from mrl.alignment_view import chunk_rows, draw_alignment, render_alignment, visible
+
+SOURCE = [b"4", b"7", b"-", b"3", b" ", b"\xf0\x9f", b"\x98\x80", b"\x1b", b"$x$"]
+RECEIVER = [b"4", b"7", b"-3", b" \xf0\x9f\x98\x80", b"\x1b$x$"]
+
+
+def test_tokens_are_shown_without_raw_control_characters():
+    shown = [visible(piece) for piece in (b" a", b"\n", b"\x1b[31m", b"\xf0\x9f", b"", b"\xc2\xa0")]
+    assert shown == ["·a", "\\n", "\\x1b[31m", "<F0><9F>", "∅", "\\xa0"]
+
+
+def test_rows_stand_over_one_another_chunk_by_chunk():
+    rows = chunk_rows(SOURCE, RECEIVER, align(SOURCE, RECEIVER))
+    assert rows[:3] == [("4", "4"), ("7", "7"), ("-│3", "-3")]
+    assert rows[3] == ("·│<F0><9F>│<98><80>", "·😀")
+
+
+def test_the_terminal_view_wraps_and_gives_the_figures():
+    console = Console(file=io.StringIO(), width=40)
+    residual = measure(SOURCE, RECEIVER)
+    console.print(render_alignment(("one", "two"), SOURCE, RECEIVER, residual, 40))
+    text = console.file.getvalue()
+    assert "9 source tokens, 5 receiver tokens" in text.replace("\n", " ")
+    assert "\x1b" not in text
+    assert text.count("one") >= 2  # more than one line of chunks
+    assert all(len(line) <= 40 for line in text.splitlines())
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")  # the font has no emoji; the box says nothing less
+def test_the_picture_is_drawn(tmp_path):
+    path = tmp_path / "alignment.png"
+    draw_alignment(("one", "two"), SOURCE * 9, RECEIVER * 9, measure(SOURCE, RECEIVER), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 5000
