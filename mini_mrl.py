@@ -49,6 +49,11 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="mode.setting=value, repeatable.")
     ] = None,
+    trust: Annotated[str | None, typer.Option(help="verify a peer's success, or claim.")] = None,
+    peer_log: Annotated[
+        str | None, typer.Option(help="exchange.jsonl of a finished run, as the peer.")
+    ] = None,
+    fault: Annotated[str | None, typer.Option(help="Planted on purpose: liar=RATE.")] = None,
     plain: Plain = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
@@ -67,6 +72,9 @@ def train(
         "prompts_per_step": prompts_per_step,
         "threads": threads,
         "device": device,
+        "trust": trust,
+        "peer_log": peer_log,
+        "fault": fault,
     }
     policy_options = {"group_size": group_size, "learning_rate": learning_rate}
     run_config = _run_config(pair, config, options, policy_options, settings or [])
@@ -265,6 +273,14 @@ def _first_lines(run: "Run", pair: str | None, file: Path | None) -> list[str]:
         f"Mode {config.mode} shares {shares}; {config.steps} steps of {config.prompts_per_step} "
         f"prompts; group sizes: {sizes}; seed {config.seed}; writing {run.directory}."
     )
+    if config.peer_log:
+        left_out = sum(run.left_out.values())
+        lines.append(
+            f"Peer: {len(run.stored)} stored records of {config.peer_log}"
+            + (f"; {left_out} broken lines left out." if left_out else ".")
+        )
+    if config.fault:
+        lines.append(f"Planted fault: {config.fault}; records are taken with trust={config.trust}.")
     for policy in run.policies:
         if policy.config.learning_rate > HIGH_LEARNING_RATE:
             lines.append(

@@ -55,6 +55,9 @@ class RunConfig:
     )
     eval_samples: int = 4  # completions a held-out problem: pass@1 and pass@k up to this k
     max_staleness: int = 1  # optimizer updates that a peer's record may be behind
+    trust: str = "verify"  # "claim" takes a peer's word for a success; "verify" checks it again
+    peer_log: str = ""  # an exchange.jsonl of a finished run, in place of live peers
+    fault: str = ""  # planted on purpose, see faults.py
     verify_timeout_s: float = 2.0
     checkpoint_every: int = 60
     threads: int = 1  # of the CPU; two on busy cores can be several times slower than one
@@ -192,6 +195,8 @@ def check(config: RunConfig) -> None:
         raise MrlError(f"seed is {config.seed}, but must be 0 or more.")
     if config.max_staleness < 0 or config.checkpoint_every < 0:
         raise MrlError("max_staleness and checkpoint_every must be 0 or more.")
+    if config.trust not in ("verify", "claim"):
+        raise MrlError(f"trust is {config.trust!r}, but must be verify or claim.")
     if config.verify_timeout_s <= 0:
         raise MrlError("verify_timeout_s must be above 0 seconds.")
 

@@ -19,6 +19,7 @@ from mrl.metrics import run_residual
 from mrl.modes import Rescue
 from mrl.trainer import StepReport
 
+REFUSALS = ("exchange/refused/", "exchange/not_believed/", "thl/refused/", "dropped/")
 RECENT_STEPS = 10  # numbers in the live view are means over so many steps
 KINDS = ("all_fail", "mixed", "all_pass")
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run
@@ -192,7 +193,7 @@ class LiveView(PlainLines):
         reasons: dict[str, float] = defaultdict(float)
         for report in self.history:
             for key, value in report.metrics[policy].items():
-                if key.startswith(("exchange/refused/", "thl/refused/", "dropped/")):
+                if key.startswith(REFUSALS):
                     reasons[key.rsplit("/", 1)[1]] += value
         return ", ".join(f"{number:.0f} {reason}" for reason, number in reasons.items())
 

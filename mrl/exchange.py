@@ -13,12 +13,13 @@ Every record that is published or refused is counted, in numbers and in bytes: t
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, TextIO, TypeVar
+from typing import ClassVar, TextIO, TypeVar, get_args, get_origin, get_type_hints
 
 from mrl.alignment import ByteCodec, LossyText, split_text
+from mrl.errors import MrlError
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
 
@@ -38,6 +39,25 @@ class Record:
     def to_json(self) -> str:
         """One line of `exchange.jsonl`; its length in bytes is the record's price."""
         return json.dumps({"kind": self.kind, **asdict(self)}, ensure_ascii=False)
+
+    @staticmethod
+    def from_json(line: str) -> "Record":
+        """A line of `exchange.jsonl` as a record; ValueError if it is none, or not of its shape."""
+        values = json.loads(line)
+        if not isinstance(values, dict) or values.get("kind") not in RECORD_TYPES:
+            raise ValueError("no record of a known kind")
+        kind = RECORD_TYPES[values.pop("kind")]
+        for name, hint in get_type_hints(kind).items():
+            if get_origin(hint) is ClassVar:
+                continue
+            if get_origin(hint) is tuple and isinstance(values.get(name), list):
+                values[name] = tuple(values[name])
+            if name not in values or not _fits(values[name], hint):
+                raise ValueError(f"`{name}` is missing or of another type")
+        try:
+            return kind(**values)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +107,35 @@ class SuccessRecord(Record):
 
 RECORD_TYPES = {kind.kind: kind for kind in (RolloutRecord, RewardStats, SuccessRecord)}
 R = TypeVar("R", bound=Record)
+
+
+def _fits(value: object, hint: object) -> bool:
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
+    if hint == float | None:
+        return value is None or _fits(value, float)
+    return type(value) in ((int, float) if hint is float else (hint,))
+
+
+def read_log(path: Path) -> tuple[list[Record], Counter[str]]:
+    """The records of an `exchange.jsonl`, and how many lines were left out for which reason.
+
+    A torn last line (the run was killed while it wrote) is "torn"; any other bad one "malformed".
+    Raises MrlError if the file cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise MrlError(f"{path}: cannot be read ({error.strerror}); give a run's log.") from None
+    records: list[Record] = []
+    left_out: Counter[str] = Counter()
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line:
+                records.append(Record.from_json(line))
+        except ValueError:
+            left_out["torn" if number == len(lines) else "malformed"] += 1
+    return records, left_out
 
 
 def make_records(
@@ -156,6 +205,7 @@ class Exchange:
         self.delivered_bytes: Counter[tuple[str, str]] = Counter()
         self.refused: Counter[tuple[str, str]] = Counter()  # (source, reason) -> records
         self._window: dict[Record, int] = {}  # record -> bytes, in order of arrival
+        self._stored: dict[str, list[Record]] = {}  # of a finished run, by prompt id: never stale
         self._log: TextIO | None = log.open("a", encoding="utf-8") if log else None
 
     def publish(self, record: Record | LossyText, source: str) -> bool:
@@ -207,19 +257,50 @@ class Exchange:
             if record.version >= oldest.get(record.source, 0)
         }
 
+    def store(self, records: Iterable[Record]) -> None:
+        """Take in the records of a finished run, in place of a live peer (stored trajectories)."""
+        for record in records:
+            reason = self._refusal(record, record.source)
+            if reason:
+                self.refused[record.source, reason] += 1
+            else:
+                self._stored.setdefault(record.prompt_id, []).append(record)
+
     def collect(
-        self, kind: type[R] | None, receiver: str, prompt_ids: Iterable[str]
+        self,
+        kind: type[R] | None,
+        receiver: str,
+        prompt_ids: Iterable[str],
+        believes: Callable[[Record], bool] = lambda record: True,
     ) -> dict[str, list[R]]:
-        """Peers' records of one type about the given prompts, by prompt id; never the own ones."""
+        """Peers' records of one type about the given prompts, by prompt id; never the own ones.
+
+        believes: the receiver's own check of a record; what it denies is counted as "false_claim".
+        """
         collected: dict[str, list[R]] = {prompt_id: [] for prompt_id in prompt_ids}
-        for record, size in self._window.items():
+        stored = [record for prompt_id in collected for record in self._stored.get(prompt_id, ())]
+        for record in (*self._window, *stored):
             if kind is None or type(record) is not kind or record.source == receiver:
                 continue
-            if record.prompt_id in collected:
+            if record.prompt_id not in collected:
+                continue
+            size = self._window.get(record) or len(record.to_json().encode("utf-8"))
+            self.delivered[record.source, receiver] += 1
+            self.delivered_bytes[record.source, receiver] += size
+            if believes(record):
                 collected[record.prompt_id].append(record)
-                self.delivered[record.source, receiver] += 1
-                self.delivered_bytes[record.source, receiver] += size
+            else:
+                self.refused[record.source, "false_claim"] += 1
         return collected
+
+    def window(self) -> list[str]:
+        """The live records as JSON lines, for a checkpoint."""
+        return [record.to_json() for record in self._window]
+
+    def restore_window(self, lines: Iterable[str]) -> None:
+        """Put the records of a checkpoint back, without counting or logging them again."""
+        for line in lines:
+            self._window[Record.from_json(line)] = len(line.encode("utf-8"))
 
     def flush(self) -> None:
         """Hand the log's lines to the operating system."""

@@ -7,6 +7,7 @@ killable. Answers are compared as mathematics, never evaluated as code.
 
 - `1,234` is one integer (a comma before every three digits), `1, 234` and `12,34` are two.
 - Two or more bare letters are a word: math-verify would multiply them, so that "on" equals "no".
+- Two numbers side by side (`1 2`) are UNPARSED: math-verify would add them.
 - Several values (`1,2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in their order: one
   of the values is not enough.
 - A box or an answer of more than MAX_BOX_CHARS characters is WRONG and never sent to the child.
@@ -47,6 +48,8 @@ STARTS = 3  # failed ones in a row, then the verifier is broken rather than the 
 _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3})+)")
 _WORD = re.compile(r"([A-Za-z]{2,})|\\(?:text|textbf|mathrm)\{([A-Za-z ]+)\}")
+# two numbers without a sign between them, unless the second begins a fraction, as in 1 1/2
+_SIDE_BY_SIDE = re.compile(r"[0-9](?:\s|~|\$|\\[,;:! ]|\\q?quad)+[0-9]+(?![0-9]*\s*/)")
 
 
 class Verdict(StrEnum):
@@ -160,6 +163,8 @@ class Verifier:
                 gold, given = exact(answer), exact(box)
                 if gold is not None and given is not None:
                     return Verdict.CORRECT if gold == given else Verdict.WRONG
+            if _SIDE_BY_SIDE.search(box):
+                return Verdict.UNPARSED
             return self._remembered(answer, box)
 
     def verify_batch(self, items: Sequence[tuple[str, str, bool]]) -> list[Verdict]:
@@ -188,8 +193,8 @@ class Verifier:
             self._child.stdin.write(request.encode("ascii") + b"\n")
             self._child.stdin.flush()
             verdict = Verdict(self._read_line(self.timeout_s) or Verdict.TIMEOUT)
-        except OSError:
-            pass  # the child died while it was written to
+        except (OSError, ValueError):
+            pass  # the child died while it was written to, or speaks nonsense
         finally:  # after Ctrl-C, too: a late reply must not be taken for the next one
             if verdict is Verdict.TIMEOUT:
                 self._kill()

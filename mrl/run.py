@@ -20,7 +20,8 @@ from mrl.checkpoint import (
 from mrl.config import PolicyConfig, RunConfig, check, config_toml, load_config
 from mrl.errors import MrlError
 from mrl.evaluate import Evaluation, evaluate_policy
-from mrl.exchange import Exchange
+from mrl.exchange import Exchange, make_records, read_log
+from mrl.faults import lying_records, parse_fault
 from mrl.modes import Mode, make_mode
 from mrl.policy import Policy
 from mrl.rewards import Verifier
@@ -49,8 +50,15 @@ class Run:
         self.mode: Mode = make_mode(config.mode, config.settings.get(config.mode, {}))
         set_threads(config.threads)
         self.device = pick_device(config.device)
+        self.make_records = make_records
+        if config.fault:
+            self.make_records = lying_records(parse_fault(config.fault)["liar"], config.seed)
+        self.stored, self.left_out = (
+            read_log(Path(config.peer_log)) if config.peer_log else ([], {})
+        )
         self.rescues: Counter[tuple[str, str, str]] = Counter()  # (receiver, source, skill)
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
+        self.window: list[str] = []  # of the exchange, when a run is resumed
         self.verifier = Verifier(timeout_s=config.verify_timeout_s)
         try:
             self.verifier.canary()
@@ -62,6 +70,11 @@ class Run:
                     f"{len(self.train_problems)} problems; lower it or give more problems."
                 )
             self.policies = load_policies(config.policies, self.device)
+            if config.peer_log and len(self.policies) > 1:
+                raise MrlError(
+                    "--peer-log stands in for live peers, so only one policy can be trained; "
+                    "name it with --pair DIR."
+                )
             for policy in self.policies:
                 policy.check_lengths([*self.train_problems, *_all(self.heldout)])
         except BaseException:
@@ -94,12 +107,15 @@ class Run:
         cut_logs(self.directory, state)
         self.rescues = Counter({tuple(key.split("\t")): n for key, n in state["rescues"].items()})
         self.evaluations = read_evaluations(self.directory)
+        self.window = state["window"]
         self.watcher.say(f"Going on after step {state['step']} of {self.config.steps}.")
         return self._train(state["step"] + 1, should_stop)
 
     def _train(self, first_step: int, should_stop: Callable[[], bool]) -> bool:
         config, directory = self.config, self.directory
         exchange = Exchange(directory / "exchange.jsonl", config.max_staleness)
+        exchange.store(self.stored)
+        exchange.restore_window(self.window)
         for policy in self.policies:
             exchange.versions[policy.name] = policy.version
         trainer = Trainer(
@@ -110,6 +126,7 @@ class Run:
             exchange,
             self.verifier,
             Allocation(self.policies),
+            self.make_records,
         )
         step = first_step - 1
         with (
@@ -125,7 +142,7 @@ class Run:
                 if due or stop or step == config.steps:
                     for log in (metrics, samples, exchange):
                         log.flush()
-                    self._save(step)
+                    self._save(step, exchange)
                 if stop and step < config.steps:
                     exchange.close()
                     return False
@@ -153,9 +170,10 @@ class Run:
             line = {"step": report.step, "rescue": asdict(rescue)}
             samples.write(json.dumps(line, ensure_ascii=False) + "\n")
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, exchange: Exchange) -> None:
         rescues = {"\t".join(key): number for key, number in self.rescues.items()}
-        save_checkpoint(self.directory, step, self.policies, {"rescues": rescues})
+        state = {"rescues": rescues, "window": exchange.window()}
+        save_checkpoint(self.directory, step, self.policies, state)
 
     def evaluate(self, when: str) -> list[Evaluation]:
         """Score the held-out problems and keep the result in `evaluation.json`."""

@@ -3,18 +3,19 @@
 import hashlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
-from mrl.exchange import Exchange, make_records
+from mrl.exchange import Exchange, Record, SuccessRecord, make_records
 from mrl.metrics import group_metrics, lesson_metrics
 from mrl.modes import Mode, Rescue
 from mrl.policy import Policy
-from mrl.rewards import Verifier
+from mrl.rewards import Verdict, Verifier
 from mrl.samples import Group
 from mrl.tasks import Problem
 
@@ -62,6 +63,7 @@ class Trainer:
         exchange: Exchange,
         verifier: Verifier,
         allocation: Allocation,
+        make_records: Callable[..., Iterable[Record | LossyText]] = make_records,
     ) -> None:
         self.config = config
         self.policies = list(policies)
@@ -70,6 +72,7 @@ class Trainer:
         self.exchange = exchange
         self.verifier = verifier
         self.allocation = allocation
+        self.make_records = make_records  # the one place where a lesson can plant a lie
 
     def train_step(self, step: int) -> StepReport:
         """One step: every policy samples and publishes, then every policy learns."""
@@ -128,26 +131,34 @@ class Trainer:
         key = (kind.kind, policy.name)
         records, size = exchange.published[key], exchange.published_bytes[key]
         refused = exchange.refused.copy()
-        for record in make_records(kind, policy.name, policy.version, groups, policy.codec):
+        for record in self.make_records(kind, policy.name, policy.version, groups, policy.codec):
             exchange.publish(record, policy.name)
         traffic["exchange/published_records"] = exchange.published[key] - records
         traffic["exchange/published_bytes"] = exchange.published_bytes[key] - size
-        for (source, reason), number in sorted((exchange.refused - refused).items()):
-            if source == policy.name:
-                traffic[f"exchange/refused/{reason}"] = number
+        for (_, reason), number in sorted((exchange.refused - refused).items()):
+            traffic[f"exchange/refused/{reason}"] = number
         return traffic
 
     def _collect(self, policy: Policy, problems: list[Problem]) -> tuple[dict, dict[str, float]]:
         """The peers' records for this receiver by prompt id, and what they cost."""
         exchange = self.exchange
-        before = _received(exchange, policy.name)
-        peers = exchange.collect(
-            self.mode.consumes, policy.name, [problem.id for problem in problems]
-        )
+        before, refused = _received(exchange, policy.name), exchange.refused.copy()
+        answers = {problem.id: problem.answer for problem in problems}
+
+        def believes(record: Record) -> bool:
+            if self.config.trust == "claim" or not isinstance(record, SuccessRecord):
+                return True
+            verdict = self.verifier.verify(answers[record.prompt_id], record.text, record.finished)
+            return verdict is Verdict.CORRECT
+
+        peers = exchange.collect(self.mode.consumes, policy.name, answers, believes)
         records, size = (
             now - then for now, then in zip(_received(exchange, policy.name), before, strict=True)
         )
-        return peers, {"exchange/received_records": records, "exchange/received_bytes": size}
+        price = {"exchange/received_records": records, "exchange/received_bytes": size}
+        for (_, reason), number in sorted((exchange.refused - refused).items()):
+            price[f"exchange/not_believed/{reason}"] = number
+        return peers, price
 
 
 def _received(exchange: Exchange, receiver: str) -> tuple[int, int]:

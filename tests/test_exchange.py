@@ -1,17 +1,21 @@
 import json
 import math
+import random
 from dataclasses import replace
 
 import pytest
 
 from mrl.alignment import LossyText
+from mrl.errors import MrlError
 from mrl.exchange import (
     MAX_TEXT_BYTES,
     Exchange,
+    Record,
     RewardStats,
     RolloutRecord,
     SuccessRecord,
     make_records,
+    read_log,
 )
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
@@ -154,3 +158,77 @@ def test_value_level_is_far_cheaper_than_data_level(group):
         for kind in (RewardStats, SuccessRecord, RolloutRecord)
     }
     assert price[RewardStats] < price[SuccessRecord] < price[RolloutRecord]
+
+
+# ------------------------------------------------------------------------------ the log, as a peer
+
+
+@pytest.mark.parametrize("record", [SUCCESS, STATS, ROLLOUT, replace(ROLLOUT, end_logprob=None)])
+def test_a_record_comes_back_from_its_line_as_it_was(record):
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_a_log_is_read_past_a_torn_last_line_and_past_broken_ones(tmp_path):
+    lines = [record.to_json() for record in (SUCCESS, STATS, ROLLOUT)]
+    log = tmp_path / "exchange.jsonl"
+    log.write_text("\n".join([lines[0], "{nonsense", lines[1], lines[2], lines[0][:40]]))
+    assert read_log(log) == ([SUCCESS, STATS, ROLLOUT], {"malformed": 1, "torn": 1})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": "order"}, {"text": 5}, {"token_lengths": ["9"]}, {"token_lengths": 9},
+     {"finished": "yes"}, {"version": 1.5}, {"surprise": 1}, {"prompt_id": None}],
+)  # fmt: skip
+def test_a_line_of_another_shape_is_malformed(tmp_path, change):
+    log = tmp_path / "exchange.jsonl"
+    log.write_text(json.dumps(json.loads(SUCCESS.to_json()) | change) + "\n")
+    assert read_log(log) == ([], {"malformed": 1})
+
+
+def test_random_damage_to_a_log_never_raises_and_never_adds_a_record(tmp_path):
+    rng = random.Random(0)
+    whole = "\n".join(record.to_json() for record in (SUCCESS, STATS, ROLLOUT)).encode()
+    log = tmp_path / "exchange.jsonl"
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 5)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        log.write_bytes(data[: rng.randrange(len(data))])
+        records, _ = read_log(log)
+        assert len(records) <= 3
+
+
+def test_a_missing_log_gets_one_sentence(tmp_path):
+    with pytest.raises(MrlError, match="cannot be read"):
+        read_log(tmp_path / "none.jsonl")
+
+
+def test_stored_records_stand_in_for_a_live_peer_and_are_never_stale():
+    exchange = Exchange(max_staleness=0)
+    exchange.store([SUCCESS, replace(SUCCESS, verdict="wrong"), replace(SUCCESS, prompt_id="q")])
+    exchange.advance("a", 50)
+    for _ in range(2):  # in every epoch
+        assert exchange.collect(SuccessRecord, "b", ["p"]) == {"p": [SUCCESS]}
+    assert exchange.collect(SuccessRecord, "a", ["p"]) == {"p": []}  # its own, of another run
+    assert exchange.refused == {("a", "unverified"): 1}
+    assert exchange.delivered == {("a", "b"): 2}
+
+
+def test_what_the_receiver_does_not_believe_is_counted_and_kept_from_the_mode():
+    exchange = Exchange()
+    exchange.publish(SUCCESS, "a")
+    exchange.publish(replace(SUCCESS, text="\\boxed{2}", index=1), "a")
+    got = exchange.collect(SuccessRecord, "b", ["p"], lambda record: "{1}" in record.text)
+    assert got == {"p": [SUCCESS]}
+    assert exchange.refused == {("a", "false_claim"): 1}
+    assert exchange.delivered["a", "b"] == 2  # it was sent all the same: that is its price
+
+
+def test_the_window_goes_through_a_checkpoint_without_being_counted_twice():
+    one, two = Exchange(), Exchange()
+    one.publish(SUCCESS, "a")
+    two.restore_window(one.window())
+    assert two.collect(SuccessRecord, "b", ["p"]) == {"p": [SUCCESS]}
+    assert not two.published
+    assert not two.publish(SUCCESS, "a")  # and a duplicate is still one

@@ -862,3 +862,32 @@ def test_same_verdict_as_math_verify_called_plainly_on_honest_pairs(verifier, co
     ]
     assert differing == []
     assert 0.45 < ours.count(CORRECT) / count < 0.6
+
+
+@pytest.mark.parametrize(
+    ("answer", "box"),
+    [("3", "1 2"), ("9", "4 $5$"), ("7", r"3 \ 4"), ("8", r"7 \quad 1"), ("3", "1~2")],
+)
+def test_a_row_of_guesses_is_not_rewarded_for_its_sum(verifier, answer, box):
+    assert verifier.verify(answer, rf"\boxed{{{box}}}") is Verdict.UNPARSED
+
+
+def test_a_mixed_number_is_no_row_of_guesses(verifier):
+    assert verifier.verify("3/2", r"\boxed{1 \frac{1}{2}}") is Verdict.CORRECT
+
+
+def test_exact_numbers_that_differ_in_a_thousandth_are_not_equal(verifier):
+    answer, box = "e^{-99}", r"\frac{1001}{1000} e^{-99}"
+    assert verifier.verify(answer, rf"\boxed{{{box}}}") is Verdict.WRONG
+
+
+def test_a_child_that_speaks_nonsense_is_a_timeout_and_breaks_the_canary(tmp_path):
+    fake = tmp_path / "fake.py"
+    fake.write_text(
+        "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: print('hm', flush=True)\n"
+    )
+    with Verifier() as broken:
+        broken.command = (sys.executable, str(fake))
+        assert broken.verify("1/2", r"\boxed{x^2}") is Verdict.TIMEOUT
+        with pytest.raises(MrlError, match="verifier is broken"):
+            broken.canary()

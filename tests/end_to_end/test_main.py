@@ -166,6 +166,36 @@ template = "<s>[INST]{{prompt}}[/INST]"
     assert load_config(Path("runs/own/config.toml"))["policies"][1].objective == "gspo"
 
 
+def test_with_verify_liars_change_nothing_and_with_claim_they_do(place):
+    many = [*SMALL, "--steps", "3"]
+    runs = {"honest": [], "verify": ["--fault", "liar=0.5"]}
+    runs["claim"] = [*runs["verify"], "--trust", "claim"]
+    learnt, denied = {}, {}
+    for name, extra in runs.items():
+        assert run(*many, "--name", name, *extra) == 0
+        metrics = lines(f"runs/{name}/metrics.jsonl")
+        keys = ("reward", "rescue_set", "rescues", "loss", "loss_nll", "grad_norm")
+        learnt[name] = [[line[key] for key in keys] for line in metrics]
+        denied[name] = sum(line.get("exchange/not_believed/false_claim", 0) for line in metrics)
+    assert learnt["verify"] == learnt["honest"]
+    assert learnt["claim"] != learnt["honest"]
+    assert denied["honest"] == denied["claim"] == 0 < denied["verify"]
+
+
+def test_the_log_of_a_finished_run_stands_in_for_the_peer(place, capsys):
+    assert run("--steps", "3", "--name", "live", *SMALL) == 0
+    capsys.readouterr()
+    alone = ["--pair", str(DATA / "tiny" / "llama-tiny"), "--steps", "3", *SMALL]
+    assert run(*alone, "--peer-log", "runs/live/exchange.jsonl", "--name", "stored") == 0
+    assert "stored records of runs/live/exchange.jsonl" in capsys.readouterr().out
+    metrics = lines("runs/stored/metrics.jsonl")
+    assert {line["policy"] for line in metrics} == {"llama-tiny"}
+    assert sum(line["rescues"] for line in metrics) > 0
+    assert sum(line["exchange/published_records"] for line in metrics) == 0
+    rescues = [line["rescue"] for line in lines("runs/stored/samples.jsonl") if "rescue" in line]
+    assert {rescue["source"] for rescue in rescues} == {"qwen-tiny"}
+
+
 def test_align_shows_and_draws_a_solution(place, capsys):
     Path("text.txt").write_text("6*7=42. \\boxed{42}")
     assert run("align", "--file", "text.txt", "--png", "a.png") == 0
@@ -207,6 +237,10 @@ MISTAKES = {
     "unknown setting": (["--set", "sgt.wieght=1"], "settings.sgt: there is no setting `wieght`"),
     "device": (["--device", "warp"], "device is 'warp'"),
     "threads": (["--threads", "0"], "threads is 0"),
+    "unknown fault": (["--fault", "lair=1"], "known is liar=RATE"),
+    "unknown trust": (["--trust", "blindly"], "trust is 'blindly'"),
+    "no peer log": (["--peer-log", "none.jsonl"], "none.jsonl: cannot be read"),
+    "peer log and a pair": (["--peer-log", "key.toml"], "only one policy can be trained"),
     "align nothing": (["align"], "Give either a text or --file"),
     "align both": (["align", "x", "--file", "key.toml"], "Give either a text or --file"),
     "align no file": (["align", "--file", "none.txt"], "none.txt: cannot be read"),

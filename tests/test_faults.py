@@ -1,0 +1,46 @@
+import pytest
+
+from mrl.errors import MrlError
+from mrl.exchange import RewardStats, SuccessRecord, make_records
+from mrl.faults import lying_records, parse_fault
+from mrl.rewards import Verdict
+from mrl.samples import Group, Rollout
+from mrl.tasks import Problem
+
+
+@pytest.fixture
+def groups(make_policy):
+    codec = make_policy().codec
+    made = []
+    for number in range(50):
+        rollouts = [
+            Rollout([*codec.encode(f"\\boxed{{{n}}}"), 0], [-1.0] * 9, True, "", verdict)
+            for n, verdict in ((1, Verdict.CORRECT), (2, Verdict.WRONG), (3, Verdict.WRONG))
+        ]
+        made.append(Group(Problem(f"p{number}", "?", "1"), [5], rollouts))
+    return made, codec
+
+
+def test_a_liar_claims_failed_completions_at_its_rate_and_keeps_its_honest_ones(groups):
+    groups, codec = groups
+    honest = list(make_records(SuccessRecord, "a", 3, groups, codec))
+    told = list(lying_records(0.3, seed=0)(SuccessRecord, "a", 3, groups, codec))
+    assert told[:50] == honest
+    lies = told[50:]
+    assert 15 < len(lies) < 45  # 0.3 of 100 failed completions
+    assert all(record.verdict == "correct" and "{1}" not in record.text for record in lies)
+    assert {record.index for record in lies} <= {1, 2}
+    assert told == list(lying_records(0.3, seed=0)(SuccessRecord, "a", 3, groups, codec))
+
+
+def test_other_levels_are_told_as_they_are(groups):
+    groups, codec = groups
+    told = list(lying_records(1.0, seed=0)(RewardStats, "a", 0, groups, codec))
+    assert told == list(make_records(RewardStats, "a", 0, groups, codec))
+
+
+def test_faults_from_the_command_line():
+    assert parse_fault("liar=0.3") == {"liar": 0.3}
+    for wrong in ("liar", "liar=2", "liar=-1", "liar=x", "lair=0.3", "", "liar=nan"):
+        with pytest.raises(MrlError, match="liar=RATE"):
+            parse_fault(wrong)
