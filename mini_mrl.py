@@ -167,9 +167,10 @@ def align(
     png: Annotated[Path | None, typer.Option(help="Draw it there, too.")] = None,
 ) -> None:
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
-    from mrl.alignment import ByteCodec, LossyText, measure
+    from mrl.alignment import ByteCodec, LossyText
     from mrl.alignment_view import draw_alignment, render_alignment
-    from mrl.policy import load_tokenizer
+    from mrl.loading import load_tokenizer
+    from mrl.residual import measure
 
     if (text is None) == (file is None):
         raise MrlError("Give either a text or --file, not both and not neither.")

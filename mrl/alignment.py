@@ -12,11 +12,9 @@ Text that does not survive as bytes is refused with a reason, never repaired.
 """
 
 import json
-import math
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -316,77 +314,3 @@ class Projection:
         """Each receiver token's chunk value. [batch, chunks] -> [batch, receiver_seq]."""
         padded = torch.cat([values, values.new_zeros(len(values), 1)], dim=1)
         return padded.gather(1, self.receiver_chunk.to(values.device))
-
-
-# ------------------------------------------------------------------------------ residual
-
-
-@dataclass
-class Residual:
-    """What alignment lost, as sums, so that residuals of records add up to that of a run."""
-
-    records: int = 0
-    bytes: int = 0
-    bytes_one_to_one: int = 0  # in chunks of one source and one receiver token
-    source_tokens: int = 0
-    receiver_tokens: int = 0
-    sampled_otherwise: int = 0  # records whose ids are not the source tokenizer's own for the text
-    source_nats: float = 0.0  # -sum of the source's log-probs
-    spread_nats: float = 0.0  # sum over receiver tokens of |its chunk's log-prob - its own share|
-    refused: Counter[str] = field(default_factory=Counter)
-
-    def __add__(self, other: "Residual") -> "Residual":
-        return Residual(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
-
-    @property
-    def share_one_to_one(self) -> float:
-        """Share of bytes in 1:1 chunks; 1 where nothing was aligned."""
-        return self.bytes_one_to_one / self.bytes if self.bytes else 1.0
-
-    @property
-    def length_ratio(self) -> float:
-        """Receiver tokens per source token."""
-        return self.receiver_tokens / self.source_tokens if self.source_tokens else 1.0
-
-    @property
-    def non_canonical_share(self) -> float:
-        """Share of records whose sampled ids are not the tokenizer's own encoding."""
-        return self.sampled_otherwise / self.records if self.records else 0.0
-
-    @property
-    def spread(self) -> float:
-        """Mean over receiver tokens, nats: 0 iff every chunk has one receiver token."""
-        return self.spread_nats / self.receiver_tokens if self.receiver_tokens else 0.0
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Of the text under the source that wrote it."""
-        return self.source_nats / math.log(2) / self.bytes if self.bytes else 0.0
-
-
-def measure(
-    source: Sequence[bytes],
-    receiver: Sequence[bytes],
-    logprobs: Sequence[float] | None = None,
-    canonical: bool = True,
-) -> Residual:
-    """The residual of one record. logprobs: the source's, one a source token, nats."""
-    chunks = align(source, receiver)
-    one_to_one = sum(c.bytes[1] - c.bytes[0] for c in chunks if c.one_to_one)
-    spread = 0.0
-    for chunk in chunks if logprobs is not None else ():
-        total = sum(logprobs[slice(*chunk.source)])
-        # the shares of a chunk's receiver tokens add up to 1, so the rest of each to n - 1
-        spread += abs(total) * (chunk.receiver[1] - chunk.receiver[0] - 1)
-    return Residual(
-        records=1,
-        bytes=sum(map(len, source)),
-        bytes_one_to_one=one_to_one,
-        source_tokens=len(source),
-        receiver_tokens=len(receiver),
-        sampled_otherwise=int(not canonical),
-        source_nats=-sum(logprobs) if logprobs is not None else 0.0,
-        spread_nats=spread,
-    )

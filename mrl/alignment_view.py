@@ -8,7 +8,8 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mrl.alignment import Chunk, Residual, align
+from mrl.alignment import Chunk, align
+from mrl.residual import Residual
 
 # Okabe and Ito's colours, told apart by colour-blind readers; neighbours differ in lightness too
 CHUNK_COLORS = ("#56B4E9", "#E69F00")

@@ -5,7 +5,6 @@ The only module of `mrl` that prints.
 
 import time
 from collections import defaultdict, deque
-from types import TracebackType
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -51,12 +50,7 @@ class PlainLines:
     def __enter__(self) -> "PlainLines":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def say(self, text: str) -> None:
@@ -121,12 +115,7 @@ class LiveView(PlainLines):
         self.live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.live.stop()
 
     def say(self, text: str) -> None:
@@ -257,7 +246,7 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
 
     for part in dict.fromkeys(scores["part"] for scores in last):
         chosen = [scores for scores in last if scores["part"] == part]
-        rows = [(part, "all (mean over skills)", None)]
+        rows = [(part, "all skills", None)]
         rows += [("", skill, skill) for skill in chosen[0]["skills"]]
         for place, label, skill in rows:
             cells = [cell(scores, metric, skill) for scores in chosen for metric in metrics]

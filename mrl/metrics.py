@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
-from mrl.alignment import Residual
 from mrl.modes import Lesson
+from mrl.residual import Residual
 from mrl.rewards import Verdict
 from mrl.samples import Group
 

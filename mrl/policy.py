@@ -4,23 +4,17 @@ Nothing here knows of peers: a policy learns from `TrainingSample`s, whoever wro
 """
 
 import math
-import os
-import socket
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import torch
-from huggingface_hub import constants, try_to_load_from_cache
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
+from mrl.loading import load_model, load_tokenizer
 from mrl.objectives import (
     OBJECTIVES,
     clipped_loss,
@@ -33,44 +27,6 @@ from mrl.rollout import pad_left, sample_completions, scaled_logprobs
 from mrl.samples import Group, Rollout, TrainingSample
 from mrl.tasks import Problem
 
-transformers_logging.disable_progress_bar()  # it would break the live view
-
-
-def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """`AutoTokenizer` from a directory or the hub; MrlError with one sentence if there is none."""
-    return _load(AutoTokenizer, path, clean_up_tokenization_spaces=False)
-
-
-def _load(auto_class: type, path: str, **options: object) -> object:
-    if (path.startswith((".", "/", "~")) or path.count("/") > 1) and not Path(path).is_dir():
-        raise MrlError(f"{path}: no such model directory; give one that save_pretrained wrote.")
-    try:
-        _check_hub(path)
-        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
-    except Exception as error:
-        if Path(path).is_dir():
-            reason = str(error).strip().split("\n")[0][:200]
-            raise MrlError(
-                f"{path}: is no directory that transformers can load ({reason}); give one that "
-                "save_pretrained wrote, with safetensors weights and a tokenizer."
-            ) from error
-        raise MrlError(
-            f"{path}: is neither a directory here nor a model that the hub could give; check the "
-            "name and the network, or give a local directory."
-        ) from error
-
-
-def _check_hub(name: str) -> None:
-    """Fail at once if a hub name is neither in the cache nor to be had: retries take minutes."""
-    if Path(name).is_dir() or constants.HF_HUB_OFFLINE:
-        return
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return
-    address = urlsplit(constants.ENDPOINT)
-    proxied = any(os.environ.get(key) for key in ("https_proxy", "HTTPS_PROXY", "ALL_PROXY"))
-    if not proxied:
-        socket.create_connection((address.hostname, address.port or 443), timeout=5).close()
-
 
 class Policy:
     """One learner. `version` counts its optimizer updates."""
@@ -81,9 +37,7 @@ class Policy:
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
         self.tokenizer = load_tokenizer(config.path)
-        self.model = _load(
-            AutoModelForCausalLM, config.path, dtype=torch.float32, use_safetensors=True
-        ).to(device)
+        self.model = load_model(config.path).to(device)
         self.model.eval()  # no dropout, ever: the policy that samples is the one that is scored
         self.codec = ByteCodec(self.tokenizer)
         self.end_ids = self._find_end_ids()

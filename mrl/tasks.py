@@ -8,7 +8,7 @@ the start but misreads half of the cue words, a different half for each policy.
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mrl.errors import MrlError
@@ -97,126 +97,60 @@ class Skill:
     operation: str
     misread_as: str
     templates: tuple[str, ...]  # {n} name, {o} objects, {a} {b} {c} numbers
-    new_templates: tuple[str, ...] = field(default=())  # never trained on, by anybody
+    new_templates: tuple[str, ...]  # never trained on, by anybody
 
 
+# fmt: off
 SKILLS = (
-    Skill(
-        "finds",
-        "a+b",
-        "a-b",
-        (
-            "{n} has {a} {o} and finds {b} more. How many?",
-            "{n} had {a} {o}. Now {n} finds {b}. How many?",
-        ),
-        (
-            "{n} had {a} {o} and finds {b} more. How many?",
-            "{n} has {a} {o}. Now {n} finds {b}. How many?",
-        ),
-    ),
-    Skill(
-        "given",
-        "a+b",
-        "a-b",
-        (
-            "{n} had {a} {o} and was given {b}. How many?",
-            "{n} has {a} {o}. Then {n} is given {b}. How many?",
-        ),
-        (
-            "{n} has {a} {o} and was given {b}. How many?",
-            "{n} had {a} {o}. Then {n} is given {b}. How many?",
-        ),
-    ),
-    Skill(
-        "eats",
-        "a-b",
-        "a+b",
-        (
-            "{n} has {a} {o} and eats {b}. How many?",
-            "{n} had {a} {o}. Now {n} eats {b}. How many?",
-        ),
-        (
-            "{n} had {a} {o} and eats {b}. How many?",
-            "{n} has {a} {o}. Then {n} eats {b}. How many?",
-        ),
-    ),
-    Skill(
-        "sold",
-        "a-b",
-        "a+b",
-        (
-            "{n} had {a} {o} and sold {b}. How many?",
-            "{n} has {a} {o}. Then {b} are sold. How many?",
-        ),
-        ("{n} has {a} {o} and sold {b}. How many?", "{n} had {a} {o}. Now {b} are sold. How many?"),
-    ),
-    Skill(
-        "bags",
-        "a*b",
-        "a+b",
-        (
-            "{n} fills {a} bags with {b} {o} each. How many?",
-            "{n} has {a} bags with {b} {o}. How many?",
-        ),
-        (
-            "{n} has {a} bags with {b} {o} each. How many?",
-            "{n} fills {a} bags with {b} {o}. How many?",
-        ),
-    ),
-    Skill(
-        "days",
-        "a*b",
-        "a+b",
-        (
-            "{n} picks {a} {o} on each of {b} days. How many?",
-            "{n} has {a} {o} a day for {b} days. How many?",
-        ),
-        (
-            "{n} has {a} {o} on each of {b} days. How many?",
-            "{n} picks {a} {o} a day for {b} days. How many?",
-        ),
-    ),
-    Skill(
-        "shares",
-        "a/b",
-        "a-b",
-        (
-            "{n} shares {a} {o} among {b}. How many?",
-            "{n} has {a} {o} and shares with {b}. How many?",
-        ),
-        (
-            "{n} shares {a} {o} with {b}. How many?",
-            "{n} has {a} {o} and shares among {b}. How many?",
-        ),
-    ),
-    Skill(
-        "packs",
-        "a/b",
-        "a-b",
-        (
-            "{n} packs {a} {o} in boxes of {b}. How many?",
-            "{n} has {a} {o} and packs {b} a box. How many?",
-        ),
-        (
-            "{n} has {a} {o} and packs boxes of {b}. How many?",
-            "{n} packs {a} {o}, {b} a box. How many?",
-        ),
-    ),
+    Skill("finds", "a+b", "a-b",
+          ("{n} has {a} {o} and finds {b} more.",
+           "{n} had {a} {o}. Now {n} finds {b}."),
+          ("{n} had {a} {o} and finds {b} more.",
+           "{n} has {a} {o}. Now {n} finds {b}.")),
+    Skill("given", "a+b", "a-b",
+          ("{n} had {a} {o} and was given {b}.",
+           "{n} has {a} {o}. Then {n} is given {b}."),
+          ("{n} has {a} {o} and was given {b}.",
+           "{n} had {a} {o}. Then {n} is given {b}.")),
+    Skill("eats", "a-b", "a+b",
+          ("{n} has {a} {o} and eats {b}.",
+           "{n} had {a} {o}. Now {n} eats {b}."),
+          ("{n} had {a} {o} and eats {b}.",
+           "{n} has {a} {o}. Then {n} eats {b}.")),
+    Skill("sold", "a-b", "a+b",
+          ("{n} had {a} {o} and sold {b}.",
+           "{n} has {a} {o}. Then {b} are sold."),
+          ("{n} has {a} {o} and sold {b}.",
+           "{n} had {a} {o}. Now {b} are sold.")),
+    Skill("bags", "a*b", "a+b",
+          ("{n} fills {a} bags with {b} {o} each.",
+           "{n} has {a} bags with {b} {o}."),
+          ("{n} has {a} bags with {b} {o} each.",
+           "{n} fills {a} bags with {b} {o}.")),
+    Skill("days", "a*b", "a+b",
+          ("{n} picks {a} {o} on each of {b} days.",
+           "{n} has {a} {o} a day for {b} days."),
+          ("{n} has {a} {o} on each of {b} days.",
+           "{n} picks {a} {o} a day for {b} days.")),
+    Skill("shares", "a/b", "a-b",
+          ("{n} shares {a} {o} among {b}.",
+           "{n} has {a} {o} and shares with {b}."),
+          ("{n} shares {a} {o} with {b}.",
+           "{n} has {a} {o} and shares among {b}.")),
+    Skill("packs", "a/b", "a-b",
+          ("{n} packs {a} {o} in boxes of {b}.",
+           "{n} has {a} {o} and packs {b} a box."),
+          ("{n} has {a} {o} and packs boxes of {b}.",
+           "{n} packs {a} {o}, {b} a box.")),
     # Two steps; at the start both policies stop after the first.
-    Skill(
-        "loses",
-        "a*b-c",
-        "a*b",
-        (
-            "{n} fills {a} boxes with {b} {o} and loses {c}. How many?",
-            "{n} has {a} boxes with {b} {o}. Then {n} loses {c}. How many?",
-        ),
-        (
-            "{n} has {a} boxes with {b} {o} and loses {c}. How many?",
-            "{n} fills {a} boxes with {b} {o}. Then {n} loses {c}. How many?",
-        ),
-    ),
+    Skill("loses", "a*b-c", "a*b",
+          ("{n} fills {a} boxes with {b} {o} and loses {c}.",
+           "{n} has {a} boxes with {b} {o}. Then {n} loses {c}."),
+          ("{n} has {a} boxes with {b} {o} and loses {c}.",
+           "{n} fills {a} boxes with {b} {o}. Then {n} loses {c}.")),
 )
+# fmt: on
+QUESTION = " How many?"  # behind every template
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jan")
 OBJECTS = ("apples", "books", "coins", "eggs", "figs", "nuts", "pears", "shells", "stamps", "cups")
 HELD_OUT_SHARE = 0.2  # of the number combinations of a skill
@@ -300,7 +234,7 @@ def generate(skill: Skill, part: str, count: int, seed: int) -> Iterator[tuple[P
             "n": rng.choice(NAMES),
             "o": rng.choice(OBJECTS),
         }
-        prompt = rng.choice(templates).format(**words)
+        prompt = rng.choice(templates).format(**words) + QUESTION
         if prompt in seen:
             continue
         seen.add(prompt)

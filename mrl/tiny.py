@@ -34,6 +34,7 @@ from transformers import (
 from mrl.tasks import (
     NAMES,
     OBJECTS,
+    QUESTION,
     SKILLS,
     Skill,
     number_choices,
@@ -79,7 +80,8 @@ def demonstrations(name: str, seed: int) -> Iterator[tuple[str, str]]:
         words = dict(zip("abc", numbers, strict=False))
         words |= {"n": rng.choice(NAMES), "o": rng.choice(OBJECTS)}
         reading = skill.operation if rng.random() < right_share(name, skill) else skill.misread_as
-        yield rng.choice(skill.templates).format(**words), solution(reading, numbers)
+        prompt = rng.choice(skill.templates).format(**words) + QUESTION
+        yield prompt, solution(reading, numbers)
 
 
 # ------------------------------------------------------------------------------ tokenizers

@@ -7,7 +7,8 @@ from transformers import AutoTokenizer
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.policy import Policy, load_tokenizer
+from mrl.loading import load_tokenizer
+from mrl.policy import Policy
 from mrl.samples import TrainingSample
 from mrl.tasks import Problem
 

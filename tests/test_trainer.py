@@ -2,13 +2,13 @@ import math
 
 import pytest
 
-from mrl.alignment import measure
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.evaluate import Evaluation, evaluate_policy, pass_at_k
 from mrl.exchange import Exchange
 from mrl.metrics import METRICS, group_metrics, lesson_metrics, run_residual, without_time
 from mrl.modes import Lesson, make_mode
+from mrl.residual import measure
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
 from mrl.tasks import SKILLS, Problem, generate

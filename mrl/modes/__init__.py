@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Protocol
 
-from mrl.alignment import ByteCodec, Residual
+from mrl.alignment import ByteCodec
 from mrl.config import check_table
 from mrl.errors import MrlError
 from mrl.exchange import Record
 from mrl.objectives import Objective
+from mrl.residual import Residual
 from mrl.samples import Group, TrainingSample
 
 

@@ -16,10 +16,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.alignment import LossyText, measure, retokenize, split_text
+from mrl.alignment import LossyText, retokenize, split_text
 from mrl.exchange import SuccessRecord
 from mrl.modes import Lesson, Mode, Receiver, Rescue
 from mrl.modes.solo import own_samples
+from mrl.residual import measure
 from mrl.samples import Group, TrainingSample
 
 

@@ -1,0 +1,62 @@
+"""Models and tokenizers from a directory or the hub, with one plain sentence where that fails."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from huggingface_hub import constants, try_to_load_from_cache
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from mrl.errors import MrlError
+
+transformers_logging.disable_progress_bar()  # it would break the live view
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """`AutoTokenizer` from a directory or the hub; MrlError with one sentence if there is none."""
+    return _load(AutoTokenizer, path, clean_up_tokenization_spaces=False)
+
+
+def load_model(path: str) -> PreTrainedModel:
+    """`AutoModelForCausalLM` in float32, from safetensors only; MrlError as for a tokenizer."""
+    return _load(AutoModelForCausalLM, path, dtype=torch.float32, use_safetensors=True)
+
+
+def _load(auto_class: type, path: str, **options: object) -> Any:
+    if (path.startswith((".", "/", "~")) or path.count("/") > 1) and not Path(path).is_dir():
+        raise MrlError(f"{path}: no such model directory; give one that save_pretrained wrote.")
+    try:
+        _check_hub(path)
+        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+    except Exception as error:
+        if Path(path).is_dir():
+            reason = str(error).strip().split("\n")[0][:200]
+            raise MrlError(
+                f"{path}: is no directory that transformers can load ({reason}); give one that "
+                "save_pretrained wrote, with safetensors weights and a tokenizer."
+            ) from error
+        raise MrlError(
+            f"{path}: is neither a directory here nor a model that the hub could give; check the "
+            "name and the network, or give a local directory."
+        ) from error
+
+
+def _check_hub(name: str) -> None:
+    """Fail at once if a hub name is neither in the cache nor to be had: retries take minutes."""
+    if Path(name).is_dir() or constants.HF_HUB_OFFLINE:
+        return
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    address = urlsplit(constants.ENDPOINT)
+    proxied = any(os.environ.get(key) for key in ("https_proxy", "HTTPS_PROXY", "ALL_PROXY"))
+    if not proxied:
+        socket.create_connection((address.hostname, address.port or 443), timeout=5).close()

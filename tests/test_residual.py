@@ -1,0 +1,33 @@
+import math
+
+import pytest
+
+from mrl.residual import Residual, measure
+
+
+def test_the_residual_by_hand():
+    got = measure([b"ab", b"c", b"de"], [b"ab", b"c", b"d", b"e"], [-1.0, -2.0, -4.0], False)
+    assert (got.bytes, got.bytes_one_to_one) == (5, 3)
+    assert got.share_one_to_one == 3 / 5
+    assert got.length_ratio == 4 / 3
+    assert got.non_canonical_share == 1.0
+    # "de" (-4 nats) becomes -2 and -2: each is 2 nats from the whole, 4 nats over 4 tokens
+    assert got.spread == pytest.approx(1.0)
+    assert got.bits_per_byte == pytest.approx(7 / math.log(2) / 5)
+
+
+def test_residuals_add_up_to_that_of_a_run():
+    one = measure([b"ab"], [b"a", b"b"], [-1.0])
+    two = measure([b"c"], [b"c"], [-2.0], canonical=False)
+    both = one + two
+    assert (both.records, both.bytes, both.bytes_one_to_one) == (2, 3, 1)
+    assert both.non_canonical_share == 0.5
+    both.refused["not_utf8"] += 1
+    assert (both + both).refused["not_utf8"] == 2
+    assert not one.refused
+
+
+def test_an_empty_residual_has_plain_figures():
+    empty = Residual()
+    assert (empty.share_one_to_one, empty.length_ratio, empty.spread) == (1.0, 1.0, 0.0)
+    assert (empty.non_canonical_share, empty.bits_per_byte) == (0.0, 0.0)
