@@ -48,3 +48,11 @@ class Allocation:
         finally:
             key = (policy.name, phase)
             self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start
+
+    def seconds_of(self, policy: Policy) -> dict[str, float]:
+        """What the policy's turns of this step took, by phase."""
+        return {
+            f"time/{phase}_s": seconds
+            for (name, phase), seconds in self.seconds.items()
+            if name == policy.name
+        }

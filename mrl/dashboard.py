@@ -18,7 +18,7 @@ from mrl.metrics import run_residual
 from mrl.modes import Rescue
 from mrl.trainer import StepReport
 
-REFUSALS = ("exchange/refused/", "exchange/not_believed/", "thl/refused/", "dropped/")
+REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/", "dropped/")
 RECENT_STEPS = 10  # numbers in the live view are means over so many steps
 KINDS = ("all_fail", "mixed", "all_pass")
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run

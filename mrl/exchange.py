@@ -204,6 +204,7 @@ class Exchange:
         self.delivered: Counter[tuple[str, str]] = Counter()  # (source, receiver) -> records
         self.delivered_bytes: Counter[tuple[str, str]] = Counter()
         self.refused: Counter[tuple[str, str]] = Counter()  # (source, reason) -> records
+        self._traffic: dict[str, Counter[str]] = {}  # policy -> what it sent and got, see `traffic`
         self._window: dict[Record, int] = {}  # record -> bytes, in order of arrival
         self._stored: dict[str, list[Record]] = {}  # of a finished run, by prompt id: never stale
         self._log: TextIO | None = log.open("a", encoding="utf-8") if log else None
@@ -211,14 +212,18 @@ class Exchange:
     def publish(self, record: Record | LossyText, source: str) -> bool:
         """Take a record in, or refuse it and count why. Returns whether it was taken."""
         reason = self._refusal(record, source)
+        traffic = self._traffic_of(source)
         if reason:
             self.refused[source, reason] += 1
+            traffic[f"refused/{reason}"] += 1
             return False
         line = record.to_json()
         size = len(line.encode("utf-8"))
         self._window[record] = size
         self.published[record.kind, source] += 1
         self.published_bytes[record.kind, source] += size
+        traffic["published_records"] += 1
+        traffic["published_bytes"] += size
         if self._log:
             self._log.write(line + "\n")
         return True
@@ -278,6 +283,7 @@ class Exchange:
         believes: the receiver's own check of a record; what it denies is counted as "false_claim".
         """
         collected: dict[str, list[R]] = {prompt_id: [] for prompt_id in prompt_ids}
+        traffic = self._traffic_of(receiver)
         stored = [record for prompt_id in collected for record in self._stored.get(prompt_id, ())]
         for record in (*self._window, *stored):
             if kind is None or type(record) is not kind or record.source == receiver:
@@ -287,11 +293,24 @@ class Exchange:
             size = self._window.get(record) or len(record.to_json().encode("utf-8"))
             self.delivered[record.source, receiver] += 1
             self.delivered_bytes[record.source, receiver] += size
+            traffic["received_records"] += 1
+            traffic["received_bytes"] += size
             if believes(record):
                 collected[record.prompt_id].append(record)
             else:
                 self.refused[record.source, "false_claim"] += 1
+                traffic["not_believed"] += 1
         return collected
+
+    def _traffic_of(self, policy: str) -> Counter[str]:
+        return self._traffic.setdefault(policy, Counter())
+
+    def take_traffic(self, policy: str) -> dict[str, int]:
+        """What one policy published and received since the last call: metrics of a step."""
+        counted = self._traffic.pop(policy, Counter())
+        always = ("published_records", "published_bytes", "received_records", "received_bytes")
+        names = [*always, *sorted(counted.keys() - set(always))]
+        return {f"exchange/{name}": counted[name] for name in names}
 
     def window(self) -> list[str]:
         """The live records as JSON lines, for a checkpoint."""

@@ -45,7 +45,7 @@ METRICS = {
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
-    "exchange/not_believed/<reason>": "peers' records that this receiver's own check denied",
+    "exchange/not_believed": "peers' claimed successes that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, learn",
     "time/step_s": "seconds of the whole step, all policies",
 }

@@ -88,18 +88,15 @@ class Trainer:
                 groups = policy.rollout(problems, generator)
             with self.allocation.turn(policy, "verify"):
                 verify_groups(self.verifier, groups)
+            self._publish(policy, groups)
             report.groups[policy.name] = groups
-            report.metrics[policy.name] = {
-                "step": step,
-                "policy": policy.name,
-                **group_metrics(groups),
-                **self._publish(policy, groups),
-            }
+            report.metrics[policy.name] = {"step": step, "policy": policy.name}
 
         for policy in self.allocation.order("learn"):
             groups = report.groups[policy.name]
             rng = random.Random(derive_seed(seed, step, policy.index, "mode"))
-            peers, price = self._collect(policy, problems)
+            with self.allocation.turn(policy, "verify"):
+                peers = self._collect(policy, problems)
             lesson = self.mode.training_samples(policy, groups, peers, rng)
             with self.allocation.turn(policy, "learn"):
                 learnt = policy.learn(lesson.samples)
@@ -108,41 +105,27 @@ class Trainer:
             report.rescues += lesson.rescues
             report.metrics[policy.name] |= {
                 "version": policy.version,
+                **group_metrics(groups),
                 **lesson_metrics(lesson, learnt.pop("nll_nats")),
                 **learnt,
-                **price,
+                **self.exchange.take_traffic(policy.name),
             }
 
         for policy in self.policies:
-            seconds = {
-                f"time/{phase}_s": self.allocation.seconds[policy.name, phase]
-                for phase in ("rollout", "verify", "learn")
-            }
-            report.metrics[policy.name] |= seconds
+            report.metrics[policy.name] |= self.allocation.seconds_of(policy)
             report.metrics[policy.name]["time/step_s"] = time.perf_counter() - started
         return report
 
-    def _publish(self, policy: Policy, groups: list[Group]) -> dict[str, float]:
-        """Publish what the mode consumes, if anybody else is there; returns the traffic."""
-        traffic = {"exchange/published_records": 0, "exchange/published_bytes": 0}
+    def _publish(self, policy: Policy, groups: list[Group]) -> None:
+        """Publish what the mode consumes, if there is anybody who could collect it."""
         if self.mode.consumes is None or len(self.policies) == 1:
-            return traffic
-        kind, exchange = self.mode.consumes, self.exchange
-        key = (kind.kind, policy.name)
-        records, size = exchange.published[key], exchange.published_bytes[key]
-        refused = exchange.refused.copy()
-        for record in self.make_records(kind, policy.name, policy.version, groups, policy.codec):
-            exchange.publish(record, policy.name)
-        traffic["exchange/published_records"] = exchange.published[key] - records
-        traffic["exchange/published_bytes"] = exchange.published_bytes[key] - size
-        for (_, reason), number in sorted((exchange.refused - refused).items()):
-            traffic[f"exchange/refused/{reason}"] = number
-        return traffic
+            return
+        about = (self.mode.consumes, policy.name, policy.version)
+        for record in self.make_records(*about, groups, policy.codec):
+            self.exchange.publish(record, policy.name)
 
-    def _collect(self, policy: Policy, problems: list[Problem]) -> tuple[dict, dict[str, float]]:
-        """The peers' records for this receiver by prompt id, and what they cost."""
-        exchange = self.exchange
-        before, refused = _received(exchange, policy.name), exchange.refused.copy()
+    def _collect(self, policy: Policy, problems: list[Problem]) -> dict[str, list[Record]]:
+        """The peers' records for this receiver by prompt id, successes verified once more."""
         answers = {problem.id: problem.answer for problem in problems}
 
         def believes(record: Record) -> bool:
@@ -151,21 +134,7 @@ class Trainer:
             verdict = self.verifier.verify(answers[record.prompt_id], record.text, record.finished)
             return verdict is Verdict.CORRECT
 
-        peers = exchange.collect(self.mode.consumes, policy.name, answers, believes)
-        records, size = (
-            now - then for now, then in zip(_received(exchange, policy.name), before, strict=True)
-        )
-        price = {"exchange/received_records": records, "exchange/received_bytes": size}
-        for (_, reason), number in sorted((exchange.refused - refused).items()):
-            price[f"exchange/not_believed/{reason}"] = number
-        return peers, price
-
-
-def _received(exchange: Exchange, receiver: str) -> tuple[int, int]:
-    return tuple(
-        sum(number for (_, name), number in counter.items() if name == receiver)
-        for counter in (exchange.delivered, exchange.delivered_bytes)
-    )
+        return self.exchange.collect(self.mode.consumes, policy.name, answers, believes)
 
 
 def verify_groups(verifier: Verifier, groups: Sequence[Group]) -> None:

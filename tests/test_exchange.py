@@ -151,6 +151,24 @@ def test_records_and_bytes_are_counted_per_type_source_and_receiver(tmp_path):
     assert exchange.delivered_bytes == {("a", "b"): size}
 
 
+def test_traffic_is_handed_out_once_by_policy():
+    exchange = Exchange()
+    exchange.publish(SUCCESS, "a")
+    exchange.publish(replace(SUCCESS, verdict="wrong"), "a")
+    exchange.collect(SuccessRecord, "b", ["p"], believes=lambda record: False)
+    size = len(SUCCESS.to_json().encode())
+    assert exchange.take_traffic("a") == {
+        "exchange/published_records": 1,
+        "exchange/published_bytes": size,
+        "exchange/received_records": 0,
+        "exchange/received_bytes": 0,
+        "exchange/refused/unverified": 1,
+    }
+    got = exchange.take_traffic("b")
+    assert (got["exchange/received_bytes"], got["exchange/not_believed"]) == (size, 1)
+    assert set(exchange.take_traffic("a").values()) == {0}
+
+
 def test_value_level_is_far_cheaper_than_data_level(group):
     group, codec = group
     price = {

@@ -48,10 +48,11 @@ def main() -> None:
     pairs = demonstrations("qwen-tiny", seed=0)
     texts = []
     while len(texts) < COMPLETIONS:
-        text = ""
-        while len(codecs[0].encode(text)) < TOKENS:
-            text += next(pairs)[1] + " "
-        texts.append(text)
+        parts, length = [], 0
+        while length < TOKENS:
+            parts.append(next(pairs)[1] + " ")
+            length += len(codecs[0].encode(parts[-1]))
+        texts.append("".join(parts))
     rows = [[codec.pieces(codec.encode(text)) for text in texts] for codec in codecs]
     tokens = sum(len(pieces) for side in rows for pieces in side)
     few = texts[::SLOW_SHARE]
