@@ -31,7 +31,7 @@ Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live 
 @app.callback(invoke_without_command=True)
 def train(
     context: typer.Context,
-    mode: Annotated[str | None, typer.Option(help="What is shared: solo or sgt.")] = None,
+    mode: Annotated[str | None, typer.Option(help="What is shared: solo, xgrpo or sgt.")] = None,
     pair: Annotated[
         str | None, typer.Option(help="`tiny`, or model directories: DIR_A,DIR_B[,...].")
     ] = None,

@@ -25,3 +25,38 @@ def group_advantages(rewards: Tensor, scale_by_std: bool = True, eps: float = 1e
     if not scale_by_std:
         return centered
     return centered / (rewards.std(dim=1, keepdim=True, correction=0) + eps)
+
+
+def shared_baseline_advantages(
+    rewards: Tensor,
+    peer_count: Tensor,
+    peer_mean: Tensor,
+    peer_std: Tensor,
+    mix: float = 1.0,
+    scale_by_std: bool = True,
+    eps: float = 1e-6,
+) -> Tensor:
+    """Score own completions against a baseline that peers' rewards take part in.
+
+    A[p, i] = (r[p, i] - mu[p]) / (sigma[p] + eps)               XGRPO, arXiv 2605.07244
+    mu[p] = (1 - mix) * mean_own[p] + mix * mean_all[p]
+
+    mean_all and sigma are of the union of own and peers' rewards, put together from each group's
+    count, mean and population std. That exactly these cross, and mix itself, is our reading.
+
+    rewards: [prompts, group] float; peer_count, peer_mean, peer_std: [prompts, peers], count 0
+    where a peer said nothing.  Returns [prompts, group] float32, no unit.
+    A union whose rewards all agree gives exact zeros. No peers: group_advantages, for any mix.
+    """
+    rewards = rewards.float()
+    own = rewards.shape[1]
+    total = own + peer_count.sum(dim=1, keepdim=True)  # [prompts, 1]
+    own_mean = rewards.mean(dim=1, keepdim=True)
+    peer_sum = (peer_count * peer_mean).sum(dim=1, keepdim=True)
+    mean_all = (own * own_mean + peer_sum) / total
+    own_spread = ((rewards - mean_all) ** 2).sum(dim=1, keepdim=True)
+    peer_spread = peer_count * (peer_std**2 + (peer_mean - mean_all) ** 2)
+    sigma = ((own_spread + peer_spread.sum(dim=1, keepdim=True)) / total).sqrt()
+    centered = rewards - (1 - mix) * own_mean - mix * mean_all
+    centered = centered.masked_fill(sigma < 1e-6, 0.0)  # all agree, up to rounding
+    return centered / (sigma + eps) if scale_by_std else centered

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mrl.advantages import group_advantages
+from mrl.advantages import group_advantages, shared_baseline_advantages
 
 
 def test_advantages_of_a_mixed_group_by_hand():
@@ -52,3 +52,49 @@ def test_against_a_slow_second_implementation():
 def test_a_group_of_one_is_refused(shape):
     with pytest.raises(ValueError, match="group >= 2"):
         group_advantages(torch.zeros(shape))
+
+
+NOBODY = torch.zeros(1, 0)
+
+
+def shared(rewards, peers, **settings):
+    """peers: one list of rewards a peer, told as count, mean and std."""
+    stats = [torch.tensor([float(len(p)) for p in peers])[None]]
+    stats.append(torch.tensor([sum(p) / len(p) for p in peers])[None])
+    stats.append(torch.tensor([torch.tensor(p).std(correction=0) for p in peers])[None])
+    return shared_baseline_advantages(torch.tensor([rewards]), *stats, **settings)
+
+
+def test_an_all_fail_group_with_a_succeeding_peer_is_pushed_down_by_hand():
+    # union 0 0 1 1: mean 1/2, std 1/2
+    got = shared([0.0, 0.0], [[1.0, 1.0]], eps=0.0)
+    torch.testing.assert_close(got, torch.tensor([[-1.0, -1.0]]))
+
+
+def test_the_shared_baseline_is_that_of_the_union():
+    own, peers = [1.0, 0.0, 0.0], [[1.0, 1.0, 0.0, 1.0], [0.0, 1.0]]
+    union = torch.tensor([[*own, *peers[0], *peers[1]]])
+    torch.testing.assert_close(shared(own, peers), group_advantages(union)[:, :3])
+    centred = shared(own, peers, scale_by_std=False)
+    torch.testing.assert_close(centred, group_advantages(union, scale_by_std=False)[:, :3])
+
+
+def test_mix_zero_keeps_the_own_mean_and_mix_one_half_is_half_way():
+    own, peers = [1.0, 0.0], [[0.0, 0.0]]  # own mean 1/2, mean of all 1/4, std sqrt(3)/4
+    for mix, baseline in ((0.0, 0.5), (0.5, 0.375), (1.0, 0.25)):
+        got = shared(own, peers, mix=mix, eps=0.0) * 0.4330127
+        torch.testing.assert_close(got, torch.tensor([[1 - baseline, -baseline]]))
+
+
+@pytest.mark.parametrize("mix", [0.0, 0.7, 1.0])
+def test_without_peers_the_shared_baseline_is_the_own_one(mix):
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0]])
+    got = shared_baseline_advantages(rewards, NOBODY, NOBODY, NOBODY, mix=mix)
+    torch.testing.assert_close(got, group_advantages(rewards))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_union_whose_rewards_agree_gives_exact_zeros(value):
+    for mix in (0.0, 0.3, 1.0):
+        got = shared([value] * 3, [[value] * 5], mix=mix)
+        assert torch.equal(got, torch.zeros(1, 3))

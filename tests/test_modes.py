@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from mrl.errors import MrlError
-from mrl.exchange import SuccessRecord
+from mrl.exchange import RewardStats, SuccessRecord
 from mrl.modes import MODES, make_mode
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
+from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout, TrainingSample
@@ -137,6 +138,58 @@ def test_sgt_measures_what_alignment_cost(receiver):
     assert residual.non_canonical_share == 1.0
 
 
+def stats(prompt_id, rewards, source="b"):
+    mean = sum(rewards) / len(rewards)
+    std = (sum((r - mean) ** 2 for r in rewards) / len(rewards)) ** 0.5
+    return RewardStats(
+        prompt_id=prompt_id, source=source, version=0, count=len(rewards), mean=mean, std=std
+    )
+
+
+def test_xgrpo_scores_own_samples_against_everybodys_rewards(receiver):
+    groups = [
+        group("all-fail", [0, 0]),
+        group("all-pass", [1, 1]),
+        group("both-fail", [0, 0]),
+        group("mixed", [1, 0]),
+        group("alone", [1, 0]),
+    ]
+    peers = {
+        "all-fail": [stats("all-fail", [1, 1])],  # union 0 0 1 1
+        "all-pass": [stats("all-pass", [0, 0, 0, 0], "b"), stats("all-pass", [1, 1], "c")],
+        "both-fail": [stats("both-fail", [0, 0])],
+        "mixed": [stats("mixed", [1, 0])],
+    }
+    lesson = teach(XGRPO(), receiver, groups, peers)
+    want = [
+        -1.0,
+        -1.0,
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+        1.0,
+        -1.0,
+        1.0,
+        -1.0,
+    ]  # union of the second: 4 x 0, 4 x 1
+    assert [s.advantage for s in lesson.samples] == pytest.approx(want, abs=1e-4)
+    own = teach(Solo(), receiver, groups, {}).samples
+    for sample, plain in zip(lesson.samples, own, strict=True):
+        assert replace(sample, advantage=0.0) == replace(plain, advantage=0.0)
+
+
+def test_xgrpo_without_peers_is_solo_and_with_mix_zero_has_solos_baseline(receiver):
+    groups = [group("x", [1, 0, 0, 0])]
+    solo = [s.advantage for s in teach(Solo(), receiver, groups, {}).samples]
+    alone = teach(XGRPO(), receiver, groups, {}).samples
+    assert [s.advantage for s in alone] == pytest.approx(solo, abs=1e-4)
+    receiver.objective = OBJECTIVES["dr_grpo"]  # no division, so that the baseline is seen bare
+    peers = {"x": [stats("x", [1, 1, 1, 1])]}
+    mixed = teach(XGRPO(mix=0.0), receiver, groups, peers).samples
+    assert [s.advantage for s in mixed] == [0.75, -0.25, -0.25, -0.25]
+
+
 def test_swapping_the_names_of_two_policies_swaps_their_results(receiver):
     groups = [group("x", [0, 0])]
     one = teach(SGT(), receiver, groups, {"x": [success("x", source="b")]})
@@ -148,6 +201,8 @@ def test_swapping_the_names_of_two_policies_swaps_their_results(receiver):
 
 def test_a_mode_sees_no_more_than_the_record_type_that_it_declares():
     assert Solo.consumes is None
+    assert XGRPO.consumes is RewardStats
+    assert "text" not in RewardStats.__dataclass_fields__
     assert SGT.consumes is SuccessRecord
     assert "logprobs" not in SuccessRecord.__dataclass_fields__
 
@@ -155,14 +210,14 @@ def test_a_mode_sees_no_more_than_the_record_type_that_it_declares():
 def test_modes_are_made_by_name_with_checked_settings():
     assert isinstance(make_mode("solo", {}), Solo)
     assert make_mode("sgt", {"imitation_weight": 1}).imitation_weight == 1.0
-    assert set(MODES) == {"solo", "sgt"}
+    assert all(make_mode(name, {}).name == name for name in MODES)
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "part"),
     [
         ("stg", {}, "did you mean 'sgt'"),
-        ("zzz", {}, "Modes: solo, sgt"),
+        ("zzz", {}, "Modes: solo, xgrpo, sgt"),
         ("sgt", {"imitation_wieght": 1.0}, "did you mean `imitation_weight`"),
         ("sgt", {"imitation_weight": "much"}, "must be of type float"),
         ("solo", {"x": 1}, "there is no setting `x`"),

@@ -94,7 +94,7 @@ def make_trainer(make_policy, verifier, mode="sgt", exchange=None, **settings):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["solo", "sgt"])
+@pytest.mark.parametrize("mode", ["solo", "xgrpo", "sgt"])
 def test_the_same_seed_gives_the_same_metrics_to_the_last_bit(make_policy, verifier, mode):
     runs = []
     for _ in range(2):

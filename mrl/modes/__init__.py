@@ -78,7 +78,11 @@ class Mode(ABC):
         """
 
 
-MODES = {"solo": "mrl.modes.solo:Solo", "sgt": "mrl.modes.sgt:SGT"}
+MODES = {
+    "solo": "mrl.modes.solo:Solo",
+    "xgrpo": "mrl.modes.xgrpo:XGRPO",
+    "sgt": "mrl.modes.sgt:SGT",
+}
 
 
 def make_mode(name: str, settings: dict[str, Any]) -> Mode:

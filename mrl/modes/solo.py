@@ -31,13 +31,18 @@ class Solo(Mode):
 
 
 def own_samples(receiver: Receiver, groups: Sequence[Group]) -> list[TrainingSample]:
-    """Own completions with group-relative advantages: the on-policy part of most modes.
+    """Own completions with group-relative advantages: the on-policy part of most modes."""
+    rewards = torch.tensor([group.rewards for group in groups])  # [prompts, group]
+    advantages = group_advantages(rewards, receiver.objective.scale_by_std)
+    return samples_with(advantages.tolist(), groups)
+
+
+def samples_with(advantages: list[list[float]], groups: Sequence[Group]) -> list[TrainingSample]:
+    """Own completions with the given advantages, [prompts][group].
 
     Trained on the ids that were sampled, never on re-encoded text (sampled ids are often not the
     tokenizer's own encoding of their text), against the log-probs of the moment of sampling.
     """
-    rewards = torch.tensor([group.rewards for group in groups])  # [prompts, group]
-    advantages = group_advantages(rewards, receiver.objective.scale_by_std).tolist()
     return [
         TrainingSample(
             prompt_ids=group.prompt_ids,

@@ -210,7 +210,7 @@ def test_align_shows_and_draws_a_solution(place, capsys):
 TINY = str(DATA / "tiny" / "qwen-tiny")
 MISTAKES = {
     "unknown mode": (["--mode", "stg"], "did you mean 'sgt'"),
-    "unknown mode, nothing near": (["--mode", "xyz"], "Modes: solo, sgt"),
+    "unknown mode, nothing near": (["--mode", "xyz"], "Modes: solo, xgrpo, sgt"),
     "no such model": (["--pair", "/no/such,/none"], "/no/such: no such model directory"),
     "no such hub name": (["--pair", "nobody/nothing"], "neither a directory here nor a model"),
     "empty pair": (["--pair", ","], "policy"),
