@@ -88,8 +88,7 @@ def train(
             f"{directory}: exists already; give another --name, or go on with "
             f"`python mini_mrl.py resume {directory}`."
         )
-    with _watcher(run_config, plain) as watcher:
-        run = Run(run_config, directory, watcher)
+    with _watcher(run_config, plain) as watcher, Run(run_config, directory, watcher) as run:
         for line in _first_lines(run, pair, config):
             watcher.say(line)
         finished = run.start(_stop_on_ctrl_c())
@@ -109,8 +108,8 @@ def resume(directory: Directory, plain: Plain = False) -> None:
             f"{directory}: is finished ({run_config.steps} steps); "
             f"`python mini_mrl.py evaluate {directory}` shows its result."
         )
-    with _watcher(run_config, plain) as watcher:
-        run = Run(with_weights_of(run_config, checkpoint), directory, watcher)
+    continued = with_weights_of(run_config, checkpoint)
+    with _watcher(run_config, plain) as watcher, Run(continued, directory, watcher) as run:
         finished = run.resume(_stop_on_ctrl_c())
     _last_words(run, finished)
 

@@ -52,7 +52,7 @@ class ByteCodec:
         unknown = description["model"].get("unk_token")
         self._unknown = unknown and self._tokenizer.token_to_id(unknown)
         specials = [t["content"] for t in description["added_tokens"] if t["special"]]
-        self._anchors = ["", *specials[:3], "\n", ":", "0"]
+        self._anchors = [*specials[:3], "", "\n", ":", "0"]
         self._cache: dict[str, list[int] | LossyText] = {}
 
     def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
@@ -98,10 +98,11 @@ class ByteCodec:
         self._cache.clear()
 
     def _encode(self, text: str) -> list[int]:
-        """Try the text alone, then behind anchors whose tokens are cut off again.
+        """Try the text behind anchors whose tokens are cut off again, and alone.
 
-        Metaspace tokenizers put a space in front of a text, but not behind a special token, or
-        not behind other text. Whatever is tried, the bytes decide.
+        Chat templates end in a special token, so that anchor comes first. Metaspace tokenizers put
+        a space in front of a text, but not behind a special token, or not behind other text.
+        Whatever is tried, the bytes decide.
         """
         try:
             wanted = text.encode("utf-8")
@@ -112,11 +113,8 @@ class ByteCodec:
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
             if anchor and token_ids and token_ids[0] in self._special:
                 token_ids = token_ids[1:]
-                anchor_bytes = b""
-            else:
-                anchor_bytes = anchor.encode()
             try:
-                found = _behind(token_ids, self.pieces(token_ids), anchor_bytes, wanted)
+                found = _last_tokens(token_ids, self.pieces(token_ids), wanted)
             except LossyText as reason:
                 loss = reason
                 continue
@@ -125,19 +123,13 @@ class ByteCodec:
         raise loss
 
 
-def _behind(
-    token_ids: list[int], pieces: list[bytes], anchor: bytes, wanted: bytes
-) -> list[int] | None:
-    """The last tokens that make exactly `wanted`, if what stands before them is the anchor."""
-    left = len(wanted)
-    start = len(pieces)
+def _last_tokens(token_ids: list[int], pieces: list[bytes], wanted: bytes) -> list[int] | None:
+    """The last tokens whose bytes are exactly `wanted`; None if a token straddles its start."""
+    left, start = len(wanted), len(pieces)
     while left > 0 and start > 0:
         start -= 1
         left -= len(pieces[start])
-    before, behind = b"".join(pieces[:start]), b"".join(pieces[start:])
-    if behind == wanted and before in (anchor, b" " + anchor if anchor else b""):
-        return token_ids[start:]
-    return None
+    return token_ids[start:] if b"".join(pieces[start:]) == wanted else None
 
 
 def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int, bytes] | None:

@@ -195,6 +195,11 @@ def check(config: RunConfig) -> None:
         raise MrlError(f"seed is {config.seed}, but must be 0 or more.")
     if config.max_staleness < 0 or config.checkpoint_every < 0:
         raise MrlError("max_staleness and checkpoint_every must be 0 or more.")
+    if config.peer_log and len(config.policies) > 1:
+        raise MrlError(
+            "--peer-log stands in for live peers, so only one policy can be trained; "
+            "name it with --pair DIR."
+        )
     if config.trust not in ("verify", "claim"):
         raise MrlError(f"trust is {config.trust!r}, but must be verify or claim.")
     if config.verify_timeout_s <= 0:

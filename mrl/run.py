@@ -70,16 +70,17 @@ class Run:
                     f"{len(self.train_problems)} problems; lower it or give more problems."
                 )
             self.policies = load_policies(config.policies, self.device)
-            if config.peer_log and len(self.policies) > 1:
-                raise MrlError(
-                    "--peer-log stands in for live peers, so only one policy can be trained; "
-                    "name it with --pair DIR."
-                )
             for policy in self.policies:
                 policy.check_lengths([*self.train_problems, *_all(self.heldout)])
         except BaseException:
             self.verifier.close()
             raise
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.verifier.close()
 
     # -------------------------------------------------------------------------- the whole run
 

@@ -289,6 +289,17 @@ def test_hello_with_and_without_a_space_are_different_ids():
         assert CODECS[name].decode(CODECS[name].encode("  the")) == "  the"
 
 
+@pytest.mark.parametrize("name", ["gpt2-like", "llama-tiny", "metaspace-first", "unigram"])
+def test_a_completion_is_cut_as_it_would_be_behind_a_chat_template(name):
+    """The prompt ends in a special token there: no dummy space, and merges from the start on."""
+    codec = CODECS[name]
+    special = next(iter(codec._special - {codec._unknown}))
+    text_of_special = codec._tokenizer.id_to_token(special)
+    for text in ("47-38: 17-8=9", "(12) the cat", "\\boxed{9}", "at the", "-3", "ca"):
+        whole = codec._tokenizer.encode(text_of_special + text, add_special_tokens=False).ids
+        assert codec.encode(text) == whole[1:]
+
+
 def test_text_that_spells_a_special_token_never_becomes_one():
     for name, text in (("gpt2-like", "<|end|>"), ("metaspace-first", "so </s>")):
         with pytest.raises(LossyText) as caught:

@@ -89,15 +89,18 @@ def test_policy_gradient_against_autograd_on_a_plain_forward_pass(frozen):
     torch.testing.assert_close(got, gradients(policy), atol=1e-5, rtol=1e-3)
 
 
-def test_imitation_gradient_is_weight_times_the_mean_over_samples_of_mean_nll(frozen):
+def test_imitation_adds_weight_times_the_mean_over_its_samples_of_mean_nll(frozen):
     policy = frozen()
     samples = [own(policy, text, 0.0) for text in ("12-11", "1")]
     for sample in samples:
         sample.objective, sample.weight, sample.behavior_logprobs = "nll", 0.1, []
-    policy.learn([own(policy, "zero", 0.0), *samples])
+    good = own(policy, "5", 0.6)
+    good.behavior_logprobs = plain_logprobs(policy, good).tolist()
+    policy.learn([good, own(policy, "zero", 0.0), *samples])
     got = gradients(policy)
     policy.model.zero_grad()
-    (-0.1 * sum(plain_logprobs(policy, sample).mean() for sample in samples) / 2).backward()
+    imitation = -0.1 * sum(plain_logprobs(policy, sample).mean() for sample in samples) / 2
+    (imitation - 0.6 * plain_logprobs(policy, good).mean() / 2).backward()
     torch.testing.assert_close(got, gradients(policy), atol=1e-6, rtol=1e-3)
 
 

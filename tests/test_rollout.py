@@ -1,6 +1,10 @@
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from mrl.config import PolicyConfig
+from mrl.loading import load_tokenizer
+from mrl.policy import Policy
 from mrl.rollout import draw, sample_completions, scaled_logprobs
 from mrl.tasks import Problem
 
@@ -21,6 +25,11 @@ def test_draw_takes_the_first_entry_above_the_uniform_number():
     assert draw(logprobs, uniform).tolist() == [0, 0, 2, 3]
 
 
+def test_a_token_of_probability_zero_is_never_drawn():
+    logprobs = torch.log(torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]] * 2))
+    assert draw(logprobs, torch.tensor([0.0, 0.9999999])).tolist() == [1, 3]
+
+
 def test_draw_follows_the_distribution():
     probabilities = torch.tensor([0.1, 0.0, 0.6, 0.3])
     uniform = torch.rand(40_000, generator=generator())
@@ -37,11 +46,44 @@ def test_scaled_logprobs_divides_by_the_temperature_and_leaves_banned_tokens_out
     torch.testing.assert_close(got, torch.cat([want, torch.zeros(1)])[None])
 
 
+@pytest.fixture
+def absolute_positions(random_pair, tmp_path):
+    """A GPT-2 policy: learned absolute positions, which show a shift that rotary ones hide."""
+    tokenizer = load_tokenizer(str(random_pair / "qwen-tiny"))
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=32, n_layer=2, n_head=2)
+    config.eos_token_id = config.bos_token_id = tokenizer.eos_token_id
+    model = GPT2LMHeadModel(config)
+    torch.nn.init.normal_(model.transformer.wpe.weight, std=1.0)
+    model.save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    return Policy(PolicyConfig("gpt2", str(tmp_path / "gpt2"), max_new_tokens=12))
+
+
+def test_positions_are_counted_from_the_first_real_token(absolute_positions):
+    policy = absolute_positions
+    groups = policy.rollout(PROBLEMS, generator(), group_size=3)
+    assert_logprobs_of_a_plain_forward_pass(policy, groups)
+    rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]
+    with torch.no_grad():
+        scored, mask = policy.completion_logprobs(
+            [group.prompt_ids for group, _ in rollouts],
+            [rollout.completion_ids for _, rollout in rollouts],
+        )
+    for row, (_, rollout) in enumerate(rollouts):
+        assert scored[row][mask[row]].tolist() == pytest.approx(rollout.logprobs, abs=2e-5)
+
+
 @pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_rollout_logprobs_are_those_of_a_plain_forward_pass(make_policy, name, temperature):
     policy = make_policy(name, temperature=temperature, max_new_tokens=12)
-    for group in policy.rollout(PROBLEMS, generator(), group_size=3):
+    groups = policy.rollout(PROBLEMS, generator(), group_size=3)
+    assert_logprobs_of_a_plain_forward_pass(policy, groups, temperature)
+
+
+def assert_logprobs_of_a_plain_forward_pass(policy, groups, temperature=1.0):
+    for group in groups:
         for rollout in group.rollouts:
             token_ids = torch.tensor([group.prompt_ids + rollout.completion_ids])
             with torch.no_grad():
