@@ -137,7 +137,8 @@ def evaluate(
     )
 
     run_config = read_run_config(directory)
-    samples = 1 if greedy else samples or run_config.eval_samples
+    samples = run_config.eval_samples if samples is None else samples
+    samples = 1 if greedy else samples
     check(replace(run_config, eval_samples=samples))
     trained = with_weights_of(run_config, newest_checkpoint(directory))
     set_threads(run_config.threads)

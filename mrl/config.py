@@ -4,6 +4,7 @@ Precedence: defaults < preset of the pair < `--config` file < options of the com
 """
 
 import difflib
+import math
 import tomllib
 from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
@@ -15,6 +16,7 @@ from mrl.objectives import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
+MAX_THREADS = 256  # far beyond any use, and far below what makes torch crash
 
 
 @dataclass
@@ -134,6 +136,8 @@ def check_table(
             raise MrlError(f"{where}: there is no setting `{key}`{_nearest(key, [*known, *also])}.")
         if known[key] in (float, float | None) and type(value) is int:
             value = float(value)
+        if type(value) is float and not math.isfinite(value):
+            raise MrlError(f"{where}: {key} is {value}, but must be a finite number.")
         if not _fits(value, known[key]):
             wanted = getattr(known[key], "__name__", str(known[key]))
             raise MrlError(f"{where}: {key} is {value!r}, but must be of type {wanted}.")
@@ -191,6 +195,8 @@ def check(config: RunConfig) -> None:
     for name, least in (("steps", 1), ("prompts_per_step", 1), ("eval_samples", 1), ("threads", 1)):
         if getattr(config, name) < least:
             raise MrlError(f"{name} is {getattr(config, name)}, but must be {least} or more.")
+    if config.threads > MAX_THREADS:
+        raise MrlError(f"threads is {config.threads}, but must be {MAX_THREADS} or less.")
     if config.seed < 0:
         raise MrlError(f"seed is {config.seed}, but must be 0 or more.")
     if config.max_staleness < 0 or config.checkpoint_every < 0:
@@ -219,8 +225,11 @@ def _check_policy(policy: PolicyConfig) -> None:
             f"{_nearest(policy.objective, list(OBJECTIVES))}."
         )
     for name in ("learning_rate", "temperature", "max_new_tokens", "micro_batch", "max_grad_norm"):
-        if getattr(policy, name) <= 0:
-            raise MrlError(f"{where}: {name} is {getattr(policy, name)}, but must be above 0.")
+        value = getattr(policy, name)
+        if not 0 < value < math.inf:  # false for nan, too
+            raise MrlError(f"{where}: {name} is {value}, but must be a number above 0.")
+    if policy.learning_rate > 1:
+        raise MrlError(f"{where}: learning_rate is {policy.learning_rate:g}; 1e-4 is usual here.")
     for name in ("clip_low", "clip_high"):
         value = getattr(policy, name)
         if value is not None and value < 0:

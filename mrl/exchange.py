@@ -121,7 +121,7 @@ def read_log(path: Path) -> tuple[list[Record], Counter[str]]:
     """The records of an `exchange.jsonl`, and how many lines were left out for which reason.
 
     A torn last line (the run was killed while it wrote) is "torn"; any other bad one "malformed".
-    Raises MrlError if the file cannot be read.
+    Raises MrlError if the file cannot be read or holds no record.
     """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -135,6 +135,8 @@ def read_log(path: Path) -> tuple[list[Record], Counter[str]]:
                 records.append(Record.from_json(line))
         except ValueError:
             left_out["torn" if number == len(lines) else "malformed"] += 1
+    if not records:
+        raise MrlError(f"{path}: holds no record; give the exchange.jsonl of a run that shared.")
     return records, left_out
 
 

@@ -36,7 +36,8 @@ METRICS = {
     "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
     "loss": "of the own objective; near 0 by construction while ratios are 1",
     "loss_nll": "of the imitation part, weight included",
-    "grad_norm": "before clipping",
+    "grad_norm": "before clipping; 0 if it was not finite",
+    "update_skipped": "1 if the gradient was not finite and the weights were left alone",
     "samples_learnt": "training samples that could give a gradient",
     "ratio/mean, ratio/max": "pi_theta / pi_behavior of the tokens learnt from",
     "clip_ratio/low_mean, clip_ratio/high_mean": "share of tokens in the clip's flat part; always "

@@ -223,8 +223,9 @@ class Policy:
                 self.model.parameters(), self.config.max_grad_norm
             )
             grad_norm = float(norm)
-            self.optimizer.step()
-            self.version += 1
+            if math.isfinite(grad_norm):  # else this update is skipped: weights stay as they were
+                self.optimizer.step()
+                self.version += 1
         self.optimizer.zero_grad(set_to_none=True)
         return self._learning_metrics(totals, grad_norm, len(useful))
 
@@ -291,7 +292,8 @@ class Policy:
             "loss": totals["loss"],
             "loss_nll": totals["nll_loss"],
             "nll_nats": totals["nll_nats"],
-            "grad_norm": grad_norm,
+            "grad_norm": grad_norm if math.isfinite(grad_norm) else 0.0,
+            "update_skipped": int(not math.isfinite(grad_norm)),
             "samples_learnt": samples,
             "ratio/mean": totals["ratio"] / tokens if totals["tokens"] else 1.0,
             "ratio/max": totals["ratio_max"] if totals["tokens"] else 1.0,

@@ -141,6 +141,15 @@ def test_nothing_to_learn_changes_nothing(make_policy):
     assert (policy.version, metrics["grad_norm"], metrics["samples_learnt"]) == (0, 0.0, 0)
 
 
+def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_policy):
+    policy = make_policy()
+    before = [p.clone() for p in policy.model.parameters()]
+    metrics = policy.learn([own(policy, "1", float("inf")), own(policy, "2", -1.0)])
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    assert (policy.version, metrics["update_skipped"], metrics["grad_norm"]) == (0, 1, 0.0)
+    assert policy.learn([own(policy, "1", 1.0)])["update_skipped"] == 0
+
+
 def test_the_gap_between_sampling_and_scoring_is_rounding_only(make_policy):
     policy = make_policy(max_new_tokens=10)
     groups = policy.rollout([Problem("a", PROMPT, "1")], torch.Generator().manual_seed(0))

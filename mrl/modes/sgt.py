@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mrl.alignment import LossyText, retokenize, split_text
+from mrl.errors import MrlError
 from mrl.exchange import SuccessRecord
 from mrl.modes import Lesson, Mode, Receiver, Rescue
 from mrl.modes.solo import own_samples
@@ -31,6 +32,12 @@ class SGT(Mode):
     name = "sgt"
     consumes = SuccessRecord
     imitation_weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.imitation_weight < 0:
+            raise MrlError(
+                f"sgt.imitation_weight is {self.imitation_weight}, but must be 0 or more."
+            )
 
     def training_samples(
         self,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from mrl.advantages import shared_baseline_advantages
+from mrl.errors import MrlError
 from mrl.exchange import RewardStats
 from mrl.modes import Lesson, Mode, Receiver
 from mrl.modes.solo import samples_with
@@ -30,6 +31,10 @@ class XGRPO(Mode):
     name = "xgrpo"
     consumes = RewardStats
     mix: float = 1.0  # 0 keeps the own mean as baseline; sigma is of all rewards either way
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mix <= 1:
+            raise MrlError(f"xgrpo.mix is {self.mix}, but must be from 0 to 1.")
 
     def training_samples(
         self,

@@ -237,9 +237,12 @@ MISTAKES = {
     "unknown setting": (["--set", "sgt.wieght=1"], "settings.sgt: there is no setting `wieght`"),
     "device": (["--device", "warp"], "device is 'warp'"),
     "threads": (["--threads", "0"], "threads is 0"),
+    "learning rate nan": (["--learning-rate", "nan"], "learning_rate is nan"),
+    "peer log of junk": (["--peer-log", "junk.txt", "--pair", TINY], "junk.txt: holds no record"),
+    "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
     "unknown fault": (["--fault", "lair=1"], "known is liar=RATE"),
     "unknown trust": (["--trust", "blindly"], "trust is 'blindly'"),
-    "no peer log": (["--peer-log", "none.jsonl"], "none.jsonl: cannot be read"),
+    "no peer log": (["--peer-log", "none.jsonl", "--pair", TINY], "none.jsonl: cannot be read"),
     "peer log and a pair": (["--peer-log", "key.toml"], "only one policy can be trained"),
     "align nothing": (["align"], "Give either a text or --file"),
     "align both": (["align", "x", "--file", "key.toml"], "Give either a text or --file"),
@@ -263,6 +266,7 @@ def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(place, capsys, case):
     Path("empty.jsonl").write_text("\n")
     Path("bad_answer.jsonl").write_text('{"prompt": "1+1?", "answer": "\\\\frac{"}\n')
     Path("long.jsonl").write_text(json.dumps({"prompt": "nuts " * 400, "answer": "1"}) + "\n" * 2)
+    Path("junk.txt").write_text("some text\n")
     Path("binary").write_bytes(b"\xff\xfe")
     Path("key.toml").write_text("stpes = 3\n")
     Path("empty").mkdir()
