@@ -17,6 +17,7 @@ from mrl.errors import MrlError
 
 if TYPE_CHECKING:
     from mrl.config import PolicyConfig, RunConfig
+    from mrl.distributed import Company
     from mrl.run import Run
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -31,7 +32,9 @@ Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live 
 @app.callback(invoke_without_command=True)
 def train(
     context: typer.Context,
-    mode: Annotated[str | None, typer.Option(help="What is shared: solo, xgrpo or sgt.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="What is shared: see `modes`; or your own, file.py:Class.")
+    ] = None,
     pair: Annotated[
         str | None, typer.Option(help="`tiny`, or model directories: DIR_A,DIR_B[,...].")
     ] = None,
@@ -53,17 +56,29 @@ def train(
     peer_log: Annotated[
         str | None, typer.Option(help="exchange.jsonl of a finished run, as the peer.")
     ] = None,
-    fault: Annotated[str | None, typer.Option(help="Planted on purpose: liar=RATE.")] = None,
+    placement: Annotated[
+        str | None, typer.Option(help="auto, resident, swap or spread: who is on the device when.")
+    ] = None,
+    record: Annotated[
+        str | None, typer.Option(help="Log rollout, rewards or success records in any case.")
+    ] = None,
+    fault: Annotated[
+        str | None,
+        typer.Option(help="Planted on purpose: liar=RATE, crash=POLICY@STEP, hang=POLICY@STEP."),
+    ] = None,
     plain: Plain = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Train language models side by side that learn from each other's verified experience."""
     if context.invoked_subcommand:
         return
+    from mrl.config import check
+    from mrl.dashboard import memory_table
+    from mrl.distributed import find_company
     from mrl.run import Run, unused_name
 
     options = {
-        "mode": mode,
+        "mode": _absolute(mode),
         "steps": steps,
         "seed": seed,
         "name": name,
@@ -74,31 +89,51 @@ def train(
         "device": device,
         "trust": trust,
         "peer_log": peer_log,
+        "placement": placement,
+        "record": record,
         "fault": fault,
     }
     policy_options = {"group_size": group_size, "learning_rate": learning_rate}
     run_config = _run_config(pair, config, options, policy_options, settings or [])
-    if not run_config.name:
-        run_config.name = unused_name(run_config)
+    check(run_config)
+    names = [policy.name for policy in run_config.policies]
+    company = find_company(names, run_config.turn_budget_s)
+    if not run_config.name:  # the first process decides
+        mine = dict.fromkeys(company.local, unused_name(run_config))
+        run_config.name = company.share("name", mine, names)[names[0]]
     if set(run_config.name) & set("/\\\0") or run_config.name.startswith("."):
         raise MrlError(f"--name is {run_config.name!r}; give a plain directory name.")
     directory = Path(run_config.runs) / run_config.name
-    if directory.exists():
+    if company.writes and directory.exists():
         raise MrlError(
             f"{directory}: exists already; give another --name, or go on with "
             f"`python mini_mrl.py resume {directory}`."
         )
-    with _watcher(run_config, plain) as watcher, Run(run_config, directory, watcher) as run:
+    with (
+        _watcher(run_config, plain, company) as watcher,
+        Run(run_config, directory, watcher, company) as run,
+    ):
         for line in _first_lines(run, pair, config):
             watcher.say(line)
+        watcher.show(memory_table(run.estimates, run.placement, run.why))
         finished = run.start(_stop_on_ctrl_c())
     _last_words(run, finished)
+
+
+@app.command()
+def modes() -> None:
+    """List the sharing modes: what each does, what crosses, its settings."""
+    from mrl.dashboard import modes_table
+    from mrl.modes import MODES, mode_class
+
+    console.print(modes_table([mode_class(name) for name in MODES]))
 
 
 @app.command()
 def resume(directory: Directory, plain: Plain = False) -> None:
     """Go on with a run that was stopped."""
     from mrl.checkpoint import newest_checkpoint, read_state
+    from mrl.distributed import find_company
     from mrl.run import Run, read_run_config, with_weights_of
 
     run_config = read_run_config(directory)
@@ -109,7 +144,12 @@ def resume(directory: Directory, plain: Plain = False) -> None:
             f"`python mini_mrl.py evaluate {directory}` shows its result."
         )
     continued = with_weights_of(run_config, checkpoint)
-    with _watcher(run_config, plain) as watcher, Run(continued, directory, watcher) as run:
+    names = [policy.name for policy in run_config.policies]
+    company = find_company(names, run_config.turn_budget_s)
+    with (
+        _watcher(run_config, plain, company) as watcher,
+        Run(continued, directory, watcher, company) as run,
+    ):
         finished = run.resume(_stop_on_ctrl_c())
     _last_words(run, finished)
 
@@ -258,20 +298,21 @@ def _policies(pair: str) -> "list[PolicyConfig]":
 def _first_lines(run: "Run", pair: str | None, file: Path | None) -> list[str]:
     """What is about to happen, in words."""
     config = run.config
-    names = " and ".join(policy.name for policy in run.policies)
+    names = " and ".join(run.names)
     if pair in (None, "tiny") and file is None:
         why = "" if pair else " (the default; --pair DIR_A,DIR_B or --config takes other models)"
         lines = [f"Training the embedded tiny pair{why}: {names}, on {run.device}."]
     else:
         lines = [f"Training {names}, on {run.device}."]
+    factor = run.mode.rollout_factor
     sizes = ", ".join(
-        f"{policy.name} {policy.config.group_size} = "
-        f"{policy.config.group_size * config.prompts_per_step} completions a step"
-        for policy in run.policies
+        f"{policy.name} {policy.group_size * factor} = "
+        f"{policy.group_size * factor * config.prompts_per_step} completions a step"
+        for policy in config.policies
     )
     shares = "nothing" if run.mode.consumes is None else f"{run.mode.consumes.kind} records"
     lines.append(
-        f"Mode {config.mode} shares {shares}; {config.steps} steps of {config.prompts_per_step} "
+        f"Mode {run.mode.name} shares {shares}; {config.steps} steps of {config.prompts_per_step} "
         f"prompts; group sizes: {sizes}; seed {config.seed}; writing {run.directory}."
     )
     if config.peer_log:
@@ -282,20 +323,30 @@ def _first_lines(run: "Run", pair: str | None, file: Path | None) -> list[str]:
         )
     if config.fault:
         lines.append(f"Planted fault: {config.fault}; records are taken with trust={config.trust}.")
-    for policy in run.policies:
-        if policy.config.learning_rate > HIGH_LEARNING_RATE:
+    for policy in config.policies:
+        if policy.learning_rate > HIGH_LEARNING_RATE:
             lines.append(
-                f"Warning: {policy.name} learns at {policy.config.learning_rate:g}; above "
+                f"Warning: {policy.name} learns at {policy.learning_rate:g}; above "
                 f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
             )
     return lines
 
 
-def _watcher(config: "RunConfig", plain: bool) -> Any:
+def _absolute(mode: str | None) -> str | None:
+    """A mode from a file, with its whole path: the run may be resumed from anywhere."""
+    if mode is None or ".py" not in mode:
+        return mode
+    path, _, class_name = mode.partition(":")
+    return f"{Path(path).resolve()}:{class_name}"
+
+
+def _watcher(config: "RunConfig", plain: bool, company: "Company") -> Any:
     from mrl.dashboard import LiveView, PlainLines
 
+    if not company.writes:
+        return PlainLines(Console(quiet=True), [], config.steps)
     names = [policy.name for policy in config.policies]
-    if plain or not console.is_terminal:
+    if plain or not console.is_terminal or len(company.local) < len(names):
         return PlainLines(console, names, config.steps)
     return LiveView(console, names, config.steps, f"mini-mrl: {config.mode}, seed {config.seed}")
 
@@ -318,15 +369,18 @@ def _stop_on_ctrl_c() -> Any:
 
 
 def _last_words(run: "Run", finished: bool) -> None:
-    from mrl.dashboard import evaluation_table, residual_sentences
+    from mrl.dashboard import evaluation_table, memory_sentence, residual_sentences
     from mrl.run import one_sentence, read_metrics
 
+    if not run.company.writes:
+        return
     if not finished:
         console.print(f"Saved. Go on with: python mini_mrl.py resume {run.directory}")
         raise typer.Exit(130)
     console.print(evaluation_table(run.evaluations))
     for sentence in residual_sentences(read_metrics(run.directory)):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    console.print(memory_sentence(run.estimates, run.placement, run.memory_before))
     console.print(one_sentence(run), markup=False, highlight=False, soft_wrap=True)
 
 

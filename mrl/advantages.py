@@ -1,5 +1,6 @@
 """How good was a completion, compared with others for the same prompt? Pure tensor functions."""
 
+import torch
 from torch import Tensor
 
 
@@ -60,3 +61,25 @@ def shared_baseline_advantages(
     centered = rewards - (1 - mix) * own_mean - mix * mean_all
     centered = centered.masked_fill(sigma < 1e-6, 0.0)  # all agree, up to rounding
     return centered / (sigma + eps) if scale_by_std else centered
+
+
+def capability_advantages(
+    rewards: Tensor, capability: Tensor, correction: int = 0, eps: float = 1e-6
+) -> Tensor:
+    """Score all agents' completions of one prompt against one learner's scaled baseline.
+
+    A_i = (r_i - mu_k) / (sigma + eps),  mu_k = mean_i w(k, j_i) * r_i    HACPO, arXiv 2603.02604
+
+    The raw reward stands in the numerator; only the baseline is scaled. sigma is the std of all
+    *unscaled* rewards. With w = 1 throughout this is the plain mixed baseline.
+
+    rewards: [completions] of all agents; capability: [completions], w(k, j) of the agent j that
+    wrote each. correction=1 is the sample std (the released program).  Returns [completions].
+    Rewards that all agree give exact zeros: the text would divide by eps there; the released
+    program does as we do.
+    """
+    rewards = rewards.float()
+    if bool((rewards == rewards[0]).all()):
+        return torch.zeros_like(rewards)
+    baseline = (capability * rewards).mean()
+    return (rewards - baseline) / (rewards.std(correction=correction) + eps)

@@ -19,40 +19,51 @@ from mrl.errors import MrlError
 from mrl.policy import Policy
 
 KEEP = 2  # checkpoints
+PARTIAL = ".partial-"
 LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
 
 
-def save_checkpoint(run: Path, step: int, policies: Sequence[Policy], state: dict) -> Path:
-    """Write `checkpoints/step-<n>` atomically and drop all but the newest `KEEP`.
+def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path | None:
+    """Write policies into the hidden directory of an unfinished checkpoint, and return that.
 
-    state: whatever JSON the trainer needs beside weights and optimizers.
+    None if this checkpoint is there already. `finish_checkpoint` makes it count.
     """
-    folder = run / "checkpoints"
-    final = folder / f"step-{step:06d}"
-    if final.is_dir():
-        return final
-    partial = folder / f".partial-{step:06d}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    if (run / "checkpoints" / f"step-{step:06d}").is_dir():
+        return None
+    partial = run / "checkpoints" / f"{PARTIAL}{step:06d}"
     for policy in policies:
-        policy.model.save_pretrained(partial / policy.name)
-        policy.tokenizer.save_pretrained(partial / policy.name)
-        save_file(_optimizer_tensors(policy), partial / policy.name / "optimizer.safetensors")
-    document = {
-        "step": step,
-        "versions": {policy.name: policy.version for policy in policies},
-        "logs": {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()},
-        **state,
-    }
-    (partial / "state.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+        folder = partial / policy.name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        policy.model.save_pretrained(folder)
+        policy.tokenizer.save_pretrained(folder)
+        save_file(_optimizer_tensors(policy), folder / "optimizer.safetensors")
+    return partial
+
+
+def finish_checkpoint(run: Path, partial: Path, state: dict) -> Path:
+    """Make an unfinished checkpoint count, in one rename, and drop all but the newest `KEEP`.
+
+    state: "step", "versions" and whatever JSON the run needs beside weights and optimizers.
+    """
+    sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
+    document = json.dumps({**state, "logs": sizes}, indent=1)
+    (partial / "state.json").write_text(document, encoding="utf-8")
     for path in partial.rglob("*"):
         _fsync(path)
     _fsync(partial)
+    final = partial.with_name(f"step-{state['step']:06d}")
     partial.rename(final)
-    _fsync(folder)
-    for old in sorted(folder.glob("step-*"))[:-KEEP]:
+    _fsync(final.parent)
+    for old in sorted(final.parent.glob("step-*"))[:-KEEP]:
         shutil.rmtree(old)
     return final
+
+
+def remove_partial(run: Path) -> None:
+    """Take away what a killed run left unfinished."""
+    for partial in (run / "checkpoints").glob(f"{PARTIAL}*"):
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _fsync(path: Path) -> None:
@@ -103,7 +114,7 @@ def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict
         document = policy.optimizer.state_dict()
         document["state"] = entries
         policy.optimizer.load_state_dict(document)
-        policy.version = state["versions"][policy.name]
+        policy.version = state["versions"].get(policy.name, 0)
 
 
 def cut_logs(run: Path, state: dict) -> None:

@@ -16,6 +16,8 @@ from mrl.objectives import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
+PLACEMENTS = ("auto", "resident", "swap", "spread")
+KINDS = ("rollout", "rewards", "success")  # of records, as exchange.py names them
 MAX_THREADS = 256  # far beyond any use, and far below what makes torch crash
 
 
@@ -30,6 +32,8 @@ class PolicyConfig:
     objective: str = "grpo"  # a key of objectives.OBJECTIVES
     clip_low: float | None = None  # None: as the objective was published
     clip_high: float | None = None
+    kl_coef: float = 0.0  # of a k3 penalty against the frozen first weights
+    reference: str = ""  # where those are; empty: `path` (a resumed run has another path)
     temperature: float = 1.0
     max_new_tokens: int = 48
     weight_decay: float = 0.0
@@ -64,6 +68,10 @@ class RunConfig:
     checkpoint_every: int = 60
     threads: int = 1  # of the CPU; two on busy cores can be several times slower than one
     device: str = "auto"
+    placement: str = "auto"  # resident, swap or spread; see allocation.py
+    turn_budget_s: float = 0.0  # a turn that takes longer is given up; 0: from the turns so far
+    gradient_every: int = 20  # steps between two measurements of own and peers' gradients; 0: never
+    record: str = ""  # rollout, rewards or success: logged even if the mode does not consume it
     runs: str = "runs"
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the modes, by mode name
 
@@ -128,7 +136,7 @@ def check_table(
 ) -> dict[str, Any]:
     """The table as keyword arguments for dataclass `target`, every key and type checked."""
     hints = get_type_hints(target)
-    known = {entry.name: hints[entry.name] for entry in fields(target)} if fields(target) else {}
+    known = {entry.name: hints[entry.name] for entry in fields(target) if entry.init}
     known.pop("policies", None)
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -206,6 +214,14 @@ def check(config: RunConfig) -> None:
             "--peer-log stands in for live peers, so only one policy can be trained; "
             "name it with --pair DIR."
         )
+    if config.placement not in PLACEMENTS:
+        raise MrlError(
+            f"placement is {config.placement!r}{_nearest(config.placement, list(PLACEMENTS))}."
+        )
+    if config.record not in ("", *KINDS):
+        raise MrlError(f"record is {config.record!r}{_nearest(config.record, list(KINDS))}.")
+    if config.turn_budget_s < 0 or config.gradient_every < 0:
+        raise MrlError("turn_budget_s and gradient_every must be 0 or more.")
     if config.trust not in ("verify", "claim"):
         raise MrlError(f"trust is {config.trust!r}, but must be verify or claim.")
     if config.verify_timeout_s <= 0:
@@ -234,6 +250,8 @@ def _check_policy(policy: PolicyConfig) -> None:
         value = getattr(policy, name)
         if value is not None and value < 0:
             raise MrlError(f"{where}: {name} is {value}, but must be 0 or more.")
+    if policy.kl_coef < 0:
+        raise MrlError(f"{where}: kl_coef is {policy.kl_coef}, but must be 0 or more.")
     if policy.weight_decay < 0:
         raise MrlError(f"{where}: weight_decay is {policy.weight_decay}, but must be 0 or more.")
     if policy.template and "{prompt}" not in policy.template:

@@ -5,6 +5,7 @@ The only module of `mrl` that prints.
 
 import time
 from collections import defaultdict, deque
+from dataclasses import fields
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -14,11 +15,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mrl.memory import Estimate, memory_in_use, needed
 from mrl.metrics import run_residual
-from mrl.modes import Rescue
+from mrl.modes import Mode, Rescue
 from mrl.trainer import StepReport
 
-REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/", "dropped/")
+REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/")
+FATES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped", "refused")
 RECENT_STEPS = 10  # numbers in the live view are means over so many steps
 KINDS = ("all_fail", "mixed", "all_pass")
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run
@@ -57,6 +60,10 @@ class PlainLines:
         """One line for the person."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def show(self, what: RenderableType) -> None:
+        """A table for the person."""
+        self.console.print(what)
+
     def step(self, report: StepReport) -> None:
         """Take a step in, and print it if it is its turn."""
         self.note(report)
@@ -65,6 +72,9 @@ class PlainLines:
         parts = []
         for name in self.policies:
             means = self.means(name)
+            if not means:
+                parts.append(f"{name} is not there")
+                continue
             kinds = "/".join(f"{means[f'groups/{kind}']:.0%}" for kind in KINDS)
             parts.append(
                 f"{name} solves {means['reward']:.0%} (all-fail/mixed/all-pass {kinds}, "
@@ -84,14 +94,14 @@ class PlainLines:
         """Each metric's mean over the recent steps that have it."""
         values: dict[str, list[float]] = defaultdict(list)
         for report in self.history:
-            for key, value in report.metrics[policy].items():
+            for key, value in report.metrics.get(policy, {}).items():
                 if isinstance(value, int | float):
                     values[key].append(value)
         return {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
 
     def total(self, policy: str, key: str) -> float:
         """A metric summed over the recent steps."""
-        return sum(report.metrics[policy].get(key, 0) for report in self.history)
+        return sum(report.metrics.get(policy, {}).get(key, 0) for report in self.history)
 
     def time_left(self) -> str:
         """Estimated from the mean time of all steps so far."""
@@ -121,6 +131,10 @@ class LiveView(PlainLines):
     def say(self, text: str) -> None:
         """One line above the live view."""
         self.live.console.print(text, markup=False, highlight=False)
+
+    def show(self, what: RenderableType) -> None:
+        """A table above the live view."""
+        self.live.console.print(what)
 
     def step(self, report: StepReport) -> None:
         """Take a step in and draw."""
@@ -165,7 +179,15 @@ class LiveView(PlainLines):
             ("learn seconds", "time/learn_s", "{:.2f}"),
         ]
         for label, key, form in rows:
-            table.add_row(label, *(form.format(means[name][key]) for name in self.policies))
+            cells = [
+                form.format(means[name][key]) if means[name] else "-" for name in self.policies
+            ]
+            table.add_row(label, *cells)
+        for fate in FATES:
+            cells = [means[name].get(f"fate/{fate}", 0.0) for name in self.policies]
+            if any(cells):
+                label = f"completions: {fate.replace('_', '-')}"
+                table.add_row(label, *(f"{cell:.0%}" for cell in cells))
         shares = {name: self._share_one_to_one(name) for name in self.policies}
         if any(shares.values()):
             table.add_row("bytes in 1:1 chunks", *(shares[name] for name in self.policies))
@@ -175,13 +197,13 @@ class LiveView(PlainLines):
         return table
 
     def _share_one_to_one(self, policy: str) -> str:
-        residual = run_residual(report.metrics[policy] for report in self.history)
+        residual = run_residual(report.metrics.get(policy, {}) for report in self.history)
         return f"{residual.share_one_to_one:.0%}" if residual.records else ""
 
     def _refusals(self, policy: str) -> str:
         reasons: dict[str, float] = defaultdict(float)
         for report in self.history:
-            for key, value in report.metrics[policy].items():
+            for key, value in report.metrics.get(policy, {}).items():
                 if key.startswith(REFUSALS):
                     reasons[key.rsplit("/", 1)[1]] += value
         return ", ".join(f"{number:.0f} {reason}" for reason, number in reasons.items())
@@ -253,3 +275,38 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
             table.add_row(place, label, *cells, style="bold" if skill is None else "")
         table.add_section()
     return table
+
+
+def modes_table(modes: list[type[Mode]]) -> Table:
+    """One line a mode: what it does, what crosses, its settings with their defaults."""
+    table = Table(title="sharing modes (--mode NAME, --set NAME.SETTING=VALUE)")
+    for column in ("mode", "what the receiver learns from", "crosses", "settings"):
+        table.add_column(column)
+    for mode in modes:
+        settings = [f"{f.name}={f.default!r}" for f in fields(mode) if f.init]
+        crosses = mode.consumes.kind if mode.consumes else "nothing"
+        summary = (mode.__doc__ or "").strip().split("\n")[0]
+        table.add_row(mode.name, summary, crosses, ", ".join(settings))
+    return table
+
+
+PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "logits")
+
+
+def memory_table(estimates: list[Estimate], placement: str, why: str) -> Table:
+    """What a run will need, in MiB, before its first step."""
+    table = Table(title=f"placement {placement}: {why}")
+    table.add_column("memory estimate, MiB")
+    for row in estimates:
+        table.add_column(row.policy, justify="right")
+    for part in (*PARTS, "peak"):
+        cells = [f"{getattr(row, part) / 2**20:,.0f}" for row in estimates]
+        table.add_row(part.replace("_", " "), *cells, style="bold" if part == "peak" else "")
+    return table
+
+
+def memory_sentence(estimates: list[Estimate], placement: str, before: int) -> str:
+    """The estimate beside what was measured."""
+    estimated = needed(estimates, placement) / 2**20
+    measured = (memory_in_use() - before) / 2**20
+    return f"Memory: {estimated:,.0f} MiB estimated, {measured:,.0f} MiB measured at the peak."

@@ -140,6 +140,23 @@ def read_log(path: Path) -> tuple[list[Record], Counter[str]]:
     return records, left_out
 
 
+def pack(records: Iterable[Record | LossyText]) -> list[str | dict]:
+    """Records, and the reasons of those that there are none of, as JSON values."""
+    return [r.to_json() if isinstance(r, Record) else {"refused": r.reason} for r in records]
+
+
+def unpack(packed: Iterable[str | dict]) -> list[Record | LossyText]:
+    """The reverse of `pack`; what is no record counts as refused, whoever sent it."""
+    records: list[Record | LossyText] = []
+    for entry in packed:
+        try:
+            lossy = isinstance(entry, dict)
+            records.append(LossyText(str(entry["refused"])) if lossy else Record.from_json(entry))
+        except (ValueError, TypeError, KeyError):
+            records.append(LossyText("malformed"))
+    return records
+
+
 def make_records(
     kind: type[R], source: str, version: int, groups: Sequence[Group], codec: ByteCodec
 ) -> Iterable[R | LossyText]:
@@ -185,6 +202,13 @@ def _text_record(kind: type[R], about: dict, group: Group, rollout: Rollout, cod
     )
 
 
+def _traced(record: RolloutRecord) -> bool:
+    """One log-prob a token, the end token's iff there is one, and none above 0."""
+    logprobs = (*record.logprobs, record.end_logprob or 0.0)
+    complete = len(record.logprobs) == len(record.token_lengths)
+    return complete and (record.end_logprob is not None) == record.finished and max(logprobs) <= 0
+
+
 def _text_refusal(record: RolloutRecord | SuccessRecord) -> str | None:
     if len(record.text) > MAX_TEXT_BYTES:
         return "too_long"
@@ -208,7 +232,8 @@ class Exchange:
         self.refused: Counter[tuple[str, str]] = Counter()  # (source, reason) -> records
         self._traffic: dict[str, Counter[str]] = {}  # policy -> what it sent and got, see `traffic`
         self._window: dict[Record, int] = {}  # record -> bytes, in order of arrival
-        self._stored: dict[str, list[Record]] = {}  # of a finished run, by prompt id: never stale
+        # of a finished run, prompt id -> source -> its newest records: never stale
+        self._stored: dict[str, dict[str, list[Record]]] = {}
         self._log: TextIO | None = log.open("a", encoding="utf-8") if log else None
 
     def publish(self, record: Record | LossyText, source: str) -> bool:
@@ -246,13 +271,18 @@ class Exchange:
         elif isinstance(record, RolloutRecord):
             numbers = (*record.logprobs, record.end_logprob or 0.0, record.reward)
             verified = record.verdict in set(Verdict)
+            verified &= record.reward == float(record.verdict == Verdict.CORRECT)
         else:
             verified = record.verdict == Verdict.CORRECT
         if not verified:
             return "unverified"
         if not all(math.isfinite(number) for number in numbers):
             return "not_finite"
-        return None if isinstance(record, RewardStats) else _text_refusal(record)
+        if isinstance(record, RewardStats):
+            return None
+        if isinstance(record, RolloutRecord) and not _traced(record):
+            return "wrong_trace"
+        return _text_refusal(record)
 
     def advance(self, source: str, version: int) -> None:
         """Say that a policy has made updates, and drop what is too old by now."""
@@ -270,8 +300,11 @@ class Exchange:
             reason = self._refusal(record, record.source)
             if reason:
                 self.refused[record.source, reason] += 1
-            else:
-                self._stored.setdefault(record.prompt_id, []).append(record)
+                continue
+            kept = self._stored.setdefault(record.prompt_id, {}).setdefault(record.source, [])
+            if kept and kept[0].version != record.version:
+                kept.clear()  # a log goes forward in time: the newest group counts
+            kept.append(record)
 
     def collect(
         self,
@@ -286,7 +319,8 @@ class Exchange:
         """
         collected: dict[str, list[R]] = {prompt_id: [] for prompt_id in prompt_ids}
         traffic = self._traffic_of(receiver)
-        stored = [record for prompt_id in collected for record in self._stored.get(prompt_id, ())]
+        by_source = [self._stored.get(prompt_id, {}).values() for prompt_id in collected]
+        stored = [record for groups in by_source for kept in groups for record in kept]
         for record in (*self._window, *stored):
             if kind is None or type(record) is not kind or record.source == receiver:
                 continue
@@ -297,6 +331,8 @@ class Exchange:
             self.delivered_bytes[record.source, receiver] += size
             traffic["received_records"] += 1
             traffic["received_bytes"] += size
+            traffic[f"{record.kind}/{record.source}/records"] += 1
+            traffic[f"{record.kind}/{record.source}/bytes"] += size
             if believes(record):
                 collected[record.prompt_id].append(record)
             else:

@@ -28,7 +28,10 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
 def load_model(path: str) -> PreTrainedModel:
     """`AutoModelForCausalLM` in float32, from safetensors only; MrlError as for a tokenizer."""
-    return _load(AutoModelForCausalLM, path, dtype=torch.float32, use_safetensors=True)
+    model = _load(AutoModelForCausalLM, path, dtype=torch.float32, use_safetensors=True)
+    for parameter in model.parameters():  # out of the mapped file: where a tensor begins in memory
+        parameter.data = parameter.data.clone()  # decides which kernel runs, to the last bit
+    return model
 
 
 def _load(auto_class: type, path: str, **options: object) -> Any:

@@ -3,9 +3,11 @@
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
+from mrl.exchange import Record
+from mrl.learning import Learnt
 from mrl.modes import Lesson
 from mrl.residual import Residual
 from mrl.rewards import Verdict
@@ -36,18 +38,32 @@ METRICS = {
     "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
     "loss": "of the own objective; near 0 by construction while ratios are 1",
     "loss_nll": "of the imitation part, weight included",
-    "grad_norm": "before clipping; 0 if it was not finite",
-    "update_skipped": "1 if the gradient was not finite and the weights were left alone",
+    "kl": "k3 estimate of KL to the frozen reference, if kl_coef > 0; mean over updates",
+    "updates": "optimizer updates of this step",
+    "grad_norm": "before clipping, mean over the step's updates",
+    "update_skipped": "updates whose gradient was not finite: the weights were left alone",
     "samples_learnt": "training samples that could give a gradient",
-    "ratio/mean, ratio/max": "pi_theta / pi_behavior of the tokens learnt from",
-    "clip_ratio/low_mean, clip_ratio/high_mean": "share of tokens in the clip's flat part; always "
-    "0 with one update per rollout",
-    "logprob_gap": "largest |log-prob when sampled - when scored| of a learnt token, nats",
+    "ratio/mean, ratio/max": "pi_theta / pi_behavior of the own tokens learnt from",
+    "clip_ratio/low_mean, clip_ratio/high_mean": "share of own tokens in the clip's flat part; "
+    "always 0 with one update per rollout",
+    "peer/ratio/<mean|max>, peer/clip_ratio/<low|high>_mean": "the same of peers' tokens",
+    "peer/weight_mean": "effective weight of peers' samples: 0 for one in the clip's flat part",
+    "logprob_gap": "largest |log-prob when sampled - when scored| of an own token, nats; not 0 "
+    "only by rounding as long as one step is one update",
+    "gradient/own_norm, gradient/peer_norm, gradient/cosine": "of own and of peers' samples, "
+    "before clipping, summed over the step's updates; every `gradient_every` steps",
+    "fate/<fate>": "share of completions, own and received: taught, rescued (imitated), clipped "
+    "(wholly in the flat part), all_fail, all_pass (no advantage), not_needed, dropped, refused "
+    "(by alignment), skipped (the update was not finite); they add up to 1",
+    "mode/<figure>": "what the mode itself notes",
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
+    "exchange/<kind>/<source>/records, exchange/<kind>/<source>/bytes": "of one type from one peer",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
     "exchange/not_believed": "peers' claimed successes that this receiver's own check denied",
-    "time/<phase>_s": "seconds of this policy in rollout, verify, learn",
+    "time/<phase>_s": "seconds of this policy in rollout, verify, collect, learn",
+    "time/moved_bytes": "weights and optimizer state moved for its turns (placement swap)",
+    "time/turns": "the ledger: [phase, start, stop, bytes moved], seconds since the step began",
     "time/step_s": "seconds of the whole step, all policies",
 }
 
@@ -66,8 +82,9 @@ def lesson_metrics(lesson: Lesson, nll_nats: float) -> dict[str, float]:
     metrics: dict[str, float] = {
         "rescue_set": lesson.rescue_set,
         "rescues": len(lesson.rescues),
-        **{f"dropped/{reason}": number for reason, number in sorted(lesson.dropped.items())},
+        **{f"dropped/{why}": number for why, number in sorted(lesson.dropped.items()) if number},
         **{f"thl/refused/{why}": number for why, number in sorted(residual.refused.items())},
+        **{f"mode/{name}": figure for name, figure in sorted(lesson.notes.items())},
     }
     if residual.records:
         metrics |= {f"thl/{name}": getattr(residual, name) for name in RESIDUAL_SUMS}
@@ -75,6 +92,58 @@ def lesson_metrics(lesson: Lesson, nll_nats: float) -> dict[str, float]:
         metrics["thl/length_ratio"] = residual.length_ratio
         metrics["thl/receiver_bits_per_byte"] = nll_nats / math.log(2) / residual.bytes
     return metrics
+
+
+def learning_metrics(learnt: Learnt) -> dict[str, float]:
+    """What the updates of a step did; own and peers' samples apart."""
+    totals, highest = learnt.totals, learnt.highest
+    metrics: dict[str, float] = {
+        "updates": learnt.updates,
+        "loss": totals["loss"],
+        "loss_nll": totals["nll_loss"],
+        "grad_norm": totals["grad_norm"] / max(learnt.updates, 1),
+        "update_skipped": int(totals["update_skipped"]),
+        "samples_learnt": sum(learnt.fates[fate] for fate in ("taught", "clipped", "rescued")),
+        "logprob_gap": highest["own/logprob_gap"],
+    }
+    if "kl" in totals:
+        metrics["kl"] = totals["kl"] / max(learnt.updates, 1)
+    for who, prefix in (("own", ""), ("peer", "peer/")):
+        tokens = totals[f"{who}/tokens"]
+        if who == "peer" and not tokens:
+            continue
+        metrics[f"{prefix}ratio/mean"] = totals[f"{who}/ratio"] / tokens if tokens else 1.0
+        metrics[f"{prefix}ratio/max"] = highest[f"{who}/ratio"] if tokens else 1.0
+        for end in ("low", "high"):
+            share = totals[f"{who}/clip_{end}"] / tokens if tokens else 0.0
+            metrics[f"{prefix}clip_ratio/{end}_mean"] = share
+    if totals["peer/samples"]:
+        metrics["peer/weight_mean"] = totals["peer/weight"] / totals["peer/samples"]
+    return metrics | learnt.gradients
+
+
+def fate_metrics(
+    groups: Sequence[Group],
+    peers: Mapping[str, Sequence[Record]],
+    lesson: Lesson,
+    learnt: Learnt,
+) -> dict[str, float]:
+    """Where did my gradient go: what became of every completion, own or a peer's, as shares."""
+    received = sum(hasattr(r, "text") for records in peers.values() for r in records)
+    completions = sum(len(group.rollouts) for group in groups) + received
+    unused = lesson.dropped["not_needed"] + lesson.dropped["not_drawn"]
+    fates = {
+        "taught": learnt.fates["taught"],
+        "rescued": learnt.fates["rescued"],
+        "clipped": learnt.fates["clipped"],
+        "all_fail": learnt.fates["all_fail"] + lesson.replaced,
+        "all_pass": learnt.fates["all_pass"],
+        "not_needed": unused,
+        "dropped": learnt.fates["dropped"] + sum(lesson.dropped.values()) - unused,
+        "refused": sum(lesson.residual.refused.values()),
+        "skipped": learnt.fates["skipped"],
+    }
+    return {f"fate/{name}": number / completions for name, number in fates.items()}
 
 
 def run_residual(lines: Iterable[dict]) -> Residual:

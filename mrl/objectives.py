@@ -17,11 +17,14 @@ from torch import Tensor
 class Objective:
     """The settings in which the published objectives differ (papers.md's table, in code)."""
 
-    ratio_level: str  # "token" | "sequence": at which level pi_theta / pi_old is formed
+    ratio_level: str  # "token" | "chunk" | "sequence": where pi_theta / pi_behavior is formed
     aggregation: str  # "sequence" | "token" | "constant": how token losses are averaged
     clip_low: float  # the ratio counts within 1 - clip_low .. 1 + clip_high
     clip_high: float
     scale_by_std: bool = True  # of the group's rewards
+    pessimistic: bool = True  # PPO's min(): the clip takes the gradient away on one side only
+    ratio_power: float = 0.0  # the loss is multiplied by sg[ratio] ** ratio_power
+    clip_low_step: float = 0.0  # clip_low shrinks by this with each update of the step
 
 
 OBJECTIVES = {
@@ -32,12 +35,20 @@ OBJECTIVES = {
 }
 
 
+MAX_LOG_RATIO = 20.0  # a peer may claim any log-prob; beyond this a ratio has no gradient
+
+
 def token_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor) -> Tensor:
     """pi_theta(y_t) / pi_behavior(y_t) for each token; 1 where the mask is off.
 
     logprobs, behavior_logprobs: [batch, seq] nats.  Returns [batch, seq].
     """
-    return torch.exp((logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0))
+    difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
+    return _exp(difference)
+
+
+def _exp(log_ratio: Tensor) -> Tensor:
+    return torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor) -> Tensor:
@@ -47,7 +58,24 @@ def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask:
     """
     difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     lengths = completion_mask.sum(dim=1, keepdim=True).clamp(min=1)
-    return torch.exp(difference.sum(dim=1, keepdim=True) / lengths).expand_as(logprobs)
+    return _exp(difference.sum(dim=1, keepdim=True) / lengths).expand_as(logprobs)
+
+
+def chunk_ratio(
+    logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor, chunk_of: Tensor
+) -> Tensor:
+    """pi_theta / pi_behavior of the chunk that a token is in, the same for all its tokens.
+
+    Exact between two tokenizers, where a token's ratio is not defined (arXiv 2605.07244, THL): by
+    the chain rule a chunk's log-prob is the sum over its tokens on either side.
+
+    logprobs, behavior_logprobs: [batch, seq] nats, of which only the sums over a chunk matter;
+    chunk_of: [batch, seq] int64, the chunk's number within its row.  Returns [batch, seq].
+    """
+    difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
+    chunks = int(chunk_of.max()) + 1
+    sums = difference.new_zeros(len(difference), chunks).scatter_add(1, chunk_of, difference)
+    return _exp(sums.gather(1, chunk_of)).masked_fill(~completion_mask, 1.0)
 
 
 def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
@@ -62,16 +90,52 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
+def surrogate_loss(
+    ratio: Tensor, advantages: Tensor, objective: Objective, updates_done: int = 0
+) -> Tensor:
+    """The loss of one objective, per token; `clipped_loss` for all but HACPO's peer samples.
+
+    HACPO, arXiv 2603.02604, on a peer's sample with ratio s after u updates of this step:
+        -min(s * A, clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * A) * sg[s] ** power
+    pessimistic=False is the released program: -clip(s) * A * sg[clip(s)] ** power, without min.
+
+    ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
+    """
+    clip_low = objective.clip_low - updates_done * objective.clip_low_step
+    clip_low = max(clip_low, -objective.clip_high)  # the band never turns inside out
+    if objective.pessimistic:
+        losses, powered = clipped_loss(ratio, advantages, clip_low, objective.clip_high), ratio
+    else:
+        powered = ratio.clamp(1 - clip_low, 1 + objective.clip_high)
+        losses = -powered * advantages
+    if objective.ratio_power == 0:
+        return losses
+    return losses * powered.detach() ** objective.ratio_power
+
+
 def in_flat_part(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
+    ratio: Tensor, advantages: Tensor, objective: Objective, updates_done: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Where clipping takes the gradient away: (below, above), each [batch, seq] bool.
 
     Below: ratio < 1 - clip_low and A < 0.  Above: ratio > 1 + clip_high and A > 0.
+    Without PPO's min (pessimistic=False) the sign of A does not matter.
     """
-    below = (ratio < 1 - clip_low) & (advantages < 0)
-    above = (ratio > 1 + clip_high) & (advantages > 0)
+    clip_low = objective.clip_low - updates_done * objective.clip_low_step
+    below, above = ratio < 1 - clip_low, ratio > 1 + objective.clip_high
+    if objective.pessimistic:
+        return below & (advantages < 0), above & (advantages > 0)
     return below, above
+
+
+def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """Estimate of KL(pi_theta || pi_ref) for each sampled token: exp(d) - d - 1, d = ref - theta.
+
+    arXiv 2402.03300, eq. 4. Never negative; unbiased for tokens that pi_theta sampled.
+    logprobs, ref_logprobs: [batch, seq] nats.  Returns [batch, seq].
+    """
+    difference = ref_logprobs - logprobs
+    return torch.exp(difference) - difference - 1
 
 
 def token_coefficients(

@@ -1,30 +1,23 @@
-"""A policy: model, tokenizer, optimizer, prompt template and objective; one learning step.
+"""A policy: model, tokenizer, optimizer, prompt template and objective. It samples and scores.
 
-Nothing here knows of peers: a policy learns from `TrainingSample`s, whoever wrote them.
+What it learns and how is in learning.py; nothing here knows of peers.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.loading import load_model, load_tokenizer
-from mrl.objectives import (
-    OBJECTIVES,
-    clipped_loss,
-    in_flat_part,
-    sequence_ratio,
-    token_coefficients,
-    token_ratio,
-)
+from mrl.objectives import OBJECTIVES
 from mrl.rollout import pad_left, sample_completions, scaled_logprobs
-from mrl.samples import Group, Rollout, TrainingSample
+from mrl.samples import Group, Rollout
 from mrl.tasks import Problem
 
 
@@ -36,9 +29,14 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
+        self.micro_batch = config.micro_batch  # halved where the memory does not suffice
         self.tokenizer = load_tokenizer(config.path)
         self.model = load_model(config.path).to(device)
         self.model.eval()  # no dropout, ever: the policy that samples is the one that is scored
+        self.reference: PreTrainedModel | None = None  # frozen, only if there is a KL term
+        if config.kl_coef > 0:
+            self.reference = load_model(config.reference or config.path).to(device).eval()
+            self.reference.requires_grad_(False)
         self.codec = ByteCodec(self.tokenizer)
         self.end_ids = self._find_end_ids()
         self.banned = self._find_banned().to(device)
@@ -110,17 +108,20 @@ class Policy:
         )
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
-    def check_lengths(self, problems: Sequence[Problem]) -> None:
-        """Raise MrlError for a problem that leaves no room for a completion in the context."""
+    def check_lengths(self, problems: Sequence[Problem]) -> int:
+        """Tokens of the longest prompt; MrlError if one leaves no room for a completion."""
         context = getattr(self.model.config, "max_position_embeddings", None) or math.inf
+        longest = 0
         for problem in problems:
-            needed = len(self.prompt_ids(problem.prompt)) + self.config.max_new_tokens
+            longest = max(longest, len(self.prompt_ids(problem.prompt)))
+            needed = longest + self.config.max_new_tokens
             if needed > context:
                 raise MrlError(
                     f"Problem {problem.id}: its prompt and {self.config.max_new_tokens} new tokens "
                     f"make {needed} tokens, but {self.name} has a context of {context}; shorten "
                     "the problem or lower max_new_tokens."
                 )
+        return longest
 
     def rollout(
         self,
@@ -158,9 +159,12 @@ class Policy:
     # -------------------------------------------------------------------------- scoring
 
     def completion_logprobs(
-        self, prompts: list[list[int]], completions: list[list[int]]
+        self,
+        prompts: list[list[int]],
+        completions: list[list[int]],
+        model: PreTrainedModel | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probs of completions under the current parameters, and their mask.
+        """Log-probs of completions under the current parameters (or `model`'s), and their mask.
 
         Returns ([batch, seq] float32 nats, [batch, seq] bool); seq covers completions only, index
         t belongs to completion token t. The mask comes from lengths, never from token ids: a pad
@@ -176,7 +180,7 @@ class Policy:
         completion_ids = completion_ids.to(self.device)
         completion_mask = completion_mask.to(self.device)
         mask = torch.cat([prompt_mask, completion_mask], dim=1)
-        logits = self.model(
+        logits = (model or self.model)(
             input_ids=torch.cat([prompt_ids, completion_ids], dim=1),
             attention_mask=mask,
             position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
@@ -187,118 +191,18 @@ class Policy:
         logprobs = logprobs.gather(2, completion_ids[:, :, None]).squeeze(2)
         return logprobs.masked_fill(~completion_mask, 0.0), completion_mask
 
-    # -------------------------------------------------------------------------- learning
-
-    def learn(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
-        """One optimizer update from all samples; returns metrics.
-
-        loss = own objective over the "policy" samples
-             + mean over "nll" samples of weight * mean-token NLL
-        Samples that cannot give a gradient (advantage 0) are counted in the averages of the
-        objective but not computed.
-        """
-        policy_samples = [sample for sample in samples if sample.objective == "policy"]
-        counts = {
-            "sequences": len(policy_samples),
-            "tokens": sum(len(sample.completion_ids) for sample in policy_samples),
-            "max_completion_length": self.config.max_new_tokens,
-        }
-        imitated = len(samples) - len(policy_samples)
-        totals: dict[str, float] = defaultdict(float)
-        self.optimizer.zero_grad(set_to_none=True)
-        useful = [s for s in samples if s.weight and (s.objective == "nll" or s.advantage)]
-        for batch in self._micro_batches(useful):
-            logprobs, mask = self.completion_logprobs(
-                [sample.prompt_ids for sample in batch],
-                [sample.completion_ids for sample in batch],
+    @torch.no_grad()
+    def score(
+        self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """Log-probs of each completion's tokens under the current parameters, nats."""
+        by_length = sorted(range(len(completions)), key=lambda i: len(completions[i]))
+        scored: list[list[float]] = [[] for _ in completions]
+        for start in range(0, len(by_length), self.micro_batch):
+            rows = by_length[start : start + self.micro_batch]
+            logprobs, _ = self.completion_logprobs(
+                [prompts[i] for i in rows], [completions[i] for i in rows]
             )
-            if batch[0].objective == "nll":
-                loss = self._nll_loss(batch, logprobs, mask, imitated, totals)
-            else:
-                loss = self._policy_loss(batch, logprobs, mask, counts, totals)
-            loss.backward()
-        grad_norm = 0.0
-        if useful:
-            norm = torch.nn.utils.clip_grad_norm_(
-                self.model.parameters(), self.config.max_grad_norm
-            )
-            grad_norm = float(norm)
-            if math.isfinite(grad_norm):  # else this update is skipped: weights stay as they were
-                self.optimizer.step()
-                self.version += 1
-        self.optimizer.zero_grad(set_to_none=True)
-        return self._learning_metrics(totals, grad_norm, len(useful))
-
-    def _micro_batches(self, samples: list[TrainingSample]) -> Iterator[list[TrainingSample]]:
-        """Samples of one objective and of like length together, at most `micro_batch` of them."""
-        for objective in ("policy", "nll"):
-            chosen = [sample for sample in samples if sample.objective == objective]
-            chosen.sort(key=lambda sample: len(sample.completion_ids))
-            for start in range(0, len(chosen), self.config.micro_batch):
-                yield chosen[start : start + self.config.micro_batch]
-
-    def _policy_loss(
-        self,
-        batch: list[TrainingSample],
-        logprobs: Tensor,
-        mask: Tensor,
-        counts: dict[str, int],
-        totals: dict[str, float],
-    ) -> Tensor:
-        objective = self.objective
-        behavior = torch.zeros_like(mask, dtype=torch.float32)
-        for row, sample in enumerate(batch):
-            values = torch.tensor(sample.behavior_logprobs)
-            behavior[row, : len(sample.completion_ids)] = values
-        advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])
-        weights = logprobs.new_tensor([[sample.weight] for sample in batch])
-        form_ratio = token_ratio if objective.ratio_level == "token" else sequence_ratio
-        ratio = form_ratio(logprobs, behavior, mask)  # [batch, seq]
-        losses = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
-        factors = weights * token_coefficients(mask, objective.aggregation, **counts)
-        with torch.no_grad():
-            below, above = in_flat_part(ratio, advantages, objective.clip_low, objective.clip_high)
-            totals["tokens"] += float(mask.sum())
-            totals["ratio"] += float((ratio * mask).sum())
-            totals["ratio_max"] = max(totals["ratio_max"], float((ratio * mask).max()))
-            totals["clip_low"] += float((below & mask).sum())
-            totals["clip_high"] += float((above & mask).sum())
-            difference = ((logprobs - behavior).abs() * mask).max()
-            totals["logprob_gap"] = max(totals["logprob_gap"], float(difference))
-        loss = (losses * factors).sum()
-        totals["loss"] += float(loss.detach())
-        return loss
-
-    def _nll_loss(
-        self,
-        batch: list[TrainingSample],
-        logprobs: Tensor,
-        mask: Tensor,
-        imitated: int,
-        totals: dict[str, float],
-    ) -> Tensor:
-        weights = logprobs.new_tensor([[sample.weight] for sample in batch])
-        factors = weights * token_coefficients(mask, "sequence", imitated, 0, 0)
-        loss = -(logprobs * factors).sum()
-        totals["nll_loss"] += float(loss.detach())
-        totals["nll_nats"] -= float(logprobs.detach().sum())
-        return loss
-
-    def _learning_metrics(
-        self, totals: dict[str, float], grad_norm: float, samples: int
-    ) -> dict[str, float]:
-        tokens = max(totals["tokens"], 1.0)
-        return {
-            "loss": totals["loss"],
-            "loss_nll": totals["nll_loss"],
-            "nll_nats": totals["nll_nats"],
-            "grad_norm": grad_norm if math.isfinite(grad_norm) else 0.0,
-            "update_skipped": int(not math.isfinite(grad_norm)),
-            "samples_learnt": samples,
-            "ratio/mean": totals["ratio"] / tokens if totals["tokens"] else 1.0,
-            "ratio/max": totals["ratio_max"] if totals["tokens"] else 1.0,
-            "clip_ratio/low_mean": totals["clip_low"] / tokens,
-            "clip_ratio/high_mean": totals["clip_high"] / tokens,
-            # rollout and scoring agree: not 0 only by rounding as long as one update is one step
-            "logprob_gap": totals["logprob_gap"],
-        }
+            for i, row in zip(rows, logprobs.tolist(), strict=True):
+                scored[i] = row[: len(completions[i])]
+        return scored

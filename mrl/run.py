@@ -1,32 +1,41 @@
 """One run from its settings to its result: what is loaded, written where, and evaluated when."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol, TextIO
 
 import torch
 
-from mrl.allocation import Allocation, pick_device
+from mrl.allocation import PATIENCE, Allocation, pick_device
 from mrl.checkpoint import (
+    LOGS,
     cut_logs,
+    finish_checkpoint,
     newest_checkpoint,
     read_state,
+    remove_partial,
     restore_optimizers,
-    save_checkpoint,
+    save_policies,
 )
 from mrl.config import PolicyConfig, RunConfig, check, config_toml, load_config
+from mrl.distributed import Company
 from mrl.errors import MrlError
 from mrl.evaluate import Evaluation, evaluate_policy
-from mrl.exchange import Exchange, make_records, read_log
-from mrl.faults import lying_records, parse_fault
-from mrl.modes import Mode, make_mode
+from mrl.exchange import Exchange, read_log
+from mrl.faults import parse_fault
+from mrl.memory import choose_placement, estimate, memory_in_use
+from mrl.modes import Mode, make_mode, mode_class
 from mrl.policy import Policy
 from mrl.rewards import Verifier
 from mrl.tasks import Problem, load_problems
 from mrl.trainer import StepReport, Trainer
+
+EVALUATION_S = 7200.0  # that the other processes may need longer for the held-out problems
 
 
 class Watcher(Protocol):
@@ -42,17 +51,24 @@ class Watcher(Protocol):
 class Run:
     """Everything that a run needs, loaded and checked before the first file is written."""
 
-    def __init__(self, config: RunConfig, directory: Path, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: Path,
+        watcher: Watcher,
+        company: Company | None = None,
+    ) -> None:
         check(config)
         self.config = config
         self.directory = directory
         self.watcher = watcher
-        self.mode: Mode = make_mode(config.mode, config.settings.get(config.mode, {}))
+        self.names = [policy.name for policy in config.policies]
+        self.company = company or Company(self.names)
+        self.mode: Mode = make_mode(config.mode, config.settings)
+        self.mode.peers_are_live = not config.peer_log
         set_threads(config.threads)
         self.device = pick_device(config.device)
-        self.make_records = make_records
-        if config.fault:
-            self.make_records = lying_records(parse_fault(config.fault)["liar"], config.seed)
+        self.fault = parse_fault(config.fault, self.names, config.seed)
         self.stored, self.left_out = (
             read_log(Path(config.peer_log)) if config.peer_log else ([], {})
         )
@@ -69,9 +85,22 @@ class Run:
                     f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
                     f"{len(self.train_problems)} problems; lower it or give more problems."
                 )
-            self.policies = load_policies(config.policies, self.device)
-            for policy in self.policies:
-                policy.check_lengths([*self.train_problems, *_all(self.heldout)])
+            self.memory_before = memory_in_use()
+            self.policies = load_policies(config.policies, self.device, self.company.local)
+            problems = [*self.train_problems, *(p for part in self.heldout.values() for p in part)]
+            self.estimates = [
+                estimate(policy, config, policy.check_lengths(problems)) for policy in self.policies
+            ]
+            self.placement, self.why = config.placement, "as told"
+            if self.placement == "auto":
+                self.placement, self.why = choose_placement(self.estimates, self.device)
+            self.allocation = Allocation(
+                self.policies,
+                self.placement,
+                self.device,
+                config.turn_budget_s,
+                self.fault.before_turn,
+            )
         except BaseException:
             self.verifier.close()
             raise
@@ -80,24 +109,26 @@ class Run:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.company.close()
         self.verifier.close()
 
     # -------------------------------------------------------------------------- the whole run
 
     def start(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Run from the first step. Returns whether it got to the end (False: it was stopped)."""
-        try:
-            self.directory.mkdir(parents=True)
-        except FileExistsError:
-            raise MrlError(
-                f"{self.directory}: exists already; give another --name, or go on with "
-                f"`python mini_mrl.py resume {self.directory}`."
-            ) from None
-        except OSError as error:
-            raise MrlError(f"{self.directory}: cannot be made ({error.strerror}).") from None
-        (self.directory / "config.toml").write_text(config_toml(self.config), encoding="utf-8")
+        if self.company.writes:
+            try:
+                self.directory.mkdir(parents=True)
+            except FileExistsError:
+                raise MrlError(
+                    f"{self.directory}: exists already; give another --name, or go on with "
+                    f"`python mini_mrl.py resume {self.directory}`."
+                ) from None
+            except OSError as error:
+                raise MrlError(f"{self.directory}: cannot be made ({error.strerror}).") from None
+            (self.directory / "config.toml").write_text(config_toml(self.config), encoding="utf-8")
         self.watcher.say("Scoring the held-out problems before training.")
-        self.evaluate("before")
+        self.evaluate("before", self.names)
         return self._train(1, should_stop)
 
     def resume(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
@@ -105,86 +136,113 @@ class Run:
         checkpoint = newest_checkpoint(self.directory)
         state = read_state(checkpoint)
         restore_optimizers(checkpoint, self.policies, state)
-        cut_logs(self.directory, state)
         self.rescues = Counter({tuple(key.split("\t")): n for key, n in state["rescues"].items()})
         self.evaluations = read_evaluations(self.directory)
         self.window = state["window"]
+        self.mode.restore(state["mode"])
+        here = {name: state["step"] for name in self.company.local}
+        steps = self.company.share("resume", here, self.names)
+        if len(set(steps.values())) > 1:
+            raise MrlError(f"The processes would go on from different steps ({steps}).")
+        if self.company.writes:
+            remove_partial(self.directory)
+            cut_logs(self.directory, state)
         self.watcher.say(f"Going on after step {state['step']} of {self.config.steps}.")
         return self._train(state["step"] + 1, should_stop)
 
     def _train(self, first_step: int, should_stop: Callable[[], bool]) -> bool:
-        config, directory = self.config, self.directory
-        exchange = Exchange(directory / "exchange.jsonl", config.max_staleness)
-        exchange.store(self.stored)
-        exchange.restore_window(self.window)
-        for policy in self.policies:
-            exchange.versions[policy.name] = policy.version
-        trainer = Trainer(
-            config,
-            self.policies,
-            self.train_problems,
-            self.mode,
-            exchange,
-            self.verifier,
-            Allocation(self.policies),
-            self.make_records,
-        )
-        step = first_step - 1
+        config, writes = self.config, self.company.writes
+        logs = [self.directory / name if writes else Path(os.devnull) for name in LOGS]
         with (
-            (directory / "metrics.jsonl").open("a", encoding="utf-8") as metrics,
-            (directory / "samples.jsonl").open("a", encoding="utf-8") as samples,
+            closing(Exchange(logs[2], config.max_staleness)) as exchange,
+            logs[0].open("a", encoding="utf-8") as metrics,
+            logs[1].open("a", encoding="utf-8") as samples,
         ):
+            exchange.store(self.stored)
+            exchange.restore_window(self.window)
+            for policy in self.policies:
+                exchange.versions[policy.name] = policy.version
+            trainer = Trainer(
+                config,
+                self.train_problems,
+                self.mode,
+                exchange,
+                self.verifier,
+                self.allocation,
+                self.company,
+                self.fault.make_records,
+            )
             for step in range(first_step, config.steps + 1):
                 report = trainer.train_step(step)
                 self._log(report, metrics, samples)
-                self.watcher.step(report)
+                for trouble in report.troubles:
+                    self.watcher.say(trouble)
+                if report.metrics:
+                    self.watcher.step(report)
                 due = config.checkpoint_every and step % config.checkpoint_every == 0
-                stop = should_stop()
-                if due or stop or step == config.steps:
+                stop = self._agree(step, should_stop())
+                if due or stop or report.lost or step == config.steps:
                     for log in (metrics, samples, exchange):
                         log.flush()
                     self._save(step, exchange)
+                if not trainer.present:
+                    raise MrlError(
+                        f"Every policy missed {PATIENCE} steps in a row, so the run ends at step "
+                        f"{step}; `python mini_mrl.py resume {self.directory}` tries again."
+                    )
                 if stop and step < config.steps:
-                    exchange.close()
                     return False
-        exchange.close()
         self.watcher.say("Scoring the held-out problems after training.")
-        self.evaluate("after")
+        self.evaluate("after", trainer.present)
         return True
 
+    def _agree(self, step: int, stop: bool) -> bool:
+        """Whether any process was told to stop: all of them stop after the same step."""
+        mine = dict.fromkeys(self.company.local, stop)
+        return any(self.company.share(f"{step}/stop", mine, self.names).values())
+
     def _log(self, report: StepReport, metrics: TextIO, samples: TextIO) -> None:
-        for policy in self.policies:
-            metrics.write(json.dumps(report.metrics[policy.name]) + "\n")
-            for group in report.groups[policy.name]:
-                first = group.rollouts[0]
-                line = {
-                    "step": report.step,
-                    "policy": policy.name,
-                    "problem": group.problem.id,
-                    "solved": sum(group.rewards),
-                    "text": first.text,
-                    "verdict": str(first.verdict),
-                }
-                samples.write(json.dumps(line, ensure_ascii=False) + "\n")
+        for line in report.metrics.values():
+            metrics.write(json.dumps(line) + "\n")
+        for line in report.samples:
+            samples.write(json.dumps(line, ensure_ascii=False) + "\n")
         for rescue in report.rescues:
             self.rescues[rescue.receiver, rescue.source, rescue.skill] += 1
             line = {"step": report.step, "rescue": asdict(rescue)}
             samples.write(json.dumps(line, ensure_ascii=False) + "\n")
 
     def _save(self, step: int, exchange: Exchange) -> None:
-        rescues = {"\t".join(key): number for key, number in self.rescues.items()}
-        state = {"rescues": rescues, "window": exchange.window()}
-        save_checkpoint(self.directory, step, self.policies, state)
+        folder = save_policies(self.directory, step, self.policies)
+        mine = {policy.name: [policy.version, self.mode.state()] for policy in self.policies}
+        saved = self.company.share(f"{step}/saved", mine, self.names)
+        if not self.company.writes or folder is None:
+            return
+        state = {
+            "step": step,
+            "versions": {name: version for name, (version, _) in saved.items()},
+            "mode": {key: value for _, known in saved.values() for key, value in known.items()},
+            "rescues": {"\t".join(key): number for key, number in self.rescues.items()},
+            "window": exchange.window(),
+        }
+        finish_checkpoint(self.directory, folder, state)
 
-    def evaluate(self, when: str) -> list[Evaluation]:
+    def evaluate(self, when: str, names: Sequence[str]) -> None:
         """Score the held-out problems and keep the result in `evaluation.json`."""
-        scores = evaluate_all(
-            self.policies, self.heldout, self.verifier, self.config.eval_samples, self.config.seed
-        )
-        self.evaluations[when] = [score.to_dict() for score in scores]
-        path = self.directory / "evaluation.json"
-        path.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
-        return scores
+        config = self.config
+
+        def score(policy: Policy) -> list[dict]:
+            scores = evaluate_all(
+                [policy], self.heldout, self.verifier, config.eval_samples, config.seed
+            )
+            return [score.to_dict() for score in scores]
+
+        scored = self.allocation.run("evaluate", score, names)
+        scored = self.company.share(f"evaluation/{when}", scored, names, patience_s=EVALUATION_S)
+        rows = zip(*scored.values(), strict=True)  # parts first, policies within
+        self.evaluations[when] = [score for row in rows for score in row]
+        if self.company.writes:
+            path = self.directory / "evaluation.json"
+            path.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------ parts
@@ -195,18 +253,20 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def load_policies(configs: Iterable[PolicyConfig], device: str) -> list[Policy]:
-    """All policies of a run, on one device."""
-    return [Policy(config, index, device) for index, config in enumerate(configs)]
+def load_policies(
+    configs: Iterable[PolicyConfig], device: str, names: Iterable[str] | None = None
+) -> list[Policy]:
+    """The policies of a run (or those named), on one device; each knows its place in the run."""
+    return [
+        Policy(config, index, device)
+        for index, config in enumerate(configs)
+        if names is None or config.name in names
+    ]
 
 
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:
     """Held-out parts by name (the file's stem)."""
     return {Path(path).stem: load_problems(Path(path), verifier.check_answer) for path in paths}
-
-
-def _all(parts: dict[str, list[Problem]]) -> list[Problem]:
-    return [problem for problems in parts.values() for problem in problems]
 
 
 def evaluate_all(
@@ -227,7 +287,7 @@ def evaluate_all(
 
 def unused_name(config: RunConfig) -> str:
     """`<mode>-s<seed>`, with a number behind it if that run exists."""
-    stem = f"{config.mode}-s{config.seed}"
+    stem = f"{mode_class(config.mode).name}-s{config.seed}"
     name, number = stem, 2
     while (Path(config.runs) / name).exists():
         name, number = f"{stem}-{number}", number + 1
@@ -242,8 +302,15 @@ def read_run_config(directory: Path) -> RunConfig:
 
 
 def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
-    """The same run with its policies loaded from a checkpoint."""
-    policies = [replace(policy, path=str(checkpoint / policy.name)) for policy in config.policies]
+    """The same run with its policies loaded from a checkpoint; their references stay the first."""
+    policies = [
+        replace(
+            policy,
+            path=str(checkpoint / policy.name),
+            reference=policy.reference or policy.path,
+        )
+        for policy in config.policies
+    ]
     return replace(config, policies=policies)
 
 

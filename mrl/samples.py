@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from mrl.objectives import Objective
 from mrl.rewards import Verdict
 from mrl.tasks import Problem
 
@@ -53,8 +54,8 @@ class Group:
 class TrainingSample:
     """One completion that a receiver learns from, in the receiver's own tokens.
 
-    `objective` is "policy" (the receiver's own objective, with `advantage` and
-    `behavior_logprobs`) or "nll" (imitation, which needs neither).
+    `objective` is "policy" (a clipped surrogate, with `advantage` and `behavior_logprobs`) or
+    "nll" (imitation, which needs neither).
     """
 
     prompt_ids: list[int]
@@ -63,3 +64,12 @@ class TrainingSample:
     advantage: float = 0.0
     behavior_logprobs: list[float] = field(default_factory=list)  # nats, one a completion token
     weight: float = 1.0
+    surrogate: Objective | None = None  # None: the receiver's own
+    chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for a chunk ratio
+    source: str = ""  # the peer that wrote it; empty: the receiver itself
+    reward: float = 0.0
+
+    @property
+    def can_teach(self) -> bool:
+        """False if its gradient is zero whatever the policy says, so that nobody computes it."""
+        return self.weight != 0 and (self.objective == "nll" or self.advantage != 0)

@@ -3,17 +3,28 @@
 import hashlib
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import torch
 
 from mrl.alignment import LossyText
-from mrl.allocation import Allocation
+from mrl.allocation import PATIENCE, Allocation
 from mrl.config import RunConfig
-from mrl.exchange import Exchange, Record, SuccessRecord, make_records
-from mrl.metrics import group_metrics, lesson_metrics
-from mrl.modes import Mode, Rescue
+from mrl.distributed import Company
+from mrl.exchange import (
+    RECORD_TYPES,
+    Exchange,
+    Record,
+    RewardStats,
+    make_records,
+    pack,
+    unpack,
+)
+from mrl.learning import Learnt, learn
+from mrl.metrics import fate_metrics, group_metrics, learning_metrics, lesson_metrics
+from mrl.modes import Lesson, Mode, Rescue
 from mrl.policy import Policy
 from mrl.rewards import Verdict, Verifier
 from mrl.samples import Group
@@ -22,12 +33,14 @@ from mrl.tasks import Problem
 
 @dataclass
 class StepReport:
-    """What one step did, for whoever watches: metrics lines, groups and rescues by policy name."""
+    """What one step did, for whoever watches. A policy that missed the step has no metrics."""
 
     step: int
-    metrics: dict[str, dict] = field(default_factory=dict)
-    groups: dict[str, list[Group]] = field(default_factory=dict)
+    metrics: dict[str, dict] = field(default_factory=dict)  # policy -> its line
+    samples: list[dict] = field(default_factory=list)  # a completion of each group, for people
     rescues: list[Rescue] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)  # sentences for the person
+    lost: list[str] = field(default_factory=list)  # policies that the run goes on without
 
 
 def derive_seed(*parts: object) -> int:
@@ -57,84 +70,160 @@ class Trainer:
     def __init__(
         self,
         config: RunConfig,
-        policies: Sequence[Policy],
         problems: Sequence[Problem],
         mode: Mode,
         exchange: Exchange,
         verifier: Verifier,
         allocation: Allocation,
+        company: Company,
         make_records: Callable[..., Iterable[Record | LossyText]] = make_records,
     ) -> None:
         self.config = config
-        self.policies = list(policies)
         self.problems = problems
         self.mode = mode
         self.exchange = exchange
         self.verifier = verifier
         self.allocation = allocation
+        self.company = company
         self.make_records = make_records  # the one place where a lesson can plant a lie
+        self.missed: Counter[str] = Counter(dict.fromkeys(company.names, 0))  # steps in a row
+
+    @property
+    def present(self) -> list[str]:
+        """The policies that the run still counts on."""
+        return [name for name, steps in self.missed.items() if steps < PATIENCE]
 
     def train_step(self, step: int) -> StepReport:
         """One step: every policy samples and publishes, then every policy learns."""
-        started = time.perf_counter()
-        report = StepReport(step)
-        self.allocation.seconds.clear()
-        count, seed = self.config.prompts_per_step, self.config.seed
-        problems = problems_of_step(self.problems, step, count, seed)
+        self.allocation.begin_step(step)
+        config, present = self.config, self.present
+        problems = problems_of_step(self.problems, step, config.prompts_per_step, config.seed)
 
-        for policy in self.allocation.order("rollout"):
-            generator = torch.Generator().manual_seed(derive_seed(seed, step, policy.index))
-            with self.allocation.turn(policy, "rollout"):
-                groups = policy.rollout(problems, generator)
-            with self.allocation.turn(policy, "verify"):
-                verify_groups(self.verifier, groups)
-            self._publish(policy, groups)
-            report.groups[policy.name] = groups
-            report.metrics[policy.name] = {"step": step, "policy": policy.name}
+        def sample(policy: Policy) -> list[Group]:
+            generator = torch.Generator().manual_seed(derive_seed(config.seed, step, policy.index))
+            size = policy.config.group_size * self.mode.rollout_factor
+            return policy.rollout(problems, generator, size)
 
-        for policy in self.allocation.order("learn"):
-            groups = report.groups[policy.name]
-            rng = random.Random(derive_seed(seed, step, policy.index, "mode"))
-            with self.allocation.turn(policy, "verify"):
-                peers = self._collect(policy, problems)
-            lesson = self.mode.training_samples(policy, groups, peers, rng)
-            with self.allocation.turn(policy, "learn"):
-                learnt = policy.learn(lesson.samples)
-            self.exchange.advance(policy.name, policy.version)
+        groups = self.allocation.run("rollout", sample, present)
+
+        def verify(policy: Policy) -> None:
+            verify_groups(self.verifier, groups[policy.name])
+
+        verified = self.allocation.run("verify", verify, list(groups))
+        self._exchange_records(step, {name: groups[name] for name in verified})
+        peers = {name: self._collect(name, problems) for name in verified}
+
+        def learn_from(policy: Policy) -> tuple[Lesson, Learnt]:
+            rng = random.Random(derive_seed(config.seed, step, policy.index, "mode"))
+            name = policy.name
+            lesson = self.mode.training_samples(policy, groups[name], peers[name], rng)
+            measure = config.gradient_every > 0 and step % config.gradient_every == 0
+            learnt = learn(policy, lesson.samples, self.mode.minibatches, measure)
             policy.codec.clear_cache()  # the next step has other prompts
-            report.rescues += lesson.rescues
-            report.metrics[policy.name] |= {
-                "version": policy.version,
-                **group_metrics(groups),
-                **lesson_metrics(lesson, learnt.pop("nll_nats")),
-                **learnt,
-                **self.exchange.take_traffic(policy.name),
-            }
+            return lesson, learnt
 
-        for policy in self.policies:
-            report.metrics[policy.name] |= self.allocation.seconds_of(policy)
-            report.metrics[policy.name]["time/step_s"] = time.perf_counter() - started
-        return report
+        lessons = self.allocation.run("learn", learn_from, list(verified))
+        return self._report(step, groups, peers, lessons)
 
-    def _publish(self, policy: Policy, groups: list[Group]) -> None:
+    def _exchange_records(self, step: int, groups: dict[str, list[Group]]) -> None:
         """Publish what the mode consumes, if there is anybody who could collect it."""
-        if self.mode.consumes is None or len(self.policies) == 1:
+        shared = self.mode.consumes if len(self.company.names) > 1 else None
+        kind = shared or RECORD_TYPES.get(self.config.record)
+        if kind is None:
             return
-        about = (self.mode.consumes, policy.name, policy.version)
-        for record in self.make_records(*about, groups, policy.codec):
-            self.exchange.publish(record, policy.name)
+        told = {
+            policy.name: list(
+                self.make_records(
+                    kind, policy.name, policy.version, groups[policy.name], policy.codec
+                )
+            )
+            for policy in self.allocation.policies
+            if policy.name in groups
+        }
+        told = self.company.share(f"{step}/records", told, self.present, pack, unpack)
+        for name, records in told.items():
+            for record in records:
+                self.exchange.publish(record, name)
 
-    def _collect(self, policy: Policy, problems: list[Problem]) -> dict[str, list[Record]]:
+    def _collect(self, receiver: str, problems: list[Problem]) -> dict[str, list[Record]]:
         """The peers' records for this receiver by prompt id, successes verified once more."""
         answers = {problem.id: problem.answer for problem in problems}
+        start = time.perf_counter()
 
         def believes(record: Record) -> bool:
-            if self.config.trust == "claim" or not isinstance(record, SuccessRecord):
+            if self.config.trust == "claim" or isinstance(record, RewardStats):
                 return True
             verdict = self.verifier.verify(answers[record.prompt_id], record.text, record.finished)
-            return verdict is Verdict.CORRECT
+            return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)
 
-        return self.exchange.collect(self.mode.consumes, policy.name, answers, believes)
+        collected = self.exchange.collect(self.mode.consumes, receiver, answers, believes)
+        self.allocation.note(receiver, "collect", start)
+        return collected
+
+    def _report(
+        self,
+        step: int,
+        groups: dict[str, list[Group]],
+        peers: dict[str, dict[str, list[Record]]],
+        lessons: dict[str, tuple[Lesson, Learnt]],
+    ) -> StepReport:
+        """Put the step's log lines together, of all processes, and note who missed it."""
+        report = StepReport(step, troubles=list(self.allocation.troubles))
+        said = {}
+        for policy in self.allocation.policies:
+            if policy.name not in lessons:
+                continue
+            name, (lesson, learnt) = policy.name, lessons[policy.name]
+            report.troubles += learnt.notes
+            line = {
+                "step": step,
+                "policy": name,
+                "version": policy.version,
+                **group_metrics(groups[name]),
+                **lesson_metrics(lesson, learnt.totals["nll_nats"]),
+                **learning_metrics(learnt),
+                **fate_metrics(groups[name], peers[name], lesson, learnt),
+                **self.exchange.take_traffic(name),
+                **self.allocation.ledger_of(name),
+            }
+            rescues = [asdict(rescue) for rescue in lesson.rescues]
+            said[name] = {
+                "metrics": line,
+                "samples": sample_lines(step, name, groups[name]),
+                "rescues": rescues,
+            }
+        said = self.company.share(f"{step}/lines", said, self.present)
+        for name in self.present:
+            if name not in said:
+                self.missed[name] += 1
+                report.troubles.append(f"{name} missed step {step}.")
+                if self.missed[name] == PATIENCE:
+                    report.lost.append(name)
+                    report.troubles.append(
+                        f"{name} missed {PATIENCE} steps in a row; the run goes on without it."
+                    )
+                continue
+            self.missed[name] = 0
+            report.metrics[name] = said[name]["metrics"]
+            report.samples += said[name]["samples"]
+            report.rescues += [Rescue(**rescue) for rescue in said[name]["rescues"]]
+            self.exchange.advance(name, report.metrics[name]["version"])
+        return report
+
+
+def sample_lines(step: int, policy: str, groups: Sequence[Group]) -> list[dict]:
+    """A line of samples.jsonl for each group: its first completion."""
+    return [
+        {
+            "step": step,
+            "policy": policy,
+            "problem": group.problem.id,
+            "solved": sum(group.rewards),
+            "text": group.rollouts[0].text,
+            "verdict": str(group.rollouts[0].verdict),
+        }
+        for group in groups
+    ]
 
 
 def verify_groups(verifier: Verifier, groups: Sequence[Group]) -> None:

@@ -50,8 +50,8 @@ def test_the_live_view_shows_both_policies_the_exchange_and_the_newest_rescue():
 
 def test_refusals_are_named():
     view = LiveView(Console(file=io.StringIO()), NAMES, 10, "t")
-    view.step(report(1, **{"exchange/refused/not_utf8": 2, "dropped/too_long": 1}))
-    assert "2 not_utf8, 1 too_long" in shown(view.render())
+    view.step(report(1, **{"exchange/refused/not_utf8": 2, "thl/refused/too_odd": 1}))
+    assert "2 not_utf8, 1 too_odd" in shown(view.render())
 
 
 def test_plain_lines_come_every_few_steps_and_at_the_end():

@@ -42,7 +42,7 @@ def test_the_flat_part_is_where_the_gradient_is_zero():
     ratio = torch.tensor([[0.5, 1.0, 2.0], [0.5, 1.0, 2.0]], requires_grad=True)
     advantages = torch.tensor([[1.0], [-1.0]])
     clipped_loss(ratio, advantages, 0.2, 0.28).sum().backward()
-    below, above = in_flat_part(ratio.detach(), advantages, 0.2, 0.28)
+    below, above = in_flat_part(ratio.detach(), advantages, OBJECTIVES["dapo"])
     assert torch.equal(ratio.grad == 0, below | above)
     assert below.tolist() == [[False] * 3, [True, False, False]]
     assert above.tolist() == [[False, False, True], [False] * 3]

@@ -7,7 +7,9 @@ from transformers import AutoTokenizer
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
+from mrl.learning import learn
 from mrl.loading import load_tokenizer
+from mrl.metrics import learning_metrics
 from mrl.policy import Policy
 from mrl.samples import TrainingSample
 from mrl.tasks import Problem
@@ -75,12 +77,16 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
     assert mask.tolist() == [[True, True]]
 
 
+def metrics_of(policy, samples):
+    return learning_metrics(learn(policy, samples))
+
+
 def test_policy_gradient_against_autograd_on_a_plain_forward_pass(frozen):
     policy = frozen()
     samples = [own(policy, "1", 0.7), own(policy, "12-11: 2-1=1", -1.2)]
     for sample in samples:
         sample.behavior_logprobs = plain_logprobs(policy, sample).tolist()
-    policy.learn([*samples, own(policy, "zero", 0.0)])
+    learn(policy, [*samples, own(policy, "zero", 0.0)])
     got = gradients(policy)
     policy.model.zero_grad()
     # at ratio 1 the GRPO gradient is -A * mean_t grad log p, averaged over all three completions
@@ -96,7 +102,7 @@ def test_imitation_adds_weight_times_the_mean_over_its_samples_of_mean_nll(froze
         sample.objective, sample.weight, sample.behavior_logprobs = "nll", 0.1, []
     good = own(policy, "5", 0.6)
     good.behavior_logprobs = plain_logprobs(policy, good).tolist()
-    policy.learn([good, own(policy, "zero", 0.0), *samples])
+    learn(policy, [good, own(policy, "zero", 0.0), *samples])
     got = gradients(policy)
     policy.model.zero_grad()
     imitation = -0.1 * sum(plain_logprobs(policy, sample).mean() for sample in samples) / 2
@@ -112,7 +118,7 @@ def test_gradients_do_not_depend_on_the_micro_batch(frozen, objective):
         samples = [own(policy, "1" * n, (-1) ** n * n, behavior=-5.0) for n in range(1, 6)]
         samples.append(own(policy, "99", 0.0))
         samples[-1].objective = "nll"
-        policy.learn(samples)
+        learn(policy, samples)
         results.append(gradients(policy))
     torch.testing.assert_close(results[0], results[2], atol=1e-5, rtol=1e-3)
     torch.testing.assert_close(results[1], results[2], atol=1e-5, rtol=1e-3)
@@ -125,7 +131,7 @@ def test_learning_raises_what_had_a_positive_advantage(make_policy):
         before = [plain_logprobs(policy, s).sum() for s in (good, bad)]
         for sample in (good, bad):
             sample.behavior_logprobs = plain_logprobs(policy, sample).tolist()
-    policy.learn([good, bad])
+    learn(policy, [good, bad])
     with torch.no_grad():
         after = [plain_logprobs(policy, s).sum() for s in (good, bad)]
     assert after[0] > before[0]
@@ -136,7 +142,7 @@ def test_learning_raises_what_had_a_positive_advantage(make_policy):
 def test_nothing_to_learn_changes_nothing(make_policy):
     policy = make_policy()
     before = [p.clone() for p in policy.model.parameters()]
-    metrics = policy.learn([own(policy, "1", 0.0)])
+    metrics = metrics_of(policy, [own(policy, "1", 0.0)])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
     assert (policy.version, metrics["grad_norm"], metrics["samples_learnt"]) == (0, 0.0, 0)
 
@@ -144,10 +150,10 @@ def test_nothing_to_learn_changes_nothing(make_policy):
 def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_policy):
     policy = make_policy()
     before = [p.clone() for p in policy.model.parameters()]
-    metrics = policy.learn([own(policy, "1", float("inf")), own(policy, "2", -1.0)])
+    metrics = metrics_of(policy, [own(policy, "1", float("inf")), own(policy, "2", -1.0)])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
     assert (policy.version, metrics["update_skipped"], metrics["grad_norm"]) == (0, 1, 0.0)
-    assert policy.learn([own(policy, "1", 1.0)])["update_skipped"] == 0
+    assert metrics_of(policy, [own(policy, "1", 1.0)])["update_skipped"] == 0
 
 
 def test_the_gap_between_sampling_and_scoring_is_rounding_only(make_policy):
@@ -157,7 +163,7 @@ def test_the_gap_between_sampling_and_scoring_is_rounding_only(make_policy):
         TrainingSample(groups[0].prompt_ids, r.completion_ids, "policy", 1.0, r.logprobs)
         for r in groups[0].rollouts
     ]
-    metrics = policy.learn(samples)
+    metrics = metrics_of(policy, samples)
     assert metrics["logprob_gap"] < 1e-4
     assert metrics["ratio/mean"] == pytest.approx(1.0, abs=1e-4)
 

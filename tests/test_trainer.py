@@ -4,6 +4,7 @@ import pytest
 
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
+from mrl.distributed import Company
 from mrl.evaluate import Evaluation, evaluate_policy, pass_at_k
 from mrl.exchange import Exchange
 from mrl.metrics import METRICS, group_metrics, lesson_metrics, run_residual, without_time
@@ -89,8 +90,8 @@ def make_trainer(make_policy, verifier, mode="sgt", exchange=None, **settings):
     ]
     config = RunConfig([policy.config for policy in policies], mode=mode, prompts_per_step=3)
     return Trainer(
-        config, policies, PROBLEMS, make_mode(mode, {}), exchange or Exchange(), verifier,
-        Allocation(policies),
+        config, PROBLEMS, make_mode(mode, {}), exchange or Exchange(), verifier,
+        Allocation(policies), Company([policy.name for policy in policies]),
     )  # fmt: skip
 
 

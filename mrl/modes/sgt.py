@@ -16,12 +16,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.alignment import LossyText, retokenize, split_text
 from mrl.errors import MrlError
 from mrl.exchange import SuccessRecord
 from mrl.modes import Lesson, Mode, Receiver, Rescue
+from mrl.modes.received import retokenized
 from mrl.modes.solo import own_samples
-from mrl.residual import measure
 from mrl.samples import Group, TrainingSample
 
 
@@ -47,34 +46,27 @@ class SGT(Mode):
         rng: random.Random,
     ) -> Lesson:
         """Own samples, and one imitated success for each prompt of the rescue set."""
-        lesson = Lesson(own_samples(receiver, groups))
+        lesson = Lesson()
         for group in groups:
+            lesson.samples += own_samples(receiver, group)
             successes = peers.get(group.problem.id, ())
             if group.kind != "all_fail" or not successes:
+                lesson.dropped["not_needed"] += len(successes)
                 continue
             lesson.rescue_set += 1
+            lesson.dropped["not_drawn"] += len(successes) - 1
             success = rng.choice(successes)  # uniform over all peers' verified successes
-            try:
-                completion_ids = retokenize(
-                    receiver.codec, success.text, success.finished, receiver.end_id
-                )
-            except LossyText as loss:
-                lesson.residual.refused[loss.reason] += 1
+            completion_ids = retokenized(receiver, success, lesson)
+            if completion_ids is None:
                 continue
-            if len(completion_ids) > receiver.max_new_tokens:
-                lesson.dropped["too_long"] += 1  # the receiver could never write it itself
-                continue
-            lesson.residual += measure(
-                split_text(success.text, success.token_lengths),
-                receiver.codec.pieces(receiver.codec.encode(success.text)),
-                canonical=success.canonical,
-            )
             lesson.samples.append(
                 TrainingSample(
                     prompt_ids=group.prompt_ids,
                     completion_ids=completion_ids,
                     objective="nll",
                     weight=self.imitation_weight,
+                    source=success.source,
+                    reward=1.0,
                 )
             )
             lesson.rescues.append(_describe(group, success, receiver))

@@ -1,4 +1,8 @@
-"""solo: independent policies, nothing shared. The control of every comparison."""
+"""solo: independent policies, nothing shared. The control of every comparison.
+
+`solo-x2` is the resource-equivalent control: twice the completions of each prompt and twice the
+updates, for what a receiver pays when it also learns from a peer's group.
+"""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -9,6 +13,7 @@ import torch
 from mrl.advantages import group_advantages
 from mrl.exchange import Record
 from mrl.modes import Lesson, Mode, Receiver
+from mrl.objectives import Objective
 from mrl.samples import Group, TrainingSample
 
 
@@ -27,18 +32,34 @@ class Solo(Mode):
         rng: random.Random,
     ) -> Lesson:
         """The receiver's own groups, scored by its own objective's advantage."""
-        return Lesson(own_samples(receiver, groups))
+        return Lesson([sample for group in groups for sample in own_samples(receiver, group)])
 
 
-def own_samples(receiver: Receiver, groups: Sequence[Group]) -> list[TrainingSample]:
-    """Own completions with group-relative advantages: the on-policy part of most modes."""
-    rewards = torch.tensor([group.rewards for group in groups])  # [prompts, group]
-    advantages = group_advantages(rewards, receiver.objective.scale_by_std)
-    return samples_with(advantages.tolist(), groups)
+@dataclass
+class SoloX2(Solo):
+    """As solo, with twice the rollouts and twice the updates."""
+
+    name = "solo-x2"
+    rollout_factor = 2
+    minibatches: int = 2
 
 
-def samples_with(advantages: list[list[float]], groups: Sequence[Group]) -> list[TrainingSample]:
-    """Own completions with the given advantages, [prompts][group].
+def own_samples(
+    receiver: Receiver, group: Group, surrogate: Objective | None = None
+) -> list[TrainingSample]:
+    """Own completions with group-relative advantages: the on-policy part of most modes.
+
+    surrogate: an objective in place of the receiver's own.
+    """
+    scale_by_std = (surrogate or receiver.objective).scale_by_std
+    advantages = group_advantages(torch.tensor([group.rewards]), scale_by_std)
+    return samples_with(advantages[0].tolist(), group, surrogate)
+
+
+def samples_with(
+    advantages: Sequence[float], group: Group, surrogate: Objective | None = None
+) -> list[TrainingSample]:
+    """Own completions of one group with the given advantages.
 
     Trained on the ids that were sampled, never on re-encoded text (sampled ids are often not the
     tokenizer's own encoding of their text), against the log-probs of the moment of sampling.
@@ -49,7 +70,8 @@ def samples_with(advantages: list[list[float]], groups: Sequence[Group]) -> list
             completion_ids=rollout.completion_ids,
             advantage=advantage,
             behavior_logprobs=rollout.logprobs,
+            surrogate=surrogate,
+            reward=rollout.reward,
         )
-        for group, row in zip(groups, advantages, strict=True)
-        for rollout, advantage in zip(group.rollouts, row, strict=True)
+        for rollout, advantage in zip(group.rollouts, advantages, strict=True)
     ]

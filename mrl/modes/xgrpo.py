@@ -54,4 +54,7 @@ class XGRPO(Mode):
         advantages = shared_baseline_advantages(
             rewards, *figures, self.mix, receiver.objective.scale_by_std
         )
-        return Lesson(samples_with(advantages.tolist(), groups))
+        lesson = Lesson()
+        for group, row in zip(groups, advantages.tolist(), strict=True):
+            lesson.samples += samples_with(row, group)
+        return lesson

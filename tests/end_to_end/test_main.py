@@ -210,7 +210,7 @@ def test_align_shows_and_draws_a_solution(place, capsys):
 TINY = str(DATA / "tiny" / "qwen-tiny")
 MISTAKES = {
     "unknown mode": (["--mode", "stg"], "did you mean 'sgt'"),
-    "unknown mode, nothing near": (["--mode", "xyz"], "Modes: solo, xgrpo, sgt"),
+    "unknown mode, nothing near": (["--mode", "xyz"], "Modes: solo, solo-x2"),
     "no such model": (["--pair", "/no/such,/none"], "/no/such: no such model directory"),
     "no such hub name": (["--pair", "nobody/nothing"], "neither a directory here nor a model"),
     "empty pair": (["--pair", ","], "policy"),
@@ -240,7 +240,7 @@ MISTAKES = {
     "learning rate nan": (["--learning-rate", "nan"], "learning_rate is nan"),
     "peer log of junk": (["--peer-log", "junk.txt", "--pair", TINY], "junk.txt: holds no record"),
     "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
-    "unknown fault": (["--fault", "lair=1"], "known is liar=RATE"),
+    "unknown fault": (["--fault", "lair=1"], "known are liar=RATE"),
     "unknown trust": (["--trust", "blindly"], "trust is 'blindly'"),
     "no peer log": (["--peer-log", "none.jsonl", "--pair", TINY], "none.jsonl: cannot be read"),
     "peer log and a pair": (["--peer-log", "key.toml"], "only one policy can be trained"),

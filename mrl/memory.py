@@ -1,0 +1,99 @@
+"""How much memory a run will need: an estimate before it, the measured peak after it.
+
+Sums of what is known to be big:
+
+    weights, gradients   parameters * bytes
+    optimizer            AdamW keeps two moments a parameter
+    KV cache             2 * layers * KV heads * head size * bytes, for every token of a rollout
+    activations          ACTIVATION_FACTOR * hidden size * layers * bytes, for every trained token
+    logits               vocabulary * 4 bytes * LOGIT_COPIES, for every trained completion token
+"""
+
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from mrl.config import RunConfig
+from mrl.policy import Policy
+
+ACTIVATION_FACTOR = 32  # tensors of the hidden size that a layer keeps for its backward pass
+LOGIT_COPIES = 4  # logits, float32 copy, log-probs, gradient
+HEADROOM = 0.9  # of the device's memory that a plan may fill
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes of one policy at this run's batch sizes."""
+
+    policy: str
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    kv_cache: int
+    logits: int
+
+    @property
+    def at_rest(self) -> int:
+        """While another policy has its turn, under `resident`."""
+        return self.weights + self.optimizer
+
+    @property
+    def peak(self) -> int:
+        """In its own turn: the larger of sampling and learning."""
+        learning = self.gradients + self.activations + self.logits
+        return self.weights + self.optimizer + max(self.kv_cache, learning)
+
+
+def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
+    """What a policy will need. prompt_tokens: of the longest prompt."""
+    model, shape = policy.model, policy.model.config
+    size = next(model.parameters()).element_size()
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    reference = weights if policy.config.kl_coef > 0 else 0
+    rows = config.prompts_per_step * policy.config.group_size
+    tokens = prompt_tokens + policy.config.max_new_tokens
+    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+    head_size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    trained = min(policy.config.micro_batch, rows)
+    token_activations = shape.num_hidden_layers * shape.hidden_size * ACTIVATION_FACTOR * size
+    return Estimate(
+        policy=policy.name,
+        weights=weights + reference,
+        gradients=weights,
+        optimizer=2 * weights,
+        activations=trained * tokens * token_activations,
+        kv_cache=rows * tokens * 2 * shape.num_hidden_layers * heads * head_size * size,
+        logits=trained * policy.config.max_new_tokens * shape.vocab_size * 4 * LOGIT_COPIES,
+    )
+
+
+def needed(estimates: Sequence[Estimate], placement: str) -> int:
+    """Bytes on one device: everybody's rest and the largest turn, or only the largest turn."""
+    if placement == "resident":
+        rest = sum(e.at_rest for e in estimates)
+        return rest + max(e.peak - e.at_rest for e in estimates)
+    return max(e.peak for e in estimates)
+
+
+def choose_placement(estimates: Sequence[Estimate], device: str) -> tuple[str, str]:
+    """(placement, why): resident if it fits, else spread if there are devices enough, else swap."""
+    if not device.startswith("cuda"):
+        return "resident", "a CPU has one memory, nothing is gained by moving"
+    there = torch.cuda.get_device_properties(device).total_memory
+    if needed(estimates, "resident") <= HEADROOM * there:
+        return "resident", f"all policies fit into {there / 2**30:.0f} GiB"
+    if torch.cuda.device_count() >= len(estimates):
+        return "spread", "not all fit on one device, and there is one for each"
+    return "swap", f"not all policies fit into {there / 2**30:.0f} GiB at once"
+
+
+def memory_in_use() -> int:
+    """Bytes at the highest so far: on the first CUDA device, or of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

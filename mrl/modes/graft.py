@@ -1,0 +1,141 @@
+"""GRAFT (arXiv 2609.37868): a failed group is replaced by a peer's whole group.
+
+For a receiver R and a source S:
+
+1. candidates: prompts where R failed on all and S solved some but not all
+2. balanced: m = the smaller number of candidates of the two directions; the m prompts with the
+   most source successes are kept, ties included
+3. R's failed group gives way to S's group, successes and failures, with the advantages computed
+   inside S's group
+4. compatibility  s = exp(mean log-prob under R,old of R's tokens - mean under S,old of S's tokens);
+   a completion with s <= `least` (0.8) is dropped, the others weigh min(s, 1)
+
+The token ratio is pi_R / pi_R,old for both kinds of samples: what differs between the models is in
+the weight alone. DAPO-style (`base`): clip 0.2 / 0.28, token-mean loss; minibatches with grafted
+groups come last. With stored trajectories of a finished run there is no other direction to balance
+with, so every candidate is kept. With more than two policies each pair is balanced by itself, and
+a prompt that several sources could give takes the one with the most successes (our reading).
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+
+from mrl.advantages import group_advantages
+from mrl.errors import MrlError
+from mrl.exchange import RolloutRecord
+from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes.received import peer_samples, source_logprobs
+from mrl.modes.solo import own_samples
+from mrl.objectives import OBJECTIVES
+from mrl.samples import Group, TrainingSample
+
+Records = Sequence[RolloutRecord]
+
+
+@dataclass
+class GRAFT(Mode):
+    """A peer's mixed group in place of one's failed one, weighted by compatibility."""
+
+    name = "graft"
+    consumes = RolloutRecord
+    minibatches: int = 4
+    base: str = "dapo"
+    least: float = 0.8  # compatibility that a completion must exceed
+    balanced: bool = True
+
+    def __post_init__(self) -> None:
+        if self.base and self.base not in OBJECTIVES:
+            raise MrlError(f"graft.base is {self.base!r}; use {', '.join(OBJECTIVES)} or nothing.")
+        if self.least < 0:
+            raise MrlError(f"graft.least is {self.least}, but must be 0 or more.")
+
+    def training_samples(
+        self,
+        receiver: Receiver,
+        groups: Sequence[Group],
+        peers: Mapping[str, Sequence[RolloutRecord]],
+        rng: random.Random,
+    ) -> Lesson:
+        """Own groups, then the groups grafted in the place of failed ones."""
+        lesson = Lesson()
+        surrogate = OBJECTIVES[self.base] if self.base else None
+        chosen = self._chosen(groups, peers)
+        grafted: list[TrainingSample] = []
+        for group in groups:
+            by_source = _by_source(peers.get(group.problem.id, ()))
+            records = by_source.pop(chosen.get(group.problem.id), [])
+            lesson.dropped["not_needed"] += sum(map(len, by_source.values()))
+            if not records:
+                lesson.samples += own_samples(receiver, group, surrogate)
+                continue
+            lesson.rescue_set += 1
+            lesson.replaced += len(group.rollouts)
+            grafted += self._graft(receiver, group, records, lesson)
+        lesson.samples += grafted
+        return lesson
+
+    def _chosen(
+        self, groups: Sequence[Group], peers: Mapping[str, Sequence[RolloutRecord]]
+    ) -> dict[str, str]:
+        """Prompt id -> the source whose group is grafted there."""
+        inward: dict[str, dict[str, int]] = {}  # source -> prompt -> its successes
+        outward: dict[str, int] = {}  # source -> prompts that the receiver could give it
+        for group in groups:
+            for source, records in _by_source(peers.get(group.problem.id, ())).items():
+                solved = sum(record.reward > 0 for record in records)
+                if group.kind == "all_fail" and 0 < solved < len(records):
+                    inward.setdefault(source, {})[group.problem.id] = solved
+                if group.kind == "mixed" and solved == 0:
+                    outward[source] = outward.get(source, 0) + 1
+        best: dict[str, tuple[int, str]] = {}
+        for source, candidates in inward.items():
+            least = 1
+            if self.balanced and self.peers_are_live:
+                kept = min(len(candidates), outward.get(source, 0))
+                if not kept:
+                    continue
+                least = sorted(candidates.values(), reverse=True)[kept - 1]
+            for prompt, solved in candidates.items():
+                if solved >= least and (solved, source) > best.get(prompt, (0, "")):
+                    best[prompt] = solved, source
+        return {prompt: source for prompt, (_, source) in best.items()}
+
+    def _graft(
+        self, receiver: Receiver, group: Group, records: Records, lesson: Lesson
+    ) -> list[TrainingSample]:
+        """The source's group, each completion with its advantage there and its compatibility."""
+        surrogate = OBJECTIVES[self.base] if self.base else None
+        scale_by_std = (surrogate or receiver.objective).scale_by_std
+        rewards = torch.tensor([[record.reward for record in records]])
+        advantages = group_advantages(rewards, scale_by_std)[0].tolist()
+        advantage_of = {id(r): a for r, a in zip(records, advantages, strict=True)}
+        pairs = peer_samples(receiver, group, records, lesson)
+        scored = receiver.score(
+            [sample.prompt_ids for sample, _ in pairs],
+            [sample.completion_ids for sample, _ in pairs],
+        )
+        kept = []
+        for (sample, record), old_logprobs in zip(pairs, scored, strict=True):
+            gap = fmean(old_logprobs) - fmean(source_logprobs(record))
+            compatibility = math.exp(min(gap, 20.0))  # whatever a peer claims, no overflow
+            if compatibility <= self.least:
+                lesson.dropped["incompatible"] += 1
+                continue
+            sample.advantage = advantage_of[id(record)]
+            sample.behavior_logprobs = old_logprobs
+            sample.weight = min(compatibility, 1.0)
+            sample.surrogate = surrogate
+            kept.append(sample)
+        return kept
+
+
+def _by_source(records: Records) -> dict[str, list[RolloutRecord]]:
+    found: dict[str, list[RolloutRecord]] = {}
+    for record in records:
+        found.setdefault(record.source, []).append(record)
+    return found

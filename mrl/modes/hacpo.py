@@ -1,0 +1,162 @@
+"""HACPO (arXiv 2603.02604): peers' rollouts with four corrections, each of which can be left out.
+
+For a learner k and the completions of all n agents j, G each, on a prompt:
+
+1. capability-aware advantage  A_i = (r_i - mu_k) / sigma,  mu_k = mean_i w(k, j) * r_i,
+   w(k, j) = P_k / P_j, P = an agent's mean reward over the last `window` steps, this one included
+2. capability discrepancy      a sample of j weighs w(j, k) = P_j / P_k
+3. exponential importance      s * sg[s]^alpha, s = (pi_k(y) / pi_j,old(y))^(1/|y|), each side over
+                               its own tokens
+4. stepwise clipping           s of peers within [1 - delta + u * delta_step, 1.0] after u updates
+
+Own samples follow GSPO (`base`), as published; `base=""` leaves the receiver its own objective.
+
+The released program differs from the text; `released=true` follows the program where that can
+matter: no min() around the clip, so only the band teaches; sg[.]^alpha of the *clipped* ratio; the
+sample std; k's own mean as baseline if mu_k > 1; own minibatches first, so that no peer sample
+meets the widest band. In both: A = 0 if all rewards of a prompt agree, and w within [0.1, 10] (the
+text has neither; P_k = 0 happens). The program cuts the end token off and truncates what is too
+long; here stopping is trained, and what is too long is dropped. A record that an exchange or a
+tokenizer refused takes no part in P and mu, which is ours.
+"""
+
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import torch
+
+from mrl.advantages import capability_advantages
+from mrl.errors import MrlError
+from mrl.exchange import RolloutRecord
+from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes.received import peer_samples, source_logprobs
+from mrl.modes.solo import samples_with
+from mrl.objectives import OBJECTIVES, Objective
+from mrl.samples import Group, TrainingSample
+
+WIDEST = (0.1, 10.0)  # of a capability ratio; the released program's clamp
+
+
+@dataclass
+class HACPO(Mode):
+    """Own and peers' rollouts, weighted by how capable who is, peers' within a narrowing band."""
+
+    name = "hacpo"
+    consumes = RolloutRecord
+    minibatches: int = 4
+    base: str = "gspo"
+    capability_advantage: bool = True  # 1.
+    capability_weight: bool = True  # 2.
+    exponential: bool = True  # 3.
+    stepwise_clip: bool = True  # 4.
+    alpha: float = 1.0
+    delta: float = 0.2
+    delta_step: float = 0.025
+    window: int = 5
+    released: bool = False
+    _means: dict[str, dict[str, deque]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.base and self.base not in OBJECTIVES:
+            raise MrlError(f"hacpo.base is {self.base!r}; use {', '.join(OBJECTIVES)} or nothing.")
+        if not (0 <= self.delta <= 1 and self.delta_step >= 0 and self.alpha >= 0):
+            raise MrlError("hacpo.delta is from 0 to 1, delta_step and alpha 0 or more.")
+        if self.window < 1:
+            raise MrlError(f"hacpo.window is {self.window}, but must be 1 or more.")
+
+    def training_samples(
+        self,
+        receiver: Receiver,
+        groups: Sequence[Group],
+        peers: Mapping[str, Sequence[RolloutRecord]],
+        rng: random.Random,
+    ) -> Lesson:
+        """Own and peers' samples of a prompt side by side, for `minibatches` updates."""
+        lesson = Lesson()
+        capability = self._capability(receiver.name, groups, peers)
+        own_objective = OBJECTIVES[self.base] if self.base else None
+        for group in groups:
+            pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
+            for sample, record in peer_samples(
+                receiver, group, peers.get(group.problem.id, ()), lesson
+            ):
+                logprobs = source_logprobs(record)
+                # the mean of these is the source's mean: each side over its own tokens
+                sample.behavior_logprobs = [fmean(logprobs)] * len(sample.completion_ids)
+                sample.surrogate = self._peer_objective()
+                if self.capability_weight:
+                    sample.weight = _bounded(capability[record.source], capability[receiver.name])
+                pooled.append(sample)
+            self._set_advantages(receiver.name, pooled, capability)
+            lesson.samples += pooled
+        if self.released:
+            lesson.samples.sort(key=lambda sample: bool(sample.source))  # own ones first; stable
+        lesson.notes = {f"capability/{name}": mean for name, mean in capability.items()}
+        return lesson
+
+    def _capability(
+        self,
+        receiver: str,
+        groups: Sequence[Group],
+        peers: Mapping[str, Sequence[RolloutRecord]],
+    ) -> dict[str, float]:
+        """P of every agent that the receiver has heard of, its own included."""
+        rewards = {receiver: [reward for group in groups for reward in group.rewards]}
+        for records in peers.values():
+            for record in records:
+                rewards.setdefault(record.source, []).append(record.reward)
+        means = self._means.setdefault(receiver, {})
+        for name, values in rewards.items():
+            means.setdefault(name, deque(maxlen=self.window)).append(fmean(values))
+        return {name: fmean(values) for name, values in means.items()}
+
+    def _set_advantages(
+        self, receiver: str, pooled: list[TrainingSample], capability: dict[str, float]
+    ) -> None:
+        rewards = torch.tensor([sample.reward for sample in pooled])
+        scale = torch.ones(len(pooled))
+        if self.capability_advantage:
+            for row, sample in enumerate(pooled):
+                if sample.source:
+                    scale[row] = _bounded(capability[receiver], capability[sample.source])
+        advantages = capability_advantages(rewards, scale, correction=int(self.released))
+        if self.released and float((scale * rewards).mean()) > 1:
+            own = torch.tensor([sample.reward for sample in pooled if not sample.source])
+            advantages = (rewards - own.mean()) / (rewards.std() + 1e-6)
+        for sample, advantage in zip(pooled, advantages.tolist(), strict=True):
+            sample.advantage = advantage
+
+    def _peer_objective(self) -> Objective:
+        return Objective(
+            ratio_level="sequence",
+            aggregation="sequence",
+            clip_low=self.delta,
+            clip_high=0.0,
+            clip_low_step=self.delta_step if self.stepwise_clip else 0.0,
+            ratio_power=self.alpha if self.exponential else 0.0,
+            pessimistic=not self.released,
+        )
+
+    def state(self) -> dict:
+        """The capability windows."""
+        return {
+            receiver: {name: list(values) for name, values in means.items()}
+            for receiver, means in self._means.items()
+        }
+
+    def restore(self, state: dict) -> None:
+        """The capability windows of a checkpoint."""
+        self._means = {
+            receiver: {name: deque(values, self.window) for name, values in means.items()}
+            for receiver, means in state.items()
+        }
+
+
+def _bounded(above: float, below: float) -> float:
+    low, high = WIDEST
+    if below == 0:
+        return 1.0 if above == 0 else high
+    return min(max(above / below, low), high)

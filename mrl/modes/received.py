@@ -1,0 +1,80 @@
+"""What several modes do with a peer's text: into the receiver's tokens, or refused and counted."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from mrl.alignment import LossyText, Projection, retokenize, split_text
+from mrl.exchange import RolloutRecord, SuccessRecord
+from mrl.modes import Lesson, Receiver
+from mrl.residual import measure
+from mrl.samples import Group, TrainingSample
+
+
+def retokenized(
+    receiver: Receiver, record: RolloutRecord | SuccessRecord, lesson: Lesson
+) -> list[int] | None:
+    """A peer's completion in the receiver's tokens, its own end token included.
+
+    None if the receiver's tokenizer cannot hold the text exactly, or if it is longer than what the
+    receiver could ever write itself; the lesson counts why, and what alignment cost otherwise.
+    """
+    try:
+        completion_ids = retokenize(receiver.codec, record.text, record.finished, receiver.end_id)
+    except LossyText as loss:
+        lesson.residual.refused[loss.reason] += 1
+        return None
+    if not completion_ids or len(completion_ids) > receiver.max_new_tokens:
+        lesson.dropped["too_long" if completion_ids else "empty"] += 1
+        return None
+    lesson.residual += measure(
+        split_text(record.text, record.token_lengths),
+        receiver.codec.pieces(completion_ids[: len(completion_ids) - record.finished]),
+        getattr(record, "logprobs", None),
+        record.canonical,
+    )
+    return completion_ids
+
+
+def source_logprobs(record: RolloutRecord) -> list[float]:
+    """The source's log-probs, one a source token, its end token included."""
+    ending = [record.end_logprob] if record.finished else []
+    return [*record.logprobs, *ending]
+
+
+def projected(
+    receiver: Receiver, record: RolloutRecord, completion_ids: Sequence[int]
+) -> tuple[list[float], list[int]]:
+    """The source's log-probs at the receiver's tokens, and each token's chunk.
+
+    Exact as sums over a chunk, spread by bytes within it (alignment.Projection). The two end tokens
+    are a chunk of their own.
+    """
+    content = completion_ids[: len(completion_ids) - record.finished]
+    pieces = receiver.codec.pieces(content)
+    projection = Projection([(split_text(record.text, record.token_lengths), pieces)])
+    trace = torch.tensor([record.logprobs], dtype=torch.float64)
+    spread = projection.to_receiver(trace)[0].tolist()
+    chunk_of = projection.receiver_chunk[0].tolist()
+    if record.finished:
+        spread.append(record.end_logprob)
+        chunk_of.append(projection.width)
+    return spread, chunk_of
+
+
+def peer_samples(
+    receiver: Receiver, group: Group, records: Iterable[RolloutRecord], lesson: Lesson
+) -> list[tuple[TrainingSample, RolloutRecord]]:
+    """A training sample for each record that survives; advantage and behaviour still missing."""
+    samples = []
+    for record in records:
+        completion_ids = retokenized(receiver, record, lesson)
+        if completion_ids is not None:
+            sample = TrainingSample(
+                prompt_ids=group.prompt_ids,
+                completion_ids=completion_ids,
+                source=record.source,
+                reward=record.reward,
+            )
+            samples.append((sample, record))
+    return samples
