@@ -94,7 +94,7 @@ class Mode(ABC):
         """What it remembers from step to step, as JSON for a checkpoint."""
         return {}
 
-    def restore(self, state: dict) -> None:
+    def restore(self, state: dict) -> None:  # noqa: B027, most modes have nothing to take back
         """Take back what `state` gave."""
 
     @abstractmethod

@@ -1,0 +1,431 @@
+"""The modes that learn from whole peer rollouts: exactly what comes out, case by case.
+
+Two toy policies: the receiver `a` with a table of log-probs for `score`, and peers whose records
+are written by hand.
+"""
+
+import math
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+
+from mrl.advantages import group_advantages
+from mrl.errors import MrlError
+from mrl.exchange import RolloutRecord
+from mrl.modes import MODES, Mode, make_mode, mode_class
+from mrl.modes.graft import GRAFT
+from mrl.modes.hacpo import HACPO
+from mrl.modes.naive import Naive
+from mrl.modes.prp import PRP
+from mrl.modes.solo import Solo
+from mrl.objectives import OBJECTIVES, Objective
+from mrl.rewards import Verdict
+from mrl.samples import Group, Rollout
+from mrl.tasks import Problem
+
+RIGHT, WRONG = "\\boxed{1}", "\\boxed{2}"
+
+
+@dataclass
+class ToyReceiver:
+    codec: object
+    name: str = "a"
+    objective: Objective = OBJECTIVES["grpo"]
+    end_id: int = 0
+    max_new_tokens: int = 20
+    score_of: float = -0.5  # the receiver's log-prob of every token of a text that it did not write
+    scored: list = field(default_factory=list)
+
+    def score(self, prompts, completions):
+        self.scored += completions
+        return [[self.score_of] * len(completion) for completion in completions]
+
+
+@pytest.fixture
+def receiver(make_policy):
+    return ToyReceiver(make_policy().codec)
+
+
+def group(receiver, name, rewards):
+    """Own completions as their tokenizer would write them, so that a copy of them is the same."""
+    rollouts = []
+    for n, reward in enumerate(rewards):
+        text = RIGHT if reward else WRONG
+        ids = [*receiver.codec.encode(text), 0]
+        logprobs = [-0.1 * (n + 1)] * len(ids)
+        verdict = Verdict.CORRECT if reward else Verdict.WRONG
+        rollouts.append(Rollout(ids, logprobs, True, text, verdict))
+    return Group(Problem(name, f"prompt {name}", "1", "skill"), [5, 6], rollouts)
+
+
+def record(prompt, reward, text=None, source="b", lengths=None, logprob=-0.5, index=0):
+    text = text or (RIGHT if reward else WRONG)
+    lengths = lengths or (len(text.encode()),)
+    return RolloutRecord(
+        prompt_id=prompt, source=source, version=0, index=index, text=text, finished=True,
+        token_lengths=tuple(lengths), canonical=True, logprobs=(logprob,) * len(lengths),
+        end_logprob=logprob, verdict="correct" if reward else "wrong", reward=float(reward),
+    )  # fmt: skip
+
+
+def peers_of(prompt, rewards, source="b", **options):
+    made = [record(prompt, r, source=source, index=i, **options) for i, r in enumerate(rewards)]
+    return {prompt: made}
+
+
+def copies(receiver, groups, source="b"):
+    """The records of a peer that is a copy of the receiver."""
+    found = {}
+    for one in groups:
+        for index, rollout in enumerate(one.rollouts):
+            pieces = receiver.codec.pieces(rollout.content_ids)
+            told = RolloutRecord(
+                prompt_id=one.problem.id, source=source, version=0, index=index,
+                text=rollout.text, finished=True, canonical=True,
+                token_lengths=tuple(map(len, pieces)), logprobs=tuple(rollout.logprobs[:-1]),
+                end_logprob=rollout.logprobs[-1], verdict=str(rollout.verdict),
+                reward=rollout.reward,
+            )  # fmt: skip
+            found.setdefault(one.problem.id, []).append(told)
+    return found
+
+
+def teach(mode, receiver, groups, peers, seed=0):
+    return mode.training_samples(receiver, groups, peers, random.Random(seed))
+
+
+def own_and_peers(lesson):
+    own = [s for s in lesson.samples if not s.source]
+    return own, [s for s in lesson.samples if s.source]
+
+
+# ------------------------------------------------------------------------------ every mode
+
+
+def test_every_mode_without_peers_is_solo(receiver):
+    groups = [group(receiver, "x", [1, 0, 0]), group(receiver, "y", [0, 0, 0])]
+    for name in MODES:
+        objective = {"hacpo": "gspo", "graft": "dapo"}.get(name, "grpo")
+        receiver.objective = OBJECTIVES[objective]
+        lesson = teach(make_mode(name, {}), receiver, groups, {})
+        solo = teach(Solo(), receiver, groups, {})
+        plain = [replace(s, surrogate=None) for s in lesson.samples]
+        for got, want in zip(plain, solo.samples, strict=True):
+            assert replace(got, advantage=0) == replace(want, advantage=0), name
+            assert got.advantage == pytest.approx(want.advantage, abs=1e-5), name
+        assert {s.surrogate for s in lesson.samples} <= {None, OBJECTIVES[objective]}
+
+
+@pytest.mark.parametrize("name", ["prp", "naive", "hacpo", "graft"])
+def test_swapping_the_names_of_two_policies_swaps_their_results(receiver, name):
+    groups = [group(receiver, "x", [0, 0]), group(receiver, "y", [1, 0])]
+    peers = {**peers_of("x", [1, 0]), **peers_of("y", [0, 0])}
+    swapped = {k: [replace(r, source="a") for r in v] for k, v in peers.items()}
+    one = teach(make_mode(name, {}), receiver, groups, peers)
+    two = teach(make_mode(name, {}), replace(receiver, name="b"), groups, swapped)
+    sources = {"": "", "b": "a"}
+    assert [replace(s, source=sources[s.source]) for s in one.samples] == two.samples
+    assert any(s.source for s in one.samples)
+
+
+@pytest.mark.parametrize("name", ["prp", "naive", "hacpo", "graft"])
+def test_a_record_that_alignment_refuses_is_counted_and_leaves_no_sample(receiver, name):
+    odd = "<|end|>" + RIGHT
+    peers = {"x": [record("x", 1, odd), record("x", 1, index=1), record("x", 0, index=2),
+                   record("x", 0, "1" * 40, index=3)]}  # fmt: skip
+    mode = make_mode(name, {"graft": {"balanced": False}})
+    lesson = teach(mode, receiver, [group(receiver, "x", [0, 0])], peers)
+    assert lesson.residual.refused == {"special_token": 1}
+    assert (+lesson.dropped) == {"too_long": 1}
+    assert len(own_and_peers(lesson)[1]) == 2
+    assert lesson.residual.records == 2
+
+
+# ------------------------------------------------------------------------------ pooling
+
+
+@pytest.mark.parametrize("level", ["token", "chunk", "sequence"])
+def test_prp_with_a_copy_of_the_receiver_has_ratios_of_one_and_the_doubled_group(receiver, level):
+    groups = [group(receiver, "x", [1, 0, 0, 0])]
+    lesson = teach(PRP(ratio_level=level), receiver, groups, copies(receiver, groups))
+    own, peers = own_and_peers(lesson)
+    doubled = group_advantages(torch.tensor([[1.0, 0, 0, 0, 1, 0, 0, 0]]))[0].tolist()
+    assert [s.advantage for s in (*own, *peers)] == pytest.approx(doubled)
+    for mine, theirs in zip(own, peers, strict=True):
+        assert theirs.completion_ids == mine.completion_ids
+        assert theirs.behavior_logprobs == pytest.approx(mine.behavior_logprobs)
+        assert theirs.chunk_of == list(range(len(mine.completion_ids)))
+        assert (theirs.weight, theirs.surrogate.ratio_level) == (1.0, level)
+
+
+def test_prp_carries_a_peers_logprobs_over_by_chunks(receiver):
+    # the peer wrote two tokens, of 3 and 6 bytes; the receiver cuts where it cuts
+    told = replace(record("x", 1, lengths=(3, 6)), logprobs=(-1.0, -3.0), end_logprob=-0.25)
+    (sample,) = own_and_peers(
+        teach(PRP(), receiver, [group(receiver, "x", [0, 0])], {"x": [told]})
+    )[1]
+    assert sum(sample.behavior_logprobs) == pytest.approx(-4.25)
+    assert sample.behavior_logprobs[-1] == -0.25  # the end token is a chunk of its own
+    assert sample.chunk_of.count(sample.chunk_of[-1]) == 1
+    assert sample.completion_ids == [*receiver.codec.encode(RIGHT), 0]
+
+
+POOL = {  # own rewards, peer's rewards, pooled advantages (own, then peer)
+    "all-fail here, mixed there": ([0, 0], [1, 0], [-1 / 3, -1 / 3, 1, -1 / 3]),
+    "all-pass": ([1, 1], [1, 1], [0, 0, 0, 0]),
+    "both all-fail": ([0, 0], [0, 0], [0, 0, 0, 0]),
+    "mixed here": ([1, 0], [0, 0], [1, -1 / 3, -1 / 3, -1 / 3]),
+}
+
+
+@pytest.mark.parametrize("case", POOL)
+@pytest.mark.parametrize("mode", [PRP(), Naive()])
+def test_pooled_advantages_by_hand(receiver, mode, case):
+    own, theirs, want = POOL[case]
+    scale = math.sqrt(3)  # one success among four has a std of sqrt(3)/4 and a distance of 3/4
+    lesson = teach(mode, receiver, [group(receiver, "x", own)], peers_of("x", theirs))
+    got = [s.advantage for s in lesson.samples]
+    assert got == pytest.approx([scale * a for a in want], abs=1e-5)
+    assert [s.reward for s in lesson.samples] == [*own, *theirs]
+
+
+def test_naive_takes_the_receivers_own_logprobs_where_there_is_something_to_learn(receiver):
+    groups = [group(receiver, "x", [0, 0]), group(receiver, "y", [1, 1])]
+    peers = {**peers_of("x", [1, 0]), **peers_of("y", [1, 1])}
+    _, foreign = own_and_peers(teach(Naive(), receiver, groups, peers))
+    assert len(receiver.scored) == 2  # the all-pass pool costs no forward pass
+    for sample in foreign[:2]:
+        assert sample.behavior_logprobs == [-0.5] * len(sample.completion_ids)
+        assert (sample.surrogate, sample.weight) == (None, 1.0)
+
+
+def test_more_than_two_policies_pool_all(receiver):
+    peers = {"x": peers_of("x", [1, 0])["x"] + peers_of("x", [0, 0], source="c")["x"]}
+    for mode in (PRP(), Naive(), HACPO()):
+        lesson = teach(mode, receiver, [group(receiver, "x", [0, 0])], peers)
+        assert [s.source for s in lesson.samples] == ["", "", "b", "b", "c", "c"]
+        baseline = 0.1 / 6 if mode.name == "hacpo" else 1 / 6  # w(a, b) is 0, kept at 0.1
+        want = (1 - baseline) / (math.sqrt(5) / 6)  # one success among six
+        assert lesson.samples[2].advantage == pytest.approx(want, abs=1e-4)
+
+
+# ------------------------------------------------------------------------------ HACPO
+
+
+def test_hacpo_with_equal_capabilities_is_the_plain_mixed_baseline(receiver):
+    mode = HACPO(alpha=0.0, delta=1.0)
+    lesson = teach(mode, receiver, [group(receiver, "x", [1, 0])], peers_of("x", [0, 1]))
+    assert [s.advantage for s in lesson.samples] == pytest.approx([1, -1, -1, 1], abs=1e-5)
+    own, foreign = own_and_peers(lesson)
+    assert all(s.weight == 1.0 for s in lesson.samples)
+    assert all(s.surrogate == OBJECTIVES["gspo"] for s in own)
+    assert all(s.surrogate.ratio_power == 0 and s.surrogate.clip_low == 1.0 for s in foreign)
+
+
+def test_hacpo_scales_the_baseline_and_weighs_the_peer_by_capability(receiver):
+    # the receiver solves 1 of 4, the peer 2 of 4: P_a = .25, P_b = .5
+    groups = [group(receiver, "x", [1, 0]), group(receiver, "y", [0, 0])]
+    peers = {**peers_of("x", [1, 0]), **peers_of("y", [1, 0])}
+    lesson = teach(HACPO(), receiver, groups, peers)
+    baseline_x = (1 + 0.5 * 1) / 4  # w(a, b) = .25 / .5 scales the peer's rewards
+    sigma_x = 0.5  # of 1, 0, 1, 0, unscaled
+    want = [(r - baseline_x) / sigma_x for r in (1, 0, 1, 0)]
+    assert [s.advantage for s in lesson.samples[:4]] == pytest.approx(want, abs=1e-5)
+    assert [s.weight for s in lesson.samples[:4]] == [1, 1, 2, 2]  # w(b, a) = .5 / .25
+    assert lesson.notes == {"capability/a": 0.25, "capability/b": 0.5}
+
+
+def test_hacpo_averages_capability_over_a_window_that_survives_a_checkpoint(receiver):
+    mode = HACPO(window=2)
+    for own in ([1, 1], [1, 0], [0, 0]):
+        lesson = teach(mode, receiver, [group(receiver, "x", own)], peers_of("x", [1, 0]))
+    assert lesson.notes == {"capability/a": 0.25, "capability/b": 0.5}  # means of .5, 0
+    again = HACPO(window=2)
+    again.restore(mode.state())
+    for one in (mode, again):
+        lesson = teach(one, receiver, [group(receiver, "x", [1, 1])], peers_of("x", [1, 0]))
+        assert lesson.notes["capability/a"] == 0.5  # of 0, 1
+
+
+def test_hacpos_ratio_has_each_side_over_its_own_tokens(receiver):
+    told = replace(record("x", 1, lengths=(3, 6)), logprobs=(-1.0, -3.0), end_logprob=-0.5)
+    lesson = teach(HACPO(), receiver, [group(receiver, "x", [0, 0])], {"x": [told]})
+    (sample,) = own_and_peers(lesson)[1]
+    assert sample.behavior_logprobs == [-1.5] * len(sample.completion_ids)  # mean of three tokens
+    assert sample.surrogate == Objective(
+        "sequence", "sequence", 0.2, 0.0, ratio_power=1.0, clip_low_step=0.025
+    )
+
+
+def test_each_part_of_hacpo_can_be_left_out(receiver):
+    groups = [group(receiver, "x", [1, 0]), group(receiver, "y", [0, 0])]
+    peers = {**peers_of("x", [1, 0]), **peers_of("y", [1, 0])}
+
+    def peer(**settings):
+        return own_and_peers(teach(HACPO(**settings), receiver, groups, peers))[1][0]
+
+    whole = peer()
+    assert peer(capability_advantage=False).advantage == pytest.approx(1.0, abs=1e-5)
+    assert whole.advantage != pytest.approx(1.0, abs=1e-5)
+    assert (whole.weight, peer(capability_weight=False).weight) == (2.0, 1.0)
+    assert (whole.surrogate.ratio_power, peer(exponential=False).surrogate.ratio_power) == (1, 0)
+    assert peer(stepwise_clip=False).surrogate.clip_low_step == 0.0
+    released = peer(released=True)
+    assert not released.surrogate.pessimistic
+    assert released.advantage == pytest.approx(whole.advantage * math.sqrt(3 / 4), abs=1e-4)
+    lesson = teach(HACPO(released=True), receiver, groups, peers)
+    assert [bool(s.source) for s in lesson.samples] == [False] * 4 + [True] * 4
+
+
+def test_hacpo_gives_no_infinite_weight_to_somebody_who_never_succeeds(receiver):
+    lesson = teach(HACPO(), receiver, [group(receiver, "x", [0, 0])], peers_of("x", [1, 0]))
+    assert [s.weight for s in lesson.samples] == [1, 1, 10, 10]
+    again = teach(HACPO(), receiver, [group(receiver, "x", [0, 0])], peers_of("x", [0, 0]))
+    assert [s.weight for s in again.samples] == [1, 1, 1, 1]
+    assert [s.advantage for s in again.samples] == [0, 0, 0, 0]
+
+
+# ------------------------------------------------------------------------------ GRAFT
+
+
+def graft_case(receiver, **settings):
+    """Prompts x, y, z failed here; b solved 1, 2, 2 of 3 there; only w is for b to gain."""
+    groups = [group(receiver, name, [0, 0, 0]) for name in "xyz"]
+    groups.append(group(receiver, "w", [1, 0, 0]))
+    peers = {
+        **peers_of("x", [1, 0, 0]),
+        **peers_of("y", [1, 1, 0]),
+        **peers_of("z", [1, 1, 0]),
+        **peers_of("w", [0, 0, 0]),
+    }
+    return teach(GRAFT(**settings), receiver, groups, peers)
+
+
+def test_graft_is_balanced_with_ties_included(receiver):
+    lesson = graft_case(receiver)  # m = 1, but y and z are tied
+    own, foreign = own_and_peers(lesson)
+    assert len(own) == 6  # x and w; y and z are replaced
+    assert len(foreign) == 6
+    assert (lesson.rescue_set, lesson.replaced) == (2, 6)
+    assert +lesson.dropped == {"not_needed": 6}  # b's records about x and w
+    assert [bool(s.source) for s in lesson.samples] == [False] * 6 + [True] * 6  # peers last
+
+
+def test_graft_takes_every_candidate_when_nothing_has_to_be_balanced(receiver):
+    assert graft_case(receiver, balanced=False).rescue_set == 3
+    mode = GRAFT()
+    mode.peers_are_live = False  # stored trajectories
+    groups = [group(receiver, "x", [0, 0, 0])]
+    assert teach(mode, receiver, groups, peers_of("x", [1, 0, 0])).rescue_set == 1
+    assert teach(GRAFT(), receiver, groups, peers_of("x", [1, 0, 0])).rescue_set == 0
+
+
+def test_graft_scores_inside_the_sources_group(receiver):
+    _, foreign = own_and_peers(graft_case(receiver))
+    want = group_advantages(torch.tensor([[1.0, 1, 0]]))[0].tolist()
+    assert [s.advantage for s in foreign[:3]] == pytest.approx(want)
+    assert all(s.surrogate == OBJECTIVES["dapo"] for s in foreign)
+    assert all(s.behavior_logprobs == [-0.5] * len(s.completion_ids) for s in foreign)
+
+
+@pytest.mark.parametrize(
+    ("score", "weight"), [(-0.5, 1.0), (-0.2, 1.0), (-0.6, math.exp(-0.1)), (-0.8, None)]
+)
+def test_grafts_weight_is_the_compatibility_cut_at_one(receiver, score, weight):
+    receiver.score_of = score  # the source's own log-prob is -0.5 a token
+    lesson = graft_case(receiver)
+    _, foreign = own_and_peers(lesson)
+    if weight is None:
+        assert (foreign, lesson.dropped["incompatible"]) == ([], 6)
+    else:
+        assert [s.weight for s in foreign] == pytest.approx([weight] * 6)
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs"), [([0, 0], [1, 1]), ([1, 1], [1, 0]), ([0, 0], [0, 0]), ([1, 0], [0, 1])]
+)
+def test_graft_has_no_candidate_in(receiver, own, theirs):
+    groups, peers = [group(receiver, "x", own)], peers_of("x", theirs)
+    receiver.objective = OBJECTIVES["dapo"]
+    lesson = teach(GRAFT(balanced=False), receiver, groups, peers)
+    solo = teach(Solo(), receiver, groups, {})
+    assert [replace(s, surrogate=None) for s in lesson.samples] == solo.samples
+    assert +lesson.dropped == {"not_needed": 2}
+
+
+def test_graft_takes_the_source_with_the_most_successes(receiver):
+    peers = {"x": peers_of("x", [1, 0, 0])["x"] + peers_of("x", [1, 1, 0], source="c")["x"]}
+    groups = [group(receiver, "x", [0, 0, 0])]
+    _, foreign = own_and_peers(teach(GRAFT(balanced=False), receiver, groups, peers))
+    assert {s.source for s in foreign} == {"c"}
+
+
+# ------------------------------------------------------------------------------ from outside
+
+MINE = """
+from dataclasses import dataclass
+from mrl.modes.solo import Solo
+from mrl.modes import Mode
+
+@dataclass
+class Mine(Solo):
+    \"\"\"Mine.\"\"\"
+    name = "mine"
+    strength: float = 1.0
+
+@dataclass
+class Unfinished(Mode):
+    name = "unfinished"
+
+other = 3
+"""
+
+
+def test_a_mode_from_a_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    mode = make_mode(f"{path}:Mine", {"mine": {"strength": 2}})
+    assert isinstance(mode, Mode)
+    assert mode.strength == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("mine.py", "name the class, too"),
+        ("mine.py:Other", "has no class Other"),
+        ("mine.py:other", "has no class other"),
+        ("mine.py:Unfinished", "does not define training_samples"),
+        ("none.py:Mine", "there is no file"),
+        ("broken.py:Mine", "cannot be loaded (SyntaxError"),
+    ],
+)
+def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "broken.py").write_text("def")
+    with pytest.raises(MrlError) as caught:
+        mode_class(name)
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "part"),
+    [
+        ("prp", {"ratio_level": "word"}, "use token, chunk, sequence"),
+        ("prp", {"clip_low": -1.0}, "0 or more"),
+        ("hacpo", {"base": "ppo"}, "hacpo.base is 'ppo'"),
+        ("hacpo", {"delta": 2.0}, "delta is from 0 to 1"),
+        ("hacpo", {"window": 0}, "must be 1 or more"),
+        ("hacpo", {"_means": {}}, "no setting `_means`"),
+        ("hacpo", {"stepwise_clip": 1}, "must be of type bool"),
+        ("graft", {"least": -0.1}, "0 or more"),
+        ("graft", {"minibatches": 0}, "must be 1 or more"),
+    ],
+)
+def test_a_wrong_setting_gets_one_sentence(name, settings, part):
+    with pytest.raises(MrlError) as caught:
+        make_mode(name, {name: settings})
+    assert part in str(caught.value)
