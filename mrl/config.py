@@ -38,7 +38,7 @@ class PolicyConfig:
     max_new_tokens: int = 48
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    micro_batch: int = 64  # completions in one forward and backward pass
+    micro_batch: int = 2048  # tokens in one forward and backward pass
     template: str = ""  # with {prompt}; empty: the tokenizer's chat template, else the bare prompt
     system_prompt: str = ""
 

@@ -24,6 +24,7 @@ from mrl.objectives import (
 )
 from mrl.policy import Policy
 from mrl.samples import TrainingSample
+from mrl.scoring import cut_by_tokens
 
 
 @dataclass
@@ -65,12 +66,12 @@ def learn(
             except torch.OutOfMemoryError:
                 probe = None  # it may have seen a part of this update already
                 policy.optimizer.zero_grad(set_to_none=True)
-                if policy.micro_batch == 1:
-                    raise
+                if policy.micro_batch <= max(len(s.completion_ids) for s in minibatch):
+                    raise  # it is one completion that does not fit
                 policy.micro_batch //= 2
                 learnt.notes.append(
                     f"{policy.name} ran out of memory; it goes on with micro-batches of "
-                    f"{policy.micro_batch} completions."
+                    f"{policy.micro_batch} tokens."
                 )
         _update(policy, attempt)
         _add(learnt, attempt)
@@ -120,16 +121,16 @@ def _backward(
 
 
 def _micro_batches(samples: Sequence[TrainingSample], most: int) -> Iterator[list[TrainingSample]]:
-    """Samples of one kind (own before peers') and of like length together, at most `most`."""
+    """Samples of one kind, own before peers', up to `most` tokens of neighbours together."""
     kinds: dict[tuple, list[TrainingSample]] = {}
     for sample in samples:
         if sample.can_teach:
             kind = (bool(sample.source), sample.objective == "nll", sample.surrogate)
             kinds.setdefault(kind, []).append(sample)
     for _, chosen in sorted(kinds.items(), key=lambda item: item[0][:2]):
-        chosen.sort(key=lambda sample: len(sample.completion_ids))
-        for start in range(0, len(chosen), most):
-            yield chosen[start : start + most]
+        prompts = [sample.prompt_ids for sample in chosen]
+        for part in cut_by_tokens(prompts, [sample.completion_ids for sample in chosen], most):
+            yield chosen[part]
 
 
 def _policy_loss(

@@ -6,7 +6,7 @@ Sums of what is known to be big:
     optimizer            AdamW keeps two moments a parameter
     KV cache             2 * layers * KV heads * head size * bytes, for every token of a rollout
     activations          ACTIVATION_FACTOR * hidden size * layers * bytes, for every trained token
-    logits               vocabulary * 4 bytes * LOGIT_COPIES, for every trained completion token
+    logits               vocabulary * 4 bytes * LOGIT_COPIES, for a chunk of tokens (scoring.py)
 """
 
 import resource
@@ -18,6 +18,7 @@ import torch
 
 from mrl.config import RunConfig
 from mrl.policy import Policy
+from mrl.scoring import CHUNK
 
 ACTIVATION_FACTOR = 32  # tensors of the hidden size that a layer keeps for its backward pass
 LOGIT_COPIES = 4  # logits, float32 copy, log-probs, gradient
@@ -58,16 +59,16 @@ def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
     tokens = prompt_tokens + policy.config.max_new_tokens
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     head_size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    trained = min(policy.config.micro_batch, rows)
+    trained = max(min(policy.config.micro_batch, rows * tokens), tokens)
     token_activations = shape.num_hidden_layers * shape.hidden_size * ACTIVATION_FACTOR * size
     return Estimate(
         policy=policy.name,
         weights=weights + reference,
         gradients=weights,
         optimizer=2 * weights,
-        activations=trained * tokens * token_activations,
+        activations=trained * token_activations,
         kv_cache=rows * tokens * 2 * shape.num_hidden_layers * heads * head_size * size,
-        logits=trained * policy.config.max_new_tokens * shape.vocab_size * 4 * LOGIT_COPIES,
+        logits=min(trained, CHUNK) * shape.vocab_size * 4 * LOGIT_COPIES,
     )
 
 

@@ -16,8 +16,10 @@ from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.loading import load_model, load_tokenizer
 from mrl.objectives import OBJECTIVES
-from mrl.rollout import pad_left, sample_completions, scaled_logprobs
+from mrl.rollout import sample_completions
 from mrl.samples import Group, Rollout
+from mrl.scoring import can_pack, cut_by_tokens
+from mrl.scoring import completion_logprobs as packed_logprobs
 from mrl.tasks import Problem
 
 
@@ -29,7 +31,7 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
-        self.micro_batch = config.micro_batch  # halved where the memory does not suffice
+        self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
         self.tokenizer = load_tokenizer(config.path)
         self.model = load_model(config.path).to(device)
         self.model.eval()  # no dropout, ever: the policy that samples is the one that is scored
@@ -40,6 +42,11 @@ class Policy:
         self.codec = ByteCodec(self.tokenizer)
         self.end_ids = self._find_end_ids()
         self.banned = self._find_banned().to(device)
+        if not can_pack(self.model, self.banned):
+            raise MrlError(
+                f"{config.path}: this architecture cannot be trained here: its attention does not "
+                "follow a mask over several completions; the Llama and Qwen families can."
+            )
         published = OBJECTIVES[config.objective]
         self.objective = replace(
             published,
@@ -140,7 +147,7 @@ class Policy:
             max_new_tokens=self.config.max_new_tokens,
             temperature=self.config.temperature if temperature is None else temperature,
             end_ids=torch.tensor(self.end_ids, device=self.device),
-            banned=self.banned,
+            banned=self.banned.to(self.device),
             generator=generator,
         )
         rollouts = []
@@ -160,49 +167,27 @@ class Policy:
 
     def completion_logprobs(
         self,
-        prompts: list[list[int]],
-        completions: list[list[int]],
+        prompts: Sequence[list[int]],
+        completions: Sequence[list[int]],
         model: PreTrainedModel | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Log-probs of completions under the current parameters (or `model`'s), and their mask.
 
-        Returns ([batch, seq] float32 nats, [batch, seq] bool); seq covers completions only, index
-        t belongs to completion token t. The mask comes from lengths, never from token ids: a pad
-        token may equal an end token. Logits are computed for the completion's positions only.
+        ([batch, seq] float32 nats, [batch, seq] bool), see scoring.py.
         """
-        longest = max(len(completion) for completion in completions)
-        prompt_ids, prompt_mask = pad_left(prompts, pad_id=0, device=self.device)
-        completion_ids = torch.zeros(len(completions), longest, dtype=torch.int64)
-        completion_mask = torch.zeros(len(completions), longest, dtype=torch.bool)
-        for row, completion in enumerate(completions):
-            completion_ids[row, : len(completion)] = torch.tensor(completion)
-            completion_mask[row, : len(completion)] = True
-        completion_ids = completion_ids.to(self.device)
-        completion_mask = completion_mask.to(self.device)
-        mask = torch.cat([prompt_mask, completion_mask], dim=1)
-        logits = (model or self.model)(
-            input_ids=torch.cat([prompt_ids, completion_ids], dim=1),
-            attention_mask=mask,
-            position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
-            logits_to_keep=longest + 1,
-            use_cache=False,
-        ).logits[:, :-1]  # [batch, seq, vocab]; the position before a token predicts it
-        logprobs = scaled_logprobs(logits, self.banned, self.config.temperature)
-        logprobs = logprobs.gather(2, completion_ids[:, :, None]).squeeze(2)
-        return logprobs.masked_fill(~completion_mask, 0.0), completion_mask
+        model = model or self.model
+        banned = self.banned.to(self.device)
+        return packed_logprobs(model, prompts, completions, banned, self.config.temperature)
 
     @torch.no_grad()
     def score(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
         """Log-probs of each completion's tokens under the current parameters, nats."""
-        by_length = sorted(range(len(completions)), key=lambda i: len(completions[i]))
-        scored: list[list[float]] = [[] for _ in completions]
-        for start in range(0, len(by_length), self.micro_batch):
-            rows = by_length[start : start + self.micro_batch]
-            logprobs, _ = self.completion_logprobs(
-                [prompts[i] for i in rows], [completions[i] for i in rows]
-            )
-            for i, row in zip(rows, logprobs.tolist(), strict=True):
-                scored[i] = row[: len(completions[i])]
+        scored: list[list[float]] = []
+        for rows in cut_by_tokens(prompts, completions, self.micro_batch):
+            chosen = completions[rows]
+            logprobs, _ = self.completion_logprobs(prompts[rows], chosen)
+            pairs = zip(chosen, logprobs.tolist(), strict=True)
+            scored += [row[: len(completion)] for completion, row in pairs]
         return scored

@@ -1,0 +1,152 @@
+"""Log-probs of completions under a model: each prompt computed once, no logits that nobody reads.
+
+The completions of one prompt share a row, behind it: [prompt, c1, c2, ...]. A block mask hides
+them from each other, and every completion's positions begin where the prompt ends, so that each
+gets exactly the numbers that it would get alone. Logits are made for the positions that predict a
+completion token, CHUNK tokens at a time: [batch, seq, vocab] never exists.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from mrl.rollout import scaled_logprobs
+
+CHUNK = 1024  # tokens whose logits exist at the same time
+TOLERANCE = 1e-3  # nats, between the packed and the plain computation
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Completions packed behind their prompts. `Place i` is the i-th completion token of all."""
+
+    token_ids: Tensor  # [rows, seq]
+    positions: Tensor  # [rows, seq]
+    segments: Tensor  # [rows, seq]: 0 the prompt, 1.. its completions, -1 padding
+    predictors: Tensor  # [places]: flat index (row * seq + position) of what predicts the token
+    targets: Tensor  # [places]: the token
+    outputs: Tensor  # [places]: flat index (completion * longest + t) where its log-prob goes
+    mask: Tensor  # [completions, longest] bool, from lengths
+
+
+def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Packed:
+    """Lay completions out behind their prompts; equal prompts share a row."""
+    rows: dict[tuple[int, ...], list[int]] = {}  # prompt -> its completions' numbers
+    for number, prompt in enumerate(prompts):
+        rows.setdefault(tuple(prompt), []).append(number)
+    longest = max(map(len, completions))
+    width = max(len(p) + sum(len(completions[n]) for n in own) for p, own in rows.items())
+    token_ids = torch.zeros(len(rows), width, dtype=torch.int64)
+    positions = torch.zeros_like(token_ids)
+    segments = torch.full_like(token_ids, -1)
+    predictors, targets, outputs = [], [], []
+    mask = torch.zeros(len(completions), longest, dtype=torch.bool)
+    for row, (prompt, own) in enumerate(rows.items()):
+        end = len(prompt)
+        token_ids[row, :end] = torch.tensor(prompt)
+        positions[row, :end] = torch.arange(end)
+        segments[row, :end] = 0
+        for segment, number in enumerate(own, start=1):
+            completion = torch.tensor(completions[number])
+            start, end = end, end + len(completion)
+            token_ids[row, start:end] = completion
+            positions[row, start:end] = len(prompt) + torch.arange(len(completion))
+            segments[row, start:end] = segment
+            before = torch.arange(start - 1, end - 1)
+            before[0] = len(prompt) - 1  # the first token is predicted by the prompt's last
+            predictors.append(row * width + before)
+            targets.append(completion)
+            outputs.append(number * longest + torch.arange(len(completion)))
+            mask[number, : len(completion)] = True
+    return Packed(
+        token_ids, positions, segments,
+        torch.cat(predictors), torch.cat(targets), torch.cat(outputs), mask,
+    )  # fmt: skip
+
+
+def cut_by_tokens(
+    prompts: Sequence[list[int]], completions: Sequence[list[int]], most: int
+) -> Iterator[slice]:
+    """Neighbours that make up to `most` tokens together, a shared prompt counted once.
+
+    One completion with its prompt is never cut, however long.
+    """
+    start, tokens = 0, 0
+    for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        shared = number > start and prompt == prompts[number - 1]
+        added = len(completion) + (0 if shared else len(prompt))
+        if number > start and tokens + added > most:
+            yield slice(start, number)
+            start, tokens, added = number, 0, len(completion) + len(prompt)
+        tokens += added
+    if completions:
+        yield slice(start, len(completions))
+
+
+def completion_logprobs(
+    model: PreTrainedModel,
+    prompts: Sequence[list[int]],
+    completions: Sequence[list[int]],
+    banned: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of completions and their mask, ([batch, seq] float32 nats, [batch, seq] bool).
+
+    seq covers completions only; index t belongs to completion token t. The mask comes from lengths,
+    never from token ids: a pad token may equal an end token.
+    """
+    packed = pack(prompts, completions)
+    device = model.device
+    segments = packed.segments.to(device)
+    size = segments.shape[1]
+    causal = torch.ones(size, size, dtype=torch.bool, device=device).tril()
+    key, query = segments[:, None, :], segments[:, :, None]
+    visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
+    hidden = model.get_decoder()(
+        input_ids=packed.token_ids.to(device),
+        position_ids=packed.positions.to(device),
+        attention_mask=_additive(visible, model.dtype)[:, None],
+        use_cache=False,
+    ).last_hidden_state  # [rows, seq, hidden]
+    hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]
+    targets = packed.targets.to(device)
+
+    def chunk_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
+        logits = model.get_output_embeddings()(hidden)
+        return scaled_logprobs(logits, banned, temperature).gather(1, targets[:, None])[:, 0]
+
+    if len(targets) <= CHUNK:
+        found = chunk_logprobs(hidden, targets)
+    else:  # computed again in the backward pass, so that one chunk's logits exist at a time
+        chunks = zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True)
+        found = torch.cat([checkpoint(chunk_logprobs, *c, use_reentrant=False) for c in chunks])
+    mask = packed.mask.to(device)
+    logprobs = found.new_zeros(mask.numel()).index_copy(0, packed.outputs.to(device), found)
+    return logprobs.view_as(mask), mask
+
+
+def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a key is seen, the smallest number where it is not: what all attentions take."""
+    hidden = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return hidden.masked_fill(~visible, torch.finfo(dtype).min)
+
+
+@torch.no_grad()
+def can_pack(model: PreTrainedModel, banned: Tensor) -> bool:
+    """Whether packing gives a model's own numbers, tried on two completions of one prompt.
+
+    False for a model that ignores the mask or the positions, or that does more to its logits than
+    its output embeddings do.
+    """
+    free = (~banned).nonzero()[:8, 0].tolist()
+    prompt, completions = free[:3], [free[3:6], free[5:8]]
+    packed, _ = completion_logprobs(model, [prompt] * 2, completions, banned, 1.0)
+    token_ids = torch.tensor([[*prompt, *c] for c in completions], device=model.device)
+    logits = model(input_ids=token_ids, use_cache=False).logits[:, len(prompt) - 1 : -1]
+    plain = scaled_logprobs(logits, banned, 1.0)
+    plain = plain.gather(2, token_ids[:, len(prompt) :, None])[:, :, 0]
+    return bool(((packed - plain).abs() < TOLERANCE).all())
