@@ -34,7 +34,8 @@ LEAST_BUDGET_S = 20.0
 BUDGET_FACTOR = 10  # times the longest turn of that phase so far
 FAILURES = (RuntimeError, MemoryError, OSError, ArithmeticError)  # of a worker; the rest are bugs
 
-PARTS = ("weights", "optimizer")  # of a policy that move; gradients never do
+PARTS = {"weights", "optimizer"}  # of a policy that move; gradients never do
+NEEDS = {"verify": set(), "learn": PARTS}  # on the device, by phase; else the weights
 
 T = TypeVar("T")
 
@@ -207,14 +208,14 @@ class Allocation:
 
     def _fetch(self, policy: Policy, phase: str) -> int:
         """Make room and bring what the phase needs; returns the bytes moved, both ways together."""
-        if self.placement != "swap":
+        wanted = NEEDS.get(phase, {"weights"})
+        if self.placement != "swap" or not wanted:
             return 0
         moved = 0
         for other in self.policies:
             if other is not policy:
                 moved += _move(other, self._fetched[other.name], "cpu")
                 self._fetched[other.name] = set()
-        wanted = set(PARTS if phase == "learn" else PARTS[:1])
         moved += _move(policy, wanted - self._fetched[policy.name], self.device)
         self._fetched[policy.name] |= wanted
         return moved

@@ -171,6 +171,7 @@ class Run:
                 self.allocation,
                 self.company,
                 self.fault.make_records,
+                should_stop,
             )
             for step in range(first_step, config.steps + 1):
                 report = trainer.train_step(step)
@@ -180,26 +181,20 @@ class Run:
                 if report.metrics:
                     self.watcher.step(report)
                 due = config.checkpoint_every and step % config.checkpoint_every == 0
-                stop = self._agree(step, should_stop())
-                if due or stop or report.lost or step == config.steps:
+                if due or report.stop or report.lost or step == config.steps:
                     for log in (metrics, samples, exchange):
                         log.flush()
-                    self._save(step, exchange)
+                    self._save(step, exchange, trainer.present)
                 if not trainer.present:
                     raise MrlError(
                         f"Every policy missed {PATIENCE} steps in a row, so the run ends at step "
                         f"{step}; `python mini_mrl.py resume {self.directory}` tries again."
                     )
-                if stop and step < config.steps:
+                if report.stop and step < config.steps:
                     return False
         self.watcher.say("Scoring the held-out problems after training.")
         self.evaluate("after", trainer.present)
         return True
-
-    def _agree(self, step: int, stop: bool) -> bool:
-        """Whether any process was told to stop: all of them stop after the same step."""
-        mine = dict.fromkeys(self.company.local, stop)
-        return any(self.company.share(f"{step}/stop", mine, self.names).values())
 
     def _log(self, report: StepReport, metrics: TextIO, samples: TextIO) -> None:
         for line in report.metrics.values():
@@ -211,10 +206,10 @@ class Run:
             line = {"step": report.step, "rescue": asdict(rescue)}
             samples.write(json.dumps(line, ensure_ascii=False) + "\n")
 
-    def _save(self, step: int, exchange: Exchange) -> None:
+    def _save(self, step: int, exchange: Exchange, present: Sequence[str]) -> None:
         folder = save_policies(self.directory, step, self.policies)
         mine = {policy.name: [policy.version, self.mode.state()] for policy in self.policies}
-        saved = self.company.share(f"{step}/saved", mine, self.names)
+        saved = self.company.share(f"{step}/saved", mine, dict.fromkeys([*present, *mine]))
         if not self.company.writes or folder is None:
             return
         state = {

@@ -41,6 +41,7 @@ class StepReport:
     rescues: list[Rescue] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)  # sentences for the person
     lost: list[str] = field(default_factory=list)  # policies that the run goes on without
+    stop: bool = False  # somebody has asked to end after this step
 
 
 def derive_seed(*parts: object) -> int:
@@ -77,6 +78,7 @@ class Trainer:
         allocation: Allocation,
         company: Company,
         make_records: Callable[..., Iterable[Record | LossyText]] = make_records,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.config = config
         self.problems = problems
@@ -86,6 +88,7 @@ class Trainer:
         self.allocation = allocation
         self.company = company
         self.make_records = make_records  # the one place where a lesson can plant a lie
+        self.should_stop = should_stop
         self.missed: Counter[str] = Counter(dict.fromkeys(company.names, 0))  # steps in a row
 
     @property
@@ -191,6 +194,7 @@ class Trainer:
                 "metrics": line,
                 "samples": sample_lines(step, name, groups[name]),
                 "rescues": rescues,
+                "stop": self.should_stop(),
             }
         said = self.company.share(f"{step}/lines", said, self.present)
         for name in self.present:
@@ -206,6 +210,7 @@ class Trainer:
             self.missed[name] = 0
             report.metrics[name] = said[name]["metrics"]
             report.samples += said[name]["samples"]
+            report.stop |= said[name]["stop"]
             report.rescues += [Rescue(**rescue) for rescue in said[name]["rescues"]]
             self.exchange.advance(name, report.metrics[name]["version"])
         return report

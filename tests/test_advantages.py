@@ -1,7 +1,13 @@
+import math
+
 import pytest
 import torch
 
-from mrl.advantages import group_advantages, shared_baseline_advantages
+from mrl.advantages import (
+    capability_advantages,
+    group_advantages,
+    shared_baseline_advantages,
+)
 
 
 def test_advantages_of_a_mixed_group_by_hand():
@@ -98,3 +104,28 @@ def test_a_union_whose_rewards_agree_gives_exact_zeros(value):
     for mix in (0.0, 0.3, 1.0):
         got = shared([value] * 3, [[value] * 5], mix=mix)
         assert torch.equal(got, torch.zeros(1, 3))
+
+
+def test_capability_advantages_by_hand():
+    # two completions of the learner, two of a peer that is twice as capable: w(k, peer) = 1/2
+    rewards = torch.tensor([1.0, 0.0, 1.0, 1.0])
+    capability = torch.tensor([1.0, 1.0, 0.5, 0.5])
+    baseline = (1 + 0 + 0.5 + 0.5) / 4
+    sigma = math.sqrt(3) / 4
+    got = capability_advantages(rewards, capability)
+    want = torch.tensor([(r - baseline) / sigma for r in (1.0, 0.0, 1.0, 1.0)])
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
+    sample = capability_advantages(rewards, capability, correction=1)
+    torch.testing.assert_close(sample, want * math.sqrt(3 / 4), atol=1e-4, rtol=0)
+
+
+def test_equal_capabilities_give_the_plain_group_advantage():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0])
+    got = capability_advantages(rewards, torch.ones(5))
+    torch.testing.assert_close(got, group_advantages(rewards[None])[0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_rewards_that_agree_give_exact_zeros_whatever_the_capabilities(reward):
+    got = capability_advantages(torch.full((4,), reward), torch.tensor([1.0, 1.0, 0.1, 10.0]))
+    assert got.tolist() == [0.0] * 4

@@ -5,8 +5,11 @@ import torch
 
 from mrl.objectives import (
     OBJECTIVES,
+    Objective,
+    chunk_ratio,
     clipped_loss,
     in_flat_part,
+    k3,
     sequence_ratio,
     token_coefficients,
     token_ratio,
@@ -152,3 +155,56 @@ def test_the_loss_starts_at_zero_and_its_gradient_does_not():
     loss.backward()
     assert float(loss.detach()) == pytest.approx(0.0, abs=1e-6)
     torch.testing.assert_close(logprobs.grad, -advantages.expand(4, 2) / 8)
+
+
+def test_chunk_ratio_by_hand():
+    # chunk 0 holds tokens 0 and 1, chunk 1 token 2; only the sums over a chunk matter
+    new = torch.tensor([[-1.0, -1.0, -2.0, 0.0]])
+    behavior = torch.tensor([[-0.5, -2.5, -2.0, 0.0]])
+    mask = torch.tensor([[True, True, True, False]])
+    chunk_of = torch.tensor([[0, 0, 1, 0]])
+    got = chunk_ratio(new, behavior, mask, chunk_of)
+    torch.testing.assert_close(got, torch.tensor([[math.e, math.e, 1.0, 1.0]]))
+    spread = torch.tensor([[-3.0, 0.0, -2.0, 9.0]])
+    torch.testing.assert_close(chunk_ratio(new, spread, mask, chunk_of), got)
+
+
+def test_with_a_token_a_chunk_the_chunk_ratio_is_the_token_ratio():
+    generator = torch.Generator().manual_seed(1)
+    new, old = (-torch.rand(2, 3, generator=generator) for _ in range(2))
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    each = torch.arange(3).expand(2, 3)
+    torch.testing.assert_close(chunk_ratio(new, old, mask, each), token_ratio(new, old, mask))
+
+
+def test_no_logprob_that_a_peer_claims_makes_a_ratio_infinite():
+    new, claimed = torch.tensor([[-1.0]], requires_grad=True), torch.tensor([[-1e30]])
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    zero = torch.zeros(1, 1, dtype=torch.int64)
+    for ratio in (
+        token_ratio(new, claimed, mask),
+        sequence_ratio(new, claimed, mask),
+        chunk_ratio(new, claimed, mask, zero),
+    ):
+        (gradient,) = torch.autograd.grad(ratio.sum(), new)
+        assert torch.isfinite(ratio).all()
+        assert float(gradient) == 0.0
+
+
+def test_the_flat_part_of_hacpos_program_is_outside_its_narrowing_band():
+    objective = Objective("sequence", "sequence", 0.2, 0.0, pessimistic=False, clip_low_step=0.05)
+    ratio = torch.tensor([[0.7, 0.82, 0.95, 1.1]])
+    for advantage in (1.0, -1.0):
+        below, above = in_flat_part(ratio, torch.tensor([[advantage]]), objective, 0)
+        assert (below | above).tolist() == [[True, False, False, True]]
+        below, above = in_flat_part(ratio, torch.tensor([[advantage]]), objective, 1)
+        assert (below | above).tolist() == [[True, True, False, True]]
+
+
+def test_k3_by_hand_and_on_average():
+    new, ref = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.0, -1.0]])
+    torch.testing.assert_close(k3(new, ref), torch.tensor([[0.0, math.e - 2]]))
+    p, q = torch.tensor([0.7, 0.2, 0.1]).log(), torch.tensor([0.3, 0.3, 0.4]).log()
+    exact = (p.exp() * (p - q)).sum()
+    torch.testing.assert_close((p.exp() * k3(p, q)).sum(), exact)  # its expectation is the KL
+    assert (k3(p, q) >= 0).all()

@@ -1,0 +1,173 @@
+"""Minibatches, peers' objectives, KL, diagnostics: what `learn` does beyond one plain update."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mrl.learning import learn
+from mrl.metrics import fate_metrics, learning_metrics
+from mrl.modes import Lesson
+from mrl.objectives import OBJECTIVES, Objective
+from mrl.samples import TrainingSample
+
+
+def sample(policy, text, advantage, **fields):
+    ids = [*policy.codec.encode(text), policy.end_id]
+    made = TrainingSample(policy.prompt_ids("1+1?"), ids, advantage=advantage, **fields)
+    made.behavior_logprobs = policy.score([made.prompt_ids], [ids])[0]
+    return made
+
+
+def test_minibatches_are_updates_in_the_order_of_the_samples(make_policy):
+    texts = ("1", "2", "3", "4", "5")
+    one, two = make_policy(learning_rate=1e-3), make_policy(learning_rate=1e-3)
+    samples = [sample(one, text, (-1) ** n) for n, text in enumerate(texts)]
+    learnt = learn(one, samples, minibatches=2)
+    learn(two, samples[:3])
+    learn(two, samples[3:])
+    assert (learnt.updates, one.version) == (2, 2)
+    pairs = zip(one.model.parameters(), two.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert learn(one, samples[:1], minibatches=4).updates == 1
+    assert learn(one, [], minibatches=4).updates == 0
+
+
+def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_policy):
+    policy = make_policy(learning_rate=3e-3)
+    samples = [sample(policy, text, 1.0) for text in ("1", "2", "3", "4")]
+    assert learning_metrics(learn(policy, samples[:2]))["ratio/mean"] == pytest.approx(1, abs=1e-4)
+    later = learning_metrics(learn(policy, [replace(s, advantage=1.0) for s in samples]))
+    assert later["ratio/max"] > 1.2
+    assert later["clip_ratio/high_mean"] > 0
+
+
+def test_own_and_peers_samples_are_told_apart_in_the_metrics(make_policy):
+    policy = make_policy()
+    own = sample(policy, "1", 1.0)
+    surrogate = replace(OBJECTIVES["grpo"], ratio_level="sequence")
+    peer = sample(policy, "2", 1.0, source="b", weight=0.5, surrogate=surrogate)
+    far = sample(policy, "3", 1.0, source="b", weight=0.5, surrogate=surrogate)
+    far.behavior_logprobs = [value - 1.0 for value in far.behavior_logprobs]  # ratio e: clipped
+    got = learning_metrics(learn(policy, [own, peer, far]))
+    assert got["ratio/max"] == pytest.approx(1.0, abs=1e-4)
+    assert got["peer/ratio/max"] == pytest.approx(math.e, abs=1e-3)
+    assert got["peer/clip_ratio/high_mean"] == pytest.approx(0.5)
+    assert got["peer/weight_mean"] == pytest.approx(0.25)  # of .5, and of 0 where nothing passes
+    assert "peer/ratio/max" not in learning_metrics(learn(policy, [own]))
+
+
+def test_hacpos_peer_objective_against_its_equation(make_policy):
+    """-clip'd s * sg[s]^alpha * A after u updates, as a loop over Python numbers."""
+    from mrl.objectives import surrogate_loss
+
+    text = Objective("sequence", "sequence", 0.2, 0.0, ratio_power=2.0, clip_low_step=0.025)
+    program = replace(text, pessimistic=False)
+    for s in (0.5, 0.79, 0.82, 0.95, 1.3):
+        for advantage in (1.0, -1.0):
+            for updates in (0, 2, 100):
+                low = min(0.8 + updates * 0.025, 1.0)
+                clipped = min(max(s, low), 1.0)
+                ratio = torch.tensor([[s]], requires_grad=True)
+                one = surrogate_loss(ratio, torch.tensor([[advantage]]), text, updates)
+                assert float(one.detach()) == pytest.approx(
+                    -min(s * advantage, clipped * advantage) * s**2, rel=1e-5
+                )
+                two = surrogate_loss(ratio, torch.tensor([[advantage]]), program, updates)
+                assert float(two.detach()) == pytest.approx(-clipped * advantage * clipped**2, rel=1e-5)
+                (gradient,) = torch.autograd.grad(two.sum(), ratio)
+                inside = low <= s <= 1.0
+                want = -advantage * clipped**2 if inside else 0.0  # sg[.]: no gradient of the power
+                assert float(gradient) == pytest.approx(want, abs=1e-5)
+
+
+def test_kl_is_zero_at_the_reference_and_pulls_back_to_it(make_policy):
+    free, held = make_policy(learning_rate=1e-3), make_policy(learning_rate=1e-3, kl_coef=5.0)
+    distances = []
+    for policy in (free, held):
+        start = [p.clone() for p in policy.model.parameters()]
+        samples = [sample(policy, "1", 1.0), sample(policy, "2", -1.0)]
+        first = learning_metrics(learn(policy, samples))
+        for _ in range(5):
+            last = learning_metrics(learn(policy, samples))
+        pairs = zip(start, policy.model.parameters(), strict=True)
+        distances.append(sum(float((a - b).detach().square().sum()) for a, b in pairs))
+        if policy is held:
+            assert first["kl"] == pytest.approx(0.0, abs=1e-6)
+            assert last["kl"] > 0
+    assert distances[1] < distances[0]
+    assert all(not p.requires_grad for p in held.reference.parameters())
+
+
+def test_the_gradients_of_both_parts_add_up_and_their_cosine_is_right(make_policy):
+    policy = make_policy(max_grad_norm=1e9)
+    own, peer = sample(policy, "1", 1.0), sample(policy, "2", -0.5, source="b")
+    policy.optimizer.step = lambda: None
+    parts = []
+    for samples in ([own], [peer]):
+        twice = [*samples, replace(own, advantage=0.0)]  # counts in the average, gives nothing
+        learnt = learn(policy, twice, measure_gradients=True)
+        parts.append(learnt.gradients["gradient/own_norm"] or learnt.gradients["gradient/peer_norm"])
+    both = learn(policy, [own, peer], measure_gradients=True)
+    assert both.gradients["gradient/own_norm"] == pytest.approx(parts[0], rel=1e-4)
+    assert both.gradients["gradient/peer_norm"] == pytest.approx(parts[1], rel=1e-4)
+    a, b, cosine = *parts, both.gradients["gradient/cosine"]
+    whole = math.sqrt(a * a + b * b + 2 * a * b * cosine)
+    assert both.totals["grad_norm"] == pytest.approx(whole, rel=1e-4)
+    assert learn(policy, [own, peer]).gradients == {}
+
+
+def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, monkeypatch):
+    plain, short = make_policy(), make_policy(micro_batch=64)
+    samples = [sample(plain, "1" * n, (-1) ** n) for n in range(1, 7)]
+    calls = []
+    original = short.completion_logprobs
+
+    def scarce(prompts, completions, model=None):
+        calls.append(len(completions))
+        if sum(map(len, completions)) > 12:
+            raise torch.OutOfMemoryError("no memory")
+        return original(prompts, completions, model)
+
+    monkeypatch.setattr(short, "completion_logprobs", scarce)
+    learn(plain, samples)
+    learnt = learn(short, samples)
+    assert learnt.updates == 1
+    assert learnt.notes == [
+        "qwen-tiny ran out of memory; it goes on with micro-batches of 32 tokens.",
+        "qwen-tiny ran out of memory; it goes on with micro-batches of 16 tokens.",
+    ]
+    assert learnt.totals["own/samples"] == 6  # the attempts that failed are not counted
+    for a, b in zip(plain.model.parameters(), short.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    monkeypatch.setattr(short, "completion_logprobs", lambda *a: (_ for _ in ()).throw(
+        torch.OutOfMemoryError("none at all")))  # fmt: skip
+    with pytest.raises(torch.OutOfMemoryError):
+        learn(short, samples)
+
+
+def test_every_completion_has_one_fate(make_policy):
+    policy = make_policy()
+    samples = [
+        sample(policy, "1", 1.0),
+        sample(policy, "2", 0.0),
+        sample(policy, "3", 0.0, reward=1.0),
+        sample(policy, "4", 0.0, source="b"),
+        replace(sample(policy, "5", 0.0, source="b", reward=1.0), objective="nll", weight=0.1),
+        replace(sample(policy, "6", 1.0), behavior_logprobs=[-99.0] * 2),
+    ]
+    learnt = learn(policy, samples)
+    assert learnt.fates == {"taught": 1, "all_fail": 2, "all_pass": 1, "rescued": 1, "clipped": 1}
+    lesson = Lesson(samples)
+    lesson.dropped.update(too_long=1, not_needed=2)
+    lesson.residual.refused.update(not_utf8=1)
+    peers = {"x": [type("Told", (), {"text": ""})()] * 6}
+
+    class Four:
+        rollouts = [None] * 4
+
+    got = fate_metrics([Four()], peers, lesson, learnt)
+    assert sum(got.values()) == pytest.approx(1.0)
+    assert got["fate/dropped"] == got["fate/refused"] == pytest.approx(0.1)
+    assert got["fate/not_needed"] == pytest.approx(0.2)

@@ -1,0 +1,70 @@
+import pytest
+import torch
+
+from mrl import scoring
+from mrl.scoring import can_pack, completion_logprobs, cut_by_tokens, pack
+
+PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
+COMPLETIONS = [[10, 11], [12], [13, 14, 15, 16], [17, 18, 19], [20]]
+
+
+def test_completions_of_one_prompt_share_a_row_and_do_not_see_each_other():
+    packed = pack(PROMPTS, COMPLETIONS)
+    assert packed.token_ids.tolist() == [
+        [5, 6, 7, 10, 11, 13, 14, 15, 16, 20],
+        [8, 9, 12, 17, 18, 19, 0, 0, 0, 0],
+    ]
+    assert packed.positions[0].tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6, 3]
+    assert packed.segments[1].tolist() == [0, 0, 1, 2, 2, 2, -1, -1, -1, -1]
+    # of completion 2 (13, 14, 15, 16): the prompt's last token, then its own tokens
+    assert packed.predictors[packed.targets.tolist().index(13) :][:4].tolist() == [2, 5, 6, 7]
+    assert packed.mask.sum(1).tolist() == [2, 1, 4, 3, 1]
+
+
+@pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
+@pytest.mark.parametrize("chunk", [1024, 3])
+def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
+    make_policy, monkeypatch, name, chunk
+):
+    monkeypatch.setattr(scoring, "CHUNK", chunk)
+    policy = make_policy(name)
+    weights = torch.rand(5, 4)
+
+    logprobs, mask = completion_logprobs(policy.model, PROMPTS, COMPLETIONS, policy.banned, 0.7)
+    (logprobs * weights * mask).sum().backward()
+    got = [p.grad.clone() for p in policy.model.parameters()]
+    policy.model.zero_grad()
+    total = 0.0
+    for row, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
+        logits = policy.model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        logits = (logits / 0.7).masked_fill(policy.banned, -torch.inf)
+        plain = torch.log_softmax(logits, -1)[torch.arange(len(completion)), completion]
+        torch.testing.assert_close(logprobs[row, : len(completion)], plain, atol=2e-5, rtol=0)
+        total = total + (plain * weights[row, : len(completion)]).sum()
+    total.backward()
+    for mine, parameter in zip(got, policy.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad, atol=2e-5, rtol=1e-3)
+
+
+def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
+    policy = make_policy()
+    assert can_pack(policy.model, policy.banned)
+    decoder = policy.model.get_decoder()
+    forward = decoder.forward
+
+    def deaf(*args, attention_mask=None, **kwargs):
+        return forward(*args, attention_mask=None, **kwargs)
+
+    monkeypatch.setattr(decoder, "forward", deaf)
+    assert not can_pack(policy.model, policy.banned)
+
+
+def test_cutting_by_tokens_counts_a_shared_prompt_once_and_loses_nobody():
+    prompts = [[1] * 10] * 3 + [[2] * 10] * 2
+    completions = [[0] * 5] * 5
+    assert list(cut_by_tokens(prompts, completions, 20)) == [
+        slice(0, 2), slice(2, 3), slice(3, 5)
+    ]  # fmt: skip
+    assert list(cut_by_tokens(prompts, completions, 1)) == [slice(n, n + 1) for n in range(5)]
+    assert list(cut_by_tokens(prompts, completions, 1000)) == [slice(0, 5)]
+    assert list(cut_by_tokens([], [], 10)) == []
