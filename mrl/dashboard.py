@@ -7,6 +7,7 @@ import time
 from collections import defaultdict, deque
 from dataclasses import fields
 
+import torch
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -72,7 +73,7 @@ class PlainLines:
         parts = []
         for name in self.policies:
             means = self.means(name)
-            if not means:
+            if name not in report.metrics:
                 parts.append(f"{name} is not there")
                 continue
             kinds = "/".join(f"{means[f'groups/{kind}']:.0%}" for kind in KINDS)
@@ -309,4 +310,5 @@ def memory_sentence(estimates: list[Estimate], placement: str, before: int) -> s
     """The estimate beside what was measured."""
     estimated = needed(estimates, placement) / 2**20
     measured = (memory_in_use() - before) / 2**20
-    return f"Memory: {estimated:,.0f} MiB estimated, {measured:,.0f} MiB measured at the peak."
+    what = "on the device" if torch.cuda.is_available() else "more in the whole process"
+    return f"Memory: {estimated:,.0f} MiB estimated, {measured:,.0f} MiB {what} at the peak."

@@ -72,6 +72,13 @@ class Run:
         self.stored, self.left_out = (
             read_log(Path(config.peer_log)) if config.peer_log else ([], {})
         )
+        kinds = {record.kind for record in self.stored}
+        if self.stored and (self.mode.consumes is None or self.mode.consumes.kind not in kinds):
+            wanted = self.mode.consumes.kind if self.mode.consumes else "no"
+            raise MrlError(
+                f"{config.peer_log}: holds {' and '.join(sorted(kinds))} records, but mode "
+                f"{self.mode.name} consumes {wanted} records; record another run with --record."
+            )
         self.rescues: Counter[tuple[str, str, str]] = Counter()  # (receiver, source, skill)
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
         self.window: list[str] = []  # of the exchange, when a run is resumed

@@ -172,7 +172,7 @@ class Trainer:
     ) -> StepReport:
         """Put the step's log lines together, of all processes, and note who missed it."""
         report = StepReport(step, troubles=list(self.allocation.troubles))
-        said = {}
+        stop, said = self.should_stop(), {}
         for policy in self.allocation.policies:
             if policy.name not in lessons:
                 continue
@@ -194,8 +194,9 @@ class Trainer:
                 "metrics": line,
                 "samples": sample_lines(step, name, groups[name]),
                 "rescues": rescues,
-                "stop": self.should_stop(),
+                "stop": stop,
             }
+        report.stop = stop
         said = self.company.share(f"{step}/lines", said, self.present)
         for name in self.present:
             if name not in said:

@@ -75,7 +75,9 @@ def test_hacpos_peer_objective_against_its_equation(make_policy):
                     -min(s * advantage, clipped * advantage) * s**2, rel=1e-5
                 )
                 two = surrogate_loss(ratio, torch.tensor([[advantage]]), program, updates)
-                assert float(two.detach()) == pytest.approx(-clipped * advantage * clipped**2, rel=1e-5)
+                assert float(two.detach()) == pytest.approx(
+                    -clipped * advantage * clipped**2, rel=1e-5
+                )
                 (gradient,) = torch.autograd.grad(two.sum(), ratio)
                 inside = low <= s <= 1.0
                 want = -advantage * clipped**2 if inside else 0.0  # sg[.]: no gradient of the power
@@ -108,7 +110,9 @@ def test_the_gradients_of_both_parts_add_up_and_their_cosine_is_right(make_polic
     for samples in ([own], [peer]):
         twice = [*samples, replace(own, advantage=0.0)]  # counts in the average, gives nothing
         learnt = learn(policy, twice, measure_gradients=True)
-        parts.append(learnt.gradients["gradient/own_norm"] or learnt.gradients["gradient/peer_norm"])
+        parts.append(
+            learnt.gradients["gradient/own_norm"] or learnt.gradients["gradient/peer_norm"]
+        )
     both = learn(policy, [own, peer], measure_gradients=True)
     assert both.gradients["gradient/own_norm"] == pytest.approx(parts[0], rel=1e-4)
     assert both.gradients["gradient/peer_norm"] == pytest.approx(parts[1], rel=1e-4)

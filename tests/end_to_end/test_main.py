@@ -241,6 +241,37 @@ MISTAKES = {
     "peer log of junk": (["--peer-log", "junk.txt", "--pair", TINY], "junk.txt: holds no record"),
     "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
     "unknown fault": (["--fault", "lair=1"], "known are liar=RATE"),
+    "fault of nobody": (["--fault", "crash=gpt@3"], "there is no policy 'gpt'"),
+    "fault without step": (["--fault", "hang=qwen-tiny"], "known are liar=RATE"),
+    "unknown placement": (["--placement", "swop"], "did you mean `swap`"),
+    "unknown record": (["--record", "rollouts"], "did you mean `rollout`"),
+    "record of another kind": (
+        ["--peer-log", "stats.jsonl", "--pair", TINY],
+        "consumes success records",
+    ),
+    "solo with a peer": (
+        ["--mode", "solo", "--peer-log", "stats.jsonl", "--pair", TINY],
+        "consumes no records",
+    ),
+    "mode from no file": (["--mode", "none.py:Mine"], "there is no file"),
+    "mode without class": (["--mode", "mode.py"], "name the class, too"),
+    "mode of another class": (["--mode", "mode.py:Nothing"], "has no class Nothing"),
+    "mode that breaks": (["--mode", "bad_mode.py:Mine"], "cannot be loaded"),
+    "ratio level": (["--mode", "prp", "--set", "prp.ratio_level=word"], "use token, chunk"),
+    "minibatches": (["--set", "sgt.minibatches=0"], "sgt.minibatches is 0"),
+    "turn budget": (["--config", "budget.toml"], "turn_budget_s and gradient_every"),
+    "kl": (["--config", "kl.toml"], "kl_coef is -1.0"),
+    "string for a number": (["--config", "string.toml"], "steps is '3'"),
+    "broken toml": (["--config", "broken.jsonl"], "is not TOML"),
+    "policy as a table": (["--config", "policy.toml"], "[[policy]] tables, with two brackets"),
+    "policy without path": (["--config", "nopath.toml"], "`path` is missing"),
+    "two of a name": (["--config", "twice.toml"], "Two policies are called"),
+    "name of a policy": (["--config", "slash.toml"], "use letters, digits"),
+    "template": (["--config", "template.toml"], "lacks {prompt}"),
+    "objective": (["--config", "objective.toml"], "there is no objective 'ppo'"),
+    "data is a directory": (["--data", "empty"], "empty: "),
+    "config is a directory": (["--config", "empty"], "empty: cannot be read"),
+    "resume a file": (["resume", "key.toml"], "is no run directory"),
     "unknown trust": (["--trust", "blindly"], "trust is 'blindly'"),
     "no peer log": (["--peer-log", "none.jsonl", "--pair", TINY], "none.jsonl: cannot be read"),
     "peer log and a pair": (["--peer-log", "key.toml"], "only one policy can be trained"),
@@ -259,6 +290,24 @@ MISTAKES = {
 }
 
 
+POLICY = f'[[policy]]\npath = "{TINY}"\n'
+FILES = {
+    "stats.jsonl": '{"kind": "rewards", "prompt_id": "p", "source": "b", "version": 0, '
+    '"index": 0, "count": 2, "mean": 0.5, "std": 0.5}\n',
+    "mode.py": "x = 1\n",
+    "bad_mode.py": "import nothing_of_the_kind\n",
+    "budget.toml": "turn_budget_s = -1.0\n",
+    "kl.toml": POLICY + "kl_coef = -1.0\n",
+    "string.toml": 'steps = "3"\n',
+    "policy.toml": '[policy]\npath = "x"\n',
+    "nopath.toml": "[[policy]]\ngroup_size = 4\n",
+    "twice.toml": POLICY + POLICY,
+    "slash.toml": POLICY + 'name = "a/b"\n',
+    "template.toml": POLICY + 'template = "Say it:"\n',
+    "objective.toml": POLICY + 'objective = "ppo"\n',
+}
+
+
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(place, capsys, case):
     arguments, part = MISTAKES[case]
@@ -269,6 +318,8 @@ def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(place, capsys, case):
     Path("junk.txt").write_text("some text\n")
     Path("binary").write_bytes(b"\xff\xfe")
     Path("key.toml").write_text("stpes = 3\n")
+    for name, text in FILES.items():
+        Path(name).write_text(text)
     Path("empty").mkdir()
     (place / "runs" / "taken").mkdir(parents=True)
     Path("runs/taken/config.toml").write_text(f'[[policy]]\npath = "{TINY}"\n')
