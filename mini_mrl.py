@@ -36,7 +36,8 @@ def train(
         str | None, typer.Option(help="What is shared: see `modes`; or your own, file.py:Class.")
     ] = None,
     pair: Annotated[
-        str | None, typer.Option(help="`tiny`, or model directories: DIR_A,DIR_B[,...].")
+        str | None,
+        typer.Option(help="tiny, qwen-smol, or hub names or directories: DIR_A,DIR_B[,...]."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
@@ -75,7 +76,7 @@ def train(
     from mrl.config import check
     from mrl.dashboard import memory_table
     from mrl.distributed import find_company
-    from mrl.run import Run, unused_name
+    from mrl.run import Run, choose_pair, unused_name
 
     options = {
         "mode": _absolute(mode),
@@ -94,6 +95,9 @@ def train(
         "fault": fault,
     }
     policy_options = {"group_size": group_size, "learning_rate": learning_rate}
+    why = ""
+    if pair is None and config is None:
+        pair, why = choose_pair()
     run_config = _run_config(pair, config, options, policy_options, settings or [])
     check(run_config)
     names = [policy.name for policy in run_config.policies]
@@ -113,7 +117,7 @@ def train(
         _watcher(run_config, plain, company) as watcher,
         Run(run_config, directory, watcher, company) as run,
     ):
-        for line in _first_lines(run, pair, config):
+        for line in _first_lines(run, pair, why):
             watcher.say(line)
         watcher.show(memory_table(run.estimates, run.placement, run.why))
         finished = run.start(_stop_on_ctrl_c())
@@ -276,34 +280,38 @@ def _run_config(
     policy_options: dict[str, Any],
     settings: list[str],
 ) -> "RunConfig":
-    """Defaults < --config file < command line."""
+    """Defaults < the pair's preset < --config file < command line."""
     from mrl.config import RunConfig, load_config, parse_settings
 
-    values = load_config(file) if file else {}
+    chosen = load_config(file) if file else {}
+    values = {}
+    if pair or "policies" not in chosen:
+        values["policies"], preset = _policies(pair or "tiny")
+        values |= preset
+        chosen.pop("policies", None)
+    values |= chosen
     values |= {key: value for key, value in options.items() if value is not None}
     values["settings"] = parse_settings(settings, values.get("settings", {}))
-    if pair or "policies" not in values:
-        values["policies"] = _policies(pair or "tiny")
     given = {key: value for key, value in policy_options.items() if value is not None}
     values["policies"] = [replace(policy, **given) for policy in values["policies"]]
     return RunConfig(**values)
 
 
-def _policies(pair: str) -> "list[PolicyConfig]":
-    from mrl.config import policies_from_paths, tiny_pair
+def _policies(pair: str) -> "tuple[list[PolicyConfig], dict[str, Any]]":
+    from mrl.config import PAIRS, policies_from_paths
 
-    return tiny_pair() if pair == "tiny" else policies_from_paths(pair.split(","))
+    if pair in PAIRS:
+        make, preset = PAIRS[pair]
+        return make(), preset
+    return policies_from_paths(pair.split(",")), {}
 
 
-def _first_lines(run: "Run", pair: str | None, file: Path | None) -> list[str]:
+def _first_lines(run: "Run", pair: str | None, why: str) -> list[str]:
     """What is about to happen, in words."""
     config = run.config
     names = " and ".join(run.names)
-    if pair in (None, "tiny") and file is None:
-        why = "" if pair else " (the default; --pair DIR_A,DIR_B or --config takes other models)"
-        lines = [f"Training the embedded tiny pair{why}: {names}, on {run.device}."]
-    else:
-        lines = [f"Training {names}, on {run.device}."]
+    what = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
+    lines = [f"Training {what}{names}, on {run.device}{why}."]
     factor = run.mode.rollout_factor
     sizes = ", ".join(
         f"{policy.name} {policy.group_size * factor} = "

@@ -7,6 +7,7 @@ import difflib
 import math
 import tomllib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -18,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
 PLACEMENTS = ("auto", "resident", "swap", "spread")
 KINDS = ("rollout", "rewards", "success")  # of records, as exchange.py names them
+DTYPES = ("auto", "mixed", "float32", "bfloat16")
+SYSTEM_PROMPT = "Reason step by step and put the final answer into \\boxed{}."
 MAX_THREADS = 256  # far beyond any use, and far below what makes torch crash
 
 
@@ -39,6 +42,10 @@ class PolicyConfig:
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     micro_batch: int = 2048  # tokens in one forward and backward pass
+    dtype: str = (
+        "auto"  # mixed (bfloat16 products, float32 weights; auto on CUDA), float32, bfloat16
+    )
+    checkpointing: bool = False  # compute activations again in the backward pass: slower, smaller
     template: str = ""  # with {prompt}; empty: the tokenizer's chat template, else the bare prompt
     system_prompt: str = ""
 
@@ -83,6 +90,37 @@ class RunConfig:
 def tiny_pair() -> list[PolicyConfig]:
     """The embedded pair, warm-started; see tiny.py."""
     return [PolicyConfig(name, str(DATA / "tiny" / name)) for name in ("qwen-tiny", "llama-tiny")]
+
+
+def qwen_smol_pair() -> list[PolicyConfig]:
+    """The real pair, from the hub."""
+    names = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
+    return [
+        PolicyConfig(
+            Path(name).name.split("-")[0].lower(),
+            name,
+            learning_rate=1e-6,
+            max_new_tokens=400,
+            micro_batch=8192,
+            weight_decay=0.01,
+            system_prompt=SYSTEM_PROMPT,
+        )
+        for name in names
+    ]
+
+
+# pair -> its policies, and what a run with it changes of RunConfig's defaults
+PAIRS: dict[str, tuple[Callable[[], list[PolicyConfig]], dict[str, Any]]] = {
+    "tiny": (tiny_pair, {}),
+    "qwen-smol": (
+        qwen_smol_pair,
+        {
+            "train": str(DATA / "gsm8k" / "train.jsonl"),
+            "heldout": [str(DATA / "gsm8k" / "test.jsonl")],
+            "eval_samples": 1,
+        },
+    ),
+}
 
 
 def policies_from_paths(paths: list[str]) -> list[PolicyConfig]:
@@ -250,6 +288,8 @@ def _check_policy(policy: PolicyConfig) -> None:
         value = getattr(policy, name)
         if value is not None and value < 0:
             raise MrlError(f"{where}: {name} is {value}, but must be 0 or more.")
+    if policy.dtype not in DTYPES:
+        raise MrlError(f"{where}: dtype is {policy.dtype!r}{_nearest(policy.dtype, list(DTYPES))}.")
     if policy.kl_coef < 0:
         raise MrlError(f"{where}: kl_coef is {policy.kl_coef}, but must be 0 or more.")
     if policy.weight_decay < 0:

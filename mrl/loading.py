@@ -26,12 +26,12 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     return _load(AutoTokenizer, path, clean_up_tokenization_spaces=False)
 
 
-def load_model(path: str) -> PreTrainedModel:
+def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     """`AutoModelForCausalLM` in float32, from safetensors only; MrlError as for a tokenizer."""
     model = _load(AutoModelForCausalLM, path, dtype=torch.float32, use_safetensors=True)
     for parameter in model.parameters():  # out of the mapped file: where a tensor begins in memory
         parameter.data = parameter.data.clone()  # decides which kernel runs, to the last bit
-    return model
+    return model.to(device)
 
 
 def _load(auto_class: type, path: str, **options: object) -> Any:
@@ -63,3 +63,13 @@ def _check_hub(name: str) -> None:
     proxied = any(os.environ.get(key) for key in ("https_proxy", "HTTPS_PROXY", "ALL_PROXY"))
     if not proxied:
         socket.create_connection((address.hostname, address.port or 443), timeout=5).close()
+
+
+def can_load(name: str) -> bool:
+    """Whether a model is in a directory or the cache, or the hub answers; within seconds."""
+    try:
+        _check_hub(name)
+    except OSError:
+        return False
+    offline = constants.HF_HUB_OFFLINE and not Path(name).is_dir()
+    return not offline or isinstance(try_to_load_from_cache(name, "config.json"), str)

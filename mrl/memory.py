@@ -5,7 +5,8 @@ Sums of what is known to be big:
     weights, gradients   parameters * bytes
     optimizer            AdamW keeps two moments a parameter
     KV cache             2 * layers * KV heads * head size * bytes, for every token of a rollout
-    activations          ACTIVATION_FACTOR * hidden size * layers * bytes, for every trained token
+    activations          ACTIVATION_FACTOR * hidden size * layers * bytes, for every trained token;
+                         with checkpointing one layer's, and the hidden state of every layer
     logits               vocabulary * 4 bytes * LOGIT_COPIES, for a chunk of tokens (scoring.py)
 """
 
@@ -52,22 +53,25 @@ class Estimate:
 def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
     """What a policy will need. prompt_tokens: of the longest prompt."""
     model, shape = policy.model, policy.model.config
-    size = next(model.parameters()).element_size()
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    reference = weights if policy.config.kl_coef > 0 else 0
+    size = 2 if policy.computes_in_bfloat16 else 4
+    held = weights * (2 if policy.reference is not None else 1)
+    if policy.computes_in_bfloat16 and next(model.parameters()).element_size() == 4:
+        held += weights // 2  # autocast keeps a bfloat16 copy while it works
     rows = config.prompts_per_step * policy.config.group_size
     tokens = prompt_tokens + policy.config.max_new_tokens
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     head_size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     trained = max(min(policy.config.micro_batch, rows * tokens), tokens)
-    token_activations = shape.num_hidden_layers * shape.hidden_size * ACTIVATION_FACTOR * size
+    layers = shape.num_hidden_layers
+    kept = ACTIVATION_FACTOR + layers if policy.config.checkpointing else ACTIVATION_FACTOR * layers
     return Estimate(
         policy=policy.name,
-        weights=weights + reference,
+        weights=held,
         gradients=weights,
         optimizer=2 * weights,
-        activations=trained * token_activations,
-        kv_cache=rows * tokens * 2 * shape.num_hidden_layers * heads * head_size * size,
+        activations=trained * kept * shape.hidden_size * size,
+        kv_cache=rows * tokens * 2 * layers * heads * head_size * size,
         logits=min(trained, CHUNK) * shape.vocab_size * 4 * LOGIT_COPIES,
     )
 

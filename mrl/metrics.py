@@ -90,7 +90,8 @@ def lesson_metrics(lesson: Lesson, nll_nats: float) -> dict[str, float]:
         metrics |= {f"thl/{name}": getattr(residual, name) for name in RESIDUAL_SUMS}
         metrics["thl/share_one_to_one"] = residual.share_one_to_one
         metrics["thl/length_ratio"] = residual.length_ratio
-        metrics["thl/receiver_bits_per_byte"] = nll_nats / math.log(2) / residual.bytes
+        if nll_nats and residual.bytes:
+            metrics["thl/receiver_bits_per_byte"] = nll_nats / math.log(2) / residual.bytes
     return metrics
 
 

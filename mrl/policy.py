@@ -33,11 +33,13 @@ class Policy:
         self.version = 0
         self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
         self.tokenizer = load_tokenizer(config.path)
-        self.model = load_model(config.path).to(device)
+        self.model = load_model(config.path, device)
         self.model.eval()  # no dropout, ever: the policy that samples is the one that is scored
+        if config.checkpointing:
+            _enable_checkpointing(self.model)
         self.reference: PreTrainedModel | None = None  # frozen, only if there is a KL term
         if config.kl_coef > 0:
-            self.reference = load_model(config.reference or config.path).to(device).eval()
+            self.reference = load_model(config.reference or config.path, device).eval()
             self.reference.requires_grad_(False)
         self.codec = ByteCodec(self.tokenizer)
         self.end_ids = self._find_end_ids()
@@ -47,6 +49,8 @@ class Policy:
                 f"{config.path}: this architecture cannot be trained here: its attention does not "
                 "follow a mask over several completions; the Llama and Qwen families can."
             )
+        if config.dtype == "bfloat16":
+            self.model.to(torch.bfloat16)
         published = OBJECTIVES[config.objective]
         self.objective = replace(
             published,
@@ -61,6 +65,17 @@ class Policy:
     def device(self) -> torch.device:
         """Where the weights are now."""
         return self.model.device
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        """As told, or by default on CUDA."""
+        wanted = self.config.dtype
+        return wanted in ("mixed", "bfloat16") or (wanted == "auto" and self.device.type == "cuda")
+
+    def _precision(self) -> torch.autocast:
+        """bfloat16 for the matrix products of a "mixed" policy; its weights stay float32."""
+        mixed = self.computes_in_bfloat16 and self.model.dtype != torch.bfloat16
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=mixed)
 
     @property
     def end_id(self) -> int:
@@ -140,16 +155,17 @@ class Policy:
         """Sample a group for each problem; verdicts are still missing."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
-        sampled = sample_completions(
-            self.model,
-            prompts,
-            group_size,
-            max_new_tokens=self.config.max_new_tokens,
-            temperature=self.config.temperature if temperature is None else temperature,
-            end_ids=torch.tensor(self.end_ids, device=self.device),
-            banned=self.banned.to(self.device),
-            generator=generator,
-        )
+        with self._precision():
+            sampled = sample_completions(
+                self.model.eval(),
+                prompts,
+                group_size,
+                max_new_tokens=self.config.max_new_tokens,
+                temperature=self.config.temperature if temperature is None else temperature,
+                end_ids=torch.tensor(self.end_ids, device=self.device),
+                banned=self.banned.to(self.device),
+                generator=generator,
+            )
         rollouts = []
         lengths, finished = sampled.lengths.tolist(), sampled.finished.tolist()
         token_ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
@@ -176,8 +192,11 @@ class Policy:
         ([batch, seq] float32 nats, [batch, seq] bool), see scoring.py.
         """
         model = model or self.model
+        # transformers computes activations again only in training mode, which has no dropout here
+        model.train(self.config.checkpointing and torch.is_grad_enabled())
         banned = self.banned.to(self.device)
-        return packed_logprobs(model, prompts, completions, banned, self.config.temperature)
+        with self._precision():
+            return packed_logprobs(model, prompts, completions, banned, self.config.temperature)
 
     @torch.no_grad()
     def score(
@@ -191,3 +210,14 @@ class Policy:
             pairs = zip(chosen, logprobs.tolist(), strict=True)
             scored += [row[: len(completion)] for completion, row in pairs]
         return scored
+
+
+def _enable_checkpointing(model: PreTrainedModel) -> None:
+    """Activations are computed again, in training mode alone: so that must have no dropout."""
+    older = getattr(model, "gradient_checkpointing_enable", None)  # its name before transformers 6
+    getattr(model, "activation_checkpointing_enable", older)({"use_reentrant": False})
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0

@@ -22,12 +22,13 @@ from mrl.checkpoint import (
     restore_optimizers,
     save_policies,
 )
-from mrl.config import PolicyConfig, RunConfig, check, config_toml, load_config
+from mrl.config import PAIRS, PolicyConfig, RunConfig, check, config_toml, load_config
 from mrl.distributed import Company
 from mrl.errors import MrlError
 from mrl.evaluate import Evaluation, evaluate_policy
 from mrl.exchange import Exchange, read_log
 from mrl.faults import parse_fault
+from mrl.loading import can_load
 from mrl.memory import choose_placement, estimate, memory_in_use
 from mrl.modes import Mode, make_mode, mode_class
 from mrl.policy import Policy
@@ -285,6 +286,20 @@ def evaluate_all(
         for part, problems in heldout.items()
         for policy in policies
     ]
+
+
+def choose_pair() -> tuple[str, str]:
+    """The pair for somebody who names none, and why: the real one where it can be trained."""
+    policies, preset = PAIRS["qwen-smol"]
+    force = "; --pair qwen-smol tries all the same, --pair DIR_A,DIR_B takes other models"
+    if not torch.cuda.is_available():
+        return "tiny", f" (there is no CUDA device{force})"
+    missing = [policy.path for policy in policies() if not can_load(policy.path)]
+    if missing:
+        return "tiny", f" ({missing[0]} is not in the cache and the hub does not answer{force})"
+    if not Path(preset["train"]).is_file():
+        return "tiny", " (the real pair needs its problems first: python mini_mrl.py data gsm8k)"
+    return "qwen-smol", " (--pair tiny takes the embedded pair)"
 
 
 def unused_name(config: RunConfig) -> str:

@@ -61,7 +61,9 @@ def assert_same_run(one, two, steps):
 def test_a_short_run_writes_and_says_everything(place, capsys):
     assert run("--mode", "sgt", "--steps", "4", "--seed", "1", *SMALL) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Training the embedded tiny pair (the default;")
+    assert out.startswith(
+        "Training the embedded tiny pair: qwen-tiny and llama-tiny, on cpu (there"
+    )
     assert "6 prompts; group sizes: qwen-tiny 4 = 24 completions a step" in out
     assert "step 4/4" in out
     assert "before -> after" in out

@@ -1,0 +1,232 @@
+"""The path of the real pair: its configurations, shrunk, tokenizers of its kind, chat templates."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import pre_tokenizers, trainers
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
+
+import mini_mrl
+from mrl.config import PAIRS, PolicyConfig, RunConfig, check
+from mrl.learning import learn
+from mrl.memory import estimate, needed
+from mrl.policy import Policy
+from mrl.run import choose_pair
+from mrl.samples import TrainingSample
+from mrl.tasks import SKILLS, generate, save_problems
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] }}"
+    "{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+def chat_tokenizer(vocab_size, texts, **special):
+    learner = Qwen2Tokenizer().backend_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=SPECIAL, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    learner.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=learner, chat_template=CHATML, extra_special_tokens=["<|im_start|>"],
+        **special,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def chat_pair(tmp_path_factory):
+    """Qwen2.5-0.5B-Instruct and SmolLM2-360M-Instruct in small, with random weights."""
+    directory = tmp_path_factory.mktemp("chat")
+    texts = [problem.prompt for skill in SKILLS for problem, _ in generate(skill, "train", 20, 0)]
+    qwen_words = chat_tokenizer(500, texts, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    # SmolLM2-Instruct: padding and end are the same token
+    smol_words = chat_tokenizer(380, texts[::3], eos_token="<|im_end|>", pad_token="<|im_end|>")
+    torch.manual_seed(0)
+    qwen = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(qwen_words) + 27,  # the real one has rows without a token, too
+            hidden_size=112, intermediate_size=304, num_hidden_layers=3, num_attention_heads=14,
+            num_key_value_heads=2, max_position_embeddings=512, rope_theta=1e6, rms_norm_eps=1e-6,
+            tie_word_embeddings=True,
+        )
+    )  # fmt: skip
+    smol = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(smol_words), hidden_size=120, intermediate_size=320,
+            num_hidden_layers=4, num_attention_heads=15, num_key_value_heads=5,
+            max_position_embeddings=512, rope_theta=1e5, tie_word_embeddings=True,
+            pad_token_id=2, bos_token_id=1, eos_token_id=2,
+        )
+    )  # fmt: skip
+    qwen.generation_config = GenerationConfig(eos_token_id=[2, 0], pad_token_id=0, do_sample=True)
+    for name, model, tokenizer in (("qwen", qwen, qwen_words), ("smol", smol, smol_words)):
+        model.save_pretrained(directory / name)
+        tokenizer.save_pretrained(directory / name)
+    return directory
+
+
+@pytest.fixture
+def make_chat(chat_pair):
+    def make(name, **settings):
+        return Policy(PolicyConfig(name, str(chat_pair / name), max_new_tokens=16, **settings))
+
+    return make
+
+
+def test_prompts_follow_each_models_chat_template_with_the_system_prompt(make_chat):
+    policy = make_chat("qwen", system_prompt="Box it.")
+    text = policy.tokenizer.decode(policy.prompt_ids("1+1?"))
+    assert text == (
+        "<|im_start|>system\nBox it.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_every_end_token_of_the_generation_config_ends_and_dead_rows_are_never_written(make_chat):
+    qwen, smol = make_chat("qwen"), make_chat("smol")
+    assert qwen.end_ids == [2, 0]  # <|im_end|> first, then <|endoftext|>
+    assert smol.end_ids == [2]
+    assert qwen.banned[len(qwen.tokenizer) :].all()
+    assert not qwen.banned[qwen.end_ids].any()
+    assert not smol.banned[2]  # its padding token is its end token
+
+
+def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for part in ("train", "heldout"):
+        made = [problem for skill in SKILLS for problem, _ in generate(skill, part, 2, 0)]
+        save_problems(tmp_path / f"{part}.jsonl", made)
+    arguments = ["--pair", f"{chat_pair}/qwen,{chat_pair}/smol", "--mode", "prp", "--steps", "3"]
+    arguments += ["--data", "train.jsonl", "--heldout", "heldout.jsonl", "--group-size", "3"]
+    assert mini_mrl.main([*arguments, "--prompts-per-step", "4"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Training qwen and smol, on cpu.")
+    text = Path("runs/prp-s0/metrics.jsonl").read_text()
+    metrics = [json.loads(line) for line in text.splitlines()]
+    assert len(metrics) == 6
+    assert all(line["exchange/received_records"] > 0 for line in metrics)
+
+
+@pytest.mark.parametrize("name", ["qwen", "smol"])
+@pytest.mark.parametrize(
+    "settings", [{"dtype": "mixed"}, {"dtype": "bfloat16"}, {"checkpointing": True}]
+)
+def test_other_precisions_and_checkpointing_learn_nearly_the_same(make_chat, name, settings):
+    gradients = []
+    for chosen in ({}, settings):
+        policy = make_chat(name, max_grad_norm=1e9, **chosen)
+        sample = TrainingSample([5, 6, 7], [9, 10, 11, 2], advantage=1.0)
+        sample.behavior_logprobs = policy.score([sample.prompt_ids], [sample.completion_ids])[0]
+        kept = []
+        policy.optimizer.step = lambda kept=kept, policy=policy: kept.extend(
+            p.grad.float().clone() for p in policy.model.parameters()
+        )
+        learn(policy, [sample])
+        gradients.append(torch.cat([g.flatten() for g in kept]))
+    cosine = torch.nn.functional.cosine_similarity(*gradients, dim=0)
+    assert cosine > (0.99999 if "checkpointing" in settings else 0.99)
+    weights = next(policy.model.parameters()).dtype
+    assert weights == (torch.bfloat16 if settings.get("dtype") == "bfloat16" else torch.float32)
+
+
+def test_what_is_sampled_is_what_is_scored_in_bfloat16_up_to_its_rounding(make_chat):
+    from mrl.tasks import Problem
+
+    policy = make_chat("qwen", dtype="mixed", checkpointing=True)
+    (group,) = policy.rollout([Problem("a", "1+1?", "2")], torch.Generator().manual_seed(0))
+    scored = policy.score(
+        [group.prompt_ids] * 8, [rollout.completion_ids for rollout in group.rollouts]
+    )
+    for rollout, logprobs in zip(group.rollouts, scored, strict=True):
+        assert rollout.logprobs == pytest.approx(logprobs, abs=0.1)
+
+
+def test_the_preset_of_the_real_pair_is_complete(monkeypatch):
+    make, preset = PAIRS["qwen-smol"]
+    config = RunConfig(make(), **preset)
+    check(config)
+    assert [policy.name for policy in config.policies] == ["qwen2.5", "smollm2"]
+    assert all("boxed" in policy.system_prompt for policy in config.policies)
+    assert config.train.endswith("gsm8k/train.jsonl")
+
+
+def test_without_network_the_real_pair_ends_in_one_sentence(capsys):
+    assert mini_mrl.main(["--pair", "qwen-smol"]) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1
+    assert "gsm8k" in error or "Qwen" in error
+
+
+def test_the_pair_for_somebody_who_names_none(monkeypatch, tmp_path):
+    assert choose_pair()[0] == "tiny"
+    assert "no CUDA device" in choose_pair()[1]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert "the hub does not answer" in choose_pair()[1]  # the tests are offline
+    monkeypatch.setattr("mrl.run.can_load", lambda name: True)
+    assert "data gsm8k" in choose_pair()[1]
+    (tmp_path / "train.jsonl").write_text("")
+    make, preset = PAIRS["qwen-smol"]
+    there = {**preset, "train": str(tmp_path / "train.jsonl")}
+    monkeypatch.setitem(PAIRS, "qwen-smol", (make, there))
+    assert choose_pair()[0] == "qwen-smol"
+
+
+GIB = 2**30
+
+
+class TrueShape:
+    """A policy of the real size, on paper."""
+
+    reference = None
+    computes_in_bfloat16 = True
+
+    def __init__(self, config, parameters, **settings):
+        self.name = "paper"
+        self.config = PolicyConfig("paper", "", max_new_tokens=400, micro_batch=8192, **settings)
+        weight = type("P", (), {"numel": lambda s: parameters, "element_size": lambda s: 4})()
+        self.model = type("M", (), {"config": config, "parameters": lambda s: iter([weight])})()
+
+
+def true_pair(**settings):
+    qwen = Qwen2Config(
+        vocab_size=151936, hidden_size=896, num_hidden_layers=24, num_attention_heads=14,
+        num_key_value_heads=2,
+    )  # fmt: skip
+    smol = LlamaConfig(
+        vocab_size=49152, hidden_size=960, num_hidden_layers=32, num_attention_heads=15,
+        num_key_value_heads=5,
+    )  # fmt: skip
+    pairs = ((qwen, 494_032_768), (smol, 361_821_120))
+    return [TrueShape(config, parameters, **settings) for config, parameters in pairs]
+
+
+def test_the_real_pair_fits_24_gib_with_swap_and_16_with_checkpointing_on_paper():
+    for settings, placement, memory in (
+        ({"micro_batch": 4096}, "swap", 24),
+        ({"checkpointing": True}, "swap", 16),
+    ):
+        rows = []
+        for policy in true_pair(**{k: v for k, v in settings.items() if k != "micro_batch"}):
+            policy.config.micro_batch = settings.get("micro_batch", 8192)
+            rows.append(estimate(policy, RunConfig([policy.config]), prompt_tokens=300))
+        assert needed(rows, placement) < 0.9 * memory * GIB, settings
+    (qwen, smol) = rows
+    assert qwen.gradients == pytest.approx(1.84 * GIB, rel=0.01)
+    assert qwen.optimizer == pytest.approx(3.68 * GIB, rel=0.01)
+    # 12 and 40 KiB a token; 128 rows of 700 tokens
+    assert qwen.kv_cache == 128 * 700 * 12 * 1024
+    assert smol.kv_cache == 128 * 700 * 40 * 1024
+    assert qwen.logits == 1024 * 151936 * 4 * 4
