@@ -117,7 +117,12 @@ def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, 
     text = Path("runs/prp-s0/metrics.jsonl").read_text()
     metrics = [json.loads(line) for line in text.splitlines()]
     assert len(metrics) == 6
-    assert all(line["exchange/received_records"] > 0 for line in metrics)
+    told = [  # random weights write much that is no UTF-8: refused, and counted
+        sum(v for k, v in line.items() if k.startswith("exchange/refused/"))
+        + line["exchange/published_records"]
+        for line in metrics
+    ]
+    assert told == [12] * 6
 
 
 @pytest.mark.parametrize("name", ["qwen", "smol"])

@@ -1,0 +1,237 @@
+"""Rollout against `model.generate`, a whole training step against TRL's GRPOTrainer.
+
+    python tests/bench/bench_speed.py                      # rollout only
+    python tests/bench/bench_speed.py --trl PYTHON         # PYTHON: of an environment with trl
+    python tests/bench/bench_speed.py --size large --rounds 2
+
+TRL is no dependency: `python3 -m venv trl && trl/bin/pip install trl`, then `--trl trl/bin/python`.
+Same weights, prompts, group size, lengths (end tokens forbidden), one AdamW update a step, one
+thread. The two take turns; printed are ratios of CPU seconds, minimum / median / maximum over the
+rounds. Nothing else that one of them does apart (tokenizing, logging) is taken out.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+PROMPTS, GROUP, NEW_TOKENS = 16, 8, 32
+SIZES = {  # hidden, layers, heads, intermediate, vocabulary
+    "tiny": (256, 4, 4, 688, 512),
+    "large": (640, 10, 10, 1728, 32000),
+}
+
+
+def build(size: str, directory: Path) -> None:
+    """A random Qwen2 model with the tiny pair's tokenizer."""
+    from mrl.tiny import build_tokenizer
+
+    hidden, layers, heads, intermediate, vocabulary = SIZES[size]
+    tokenizer = build_tokenizer("qwen-tiny")
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=vocabulary,
+            hidden_size=hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=heads // 2,
+            intermediate_size=intermediate,
+            max_position_embeddings=256,
+            tie_word_embeddings=True,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    print(f"{size}: {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters")
+
+
+def prompts() -> list[str]:
+    """Sixteen problems."""
+    from mrl.tasks import SKILLS, generate
+
+    made = [problem.prompt for skill in SKILLS for problem, _ in generate(skill, "train", 2, 0)]
+    return made[:PROMPTS]
+
+
+def report(what: str, theirs: list[float], ours: list[float]) -> None:
+    """One line: the ratio of CPU seconds."""
+    ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
+    print(
+        f"{what}: {min(ratios):.2f} / {statistics.median(ratios):.2f} / {max(ratios):.2f}   "
+        f"({statistics.median(theirs):.2f} s against {statistics.median(ours):.2f} s)"
+    )
+
+
+class Ours:
+    """The product's own rollout and learning step."""
+
+    def __init__(self, directory: Path) -> None:
+        from mrl.config import PolicyConfig
+        from mrl.policy import Policy
+        from mrl.tasks import Problem
+
+        self.policy = Policy(
+            PolicyConfig("ours", str(directory), max_new_tokens=NEW_TOKENS, learning_rate=1e-5)
+        )
+        self.policy.banned[self.policy.end_ids] = True
+        self.problems = [Problem(str(n), text, "1") for n, text in enumerate(prompts())]
+        self.generator = torch.Generator().manual_seed(0)
+
+    def rollout(self) -> list:
+        """One group for each prompt."""
+        return self.policy.rollout(self.problems, self.generator, GROUP)
+
+    def step(self) -> None:
+        """Rollout, reward, one update."""
+        from mrl.learning import learn
+        from mrl.modes.solo import own_samples
+        from mrl.rewards import Verdict
+
+        groups = self.rollout()
+        for group in groups:
+            for number, rollout in enumerate(group.rollouts):
+                rollout.verdict = Verdict.CORRECT if number % 2 else Verdict.WRONG
+        learn(self.policy, [s for group in groups for s in own_samples(self.policy, group)])
+
+
+class Generate:
+    """`model.generate` on the same prompts, every row prefilled by itself, as it does."""
+
+    def __init__(self, ours: Ours) -> None:
+        self.model = ours.policy.model
+        tokenizer = ours.policy.tokenizer
+        ids = [ours.policy.prompt_ids(text) for text in prompts() for _ in range(GROUP)]
+        tokenizer.padding_side = "left"
+        self.batch = tokenizer.pad({"input_ids": ids}, return_tensors="pt")
+        self.config = GenerationConfig(
+            do_sample=True,
+            max_new_tokens=NEW_TOKENS,
+            min_new_tokens=NEW_TOKENS,
+            top_k=0,
+            top_p=1.0,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+
+    def rollout(self) -> None:
+        """All rows."""
+        with torch.no_grad():
+            made = self.model.generate(**self.batch, generation_config=self.config)
+        assert made.shape[1] == self.batch["input_ids"].shape[1] + NEW_TOKENS
+
+
+TRL_CHILD = """
+import json, sys, time, resource, torch
+torch.set_num_threads(1)
+from datasets import Dataset
+from transformers import AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+directory, size, group, new_tokens, micro = sys.argv[1], *map(int, sys.argv[2:])
+prompts = json.loads(sys.stdin.readline())
+
+class Turns(TrainerCallback):
+    def on_step_begin(self, *args, **kwargs):
+        sys.stdin.readline()
+        self.start = time.process_time()
+    def on_step_end(self, *args, **kwargs):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print("STEP", time.process_time() - self.start, peak, flush=True)
+
+config = GRPOConfig(
+    output_dir="/tmp/trl-bench", max_steps=1000, num_generations=group,
+    per_device_train_batch_size=micro, gradient_accumulation_steps=size * group // micro,
+    max_completion_length=new_tokens, beta=0.0, learning_rate=1e-5, logging_steps=10**6,
+    save_strategy="no", report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
+    top_k=0, generation_kwargs={"min_new_tokens": new_tokens}, disable_tqdm=True,
+)
+tokenizer = AutoTokenizer.from_pretrained(directory)
+data = Dataset.from_list([{"prompt": [{"role": "user", "content": p}]} for p in prompts] * 100)
+reward = lambda completions, **_: [float(n % 2) for n in range(len(completions))]
+trainer = GRPOTrainer(model=directory, reward_funcs=reward, args=config, train_dataset=data,
+                      processing_class=tokenizer, callbacks=[Turns()])
+trainer.train()
+"""
+
+
+class Trl:
+    """GRPOTrainer in a process of its own, one step a turn."""
+
+    def __init__(self, python: str, directory: Path, micro_batch: int) -> None:
+        sizes = map(str, (PROMPTS, GROUP, NEW_TOKENS, micro_batch))
+        self.child = subprocess.Popen(
+            [python, "-c", TRL_CHILD, str(directory), *sizes],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.child.stdin.write(json.dumps(prompts()) + "\n")
+        self.peak_mib = 0.0
+
+    def step(self) -> float:
+        """CPU seconds of its next step."""
+        self.child.stdin.write("go\n")
+        self.child.stdin.flush()
+        for line in self.child.stdout:
+            if line.startswith("STEP"):
+                _, seconds, peak = line.split()
+                self.peak_mib = int(peak) / 1024
+                return float(seconds)
+        raise SystemExit("TRL ended; run the child by hand to see why.")
+
+
+def timed(function: object) -> float:
+    """CPU seconds of one call."""
+    start = time.process_time()
+    function()
+    return time.process_time() - start
+
+
+def main() -> None:
+    """Take turns, then print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--trl", help="python of an environment with trl")
+    parser.add_argument("--micro-batch", type=int, default=8, help="of TRL; 8 is its best on a CPU")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        build(arguments.size, directory)
+        ours = Ours(directory)
+        generate = Generate(ours)
+        ours.rollout()
+        generate.rollout()  # warm
+        pairs = [
+            (timed(generate.rollout), timed(ours.rollout)) for _ in range(arguments.rounds)
+        ]
+        report("rollout, generate / ours", *map(list, zip(*pairs, strict=True)))
+        if not arguments.trl:
+            print("whole step: give --trl PYTHON (see the top of this file)")
+            return
+        trl = Trl(arguments.trl, directory, arguments.micro_batch)
+        trl.step()
+        ours.step()  # warm
+        pairs = [(trl.step(), timed(ours.step)) for _ in range(arguments.rounds)]
+        report("whole step, TRL / ours", *map(list, zip(*pairs, strict=True)))
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"peak memory of the process: TRL {trl.peak_mib:.0f} MiB, ours {own:.0f} MiB")
+        trl.child.kill()
+
+
+if __name__ == "__main__":
+    main()
