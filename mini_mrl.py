@@ -199,6 +199,14 @@ def evaluate(
 
 
 @app.command()
+def report(directory: Directory) -> None:
+    """Write one HTML page about a run, with its pictures: runs/<name>/report.html."""
+    from mrl.report import write_report
+
+    console.print(f"Written: {write_report(directory)}", soft_wrap=True)
+
+
+@app.command()
 def align(
     text: Annotated[str | None, typer.Argument(help="The text; or use --file.")] = None,
     source: Annotated[str, typer.Option(help="Tokenizer: directory or hub name.")] = str(
@@ -378,7 +386,7 @@ def _stop_on_ctrl_c() -> Any:
 
 def _last_words(run: "Run", finished: bool) -> None:
     from mrl.dashboard import evaluation_table, memory_sentence, residual_sentences
-    from mrl.run import one_sentence, read_metrics
+    from mrl.run import learnt_sentence, read_metrics
 
     if not run.company.writes:
         return
@@ -389,7 +397,10 @@ def _last_words(run: "Run", finished: bool) -> None:
     for sentence in residual_sentences(read_metrics(run.directory)):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     console.print(memory_sentence(run.estimates, run.placement, run.memory_before))
-    console.print(one_sentence(run), markup=False, highlight=False, soft_wrap=True)
+    sentence = learnt_sentence(run.evaluations, run.rescues)
+    if run.mode.consumes is None:
+        sentence += " Nothing was shared in this mode."
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,7 +4,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -338,43 +338,44 @@ def read_evaluations(directory: Path) -> dict[str, list[dict]]:
 
 
 def read_metrics(directory: Path) -> list[dict]:
-    """All lines of a run's `metrics.jsonl`."""
-    text = (directory / "metrics.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    """All lines of a run's `metrics.jsonl`; one that is torn (the run was killed) is left out."""
+    path = directory / "metrics.jsonl"
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
 
 
-def one_sentence(run: Run) -> str:
+def learnt_sentence(
+    evaluations: dict[str, list[dict]], rescues: Counter[tuple[str, str, str]]
+) -> str:
     """What was learnt, for somebody who sees this for the first time.
 
-    The skill that improved most, of any policy, and who rescued that policy how often.
+    The skill that improved most, of any policy, and who rescued that policy how often. Empty if
+    the held-out problems were not scored at both ends.
     """
-    before = {(s["policy"], s["part"]): s["skills"] for s in run.evaluations["before"]}
+    if not evaluations.get("before") or not evaluations.get("after"):
+        return ""
+    before = {(s["policy"], s["part"]): s["skills"] for s in evaluations["before"]}
     gains = [
         (scores["pass@1"] - before[s["policy"], s["part"]][skill]["pass@1"], s, skill)
-        for s in run.evaluations["after"]
+        for s in evaluations["after"]
         for skill, scores in s["skills"].items()
-        if s["part"] == run.evaluations["after"][0]["part"]
+        if s["part"] == evaluations["after"][0]["part"]
     ]
     _, scores, skill = max(gains, key=lambda entry: entry[0])
-    old = before[scores["policy"], scores["part"]][skill]["pass@1"]
+    name = scores["policy"]
+    old = before[name, scores["part"]][skill]["pass@1"]
     new = scores["skills"][skill]["pass@1"]
-    sentence = (
-        f'{scores["policy"]} solved "{skill}" problems {old:.0%} of the time before, '
-        f"{new:.0%} after"
-    )
+    sentence = f'{name} solved "{skill}" problems {old:.0%} of the time before, {new:.0%} after'
     helpers: Counter[str] = Counter()
-    for (receiver, source, _), number in run.rescues.items():
-        if receiver == scores["policy"]:
+    for (receiver, source, _), number in rescues.items():
+        if receiver == name:
             helpers[source] += number
     if helpers:
-        rescued = " and ".join(f"{number} from {name}" for name, number in helpers.items())
-        own_skill = sum(
-            number
-            for (receiver, _, about), number in run.rescues.items()
-            if receiver == scores["policy"] and about == skill
-        )
-        sentence += f"; it was rescued {sum(helpers.values())} times ({rescued}), {own_skill} of "
+        rescued = " and ".join(f"{number} from {source}" for source, number in helpers.items())
+        about = sum(n for (who, _, what), n in rescues.items() if (who, what) == (name, skill))
+        sentence += f"; it was rescued {sum(helpers.values())} times ({rescued}), {about} of "
         sentence += f'them on "{skill}"'
-    elif run.mode.consumes is None:
-        sentence += "; nothing was shared in this mode"
     return sentence + "."

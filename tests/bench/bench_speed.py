@@ -216,9 +216,7 @@ def main() -> None:
         generate = Generate(ours)
         ours.rollout()
         generate.rollout()  # warm
-        pairs = [
-            (timed(generate.rollout), timed(ours.rollout)) for _ in range(arguments.rounds)
-        ]
+        pairs = [(timed(generate.rollout), timed(ours.rollout)) for _ in range(arguments.rounds)]
         report("rollout, generate / ours", *map(list, zip(*pairs, strict=True)))
         if not arguments.trl:
             print("whole step: give --trl PYTHON (see the top of this file)")

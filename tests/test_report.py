@@ -1,0 +1,116 @@
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import mini_mrl
+from mrl import figures
+from mrl.errors import MrlError
+from mrl.report import write_report
+from mrl.run import learnt_sentence, read_metrics
+from tests.end_to_end.test_main import SMALL, place, run
+
+__all__ = ["place"]  # a fixture
+HOSTILE = '<script>alert(1)</script>\x1b[31m "quoted" & \\boxed{2}'
+
+
+@pytest.fixture
+def finished(place):
+    """A run that has sampled, exchanged, measured gradients and ended."""
+    (place / "run.toml").write_text("gradient_every = 1\n")
+    assert run("--steps", "4", "--name", "r", "--config", "run.toml", *SMALL) == 0
+    return place / "runs" / "r"
+
+
+def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsys):
+    assert mini_mrl.main(["report", str(finished)]) == 0
+    assert "report.html" in capsys.readouterr().out
+    page = (finished / "report.html").read_text()
+    for part in (
+        "Held-out problems", "Where did my gradient go?", "Who worked when", "The rescue set",
+        "Who rescued whom", "What crossed", "gradients", "alignment cost", "side by side",
+        "says now", "of the time before", "class=tokens",
+    ):  # fmt: skip
+        assert part in page, part
+    assert "<script" not in page
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    images = re.findall(r"<img ([^>]*)>", page)
+    assert len(images) >= 8
+    assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
+    assert all(path.stat().st_size > 5000 for path in (finished / "figures").glob("*.png"))
+    assert '<html lang="en">' in page
+    assert "width=device-width" in page
+
+
+def test_what_a_model_wrote_cannot_do_anything_in_the_page(finished):
+    rescue = {
+        "problem_id": "p", "prompt": HOSTILE, "skill": HOSTILE, "receiver": "qwen-tiny",
+        "receiver_text": HOSTILE, "source": "llama-tiny", "source_text": HOSTILE,
+    }  # fmt: skip
+    (finished / "samples.jsonl").write_text(json.dumps({"step": 1, "rescue": rescue}) + "\n")
+    page = write_report(finished).read_text()
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "\\x1b[31m" in page
+
+
+def test_an_unfinished_run_with_a_torn_line_has_a_report_too(finished):
+    evaluations = json.loads((finished / "evaluation.json").read_text())
+    del evaluations["after"]
+    (finished / "evaluation.json").write_text(json.dumps(evaluations))
+    with (finished / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 5, "pol')
+    shutil.rmtree(finished / "checkpoints")
+    page = write_report(finished).read_text()
+    assert "4 of 4 steps" in page
+    assert "says now" not in page
+
+
+def test_no_run_gets_one_sentence(tmp_path, finished):
+    with pytest.raises(MrlError, match="is no run directory"):
+        write_report(tmp_path)
+    (finished / "metrics.jsonl").write_text("")
+    with pytest.raises(MrlError, match="no finished step"):
+        write_report(finished)
+
+
+def test_a_series_is_averaged_over_the_steps_before(finished):
+    lines = [{"step": s, "policy": "a", "x": v} for s, v in ((1, 1.0), (2, 3.0), (4, 5.0))]
+    assert figures.series(lines, "a", "x") == ([1, 2, 4], [1.0, 3.0, 5.0])
+    assert figures.series(lines, "a", "x", window=2) == ([1, 2, 4], [1.0, 2.0, 4.0])
+    assert figures.series(lines, "b", "x") == ([], [])
+    assert len(read_metrics(finished)) == 8
+
+
+def test_the_sentence_names_the_largest_gain():
+    def scores(policy, value):
+        return {"policy": policy, "part": "heldout", "skills": {"eats": {"pass@1": value}}}
+
+    before = [scores("a", 0.1), scores("b", 0.5)]
+    after = [scores("a", 0.7), scores("b", 0.6)]
+    rescues = {("a", "b", "eats"): 3, ("a", "b", "sold"): 1, ("b", "a", "eats"): 9}
+    assert learnt_sentence({"before": before, "after": after}, rescues) == (
+        'a solved "eats" problems 10% of the time before, 70% after; it was rescued 4 times '
+        '(4 from b), 3 of them on "eats".'
+    )
+    assert learnt_sentence({"before": before}, rescues) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_browser_shows_it(finished, tmp_path, width, dark):
+    browser = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    if browser is None:
+        pytest.skip("no Chromium here")
+    page, picture = write_report(finished), tmp_path / "shot.png"
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={picture}"]
+    command += [f"--window-size={width},1600", "--disable-javascript"]
+    command += ["--blink-settings=preferredColorScheme=0"] if dark else []
+    subprocess.run([*command, page.as_uri()], check=True, timeout=120, capture_output=True)
+    assert picture.stat().st_size > 20_000
