@@ -43,6 +43,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     name: Annotated[str | None, typer.Option(help="Directory under runs/.")] = None,
+    runs: Annotated[str | None, typer.Option(help="Another place than runs/.")] = None,
     data: Annotated[str | None, typer.Option(help="Training problems, JSONL.")] = None,
     heldout: Annotated[str | None, typer.Option(help="Held-out problems, JSONL[,JSONL].")] = None,
     prompts_per_step: Annotated[int | None, typer.Option(help="Prompts a step.")] = None,
@@ -83,6 +84,7 @@ def train(
         "steps": steps,
         "seed": seed,
         "name": name,
+        "runs": runs,
         "train": data,
         "heldout": heldout.split(",") if heldout else None,
         "prompts_per_step": prompts_per_step,
@@ -196,6 +198,46 @@ def evaluate(
             scores = evaluate_all(policies, parts, verifier, samples, run_config.seed, temperature)
             results[when] = [score.to_dict() for score in scores]
     console.print(evaluation_table(results))
+
+
+@app.command()
+def compare(
+    modes: Annotated[str, typer.Option(help="Modes, with commas.")] = "solo,solo-x2,sgt",
+    seeds: Annotated[int, typer.Option(help="How many: seeds 1, 2, ...")] = 3,
+    steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
+    pair: Annotated[str | None, typer.Option(help="As for training.")] = None,
+    config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; 0: one a core.")] = 0,
+    out: Annotated[Path, typer.Option(help="Runs, tables and figures.")] = Path("runs/compare"),
+    quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
+) -> None:
+    """Run modes under the same seeds and budget; a table with intervals, words and figures."""
+    from mrl import figures
+    from mrl.compare import QUICK, Plan, default_jobs, parts_of, read_all, run_all, sentences
+    from mrl.compare import write_tables as write
+    from mrl.dashboard import comparison_table
+
+    chosen, numbers = modes.split(","), list(range(1, seeds + 1))
+    if quick:
+        chosen, numbers, steps = QUICK["modes"], QUICK["seeds"], steps or QUICK["steps"]
+    given = {"--steps": steps, "--pair": pair, "--config": config}
+    options = [str(x) for key, value in given.items() if value is not None for x in (key, value)]
+    plan = Plan(list(map(_absolute, chosen)), numbers, out, jobs or default_jobs(), options)
+    failures = run_all(plan, lambda text: console.print(text, soft_wrap=True, highlight=False))
+    results = read_all(plan)
+    if not results:
+        raise MrlError(f"No run finished: {failures[0] if failures else 'nothing to run'}")
+    what = ["--quick"] if quick else ["--modes", modes, "--seeds", str(seeds), *options]
+    write(results, plan, f"python mini_mrl.py compare {' '.join(what)}")
+    part = parts_of(results)[0]
+    figures.draw_learning_curves(results, out / "figures" / "learning.png")
+    figures.draw_price(results, out / "figures" / "price.png", part)
+    if {"solo"} < set(chosen):
+        figures.draw_gains(results, out / "figures" / "gains.png", part)
+    console.print(comparison_table(results, part))
+    for sentence in [*sentences(results, part), *failures]:
+        console.print(sentence, highlight=False, soft_wrap=True)
+    console.print(f"Written: {out}/table.md, table.csv, figures/", soft_wrap=True)
 
 
 @app.command()

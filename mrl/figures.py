@@ -163,3 +163,94 @@ def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tup
 def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
+
+
+# ------------------------------------------------------------------------------ comparisons
+
+MODE_COLORS = {
+    "solo": "#444444",
+    "solo-x2": "#999999",
+    "naive": "#bb5566",
+    "prp": "#cc79a7",
+    "xgrpo": "#e69f00",
+    "sgt": "#009e73",
+    "hacpo": "#0072b2",
+    "graft": "#56b4e9",
+}
+
+
+def color_of(mode: str) -> str:
+    """A mode's colour in all figures; modes of one's own share one."""
+    return MODE_COLORS.get(mode, "#882255")
+
+
+def draw_learning_curves(results: Sequence[Any], path: Path, window: int = 20) -> None:
+    """Solve rate of all policies over steps and over sampled tokens: mean and range over seeds."""
+    import numpy
+
+    figure, (left, right) = _figure(9.5, 4.0, columns=2)
+    for mode in dict.fromkeys(result.mode for result in results):
+        curves, tokens = [], []
+        for result in (result for result in results if result.mode == mode):
+            names = policies_of(result.lines)
+            rates = [series(result.lines, name, "reward", window)[1] for name in names]
+            sampled = [series(result.lines, name, "num_tokens")[1] for name in names]
+            length = min(map(len, rates))
+            curves.append(numpy.mean([rate[:length] for rate in rates], axis=0))
+            tokens.append(numpy.cumsum(numpy.sum([s[:length] for s in sampled], axis=0)) / 1e3)
+        length = min(map(len, curves))
+        stacked = numpy.array([curve[:length] for curve in curves])
+        across = numpy.mean([t[:length] for t in tokens], axis=0)
+        for axes, x in ((left, numpy.arange(1, length + 1)), (right, across)):
+            axes.fill_between(x, stacked.min(0), stacked.max(0), color=color_of(mode), alpha=0.15)
+            axes.plot(x, stacked.mean(0), color=color_of(mode), label=mode)
+    seeds = len({result.seed for result in results})
+    left.set(xlabel="step", ylabel=f"solve rate (mean of {window} steps)", ylim=(0, 1))
+    right.set(xlabel="sampled tokens, thousands", ylim=(0, 1))
+    right.legend(frameon=False, fontsize=9, loc="lower right")
+    left.set_title(f"both policies, {seeds} seeds, band: range", fontsize=10)
+    _save(figure, path)
+
+
+def draw_gains(results: Sequence[Any], path: Path, part: str) -> None:
+    """Held-out pass@1 of every skill and policy above solo's, in points: mean over seeds."""
+    import numpy
+
+    modes = [m for m in dict.fromkeys(r.mode for r in results) if m != "solo"]
+    solo = [r for r in results if r.mode == "solo"]
+    keys = [k for k in solo[0].scores if k[0] == part and k[3] == "pass@1" and k[2] != "all"]
+    policies = list(dict.fromkeys(key[1] for key in keys))
+    figure, panels = _figure(9.5, 0.8 + 1.9 * len(policies), rows=len(policies))
+    for axes, policy in zip(panels, policies, strict=True):
+        skills = [key for key in keys if key[1] == policy]
+        for number, mode in enumerate(modes):
+            gains = [
+                numpy.mean([r.scores[key] for r in results if r.mode == mode])
+                - numpy.mean([r.scores[key] for r in solo])
+                for key in skills
+            ]
+            places = numpy.arange(len(skills)) + 0.8 * (number / len(modes) - 0.5)
+            axes.bar(places, gains, 0.8 / len(modes), color=color_of(mode), label=mode)
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(skills)), [key[2] for key in skills])
+        axes.set_ylabel(f"{policy}\npoints above solo", fontsize=9)
+    panels[0].legend(frameon=False, fontsize=9, ncols=4)
+    _save(figure, path)
+
+
+def draw_price(results: Sequence[Any], path: Path, part: str) -> None:
+    """What a mode costs in bytes a prompt against its held-out pass@1: a dot a seed."""
+    figure, (axes,) = _figure(6.5, 4.0)
+    for mode in dict.fromkeys(result.mode for result in results):
+        chosen = [result for result in results if result.mode == mode]
+        x = [result.costs["bytes a prompt"] for result in chosen]
+        y = [result.overall(part) for result in chosen]
+        axes.scatter(x, y, color=color_of(mode), s=30)
+        axes.annotate(
+            mode, (x[0], sum(y) / len(y)), xytext=(8, 0), textcoords="offset points",
+            color=color_of(mode), fontsize=10, va="center",
+        )  # fmt: skip
+    axes.set_xscale("symlog", linthresh=100)
+    axes.set(xlabel="bytes received a prompt (log scale from 100)", ylabel="held-out pass@1, %")
+    axes.margins(x=0.15)
+    _save(figure, path)

@@ -124,16 +124,18 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _evaluation_table(evaluations: dict[str, list[dict]]) -> str:
     last = evaluations.get("after") or evaluations.get("before") or []
     first = {(s["policy"], s["part"]): s for s in evaluations.get("before", [])}
-    rows = []
+    cells: dict[tuple[str, str], dict[str, str]] = {}  # (part, skill) -> policy -> text
     for scores in last:
         old = first.get((scores["policy"], scores["part"]), scores)
         about = [("all skills", old, scores)]
         about += [(k, old["skills"].get(k, v), v) for k, v in scores["skills"].items()]
         for skill, before, after in about:
-            numbers = [f"{100 * value['pass@1']:.0f}" for value in (before, after)]
-            rows.append([scores["part"], scores["policy"], skill, *numbers])
-    head = ("part", "policy", "skill", "pass@1 before, %", "after, %")
-    return f"<h2>Held-out problems</h2>{_table(head, rows)}" if rows else ""
+            text = f"{100 * before['pass@1']:.0f} \u2192 {100 * after['pass@1']:.0f}"
+            cells.setdefault((scores["part"], skill), {})[scores["policy"]] = text
+    policies = list(dict.fromkeys(scores["policy"] for scores in last))
+    rows = [[*about, *(row.get(p, "") for p in policies)] for about, row in cells.items()]
+    title = "Held-out problems, pass@1 in percent before \u2192 after"
+    return f"<h2>{title}</h2>{_table(('part', 'skill', *policies), rows)}" if rows else ""
 
 
 def _pictures(directory: Path, lines: list[dict], config: RunConfig) -> list[str]:
@@ -184,7 +186,7 @@ def _pictures(directory: Path, lines: list[dict], config: RunConfig) -> list[str
         path = directory / "figures" / f"{name}.png"
         draw(lines, path)
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-        meaning = " ".join((draw.__doc__ or title).split("\n")[0].split())
+        meaning = (draw.__doc__ or f"{title}, over steps.").split("\n")[0]
         caption = (
             f"{meaning} Drawn by <code>python mini_mrl.py report</code>; mode "
             f"{escape(config.mode)}, seed {config.seed}."

@@ -1,0 +1,196 @@
+import csv
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+import mini_mrl
+from mrl import figures
+from mrl.compare import (
+    T_95,
+    Plan,
+    difference,
+    estimate,
+    is_finished,
+    parts_of,
+    read_all,
+    rows,
+    run_all,
+    sentences,
+    write_tables,
+)
+from mrl.config import RunConfig, config_toml, tiny_pair
+from mrl.errors import MrlError
+
+STAND_IN = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.test_compare import write_run
+arguments = sys.argv[1:]
+with open("calls.txt", "a") as log:
+    log.write(" ".join(arguments) + "\\n")
+if arguments[0] == "resume":
+    directory = Path(arguments[1])
+    if not (directory / "checkpoint").exists():
+        sys.exit("there is nothing to go on from")
+    mode, seed = directory.name.rsplit("-s", 1)
+else:
+    of = lambda key: arguments[arguments.index(key) + 1]
+    mode, seed = of("--mode"), of("--seed")
+    directory = Path(of("--runs")) / of("--name")
+    directory.mkdir()
+if mode == "xgrpo":
+    sys.exit("it is broken")
+write_run(directory, {{"solo": 50, "sgt": 60}}.get(mode, 55) + int(seed))
+"""
+
+
+def write_run(directory, score, steps=3):
+    """A finished run whose two policies end at `score` and `score + 2` percent."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.toml").write_text(config_toml(RunConfig(tiny_pair())))
+
+    def scores(policy, value):
+        both = {"pass@1": value / 100, "pass@4": value / 100 + 0.1}
+        return {"policy": policy, "part": "heldout", "samples": 4, **both,
+                "skills": {"eats": both, "sold": both}}  # fmt: skip
+
+    after = [scores("a", score), scores("b", score + 2)]
+    (directory / "evaluation.json").write_text(json.dumps({"before": after, "after": after}))
+    with (directory / "metrics.jsonl").open("w") as log:
+        for step in range(1, steps + 1):
+            for policy in "ab":
+                line = {"step": step, "policy": policy, "reward": score / 100, "num_tokens": 200,
+                        "completions/mean_length": 10.0, "updates": 2,
+                        "exchange/received_bytes": 320, "time/step_s": 1.5}  # fmt: skip
+                log.write(json.dumps(line) + "\n")
+
+
+def plan(place, modes=("solo", "sgt"), seeds=(1, 2, 3)):
+    path = place / "stand_in.py"
+    path.write_text(STAND_IN.format(root=str(Path(__file__).parent.parent)))
+    return Plan(modes, seeds, place / "out", 2, program=(sys.executable, str(path)))
+
+
+def test_the_interval_over_seeds_by_hand():
+    one = estimate([1.0, 2.0, 3.0])  # std 1, t = 4.303 with two degrees of freedom
+    assert one.mean == 2.0
+    assert one.half == pytest.approx(4.303 / math.sqrt(3))
+    assert not one.clear
+    assert str(estimate([10.0, 10.0])) == "10.0 ± 0.0"
+    assert str(estimate([10.0])) == "10.0"
+    assert not estimate([10.0]).clear
+    assert (T_95[0], T_95[3], T_95[9], T_95[29]) == (12.706, 2.776, 2.228, 2.042)
+
+
+def test_differences_are_paired_by_seed(tmp_path):
+    for seed, (a, b) in {1: (10, 30), 2: (40, 61), 3: (70, 92)}.items():
+        write_run(plan(tmp_path).directory("solo", seed), a)
+        write_run(plan(tmp_path).directory("sgt", seed), b)
+    results = read_all(plan(tmp_path))
+    found = difference(results, "sgt", "solo", "heldout")
+    assert found.mean == pytest.approx(21.0)  # 20, 21, 22, though the seeds lie 30 apart
+    assert found.half == pytest.approx(4.303 / math.sqrt(3))
+    assert sentences(results, "heldout") == ["sgt beats solo by 21.0 ± 2.5 points, 3 seeds."]
+    assert difference(results, "sgt", "prp", "heldout") is None
+
+
+def test_the_words_say_what_the_data_do_not_support(tmp_path):
+    for seed, (a, b) in {1: (50, 52), 2: (52, 51)}.items():
+        write_run(plan(tmp_path).directory("solo", seed), a)
+        write_run(plan(tmp_path).directory("sgt", seed), b)
+    (said,) = sentences(read_all(plan(tmp_path, seeds=(1, 2))), "heldout")
+    assert said.startswith("sgt and solo can't be told apart with 2 seeds (+0.5 ±")
+    (said,) = sentences(read_all(plan(tmp_path, seeds=(1,))), "heldout")
+    assert said == "sgt is +2.0 points from solo with 1 seed: no interval."
+
+
+def test_costs_are_counted_from_the_metrics(tmp_path):
+    write_run(plan(tmp_path).directory("sgt", 1), 50)
+    (result,) = read_all(plan(tmp_path))
+    assert result.overall("heldout") == pytest.approx(51)
+    assert result.overall("heldout", "pass@4") == pytest.approx(61)
+    assert result.costs == {
+        "rollouts": 120, "sampled tokens": 1200, "updates": 12, "bytes received": 1920,
+        "bytes a prompt": 20, "seconds": 4.5,
+    }  # fmt: skip
+
+
+def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen = plan(tmp_path, ("solo", "xgrpo", "sgt"), (1, 2))
+    said = []
+    failures = run_all(chosen, said.append)
+    assert failures == [f"xgrpo, seed {seed}: it is broken" for seed in (1, 2)]
+    assert all(is_finished(chosen.directory(m, s)) for m in ("solo", "sgt") for s in (1, 2))
+    calls = Path("calls.txt").read_text().splitlines()
+    assert len(calls) == 6
+    assert {int(call.split("--seed ")[1][0]) for call in calls[:3]} == {1}  # seeds outermost
+    assert "6/6, 0 min left" in said[-1]
+    run_all(chosen, said.append)  # again: only the broken ones are tried, and begin anew
+    again = Path("calls.txt").read_text().splitlines()[6:]
+    assert sum(call.startswith("resume") for call in again) == 2
+    assert len(again) == 4
+    assert "6 runs, 4 of them there already" in said[7]
+
+
+def test_an_interrupted_run_is_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen = plan(tmp_path, ("sgt",), (1,))
+    chosen.directory("sgt", 1).mkdir(parents=True)
+    (chosen.directory("sgt", 1) / "checkpoint").touch()
+    assert run_all(chosen, lambda text: None) == []
+    assert Path("calls.txt").read_text().startswith("resume")
+
+
+def test_tables_and_figures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen = plan(tmp_path)
+    run_all(chosen, lambda text: None)
+    results = read_all(chosen)
+    assert parts_of(results) == ["heldout"]
+    best, second = rows(results, "heldout")
+    assert best[:4] == ["sgt", "63.0 ± 2.5", "10.0 ± 0.0", ""]
+    assert second[:4] == ["solo", "53.0 ± 2.5", "", ""]
+    write_tables(results, chosen, "the command")
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "`the command`" in text
+    assert "- sgt beats solo by 10.0 ± 0.0 points, 3 seeds." in text
+    with (tmp_path / "out" / "table.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == 6 * (2 * 3 * 2 + 6)  # runs x (policies x skills and all x metrics + costs)
+    for name, draw in (
+        ("learning", figures.draw_learning_curves),
+        ("gains", lambda r, p: figures.draw_gains(r, p, "heldout")),
+        ("price", lambda r, p: figures.draw_price(r, p, "heldout")),
+    ):
+        draw(results, tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("modes", "seeds", "part"),
+    [
+        (("sgt", "stg"), (1,), "did you mean 'sgt'"),
+        (("sgt", "sgt"), (1,), "named twice"),
+        (("sgt",), (), "at least one seed"),
+    ],
+)
+def test_a_wrong_plan_gets_one_sentence(tmp_path, modes, seeds, part):
+    with pytest.raises(MrlError, match=part):
+        Plan(modes, seeds, tmp_path).check()
+
+
+@pytest.mark.slow
+def test_a_short_comparison_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["compare", "--modes", "solo,sgt", "--seeds", "2", "--steps", "2", "--jobs", "2"]
+    assert mini_mrl.main(command) == 0
+    out = capsys.readouterr().out
+    assert "sgt" in out
+    assert "solo" in out
+    for name in ("table.md", "table.csv", "figures/learning.png", "figures/gains.png"):
+        assert (tmp_path / "runs" / "compare" / name).stat().st_size > 100
