@@ -309,6 +309,22 @@ def warmstart(
 
 
 @app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="gsm8k")],
+    out: Annotated[Path | None, typer.Option(help="Where the JSONL files go.")] = None,
+) -> None:
+    """Fetch a problem set from its authors, with a checksum."""
+    from mrl.config import DATA
+    from mrl.gsm8k import fetch_gsm8k
+
+    if name != "gsm8k":
+        raise MrlError(f"There is no problem set {name!r} to fetch; known is gsm8k.")
+    folder = out or DATA / "gsm8k"
+    fetch_gsm8k(folder, lambda text: console.print(text, highlight=False))
+    console.print(f"Written: {folder}", soft_wrap=True)
+
+
+@app.command()
 def problems(
     out: Annotated[Path, typer.Option(help="Where the JSONL files go.")] = Path("data/words"),
 ) -> None:

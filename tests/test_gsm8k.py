@@ -1,0 +1,104 @@
+"""Against a file server on loopback: nothing here touches the network."""
+
+import hashlib
+import http.server
+import json
+import threading
+
+import pytest
+
+import mini_mrl
+from mrl.errors import MrlError
+from mrl.gsm8k import BASE_URL, SHA256, fetch_gsm8k
+from mrl.tasks import load_problems
+
+LINES = [
+    {"question": "Ann has 1,200. Eats 5.", "answer": "1200-5=<<1200-5=1195>>1195\n#### 1,195"},
+    {"question": "Bob owes 3.  ", "answer": "So he has -3.\n#### -3"},
+    {"question": "Half a pie?", "answer": "a #### b\n#### 0.5"},
+]  # fmt: skip
+TEXT = "".join(json.dumps(line) + "\n" for line in LINES).encode()
+
+
+@pytest.fixture
+def server():
+    """A server whose files a test sets; a body that is too short breaks the connection."""
+    files = {"/train.jsonl": TEXT, "/test.jsonl": TEXT}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = files.get(self.path)
+            self.send_response(404 if body is None else 200)
+            self.send_header("Content-Length", str(len(TEXT)))
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *arguments):
+            pass
+
+    service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=service.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{service.server_port}", files
+    service.shutdown()
+    service.server_close()
+
+
+def checksums(text=TEXT):
+    return dict.fromkeys(("train", "test"), hashlib.sha256(text).hexdigest())
+
+
+def test_questions_become_prompts_and_only_the_final_number_the_answer(server, tmp_path, verifier):
+    said = []
+    fetch_gsm8k(tmp_path / "g", said.append, server[0], checksums())
+    assert said[0] == "train: 3 problems, checksum right"
+    assert sorted(path.name for path in (tmp_path / "g").iterdir()) == ["test.jsonl", "train.jsonl"]
+    found = load_problems(tmp_path / "g" / "train.jsonl", verifier.check_answer)
+    assert [p.answer for p in found] == ["1195", "-3", "0.5"]
+    assert [p.id for p in found] == [f"gsm8k-train-000{n}" for n in (1, 2, 3)]
+    assert found[1].prompt == "Bob owes 3."
+    text = (tmp_path / "g" / "train.jsonl").read_text()
+    assert "####" not in text
+    assert "<<" not in text
+
+
+@pytest.mark.parametrize(
+    ("files", "part"),
+    [
+        ({"/test.jsonl": TEXT[:-1] + b" "}, "has the SHA-256"),
+        ({"/test.jsonl": TEXT[:40]}, "the connection broke: IncompleteRead"),
+        ({"/test.jsonl": None}, "the server answers 404"),
+    ],
+)
+def test_what_goes_wrong_gets_one_sentence_and_leaves_nothing(server, tmp_path, files, part):
+    server[1].update(files)
+    with pytest.raises(MrlError) as caught:
+        fetch_gsm8k(tmp_path / "g", base_url=server[0], checksums=checksums())
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "g").exists()
+
+
+def test_no_network_and_a_folder_that_cannot_be_written(server, tmp_path):
+    with pytest.raises(MrlError, match="no connection"):
+        fetch_gsm8k(tmp_path, base_url="http://127.0.0.1:9", checksums=checksums())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MrlError, match="cannot be written"):
+        fetch_gsm8k(tmp_path / "file" / "g", base_url=server[0], checksums=checksums())
+
+
+@pytest.mark.parametrize("line", ["{}", "no json", '{"question": "a", "answer": "no mark"}', "[1]"])
+def test_a_line_that_is_no_problem_is_named(server, tmp_path, line):
+    text = (line + "\n" + " " * len(TEXT)).encode()[: len(TEXT)]
+    server[1]["/train.jsonl"] = text
+    with pytest.raises(MrlError, match=r"train.jsonl:1: is no GSM8K problem"):
+        fetch_gsm8k(tmp_path, base_url=server[0], checksums=checksums(text))
+
+
+def test_the_pins_are_whole():
+    assert all(len(value) == 64 for value in SHA256.values())
+    assert "/master/" not in BASE_URL
+
+
+def test_another_data_set_gets_one_sentence(capsys):
+    assert mini_mrl.main(["data", "math"]) == 2
+    assert "known is gsm8k" in capsys.readouterr().err
