@@ -241,6 +241,20 @@ def compare(
 
 
 @app.command()
+def bandit(
+    png: Annotated[Path, typer.Option(help="The picture.")] = Path("bandit.png"),
+) -> None:
+    """Why the modes sit where they sit: exact analysis on contextual bandits, in seconds."""
+    from mrl.bandit_view import bandit_sentences, bandit_table, draw_bandit
+
+    console.print(bandit_table())
+    for sentence in bandit_sentences():
+        console.print(sentence, highlight=False, soft_wrap=True)
+    draw_bandit(png)
+    console.print(f"Drawn in {png}.")
+
+
+@app.command()
 def report(directory: Directory) -> None:
     """Write one HTML page about a run, with its pictures: runs/<name>/report.html."""
     from mrl.report import write_report

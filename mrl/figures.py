@@ -57,7 +57,7 @@ def draw_timeline(lines: Lines, path: Path, steps: int = 4) -> None:
     there = sorted({line["step"] for line in lines})
     first = there[len(there) // 2]
     shown = [step for step in there if step >= first][:steps]
-    figure, (axes,) = _figure(9, 0.7 * len(names) + 1.3)
+    figure, (axes,) = new_figure(9, 0.7 * len(names) + 1.3)
     begin = 0.0
     for step in shown:
         of_step = [line for line in lines if line["step"] == step]
@@ -78,13 +78,13 @@ def draw_timeline(lines: Lines, path: Path, steps: int = 4) -> None:
     for phase, color in PHASE_COLORS.items():
         axes.plot([], [], color=color, linewidth=6, label=phase)
     axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.35), frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_fates(lines: Lines, path: Path, window: int = 10) -> None:
     """Where did my gradient go: what became of every completion, own and received, over steps."""
     names = policies_of(lines)
-    figure, all_axes = _figure(4.4 * len(names), 3.6, columns=len(names))
+    figure, all_axes = new_figure(4.4 * len(names), 3.6, columns=len(names))
     for axes, name in zip(all_axes, names, strict=True):
         steps, _ = series(lines, name, "fate/taught")
         stacked = [series(lines, name, f"fate/{fate}", window)[1] for fate in FATES]
@@ -95,7 +95,7 @@ def draw_fates(lines: Lines, path: Path, window: int = 10) -> None:
     handles = [all_axes[0].fill_between([], [], color=FATES[fate][0]) for fate in present]
     labels = [FATES[fate][1] for fate in present]
     figure.legend(handles, labels, ncols=3, loc="outside lower center", frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_curves(
@@ -111,7 +111,7 @@ def draw_curves(
     present = [key for key in keys if any(key in line for line in lines)]
     columns = min(3, max(1, len(present)))
     rows = -(-len(present) // columns) or 1
-    figure, all_axes = _figure(3.6 * columns + 0.6, 2.4 * rows + 0.6, rows, columns)
+    figure, all_axes = new_figure(3.6 * columns + 0.6, 2.4 * rows + 0.6, rows, columns)
     for axes, key in zip(all_axes, present, strict=False):
         for number, name in enumerate(names):
             axes.plot(
@@ -128,13 +128,13 @@ def draw_curves(
     all_axes[0].set_ylabel(label)
     all_axes[0].legend(frameon=False, fontsize=9)
     figure.supxlabel(f"step (mean of {window} steps)" if window > 1 else "step", fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_kinds(lines: Lines, path: Path, window: int = 10) -> None:
     """Groups that all failed, were mixed, all passed: only mixed ones teach on their own."""
     names = policies_of(lines)
-    figure, all_axes = _figure(4.4 * len(names), 3.0, columns=len(names))
+    figure, all_axes = new_figure(4.4 * len(names), 3.0, columns=len(names))
     for axes, name in zip(all_axes, names, strict=True):
         steps, _ = series(lines, name, "groups/mixed")
         stacked = [series(lines, name, f"groups/{kind}", window)[1] for kind in KIND_COLORS]
@@ -143,10 +143,10 @@ def draw_kinds(lines: Lines, path: Path, window: int = 10) -> None:
         axes.set(title=name, xlabel="step", ylim=(0, 1), xlim=(steps[0], max(steps[-1], 2)))
     all_axes[0].set_ylabel(f"share of groups (mean of {window} steps)")
     all_axes[-1].legend(loc="upper right", fontsize=9)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
-def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list]:
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list]:
     """A figure that can be saved without a display, and its panels in reading order."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -160,7 +160,8 @@ def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tup
     return figure, panels
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a PNG, with the folders that it needs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
@@ -188,7 +189,7 @@ def draw_learning_curves(results: Sequence[Any], path: Path, window: int = 20) -
     """Solve rate of all policies over steps and over sampled tokens: mean and range over seeds."""
     import numpy
 
-    figure, (left, right) = _figure(9.5, 4.0, columns=2)
+    figure, (left, right) = new_figure(9.5, 4.0, columns=2)
     for mode in dict.fromkeys(result.mode for result in results):
         curves, tokens = [], []
         for result in (result for result in results if result.mode == mode):
@@ -209,7 +210,7 @@ def draw_learning_curves(results: Sequence[Any], path: Path, window: int = 20) -
     right.set(xlabel="sampled tokens, thousands", ylim=(0, 1))
     right.legend(frameon=False, fontsize=9, loc="lower right")
     left.set_title(f"both policies, {seeds} seeds, band: range", fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_gains(results: Sequence[Any], path: Path, part: str) -> None:
@@ -220,7 +221,7 @@ def draw_gains(results: Sequence[Any], path: Path, part: str) -> None:
     solo = [r for r in results if r.mode == "solo"]
     keys = [k for k in solo[0].scores if k[0] == part and k[3] == "pass@1" and k[2] != "all"]
     policies = list(dict.fromkeys(key[1] for key in keys))
-    figure, panels = _figure(9.5, 0.8 + 1.9 * len(policies), rows=len(policies))
+    figure, panels = new_figure(9.5, 0.8 + 1.9 * len(policies), rows=len(policies))
     for axes, policy in zip(panels, policies, strict=True):
         skills = [key for key in keys if key[1] == policy]
         for number, mode in enumerate(modes):
@@ -235,12 +236,12 @@ def draw_gains(results: Sequence[Any], path: Path, part: str) -> None:
         axes.set_xticks(range(len(skills)), [key[2] for key in skills])
         axes.set_ylabel(f"{policy}\npoints above solo", fontsize=9)
     panels[0].legend(frameon=False, fontsize=9, ncols=4)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_price(results: Sequence[Any], path: Path, part: str) -> None:
     """What a mode costs in bytes a prompt against its held-out pass@1: a dot a seed."""
-    figure, (axes,) = _figure(6.5, 4.0)
+    figure, (axes,) = new_figure(6.5, 4.0)
     for mode in dict.fromkeys(result.mode for result in results):
         chosen = [result for result in results if result.mode == mode]
         x = [result.costs["bytes a prompt"] for result in chosen]
@@ -253,4 +254,4 @@ def draw_price(results: Sequence[Any], path: Path, part: str) -> None:
     axes.set_xscale("symlog", linthresh=100)
     axes.set(xlabel="bytes received a prompt (log scale from 100)", ylabel="held-out pass@1, %")
     axes.margins(x=0.15)
-    _save(figure, path)
+    save_figure(figure, path)

@@ -12,6 +12,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from mrl.errors import MrlError
@@ -52,13 +53,17 @@ def fetch_gsm8k(
         lines = list(problems(data.decode("utf-8"), part, url))
         made[part] = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         say(f"{part}: {len(lines)} problems, checksum right")
+    partial = {part: out / f".{part}.partial" for part in made}
     try:
         out.mkdir(parents=True, exist_ok=True)
         for part, text in made.items():
-            partial = out / f".{part}.partial"
-            partial.write_text(text, encoding="utf-8")
-            os.replace(partial, out / f"{part}.jsonl")
+            partial[part].write_text(text, encoding="utf-8")
+        for part in made:  # only when both are complete
+            os.replace(partial[part], out / f"{part}.jsonl")
     except OSError as error:
+        for path in partial.values():
+            with suppress(OSError):
+                path.unlink()
         raise MrlError(f"{out}: cannot be written ({error.strerror}).") from None
 
 
@@ -80,17 +85,17 @@ def _download(url: str) -> bytes:
 
 def problems(text: str, part: str, where: str) -> Iterator[dict[str, str]]:
     """The authors' lines as problems of data/README.md's format; answers without commas."""
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         try:
             entry = json.loads(line)
-            question, solution = entry["question"], entry["answer"]
-            _, mark, answer = solution.rpartition(MARK)
+            question = entry["question"].strip()
+            _, mark, answer = entry["answer"].rpartition(MARK)
         except (ValueError, KeyError, TypeError, AttributeError):
             mark = ""
-        if not mark or not answer.strip() or not question.strip():
+        if not mark or not answer.strip() or not question:
             raise MrlError(f"{where}:{number}: is no GSM8K problem (a question, {MARK} an answer).")
         yield {
             "id": f"gsm8k-{part}-{number:04d}",
-            "prompt": question.strip(),
+            "prompt": question,
             "answer": answer.strip().replace(",", ""),
         }

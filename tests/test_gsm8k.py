@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import json
+import socket
 import threading
 
 import pytest
@@ -21,8 +22,9 @@ TEXT = "".join(json.dumps(line) + "\n" for line in LINES).encode()
 
 
 @pytest.fixture
-def server():
+def server(monkeypatch):
     """A server whose files a test sets; a body that is too short breaks the connection."""
+    monkeypatch.setenv("no_proxy", "*")  # urllib would send even loopback to a proxy
     files = {"/train.jsonl": TEXT, "/test.jsonl": TEXT}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -79,14 +81,30 @@ def test_what_goes_wrong_gets_one_sentence_and_leaves_nothing(server, tmp_path, 
 
 
 def test_no_network_and_a_folder_that_cannot_be_written(server, tmp_path):
-    with pytest.raises(MrlError, match="no connection"):
-        fetch_gsm8k(tmp_path, base_url="http://127.0.0.1:9", checksums=checksums())
+    with socket.socket() as unheard:  # bound, but nobody listens
+        unheard.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{unheard.getsockname()[1]}"
+        with pytest.raises(MrlError, match="no connection"):
+            fetch_gsm8k(tmp_path, base_url=closed, checksums=checksums())
     (tmp_path / "file").write_text("")
     with pytest.raises(MrlError, match="cannot be written"):
         fetch_gsm8k(tmp_path / "file" / "g", base_url=server[0], checksums=checksums())
+    (tmp_path / "g" / "test.jsonl").mkdir(parents=True)
+    with pytest.raises(MrlError, match="cannot be written"):
+        fetch_gsm8k(tmp_path / "g", base_url=server[0], checksums=checksums())
+    assert not list((tmp_path / "g").glob(".*"))
 
 
-@pytest.mark.parametrize("line", ["{}", "no json", '{"question": "a", "answer": "no mark"}', "[1]"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "no json",
+        "[1]",
+        '{"question": "a", "answer": "no mark"}',
+        '{"question": 5, "answer": "#### 1"}',
+    ],
+)
 def test_a_line_that_is_no_problem_is_named(server, tmp_path, line):
     text = (line + "\n" + " " * len(TEXT)).encode()[: len(TEXT)]
     server[1]["/train.jsonl"] = text

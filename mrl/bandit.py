@@ -1,0 +1,360 @@
+"""The sharing modes on contextual bandits, exactly: without sampling noise (arXiv 2605.07244, 4).
+
+A context has K actions and a set of right ones; a policy is a softmax over actions; a completion is
+one action. All outcomes of the receiver's G and the peer's G samples are enumerated, and each goes
+through the *program's own* mode and learning step (`Toy` stands in for a policy), so that what is
+drawn here cannot drift away from what trains language models. For each context and mode:
+
+    update      the expected ascent direction E[u] in the receiver's logits, first update of a step
+    variance    trace of Cov[u]
+    support     chance that u is not zero; and that it points uphill, u . g > 0
+    bias        against g, the gradient of the receiver's expected reward: the angle, and the
+                distance after the best scaling (dividing by a group's std rescales every update)
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
+from types import SimpleNamespace
+
+import torch
+
+from mrl.exchange import Record, RewardStats, RolloutRecord, SuccessRecord
+from mrl.learning import learn
+from mrl.modes import Mode
+from mrl.modes.graft import GRAFT
+from mrl.modes.hacpo import HACPO
+from mrl.modes.naive import Naive
+from mrl.modes.prp import PRP
+from mrl.modes.sgt import SGT
+from mrl.modes.solo import Solo
+from mrl.modes.xgrpo import XGRPO
+from mrl.objectives import OBJECTIVES
+from mrl.rewards import Verdict
+from mrl.samples import Group, Rollout
+from mrl.tasks import Problem
+
+GROUP = 3
+
+
+@dataclass(frozen=True)
+class Context:
+    """One context. logits: of receiver and peer, one an action; right: the right actions."""
+
+    receiver: tuple[float, ...]
+    peer: tuple[float, ...]
+    right: frozenset[int]
+
+    def probabilities(self, who: str) -> list[float]:
+        """Softmax of one side's logits."""
+        return torch.softmax(torch.tensor(getattr(self, who), dtype=torch.float64), 0).tolist()
+
+    def reward(self, who: str) -> float:
+        """Expected reward of one side."""
+        return sum(p for a, p in enumerate(self.probabilities(who)) if a in self.right)
+
+    def gradient(self) -> torch.Tensor:
+        """Of the receiver's expected reward in its logits: p_a * (r_a - expected reward)."""
+        p = torch.tensor(self.probabilities("receiver"), dtype=torch.float64)
+        r = torch.tensor([float(a in self.right) for a in range(len(p))], dtype=torch.float64)
+        return p * (r - (p * r).sum())
+
+
+def complementary(apart: float = 1.0) -> list[Context]:
+    """Two contexts: each side knows one of them. apart: 0 the peer is a copy, 1 the opposite."""
+    knows, misreads = (1.5, 0.5, -1.0, -1.0), (-3.0, -3.5, 1.5, -0.5)  # 0 and 1 are right
+
+    def between(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple((1 - apart) * x + apart * y for x, y in zip(a, b, strict=True))
+
+    right = frozenset({0, 1})
+    return [
+        Context(knows, between(knows, misreads), right),
+        Context(misreads, between(misreads, knows), right),
+    ]
+
+
+# ------------------------------------------------------------------------------ the stand-in
+
+
+class Letters:
+    """A tokenizer of one letter a token, as a codec."""
+
+    def encode(self, text: str) -> list[int]:
+        """Action numbers."""
+        return [ord(letter) - 97 for letter in text]
+
+    def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
+        """One letter each."""
+        return [bytes([97 + token_id]) for token_id in token_ids]
+
+
+class Toy:
+    """A softmax over actions in the place of a policy: as a receiver, and for `learn`."""
+
+    end_id, max_new_tokens, micro_batch, reference, version = 99, 1, 10**9, None, 0
+
+    def __init__(self, logits: Sequence[float], objective: str = "grpo") -> None:
+        self.name, self.codec, self.objective = "receiver", Letters(), OBJECTIVES[objective]
+        self.config = SimpleNamespace(max_new_tokens=1, max_grad_norm=math.inf, kl_coef=0.0)
+        self.model = torch.nn.Module()
+        self.model.logits = torch.nn.Parameter(torch.tensor(logits, dtype=torch.float64))
+        self.update = torch.zeros(len(logits), dtype=torch.float64)
+        self.optimizer = SimpleNamespace(step=self._keep, zero_grad=self._clear)
+
+    def _keep(self) -> None:
+        self.update = -self.model.logits.grad.clone()
+
+    def _clear(self, set_to_none: bool = True) -> None:
+        self.model.logits.grad = None
+
+    def completion_logprobs(
+        self, prompts: Sequence[list[int]], completions: Sequence[list[int]], model: object = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs [batch, 1] of actions and a full mask."""
+        actions = torch.tensor(completions)
+        logprobs = torch.log_softmax(self.model.logits, 0)[actions]
+        return logprobs, torch.ones_like(actions, dtype=torch.bool)
+
+    @torch.no_grad()
+    def score(
+        self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """As a policy's."""
+        return self.completion_logprobs(prompts, completions)[0].tolist() if completions else []
+
+
+class Pick(random.Random):
+    """A source of chance that takes the given one of the choices."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(0)
+        self.number = number
+
+    def choice(self, options: Sequence) -> object:
+        """The given one."""
+        return options[self.number]
+
+
+class KnownCapability(HACPO):
+    """HACPO whose capability windows have converged: P is the mean over contexts."""
+
+    known: tuple[float, float] = (1.0, 1.0)
+
+    def _capability(self, receiver: str, groups: object, peers: object) -> dict[str, float]:
+        return {receiver: self.known[0], "peer": self.known[1]}
+
+
+def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
+    """Every mode as it is analysed: one update, nothing to balance with, known capabilities."""
+    hacpo = KnownCapability(minibatches=1)
+    hacpo.known = tuple(
+        sum(context.reward(who) for context in contexts) / len(contexts)
+        for who in ("receiver", "peer")
+    )
+    return {
+        "solo": Solo(), "naive": Naive(), "prp": PRP(), "xgrpo": XGRPO(),
+        "sgt": SGT(imitation_weight=0.5), "hacpo": hacpo,
+        "graft": GRAFT(minibatches=1, balanced=False),
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ enumeration
+
+
+def outcomes(probabilities: Sequence[float], size: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Every multiset of `size` draws and its chance."""
+    for drawn in combinations_with_replacement(range(len(probabilities)), size):
+        counts = [drawn.count(a) for a in set(drawn)]
+        ways = math.factorial(size) / math.prod(map(math.factorial, counts))
+        yield drawn, ways * math.prod(probabilities[a] for a in drawn)
+
+
+def update_of(
+    mode: Mode,
+    context: Context,
+    own: Sequence[int],
+    theirs: Sequence[int],
+    noise: float = 0.0,
+    claimed: Sequence[int] = (),
+    pick: int = 0,
+) -> torch.Tensor:
+    """What one outcome does to the receiver's logits: the mode, then the program's learning step.
+
+    noise: added to the peer's log-probs (the THL residual). claimed: the peer's failures that it
+    says are successes. pick: which success is drawn, where one is.
+    """
+    toy = Toy(context.receiver)
+    logprobs = {who: torch.tensor(context.probabilities(who)).log() for who in ("receiver", "peer")}
+
+    def verdict(action: int) -> Verdict:
+        return Verdict.CORRECT if action in context.right else Verdict.WRONG
+
+    rollouts = [
+        Rollout([a], [float(logprobs["receiver"][a])], False, chr(97 + a), verdict(a)) for a in own
+    ]
+    group = Group(Problem("x", "x", "a"), [0], rollouts)
+    records: list[Record] = []
+    about = {"prompt_id": "x", "source": "peer", "version": 0}
+    if mode.consumes is RewardStats and theirs:
+        rewards = [float(a in context.right) for a in theirs]
+        mean = sum(rewards) / len(rewards)
+        std = math.sqrt(mean * (1 - mean))
+        records = [RewardStats(**about, count=len(rewards), mean=mean, std=std)]
+    for number, action in enumerate(
+        (*theirs, *claimed) if mode.consumes is SuccessRecord else theirs
+    ):
+        told = {
+            **about, "index": number, "text": chr(97 + action), "finished": False,
+            "token_lengths": (1,), "canonical": True, "verdict": str(verdict(action)),
+        }  # fmt: skip
+        if mode.consumes is RolloutRecord:
+            logprob = float(logprobs["peer"][action]) + noise
+            reward = float(action in context.right)
+            records.append(
+                RolloutRecord(**told, logprobs=(logprob,), end_logprob=None, reward=reward)
+            )
+        elif mode.consumes is SuccessRecord and (action in context.right or number >= len(theirs)):
+            records.append(SuccessRecord(**told, answer="a"))
+    lesson = mode.training_samples(toy, [group], {"x": records}, Pick(pick))
+    learn(toy, lesson.samples)
+    return toy.update
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one mode, averaged over contexts."""
+
+    variance: float
+    support: float
+    uphill: float  # chance that an update points uphill
+    angle: float  # degrees between expected update and gradient; mean over contexts with both
+    distance: float  # |E[u] scaled - g| / |g|: the sine of that angle, 1 where there is no update
+    strength: float  # |E[u]|
+
+
+def analyse(
+    mode: Mode,
+    contexts: Sequence[Context],
+    group: int = GROUP,
+    residual: float = 0.0,
+    liar: float = 0.0,
+    peers: int = 1,
+) -> Figures:
+    """The exact figures of a mode.
+
+    residual: two-point noise of this size on the peer's log-probs. liar: rate at which a peer
+    claims a failure as a success that nobody checks (SGT). peers: how many, all alike.
+    """
+    rows = []
+    for context in contexts:
+        mean, square, support, uphill = moments(mode, context, group, residual, liar, peers)
+        gradient = context.gradient()
+        norms = float(mean.norm() * gradient.norm())
+        cosine = float(mean @ gradient) / norms if norms > 1e-12 else 0.0
+        angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine)))) if norms > 1e-12 else 90.0
+        distance = math.sqrt(max(0.0, 1 - max(cosine, 0.0) ** 2))
+        variance = square - float(mean @ mean)
+        rows.append((variance, support, uphill, angle, distance, float(mean.norm())))
+    return Figures(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
+
+
+def moments(
+    mode: Mode,
+    context: Context,
+    group: int = GROUP,
+    residual: float = 0.0,
+    liar: float = 0.0,
+    peers: int = 1,
+) -> tuple[torch.Tensor, float, float, float]:
+    """(E[u], E[u.u], P(u != 0), P(u.g > 0)) of one context, over every outcome."""
+    gradient = context.gradient()
+    mean = torch.zeros(len(context.receiver), dtype=torch.float64)
+    square = support = uphill = 0.0
+    needs_peer = mode.consumes is not None
+    noises = (residual, -residual) if residual and mode.consumes is RolloutRecord else (0.0,)
+    told = list(_told(context, group * peers, liar)) if needs_peer else [((), (), 1.0)]
+    for own, chance in outcomes(context.probabilities("receiver"), group):
+        for theirs, claimed, other in told:
+            successes = [a for a in theirs if a in context.right] + list(claimed)
+            picks = Counter(successes) if mode.consumes is SuccessRecord else {}
+            for noise in noises:
+                for action, count in (picks or {None: 1}).items():
+                    weight = chance * other / len(noises) * count / max(1, sum(picks.values()))
+                    pick = successes.index(action) if picks else 0
+                    update = update_of(mode, context, own, theirs, noise, claimed, pick)
+                    mean += weight * update
+                    square += weight * float(update @ update)
+                    support += weight * (float(update.abs().max()) > 1e-12)
+                    uphill += weight * (float(update @ gradient) > 1e-12)
+    return mean, square, support, uphill
+
+
+def _told(
+    context: Context, size: int, liar: float
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
+    """The peer's actions, which of its failures it claims, and the chance of both."""
+    p = context.probabilities("peer")
+    if not liar:
+        for drawn, chance in outcomes(p, size):
+            yield drawn, (), chance
+        return
+    wrong = [a for a in range(len(p)) if a not in context.right]
+    split = [p[a] * (1 - liar) if a in wrong else p[a] for a in range(len(p))]
+    split += [p[a] * liar for a in wrong]  # one more action for each claimed failure
+    for drawn, chance in outcomes(split, size):
+        honest = tuple(a for a in drawn if a < len(p))
+        yield honest, tuple(wrong[a - len(p)] for a in drawn if a >= len(p)), chance
+
+
+# ------------------------------------------------------------------------------ HACPO's theorems
+
+
+def baseline_bias(context: Context, ratio: float) -> float:
+    """E[mu_k] - P_k(x) of HACPO's mixed baseline, for w(k, j) = ratio; exact.
+
+    The paper's theorem: no bias if w is the true ratio. It is a ratio of means over prompts, so on
+    one prompt it is the true one only if the ratio is the same on every prompt.
+    """
+    own, peer = context.reward("receiver"), context.reward("peer")
+    return (own + ratio * peer) / 2 - own
+
+
+def capability_ratio(contexts: Sequence[Context]) -> float:
+    """w(receiver, peer) as HACPO measures it: over all contexts."""
+    own, peer = (sum(c.reward(who) for c in contexts) for who in ("receiver", "peer"))
+    return own / peer
+
+
+def peer_alignment(context: Context, capability: tuple[float, float], group: int = GROUP) -> float:
+    """Cosine between the gradient of the expected reward and what the peer's samples add, expected.
+
+    The paper's theorem: positive, if the peer's confidence goes with its quality.
+    """
+    mode = KnownCapability(minibatches=1, base="grpo")
+    mode.known = capability
+    whole = moments(mode, context, group)[0]
+    only_own = moments(_OwnPart(mode), context, group)[0]
+    added, gradient = whole - only_own, context.gradient()
+    return float(added @ gradient / (added.norm() * gradient.norm()).clamp(min=1e-12))
+
+
+class _OwnPart(Mode):
+    """A mode's own samples alone: a peer's lose their advantage but stay in the averages."""
+
+    name = "own part"
+    consumes = RolloutRecord
+
+    def __init__(self, mode: Mode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def training_samples(self, *about: object) -> object:
+        lesson = self.mode.training_samples(*about)
+        lesson.samples = [
+            replace(s, advantage=0.0 if s.source else s.advantage) for s in lesson.samples
+        ]
+        return lesson

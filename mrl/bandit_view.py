@@ -1,0 +1,120 @@
+"""`python mini_mrl.py bandit`: the exact analysis as a table, sentences and a picture."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.table import Table
+
+from mrl import figures
+from mrl.bandit import (
+    GROUP,
+    Context,
+    Figures,
+    analyse,
+    bandit_modes,
+    baseline_bias,
+    capability_ratio,
+    complementary,
+    peer_alignment,
+)
+from mrl.modes.prp import PRP
+from mrl.modes.sgt import SGT
+
+APART = (0.0, 0.5, 1.0)
+RESIDUALS = (0.0, 1.0, 2.0)
+PEERS = (1, 3, 7)
+
+
+def noise(figures: Figures) -> float:
+    """Standard deviation of an update over its mean's length: how many samples it takes."""
+    return figures.variance**0.5 / figures.strength if figures.strength else float("inf")
+
+
+def bandit_table() -> Table:
+    """Every mode where the peer knows what the receiver does not."""
+    contexts = complementary()
+    table = Table(title=f"complementary pair, G = {GROUP}, exact")
+    for column in ("mode", "support", "uphill", "variance", "noise", "angle to g", "distance"):
+        table.add_column(column, justify="left" if column == "mode" else "right")
+    for name, mode in bandit_modes(contexts).items():
+        found = analyse(mode, contexts)
+        table.add_row(
+            name, f"{found.support:.0%}", f"{found.uphill:.0%}", f"{found.variance:.3f}",
+            f"{noise(found):.2f}", f"{found.angle:.0f}°", f"{found.distance:.2f}",
+        )  # fmt: skip
+    return table
+
+
+def bandit_sentences() -> Iterator[str]:
+    """HACPO's two theorems and where they end; a liar; more policies; the residual."""
+    same = [Context(c.receiver, c.receiver, c.right) for c in complementary()]
+    found = [baseline_bias(c, capability_ratio(same)) for c in same]
+    yield f"HACPO's baseline, the same ratio on every prompt: bias {_list(found)}."
+    other = complementary()
+    found = [baseline_bias(c, capability_ratio(other)) for c in other]
+    yield f"The same with a complementary peer, whose ratio differs by prompt: bias {_list(found)}."
+    good, wrong = peers_confidence()
+    yield (
+        "What a peer's samples add, against the gradient: cosine "
+        f"{peer_alignment(good, (0.5, 0.5)):+.2f} if it is confident where it is right, "
+        f"{peer_alignment(wrong, (0.5, 0.5)):+.2f} if it is confident and wrong."
+    )
+    sgt = SGT(imitation_weight=0.5)
+    mistaken = complementary()[1].receiver
+    hard = [Context(mistaken, mistaken, frozenset({0, 1}))]  # both err, and in the same way
+    honest = analyse(sgt, hard)
+    yield f"SGT on a problem that both get wrong alike: {_uphill(honest)} with an honest peer."
+    for rate in (0.3, 1.0):
+        lied = analyse(sgt, hard, liar=rate)
+        yield f"The same, believing a peer that claims {rate:.0%} of its failures: {_uphill(lied)}."
+    contexts = complementary()
+    supports = [analyse(sgt, contexts, group=2, peers=peers).support for peers in PEERS]
+    counts = ", ".join(f"{n + 1}: {s:.0%}" for n, s in zip(PEERS, supports, strict=True))
+    yield f"SGT's support with G = 2 by number of policies: {counts}."
+    angles = [analyse(PRP(ratio_level="token"), contexts, residual=r).angle for r in RESIDUALS]
+    yield (
+        f"PRP's angle under a THL residual of {', '.join(map(str, RESIDUALS))} nats: "
+        f"{', '.join(f'{angle:.0f}°' for angle in angles)}."
+    )
+
+
+def peers_confidence() -> tuple[Context, Context]:
+    """The receiver leans to a mistake; the peer is sure of the answer, or of that mistake."""
+    receiver, right = (-2.0, -1.3, 0.0), frozenset({0})
+    return Context(receiver, (2.5, 0.0, 0.0), right), Context(receiver, (-1.0, -1.7, 1.4), right)
+
+
+def _uphill(found: Figures) -> str:
+    share = found.uphill / found.support
+    return f"{found.support:.0%} of the groups teach, {share:.0%} of those updates are uphill"
+
+
+def _list(values: list[float]) -> str:
+    return ", ".join(f"{value:+.2f}" for value in values)
+
+
+def draw_bandit(path: Path) -> None:
+    """Stability against support: a curve a mode, from a peer that is a copy to the opposite one."""
+    figure, (left, right) = figures.new_figure(10, 4.4, columns=2)
+    for place, apart in enumerate(APART):
+        contexts = complementary(apart)
+        for number, (name, mode) in enumerate(bandit_modes(contexts).items()):
+            found = analyse(mode, contexts)
+            last = place == len(APART) - 1
+            for axes, y in ((left, noise(found)), (right, found.angle)):
+                color = figures.color_of(name)
+                axes.scatter(found.support, y, color=color, s=90 if last else 14, zorder=3)
+                if last:
+                    axes.annotate(
+                        name, (found.support, y), xytext=(8, 6 - 9 * (number % 3)), textcoords="offset points",
+                        color=color, fontsize=10,
+                    )  # fmt: skip
+    left.set(ylabel="noise: standard deviation / length of the mean update", yscale="log")
+    right.set(ylabel="angle to the true gradient, degrees", ylim=(-3, None))
+    for axes in (left, right):
+        axes.set(xlabel="support: chance that a group teaches anything", xlim=(0, 1.12))
+    figure.suptitle(
+        f"exact, G = {GROUP}; small dots: the peer is a copy ... complementary (large dot)",
+        fontsize=10,
+    )
+    figures.save_figure(figure, path)

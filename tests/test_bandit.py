@@ -1,0 +1,140 @@
+import math
+import random
+
+import pytest
+import torch
+
+from mrl.bandit import (
+    Context,
+    Pick,
+    analyse,
+    bandit_modes,
+    baseline_bias,
+    capability_ratio,
+    complementary,
+    moments,
+    outcomes,
+    peer_alignment,
+    update_of,
+)
+from mrl.bandit_view import bandit_sentences, draw_bandit, peers_confidence
+from mrl.modes.prp import PRP
+from mrl.modes.sgt import SGT
+from mrl.modes.solo import Solo
+from mrl.modes.xgrpo import XGRPO
+
+CONTEXTS = complementary()
+
+
+def test_outcomes_are_all_multisets_and_their_chances_add_up():
+    found = dict(outcomes([0.5, 0.3, 0.2], 2))
+    assert found[0, 1] == pytest.approx(2 * 0.5 * 0.3)
+    assert found[2, 2] == pytest.approx(0.04)
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert len(list(outcomes([0.25] * 4, 3))) == 20
+
+
+def test_the_gradient_of_the_expected_reward_against_autograd():
+    context = CONTEXTS[1]
+    logits = torch.tensor(context.receiver, dtype=torch.float64, requires_grad=True)
+    torch.softmax(logits, 0)[sorted(context.right)].sum().backward()
+    torch.testing.assert_close(context.gradient(), logits.grad)
+
+
+def test_solos_support_is_that_of_the_formula_and_its_update_is_unbiased_in_direction():
+    for context in CONTEXTS:
+        p = context.reward("receiver")
+        _, _, support, uphill = moments(Solo(), context, 3)
+        assert support == pytest.approx(1 - (1 - p) ** 3 - p**3)
+        assert uphill == pytest.approx(support)
+    assert analyse(Solo(), CONTEXTS, 3).angle == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_peer_that_is_a_copy_doubles_the_group():
+    copies = complementary(apart=0.0)
+    one, two = analyse(PRP(), copies, 2), analyse(Solo(), copies, 4)
+    assert one.support == pytest.approx(two.support)
+    assert one.variance == pytest.approx(two.variance, rel=1e-3)
+    assert one.strength == pytest.approx(two.strength, rel=1e-3)
+
+
+def test_sgts_support_is_solos_and_the_rescue_set():
+    context = CONTEXTS[1]
+    p, q = context.reward("receiver"), context.reward("peer")
+    support = moments(SGT(), context, 3)[2]
+    assert support == pytest.approx(1 - (1 - p) ** 3 - p**3 + (1 - p) ** 3 * (1 - (1 - q) ** 3))
+
+
+def test_xgrpo_teaches_unless_all_rewards_agree():
+    context = CONTEXTS[0]
+    p, q = context.reward("receiver"), context.reward("peer")
+    want = 1 - (p * q) ** 3 - ((1 - p) * (1 - q)) ** 3
+    assert moments(XGRPO(), context, 3)[2] == pytest.approx(want)
+
+
+@pytest.mark.parametrize("name", bandit_modes(CONTEXTS))
+def test_the_exact_figures_against_monte_carlo_through_the_same_mode(name):
+    mode, context = bandit_modes(CONTEXTS)[name], CONTEXTS[1]
+    mean, square, support, _ = moments(mode, context, 3)
+    rng, rows = random.Random(5), []
+    own_p, peer_p = context.probabilities("receiver"), context.probabilities("peer")
+    for _ in range(1500):
+        own = rng.choices(range(4), own_p, k=3)
+        theirs = rng.choices(range(4), peer_p, k=3) if mode.consumes else ()
+        successes = [a for a in theirs if a in context.right]
+        pick = rng.randrange(len(successes)) if successes else 0
+        rows.append(update_of(mode, context, own, theirs, pick=pick))
+    sampled = torch.stack(rows)
+    error = 4 * sampled.std(0) / math.sqrt(len(rows)) + 1e-9
+    assert ((sampled.mean(0) - mean).abs() <= error).all()
+    squares = (sampled**2).sum(1)
+    assert abs(float(squares.mean()) - square) <= 4 * float(squares.std()) / 1500**0.5 + 1e-9
+    taught = float((sampled.abs().max(1).values > 1e-12).double().mean())
+    assert taught == pytest.approx(support, abs=4 * math.sqrt(0.25 / 1500))
+
+
+def test_a_residual_turns_prps_update_and_leaves_the_others_alone():
+    mode = PRP(ratio_level="token")
+    angles = [analyse(mode, CONTEXTS, 2, residual=r).angle for r in (0.0, 2.0)]
+    assert angles[1] > angles[0] + 1
+    assert analyse(SGT(), CONTEXTS, 2, residual=2.0) == analyse(SGT(), CONTEXTS, 2)
+
+
+def test_a_liar_that_is_believed_leads_downhill_where_nobody_knows():
+    same = (-3.0, -3.0, 1.5, -0.5)
+    hard = [Context(same, same, frozenset({0, 1}))]
+    honest, lied = (analyse(SGT(), hard, 2, liar=rate) for rate in (0.0, 1.0))
+    assert honest.uphill == pytest.approx(honest.support)
+    assert lied.support > 0.9
+    assert lied.uphill < 0.2 * lied.support
+    # but its mean is uphill still: mistakes like one's own cancel, they are noise and no bias
+    assert lied.strength < honest.strength
+    assert lied.variance > honest.variance
+
+
+def test_hacpos_baseline_is_unbiased_only_if_the_ratio_is_the_same_everywhere():
+    same = [Context((1.0, 0.0), (2.0, 0.0), frozenset({0}))] * 2
+    assert [baseline_bias(c, capability_ratio(same)) for c in same] == pytest.approx([0, 0])
+    biases = [baseline_bias(c, capability_ratio(CONTEXTS)) for c in CONTEXTS]
+    assert biases[0] < -0.3
+    assert sum(biases) == pytest.approx(0.0)  # over prompts it is
+
+
+def test_hacpos_peer_gradient_helps_with_a_right_peer_and_harms_with_a_wrong_one():
+    good, wrong = peers_confidence()
+    assert peer_alignment(good, (0.5, 0.5), 2) > 0.5
+    assert peer_alignment(wrong, (0.5, 0.5), 2) < 0
+
+
+def test_the_pick_is_the_one_that_was_asked_for():
+    assert [Pick(n).choice("abc") for n in range(3)] == ["a", "b", "c"]
+
+
+def test_the_sentences_and_the_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr("mrl.bandit_view.GROUP", 2)
+    monkeypatch.setattr("mrl.bandit.GROUP", 2)
+    monkeypatch.setattr("mrl.bandit_view.APART", (0.0, 1.0))
+    monkeypatch.setattr("mrl.bandit_view.PEERS", (1, 2))
+    draw_bandit(tmp_path / "b.png")
+    assert (tmp_path / "b.png").stat().st_size > 10_000
+    assert len(list(bandit_sentences())) == 8
