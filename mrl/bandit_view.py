@@ -105,8 +105,9 @@ def draw_bandit(path: Path) -> None:
                 color = figures.color_of(name)
                 axes.scatter(found.support, y, color=color, s=90 if last else 14, zorder=3)
                 if last:
+                    offset = (8, 6 - 9 * (number % 3))
                     axes.annotate(
-                        name, (found.support, y), xytext=(8, 6 - 9 * (number % 3)), textcoords="offset points",
+                        name, (found.support, y), xytext=offset, textcoords="offset points",
                         color=color, fontsize=10,
                     )  # fmt: skip
     left.set(ylabel="noise: standard deviation / length of the mean update", yscale="log")

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -106,7 +107,14 @@ def read_state(checkpoint: Path) -> dict:
 def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict) -> None:
     """Give policies whose weights came from the checkpoint their optimizer state and version."""
     for policy in policies:
-        tensors = load_file(checkpoint / policy.name / "optimizer.safetensors")
+        path = checkpoint / policy.name / "optimizer.safetensors"
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise MrlError(
+                f"{path}: is damaged ({error}); delete {checkpoint} to go on from the checkpoint "
+                "before it."
+            ) from None
         entries: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             number, name = key.split(".")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 import torch
+from safetensors import SafetensorError
 
 from mrl.allocation import PATIENCE, Allocation, pick_device
 from mrl.checkpoint import (
@@ -22,6 +23,7 @@ from mrl.checkpoint import (
     restore_optimizers,
     save_policies,
 )
+from mrl.collapse import CollapseWatch
 from mrl.config import PAIRS, PolicyConfig, RunConfig, check, config_toml, load_config
 from mrl.distributed import Company
 from mrl.errors import MrlError
@@ -30,12 +32,15 @@ from mrl.exchange import Exchange, read_log
 from mrl.faults import parse_fault
 from mrl.loading import can_load
 from mrl.memory import choose_placement, estimate, memory_in_use
+from mrl.metrics import without_time
 from mrl.modes import Mode, make_mode, mode_class
 from mrl.policy import Policy
 from mrl.rewards import Verifier
 from mrl.tasks import Problem, load_problems
+from mrl.tensorboard import scalar_writer
 from mrl.trainer import StepReport, Trainer
 
+NOT_FINITE = 5  # steps in a row, then the run stops
 EVALUATION_S = 7200.0  # that the other processes may need longer for the held-out problems
 
 
@@ -82,6 +87,8 @@ class Run:
             )
         self.rescues: Counter[tuple[str, str, str]] = Counter()  # (receiver, source, skill)
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
+        self.not_finite: Counter[str] = Counter()  # steps in a row
+        self.collapse = CollapseWatch()
         self.window: list[str] = []  # of the exchange, when a run is resumed
         self.verifier = Verifier(timeout_s=config.verify_timeout_s)
         try:
@@ -159,6 +166,17 @@ class Run:
         return self._train(state["step"] + 1, should_stop)
 
     def _train(self, first_step: int, should_stop: Callable[[], bool]) -> bool:
+        """All steps from there; a disk that cannot be written ends the run with a sentence."""
+        try:
+            return self._train_steps(first_step, should_stop)
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise MrlError(
+                f"{self.directory}: cannot be written any more ({reason}); make room, then "
+                f"`python mini_mrl.py resume {self.directory}` goes on from the last checkpoint."
+            ) from error
+
+    def _train_steps(self, first_step: int, should_stop: Callable[[], bool]) -> bool:
         config, writes = self.config, self.company.writes
         logs = [self.directory / name if writes else Path(os.devnull) for name in LOGS]
         with (
@@ -181,13 +199,19 @@ class Run:
                 self.fault.make_records,
                 should_stop,
             )
+            scalars = scalar_writer(self.directory) if writes else lambda line: None
             for step in range(first_step, config.steps + 1):
                 report = trainer.train_step(step)
                 self._log(report, metrics, samples)
+                for line in report.metrics.values():
+                    scalars(line)
                 for trouble in report.troubles:
                     self.watcher.say(trouble)
                 if report.metrics:
                     self.watcher.step(report)
+                self._check_numbers(report)
+                for warning in self.collapse.notice(report):
+                    self.watcher.say(warning)
                 due = config.checkpoint_every and step % config.checkpoint_every == 0
                 if due or report.stop or report.lost or step == config.steps:
                     for log in (metrics, samples, exchange):
@@ -203,6 +227,26 @@ class Run:
         self.watcher.say("Scoring the held-out problems after training.")
         self.evaluate("after", trainer.present)
         return True
+
+    def _check_numbers(self, report: StepReport) -> None:
+        """Say and note an update that was not finite; stop after `NOT_FINITE` in a row."""
+        for name, line in report.metrics.items():
+            if not line["update_skipped"]:
+                self.not_finite[name] = 0
+                continue
+            self.not_finite[name] += 1
+            about = {"seed": self.config.seed, **without_time(line)}
+            with (self.directory / "not_finite.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(about) + "\n")
+            self.watcher.say(
+                f"{name}: the gradient of step {report.step} was not finite; its update was "
+                "skipped (not_finite.jsonl has the step's figures and seed)."
+            )
+            if self.not_finite[name] == NOT_FINITE:
+                raise MrlError(
+                    f"{name}: {NOT_FINITE} steps in a row had a gradient that is not finite; lower "
+                    f"the learning rate and start again, or resume from a checkpoint before."
+                )
 
     def _log(self, report: StepReport, metrics: TextIO, samples: TextIO) -> None:
         for line in report.metrics.values():
