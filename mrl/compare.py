@@ -5,7 +5,6 @@ is paired by seed: two runs of a seed begin with the same weights and the same o
 """
 
 import csv
-import json
 import math
 import os
 import shutil
@@ -21,6 +20,7 @@ from statistics import fmean, stdev
 
 from mrl.errors import MrlError
 from mrl.modes import mode_class
+from mrl.run import read_evaluations, read_metrics, read_run_config
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "mini_mrl.py"))
 CONTROLS = ("solo", "solo-x2")
@@ -128,11 +128,7 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
 
 def is_finished(directory: Path) -> bool:
     """Whether a run has scored its held-out problems after training."""
-    path = directory / "evaluation.json"
-    try:
-        return "after" in json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        return False
+    return "after" in read_evaluations(directory)
 
 
 def _run_one(plan: Plan, mode: str, seed: int, children: list[subprocess.Popen]) -> str:
@@ -187,16 +183,13 @@ class Result:
 def read_result(directory: Path, mode: str, seed: int) -> Result:
     """Scores, costs and metrics of a finished run."""
     result = Result(mode, seed)
-    evaluations = json.loads((directory / "evaluation.json").read_text(encoding="utf-8"))
-    for scores in evaluations["after"]:
+    for scores in read_evaluations(directory)["after"]:
         for skill, values in (("all", scores), *scores["skills"].items()):
             for metric in (key for key in values if key.startswith("pass@")):
                 key = (scores["part"], scores["policy"], skill, metric)
                 result.scores[key] = 100 * values[metric]
-    text = (directory / "metrics.jsonl").read_text(encoding="utf-8")
-    result.lines = [json.loads(line) for line in text.splitlines()]
-    lines = result.lines
-    prompts = _prompts_per_step(directory)
+    result.lines = lines = read_metrics(directory)
+    prompts = read_run_config(directory).prompts_per_step
     steps = {line["step"] for line in lines}
     slowest = {s: max(ln["time/step_s"] for ln in lines if ln["step"] == s) for s in steps}
     received = sum(line["exchange/received_bytes"] for line in lines)
@@ -209,12 +202,6 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
         "seconds": sum(slowest.values()),
     }
     return result
-
-
-def _prompts_per_step(directory: Path) -> int:
-    from mrl.run import read_run_config
-
-    return read_run_config(directory).prompts_per_step
 
 
 def read_all(plan: Plan) -> list[Result]:

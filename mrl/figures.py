@@ -120,7 +120,7 @@ def draw_curves(
                 linestyle=POLICY_STYLES[number % 4],
                 label=name,
             )
-        axes.set_title(keys[key], fontsize=10)
+        axes.set_title(keys[key].replace("$", r"\$"), fontsize=10)  # no mathematics
         if from_zero:
             axes.set_ylim(bottom=0)
     for axes in all_axes[len(present) :]:

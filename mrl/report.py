@@ -5,7 +5,6 @@ and its control characters are made visible.
 """
 
 import base64
-import json
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -23,6 +22,7 @@ from mrl.run import (
     learnt_sentence,
     load_policies,
     read_evaluations,
+    read_json_lines,
     read_metrics,
     read_run_config,
     with_weights_of,
@@ -84,16 +84,8 @@ def write_report(directory: Path, sample: bool = True) -> Path:
 
 def read_rescues(directory: Path) -> list[dict[str, Any]]:
     """The rescues of a run, in order, each with its step."""
-    path = directory / "samples.jsonl"
-    found = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            line = json.loads(text)
-        except json.JSONDecodeError:
-            continue  # torn: the run was killed while it wrote
-        if "rescue" in line:
-            found.append({"step": line["step"], **line["rescue"]})
-    return found
+    lines = read_json_lines(directory / "samples.jsonl")
+    return [{"step": line["step"], **line["rescue"]} for line in lines if "rescue" in line]
 
 
 def rescue_counts(rescues: Sequence[dict]) -> Counter[tuple[str, str, str]]:

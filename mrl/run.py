@@ -359,7 +359,10 @@ def read_run_config(directory: Path) -> RunConfig:
     """The settings that a run was started with."""
     if not (directory / "config.toml").is_file():
         raise MrlError(f"{directory}: is no run directory (it has no config.toml).")
-    return RunConfig(**load_config(directory / "config.toml"))
+    settings = load_config(directory / "config.toml")
+    if not settings.get("policies"):
+        raise MrlError(f"{directory}: is no run directory (its config.toml names no policy).")
+    return RunConfig(**settings)
 
 
 def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
@@ -376,18 +379,27 @@ def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
 
 
 def read_evaluations(directory: Path) -> dict[str, list[dict]]:
-    """The scores that a run has written so far."""
-    path = directory / "evaluation.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """The scores that a run has written so far; {} if there are none or the file is torn."""
+    with suppress(OSError, ValueError):
+        return json.loads((directory / "evaluation.json").read_text(encoding="utf-8"))
+    return {}
 
 
 def read_metrics(directory: Path) -> list[dict]:
-    """All lines of a run's `metrics.jsonl`; one that is torn (the run was killed) is left out."""
-    path = directory / "metrics.jsonl"
+    """All lines of a run's `metrics.jsonl`."""
+    return read_json_lines(directory / "metrics.jsonl")
+
+
+def read_json_lines(path: Path) -> list[dict]:
+    """A log's objects; lines that are none (a killed run tears its last) are left out.
+
+    Only the newline byte ends a line: what models write may hold other line breaks.
+    """
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        with suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+        with suppress(ValueError, RecursionError):
+            entry = json.loads(line.decode("utf-8"))
+            found += [entry] if isinstance(entry, dict) else []
     return found
 
 

@@ -97,7 +97,9 @@ def main() -> int:
             path = copy / "mrl" / f"{module}.py"
             text = path.read_text()
             if text.count(old) != 1:
-                raise SystemExit(f"{module}: {old!r} stands there {text.count(old)} times, not once")
+                raise SystemExit(
+                    f"{module}: {old!r} stands there {text.count(old)} times, not once"
+                )
             path.write_text(text.replace(old, new))
             command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
             caught = subprocess.run(command, cwd=copy, capture_output=True).returncode == 1

@@ -193,6 +193,27 @@ class Trl:
         raise SystemExit("TRL ended; run the child by hand to see why.")
 
 
+def floor_seconds(ours: Ours) -> tuple[float, float]:
+    """Seconds of (rollout, whole step) if nothing were done but the multiplications needed.
+
+    Two operations a weight and token forwards, four backwards; each prompt once; logits only where
+    a token is predicted; at the rate this machine multiplies [1024, h] by [h, 4 h] right now.
+    Attention and everything element by element are left out.
+    """
+    model = ours.policy.model
+    head = model.get_output_embeddings().weight.numel()
+    body = sum(p.numel() for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n)
+    body -= 0 if model.config.tie_word_embeddings else head
+    prompt_tokens = sum(len(ours.policy.prompt_ids(text)) for text in prompts())
+    new_tokens = PROMPTS * GROUP * NEW_TOKENS
+    forward = 2 * body * (prompt_tokens + new_tokens) + 2 * head * new_tokens
+    hidden = model.config.hidden_size
+    left, right = torch.randn(1024, hidden), torch.randn(hidden, 4 * hidden)
+    best = min(timed(lambda: [left @ right for _ in range(20)]) for _ in range(5))
+    rate = 20 * 2 * 1024 * hidden * 4 * hidden / best
+    return forward / rate, 4 * forward / rate
+
+
 def timed(function: object) -> float:
     """CPU seconds of one call."""
     start = time.process_time()
@@ -218,6 +239,10 @@ def main() -> None:
         generate.rollout()  # warm
         pairs = [(timed(generate.rollout), timed(ours.rollout)) for _ in range(arguments.rounds)]
         report("rollout, generate / ours", *map(list, zip(*pairs, strict=True)))
+        rounds = [(timed(ours.rollout), *floor_seconds(ours)) for _ in range(arguments.rounds)]
+        report("rollout, ours / floor", [r[0] for r in rounds], [r[1] for r in rounds])
+        rounds = [(timed(ours.step), *floor_seconds(ours)) for _ in range(arguments.rounds)]
+        report("whole step, ours / floor", [r[0] for r in rounds], [r[2] for r in rounds])
         if not arguments.trl:
             print("whole step: give --trl PYTHON (see the top of this file)")
             return
