@@ -212,10 +212,18 @@ def compare(
     quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
-    from mrl import figures
-    from mrl.compare import QUICK, Plan, default_jobs, parts_of, read_all, run_all, sentences
-    from mrl.compare import write_tables as write
-    from mrl.dashboard import comparison_table
+    from mrl.lab import figures
+    from mrl.lab.compare import (
+        QUICK,
+        Plan,
+        comparison_table,
+        default_jobs,
+        parts_of,
+        read_all,
+        run_all,
+        sentences,
+    )
+    from mrl.lab.compare import write_tables as write
 
     chosen, numbers = modes.split(","), list(range(1, seeds + 1))
     if quick:
@@ -245,7 +253,7 @@ def bandit(
     png: Annotated[Path, typer.Option(help="The picture.")] = Path("bandit.png"),
 ) -> None:
     """Why the modes sit where they sit: exact analysis on contextual bandits, in seconds."""
-    from mrl.bandit_view import bandit_sentences, bandit_table, draw_bandit
+    from mrl.lab.bandit_view import bandit_sentences, bandit_table, draw_bandit
 
     console.print(bandit_table())
     for sentence in bandit_sentences():
@@ -257,7 +265,7 @@ def bandit(
 @app.command()
 def report(directory: Directory) -> None:
     """Write one HTML page about a run, with its pictures: runs/<name>/report.html."""
-    from mrl.report import write_report
+    from mrl.lab.report import write_report
 
     console.print(f"Written: {write_report(directory)}", soft_wrap=True)
 
@@ -276,7 +284,7 @@ def align(
 ) -> None:
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
     from mrl.alignment import ByteCodec, LossyText
-    from mrl.alignment_view import draw_alignment, render_alignment
+    from mrl.lab.alignment_view import draw_alignment, render_alignment
     from mrl.loading import load_tokenizer
     from mrl.residual import measure
 
@@ -329,7 +337,7 @@ def data(
 ) -> None:
     """Fetch a problem set from its authors, with a checksum."""
     from mrl.config import DATA
-    from mrl.gsm8k import fetch_gsm8k
+    from mrl.lab.gsm8k import fetch_gsm8k
 
     if name != "gsm8k":
         raise MrlError(f"There is no problem set {name!r} to fetch; known is gsm8k.")

@@ -16,7 +16,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mrl.compare import HEAD, Result, rows
 from mrl.memory import Estimate, memory_in_use, needed
 from mrl.metrics import run_residual
 from mrl.modes import Mode, Rescue
@@ -289,16 +288,6 @@ def modes_table(modes: list[type[Mode]]) -> Table:
         crosses = mode.consumes.kind if mode.consumes else "nothing"
         summary = (mode.__doc__ or "").strip().split("\n")[0]
         table.add_row(mode.name, summary, crosses, ", ".join(settings))
-    return table
-
-
-def comparison_table(results: list[Result], part: str) -> Table:
-    """Modes side by side on one held-out part, the best first."""
-    table = Table(title=f"{part}: pass@1 in percent, mean over policies, skills and seeds")
-    for column in HEAD:
-        table.add_column(column, justify="left" if column == "mode" else "right")
-    for row in rows(results, part):
-        table.add_row(*row)
     return table
 
 

@@ -23,13 +23,14 @@ from mrl.checkpoint import (
     restore_optimizers,
     save_policies,
 )
-from mrl.collapse import CollapseWatch
 from mrl.config import PAIRS, PolicyConfig, RunConfig, check, config_toml, load_config
 from mrl.distributed import Company
 from mrl.errors import MrlError
 from mrl.evaluate import Evaluation, evaluate_policy
 from mrl.exchange import Exchange, read_log
-from mrl.faults import parse_fault
+from mrl.lab.collapse import CollapseWatch
+from mrl.lab.faults import parse_fault
+from mrl.lab.tensorboard import scalar_writer
 from mrl.loading import can_load
 from mrl.memory import choose_placement, estimate, memory_in_use
 from mrl.metrics import without_time
@@ -37,7 +38,6 @@ from mrl.modes import Mode, make_mode, mode_class
 from mrl.policy import Policy
 from mrl.rewards import Verifier
 from mrl.tasks import Problem, load_problems
-from mrl.tensorboard import scalar_writer
 from mrl.trainer import StepReport, Trainer
 
 NOT_FINITE = 5  # steps in a row, then the run stops

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from mrl.alignment import align
-from mrl.alignment_view import chunk_rows, draw_alignment, render_alignment, visible
+from mrl.lab.alignment_view import chunk_rows, draw_alignment, render_alignment, visible
 from mrl.residual import measure
 
 SOURCE = [b"4", b"7", b"-", b"3", b" ", b"\xf0\x9f", b"\x98\x80", b"\x1b", b"$x$"]

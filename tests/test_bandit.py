@@ -4,7 +4,7 @@ import random
 import pytest
 import torch
 
-from mrl.bandit import (
+from mrl.lab.bandit import (
     Context,
     Pick,
     analyse,
@@ -17,7 +17,7 @@ from mrl.bandit import (
     peer_alignment,
     update_of,
 )
-from mrl.bandit_view import bandit_sentences, draw_bandit, peers_confidence
+from mrl.lab.bandit_view import bandit_sentences, draw_bandit, peers_confidence
 from mrl.modes.prp import PRP
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
@@ -131,10 +131,10 @@ def test_the_pick_is_the_one_that_was_asked_for():
 
 
 def test_the_sentences_and_the_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr("mrl.bandit_view.GROUP", 2)
-    monkeypatch.setattr("mrl.bandit.GROUP", 2)
-    monkeypatch.setattr("mrl.bandit_view.APART", (0.0, 1.0))
-    monkeypatch.setattr("mrl.bandit_view.PEERS", (1, 2))
+    monkeypatch.setattr("mrl.lab.bandit_view.GROUP", 2)
+    monkeypatch.setattr("mrl.lab.bandit.GROUP", 2)
+    monkeypatch.setattr("mrl.lab.bandit_view.APART", (0.0, 1.0))
+    monkeypatch.setattr("mrl.lab.bandit_view.PEERS", (1, 2))
     draw_bandit(tmp_path / "b.png")
     assert (tmp_path / "b.png").stat().st_size > 10_000
     assert len(list(bandit_sentences())) == 8

@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from mrl.collapse import WINDOW, CollapseWatch
+from mrl.lab.collapse import WINDOW, CollapseWatch
 
 
 def feed(values, **others):

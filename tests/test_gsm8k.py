@@ -10,7 +10,7 @@ import pytest
 
 import mini_mrl
 from mrl.errors import MrlError
-from mrl.gsm8k import BASE_URL, SHA256, fetch_gsm8k
+from mrl.lab.gsm8k import BASE_URL, SHA256, fetch_gsm8k
 from mrl.tasks import load_problems
 
 LINES = [

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 import mini_mrl
-from mrl import figures
 from mrl.errors import MrlError
-from mrl.report import write_report
+from mrl.lab import figures
+from mrl.lab.report import write_report
 from mrl.run import learnt_sentence, read_metrics
 from tests.end_to_end.test_main import SMALL, place, run
 

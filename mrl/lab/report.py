@@ -11,12 +11,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mrl import figures
 from mrl.alignment import ByteCodec, LossyText, align
 from mrl.checkpoint import newest_checkpoint
 from mrl.config import RunConfig
 from mrl.dashboard import printable, residual_sentences
 from mrl.errors import MrlError
+from mrl.lab import figures
 from mrl.loading import load_tokenizer
 from mrl.run import (
     learnt_sentence,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from mrl import figures
-from mrl.bandit import (
+from mrl.lab import figures
+from mrl.lab.bandit import (
     GROUP,
     Context,
     Figures,

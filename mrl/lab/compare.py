@@ -18,11 +18,13 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
+from rich.table import Table
+
 from mrl.errors import MrlError
 from mrl.modes import mode_class
 from mrl.run import read_evaluations, read_metrics, read_run_config
 
-PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "mini_mrl.py"))
+PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
 CONTROLS = ("solo", "solo-x2")
 QUICK = {"modes": ["solo", "sgt"], "seeds": [1, 2], "steps": 120}
 # two-sided 95 % quantiles of Student's t, by degrees of freedom (1 to 30; then the normal's)
@@ -299,6 +301,16 @@ def write_tables(results: Sequence[Result], plan: Plan, command: str) -> None:
         lines += [f"| {' | '.join(row)} |" for row in rows(results, part)]
         lines += ["", *(f"- {sentence}" for sentence in sentences(results, part)), ""]
     (plan.out / "table.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def comparison_table(results: Sequence[Result], part: str) -> Table:
+    """Modes side by side on one held-out part, the best first."""
+    table = Table(title=f"{part}: pass@1 in percent, mean over policies, skills and seeds")
+    for column in HEAD:
+        table.add_column(column, justify="left" if column == "mode" else "right")
+    for row in rows(results, part):
+        table.add_row(*row)
+    return table
 
 
 def parts_of(results: Sequence[Result]) -> list[str]:

@@ -1,0 +1,1 @@
+"""What trains nothing: comparisons, reports, analysis, planted faults, data fetching."""
