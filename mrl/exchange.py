@@ -24,6 +24,9 @@ from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
 
 MAX_TEXT_BYTES = 1_000_000  # a completion longer than this is a mistake or an attack
+MAX_PER_PROMPT = 256  # live records of one source about one prompt; more are a flood
+MAX_LIVE_BYTES = 256 * 2**20  # of one source's live records, all prompts together
+MAX_LOG_BYTES = 2**32  # of exchange.jsonl; what comes later is exchanged, but not logged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,9 +235,12 @@ class Exchange:
         self.refused: Counter[tuple[str, str]] = Counter()  # (source, reason) -> records
         self._traffic: dict[str, Counter[str]] = {}  # policy -> what it sent and got, see `traffic`
         self._window: dict[Record, int] = {}  # record -> bytes, in order of arrival
+        self._live_bytes: Counter[str] = Counter()  # of the window, by source
+        self._live_records: Counter[tuple[str, str]] = Counter()  # by source and prompt
         # of a finished run, prompt id -> source -> its newest records: never stale
         self._stored: dict[str, dict[str, list[Record]]] = {}
         self._log: TextIO | None = log.open("a", encoding="utf-8") if log else None
+        self._log_bytes = log.stat().st_size if log else 0
 
     def publish(self, record: Record | LossyText, source: str) -> bool:
         """Take a record in, or refuse it and count why. Returns whether it was taken."""
@@ -245,15 +251,26 @@ class Exchange:
             traffic[f"refused/{reason}"] += 1
             return False
         line = record.to_json()
-        size = len(line.encode("utf-8"))
-        self._window[record] = size
+        size = self._keep(record, line)
         self.published[record.kind, source] += 1
         self.published_bytes[record.kind, source] += size
         traffic["published_records"] += 1
         traffic["published_bytes"] += size
         if self._log:
-            self._log.write(line + "\n")
+            self._log_bytes += size + 1
+            if self._log_bytes <= MAX_LOG_BYTES:
+                self._log.write(line + "\n")
+            else:
+                traffic["not_logged"] += 1
         return True
+
+    def _keep(self, record: Record, line: str) -> int:
+        """Put a record into the window; returns its size."""
+        size = len(line.encode("utf-8"))
+        self._window[record] = size
+        self._live_bytes[record.source] += size
+        self._live_records[record.source, record.prompt_id] += 1
+        return size
 
     def _refusal(self, record: Record | LossyText, source: str) -> str | None:
         if isinstance(record, LossyText):
@@ -264,6 +281,11 @@ class Exchange:
             return "duplicate"
         if record.version < self.versions.get(source, 0) - self.max_staleness:
             return "stale"
+        if (
+            self._live_records[source, record.prompt_id] >= MAX_PER_PROMPT
+            or self._live_bytes[source] >= MAX_LIVE_BYTES
+        ):
+            return "flood"
         numbers: Sequence[float] = ()
         if isinstance(record, RewardStats):
             numbers = (record.mean, record.std)
@@ -288,11 +310,11 @@ class Exchange:
         """Say that a policy has made updates, and drop what is too old by now."""
         self.versions[source] = version
         oldest = {name: latest - self.max_staleness for name, latest in self.versions.items()}
-        self._window = {
-            record: size
-            for record, size in self._window.items()
-            if record.version >= oldest.get(record.source, 0)
-        }
+        for record in list(self._window):
+            if record.version < oldest.get(record.source, 0):
+                self._live_bytes[record.source] -= self._window.pop(record)
+                self._live_records[record.source, record.prompt_id] -= 1
+        self._live_records = +self._live_records  # prompts without any are forgotten
 
     def store(self, records: Iterable[Record]) -> None:
         """Take in the records of a finished run, in place of a live peer (stored trajectories)."""
@@ -357,7 +379,7 @@ class Exchange:
     def restore_window(self, lines: Iterable[str]) -> None:
         """Put the records of a checkpoint back, without counting or logging them again."""
         for line in lines:
-            self._window[Record.from_json(line)] = len(line.encode("utf-8"))
+            self._keep(Record.from_json(line), line)
 
     def flush(self) -> None:
         """Hand the log's lines to the operating system."""

@@ -8,6 +8,7 @@ import pytest
 from mrl.alignment import LossyText
 from mrl.errors import MrlError
 from mrl.exchange import (
+    MAX_PER_PROMPT,
     MAX_TEXT_BYTES,
     Exchange,
     Record,
@@ -210,6 +211,48 @@ def test_a_line_of_another_shape_is_malformed(tmp_path, change):
         read_log(log)
     log.write_text(log.read_text() + STATS.to_json() + "\n")
     assert read_log(log) == ([STATS], {"malformed": 1})
+
+
+@pytest.mark.parametrize("version", [0, 10**9])  # a version from the future is never stale
+def test_a_flood_is_bounded_counted_and_keeps_nobody_else_out(version):
+    exchange = Exchange()
+    for step in range(20):
+        for number in range(1000):
+            told = replace(SUCCESS, source="b", version=version + step, index=1000 * step + number)
+            exchange.publish(told, "b")
+        assert exchange.publish(replace(SUCCESS, version=step), "a")
+        held = sum(record.source == "b" for record in exchange._window)
+        assert held == MAX_PER_PROMPT
+        found = exchange.collect(SuccessRecord, "c", ["p"])["p"]
+        assert sum(record.source == "a" for record in found) == min(step + 1, 2)  # two versions
+        for name in ("a", "b"):
+            exchange.advance(name, step + 1)
+    assert exchange.published["success", "b"] + exchange.refused["b", "flood"] == 20_000
+    assert not exchange.refused["a", "flood"]
+
+
+def test_one_source_holds_only_so_many_bytes(monkeypatch):
+    monkeypatch.setattr("mrl.exchange.MAX_LIVE_BYTES", 1000)
+    exchange = Exchange()
+    taken = sum(
+        exchange.publish(replace(SUCCESS, prompt_id=str(number)), "a") for number in range(100)
+    )
+    size = len(replace(SUCCESS, prompt_id="10").to_json())
+    assert 1000 / size <= taken <= 1000 / size + 2
+    exchange.advance("a", 5)  # all are stale now, there is room again
+    assert exchange.publish(replace(SUCCESS, version=5), "a")
+
+
+def test_the_log_has_a_largest_size_and_what_does_not_fit_is_counted(tmp_path, monkeypatch):
+    line = len(SUCCESS.to_json()) + 1
+    monkeypatch.setattr("mrl.exchange.MAX_LOG_BYTES", 3 * line)
+    for published, counted in ((2, 0), (2, 1)):  # the second exchange goes on with the same file
+        exchange = Exchange(tmp_path / "exchange.jsonl")
+        for number in range(published):
+            assert exchange.publish(replace(SUCCESS, index=number), "a")
+        assert exchange.take_traffic("a").get("exchange/not_logged", 0) == counted
+        exchange.close()
+    assert (tmp_path / "exchange.jsonl").stat().st_size == 3 * line
 
 
 def test_random_damage_to_a_log_never_raises_and_never_adds_a_record(tmp_path):

@@ -1,12 +1,14 @@
 import math
 
 import pytest
+import torch
 
+from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.distributed import Company
 from mrl.evaluate import Evaluation, evaluate_policy, pass_at_k
-from mrl.exchange import Exchange
+from mrl.exchange import MAX_PER_PROMPT, Exchange, SuccessRecord
 from mrl.metrics import METRICS, group_metrics, lesson_metrics, run_residual, without_time
 from mrl.modes import Lesson, make_mode
 from mrl.residual import measure
@@ -140,6 +142,64 @@ def test_a_rescue_goes_from_the_policy_that_solved_to_the_one_that_failed(make_p
     assert failed["exchange/published_records"] == 0  # it had no success to tell of
     assert solved["exchange/published_records"] == failed["exchange/received_records"]
     assert set(exchange.delivered) <= {("llama-tiny", "qwen-tiny")}
+
+
+class EverySecond:
+    """A verifier that accepts every second completion, and no text with an X."""
+
+    def verify_batch(self, items):
+        return [Verdict.CORRECT if n % 2 else Verdict.WRONG for n in range(len(items))]
+
+    def verify(self, answer, text, finished):
+        return Verdict.WRONG if "X" in text else Verdict.CORRECT
+
+
+def hostile_records(kind, source, version, groups, codec):
+    """A thousand records a step and more: lies, terminal codes, megabytes, malformed ones."""
+    for group in groups if source == "llama-tiny" else ():
+        for index in range(400):
+            text = ("X\x1b[2J\x00", "X" * 5000, "X\u202e\\boxed{1}")[index % 3]
+            yield SuccessRecord(
+                prompt_id=group.problem.id, source=source, version=version, index=index,
+                text=text, finished=True, token_lengths=(len(text.encode()),), canonical=True,
+                answer=group.problem.answer, verdict="correct",
+            )  # fmt: skip
+            yield LossyText("malformed")
+        yield SuccessRecord(  # in somebody else's name
+            prompt_id=group.problem.id, source="qwen-tiny", version=version, text="X",
+            finished=True, token_lengths=(1,), canonical=True, answer="1", verdict="correct",
+        )  # fmt: skip
+
+
+def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learning(make_policy):
+    """Against the same run with a peer that says nothing; and with trust=claim it does harm."""
+    weights, lines = {}, {}
+    for name, tell, trust in (
+        ("silent", lambda *_: (), "verify"),
+        ("hostile", hostile_records, "verify"),
+        ("believed", hostile_records, "claim"),
+    ):
+        trainer = make_trainer(make_policy, EverySecond(), learning_rate=1e-3)
+        trainer.config.trust = trust
+        trainer.make_records = tell
+        if name == "believed":  # the gate opens only where all attempts failed
+            trainer.verifier.verify_batch = lambda items: [Verdict.WRONG] * len(items)
+        for step in (1, 2):
+            lines[name] = trainer.train_step(step).metrics["qwen-tiny"]
+        weights[name] = trainer.allocation.policies[0].model.state_dict()
+    said = ("time/", "exchange/", "fate/", "dropped/")
+    silent, hostile = (
+        {key: value for key, value in lines[name].items() if not key.startswith(said)}
+        for name in ("silent", "hostile")
+    )
+    assert silent == hostile
+    assert silent["grad_norm"] > 0
+    for key, value in weights["silent"].items():
+        assert torch.equal(value, weights["hostile"][key])
+    believed, refused = lines["believed"], lines["hostile"]["exchange/not_believed"]
+    assert refused == lines["hostile"]["exchange/received_records"]
+    assert 3 * MAX_PER_PROMPT <= refused <= 6 * MAX_PER_PROMPT  # 3 prompts, two live versions
+    assert believed["rescues"] > 0  # so it was the check that kept them out
 
 
 def test_solo_publishes_and_receives_nothing(make_policy):

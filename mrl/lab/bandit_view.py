@@ -23,6 +23,7 @@ from mrl.modes.sgt import SGT
 APART = (0.0, 0.5, 1.0)
 RESIDUALS = (0.0, 1.0, 2.0)
 PEERS = (1, 3, 7)
+LABELS = {"prp": (8, 6, "left"), "xgrpo": (-8, -5, "right")}  # where dots lie close
 
 
 def noise(figures: Figures) -> float:
@@ -98,17 +99,17 @@ def draw_bandit(path: Path) -> None:
     figure, (left, right) = figures.new_figure(10, 4.4, columns=2)
     for place, apart in enumerate(APART):
         contexts = complementary(apart)
-        for number, (name, mode) in enumerate(bandit_modes(contexts).items()):
+        for name, mode in bandit_modes(contexts).items():
             found = analyse(mode, contexts)
             last = place == len(APART) - 1
             for axes, y in ((left, noise(found)), (right, found.angle)):
                 color = figures.color_of(name)
                 axes.scatter(found.support, y, color=color, s=90 if last else 14, zorder=3)
                 if last:
-                    offset = (8, 6 - 9 * (number % 3))
+                    dx, dy, side = LABELS.get(name, (8, -3, "left"))
                     axes.annotate(
-                        name, (found.support, y), xytext=offset, textcoords="offset points",
-                        color=color, fontsize=10,
+                        name, (found.support, y), xytext=(dx, dy), textcoords="offset points",
+                        color=color, fontsize=10, ha=side,
                     )  # fmt: skip
     left.set(ylabel="noise: standard deviation / length of the mean update", yscale="log")
     right.set(ylabel="angle to the true gradient, degrees", ylim=(-3, None))

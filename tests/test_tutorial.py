@@ -1,0 +1,102 @@
+"""TUTORIAL.md does what it says: its examples, its commands, its names and its pictures."""
+
+import doctest
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import mini_mrl
+
+ROOT = Path(mini_mrl.__file__).parent
+TUTORIAL = (ROOT / "TUTORIAL.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```bash\n(.*?)```", TUTORIAL, re.DOTALL)
+COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
+
+
+def test_every_example_gives_what_is_printed(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    examples = doctest.DocTestParser().get_doctest(TUTORIAL, {}, "TUTORIAL.md", None, 0)
+    result = doctest.DocTestRunner().run(examples)
+    assert result.failed == 0
+    assert result.attempted >= 30
+
+
+def test_every_command_is_one_that_the_program_knows(capsys):
+    assert len(COMMANDS) >= 12
+    for command in COMMANDS:
+        words = shlex.split(command)
+        assert words[:2] == ["python", "mini_mrl.py"], command
+        assert mini_mrl.main([*words[2:], "--help"]) == 0, command
+    assert "Usage" in capsys.readouterr().out
+
+
+def test_every_function_that_is_named_exists():
+    named = re.findall(r"(mrl/[\w/]+)\.py: (\w+)", TUTORIAL)
+    assert len(named) >= 8
+    for path, name in named:
+        assert hasattr(import_module(path.replace("/", ".")), name), (path, name)
+    for path in re.findall(r"`((?:mrl|data|tests)/[\w/.]+\.\w+)`", TUTORIAL):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_picture_and_every_section_is_there():
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", TUTORIAL)
+    assert len(pictures) >= 8
+    for path in pictures:
+        assert (ROOT / path).read_bytes().startswith(b"\x89PNG"), path
+    headings = re.findall(r"^## (.+)$", TUTORIAL, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", TUTORIAL)) <= anchors
+    assert TUTORIAL.count("**Exercise.**") == len(headings) == TUTORIAL.count("</details>")
+
+
+def test_the_pictures_of_the_run_come_from_its_kept_metrics(tmp_path):
+    from mrl.lab.report import write_report
+
+    kept = ROOT / "data" / "results" / "sgt-s0"
+    directory = tmp_path / "sgt-s0"
+    shutil.copytree(kept, directory, ignore=shutil.ignore_patterns("figures"))
+    write_report(directory, sample=False)
+    drawn = {path.name for path in (directory / "figures").iterdir()}
+    assert drawn == {path.name for path in (kept / "figures").iterdir()}
+
+
+@pytest.mark.slow
+def test_every_command_runs(tmp_path):
+    """All of them in order, shortened: six steps, few held-out problems, no long comparison."""
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    heldout = (ROOT / "data" / "words" / "heldout.jsonl").read_text().splitlines()[::30]
+    (tmp_path / "few.jsonl").write_text("\n".join(heldout) + "\n")
+    snippets = re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL)
+    (own_mode,) = (snippet for snippet in snippets if "class Shortest" in snippet)
+    (tmp_path / "my_mode.py").write_text(own_mode)
+    said = {}
+    for command in COMMANDS:
+        if "compare" in command:
+            continue  # tests/test_compare.py
+        words = shlex.split(command)[2:]
+        if "--mode" in words:
+            words += ["--steps", "6", "--heldout", "few.jsonl"]
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "mini_mrl.py"), *words],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+        said[command] = done.stdout
+    crashed = next(text for command, text in said.items() if "crash=" in command)
+    for line in ("llama-tiny failed in its rollout turn", "llama-tiny missed step 5."):
+        assert line in crashed
+        assert line in TUTORIAL
+    aligned = next(text for command, text in said.items() if " align " in command)
+    assert "12 chunks, 2 of them 1:1 (6% of the bytes)" in aligned
+    assert "12 chunks, 2 of them 1:1 (6% of the bytes)" in TUTORIAL
+    lines = next(text for command, text in said.items() if "bandit" in command).splitlines()
+    table = [line for line in lines if line.startswith("│")]
+    assert len(table) == 7
+    assert all(line in TUTORIAL for line in table)
