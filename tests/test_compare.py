@@ -146,6 +146,20 @@ def test_an_interrupted_run_is_gone_on_with(tmp_path, monkeypatch):
     assert Path("calls.txt").read_text().startswith("resume")
 
 
+def test_the_curves_are_kept_as_numbers(tmp_path):
+    chosen = plan(tmp_path, ("solo",), (1, 2))
+    for seed, score in ((1, 30), (2, 50)):
+        write_run(chosen.directory("solo", seed), score, steps=25)
+    write_tables(read_all(chosen), chosen, "the command")
+    with (tmp_path / "out" / "curves.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["step"] for row in table] == ["10", "20"]
+    assert table[1] == {
+        "mode": "solo", "step": "20", "sampled_tokens": "8000",  # 20 steps, 2 policies, 200 each
+        "mean": "0.4000", "lowest": "0.3000", "highest": "0.5000",
+    }  # fmt: skip
+
+
 def test_tables_and_figures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chosen = plan(tmp_path)
@@ -192,5 +206,11 @@ def test_a_short_comparison_from_the_command_line(tmp_path, monkeypatch, capsys)
     out = capsys.readouterr().out
     assert "sgt" in out
     assert "solo" in out
-    for name in ("table.md", "table.csv", "figures/learning.png", "figures/gains.png"):
+    for name in (
+        "table.md",
+        "table.csv",
+        "curves.csv",
+        "figures/learning.png",
+        "figures/gains.png",
+    ):
         assert (tmp_path / "runs" / "compare" / name).stat().st_size > 100

@@ -21,6 +21,7 @@ from statistics import fmean, stdev
 from rich.table import Table
 
 from mrl.errors import MrlError
+from mrl.lab import figures
 from mrl.modes import mode_class
 from mrl.run import read_evaluations, read_metrics, read_run_config
 
@@ -285,7 +286,8 @@ def rows(results: Sequence[Result], part: str) -> Iterator[list[str]]:
 
 
 def write_tables(results: Sequence[Result], plan: Plan, command: str) -> None:
-    """`table.csv` (every number, long) and `table.md` (the summary and what it supports)."""
+    """`table.csv` (every number, long), `curves.csv` (what the picture of learning shows, every
+    tenth step) and `table.md` (the summary and what it supports)."""
     with (plan.out / "table.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("mode", "seed", "part", "policy", "skill", "metric", "value"))
@@ -294,6 +296,15 @@ def write_tables(results: Sequence[Result], plan: Plan, command: str) -> None:
                 writer.writerow((result.mode, result.seed, *key, f"{value:.2f}"))
             for name, value in result.costs.items():
                 writer.writerow((result.mode, result.seed, "", "", "", name, f"{value:.2f}"))
+    with (plan.out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("mode", "step", "sampled_tokens", "mean", "lowest", "highest"))
+        for mode, (tokens, rates) in figures.mode_curves(results).items():
+            for step in range(10, len(tokens) + 1, 10):
+                of_step = rates[:, step - 1]
+                ends = (of_step.mean(), of_step.min(), of_step.max())
+                row = (f"{tokens[step - 1]:.0f}", *(f"{rate:.4f}" for rate in ends))
+                writer.writerow((mode, step, *row))
     lines = [f"Made with `{command}`. Held-out pass@1 in percent, mean over policies and skills;"]
     lines += ["± is a 95 % interval over seeds (Student's t), differences are paired by seed.", ""]
     for part in parts_of(results):

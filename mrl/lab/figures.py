@@ -185,31 +185,38 @@ def color_of(mode: str) -> str:
     return MODE_COLORS.get(mode, "#882255")
 
 
-def draw_learning_curves(results: Sequence[Any], path: Path, window: int = 20) -> None:
-    """Solve rate of all policies over steps and over sampled tokens: mean and range over seeds."""
+def mode_curves(results: Sequence[Any], window: int = 20) -> dict[str, tuple[Any, Any]]:
+    """Mode -> (sampled tokens so far [steps], solve rate of all policies [seeds, steps])."""
     import numpy
 
-    figure, (left, right) = new_figure(9.5, 4.0, columns=2)
+    found = {}
     for mode in dict.fromkeys(result.mode for result in results):
-        curves, tokens = [], []
+        rates, tokens = [], []
         for result in (result for result in results if result.mode == mode):
             names = policies_of(result.lines)
-            rates = [series(result.lines, name, "reward", window)[1] for name in names]
+            rows = [series(result.lines, name, "reward", window)[1] for name in names]
             sampled = [series(result.lines, name, "num_tokens")[1] for name in names]
-            length = min(map(len, rates))
-            curves.append(numpy.mean([rate[:length] for rate in rates], axis=0))
-            tokens.append(numpy.cumsum(numpy.sum([s[:length] for s in sampled], axis=0)) / 1e3)
-        length = min(map(len, curves))
-        stacked = numpy.array([curve[:length] for curve in curves])
-        across = numpy.mean([t[:length] for t in tokens], axis=0)
-        for axes, x in ((left, numpy.arange(1, length + 1)), (right, across)):
-            axes.fill_between(x, stacked.min(0), stacked.max(0), color=color_of(mode), alpha=0.15)
-            axes.plot(x, stacked.mean(0), color=color_of(mode), label=mode)
+            length = min(map(len, rows))
+            rates.append(numpy.mean([row[:length] for row in rows], axis=0))
+            tokens.append(numpy.cumsum(numpy.sum([s[:length] for s in sampled], axis=0)))
+        length = min(map(len, rates))
+        cut = numpy.array([row[:length] for row in tokens])
+        found[mode] = cut.mean(0), numpy.array([row[:length] for row in rates])
+    return found
+
+
+def draw_learning_curves(results: Sequence[Any], path: Path, window: int = 20) -> None:
+    """Solve rate of all policies over steps and over sampled tokens: mean and range over seeds."""
+    figure, (left, right) = new_figure(9.5, 4.0, columns=2)
+    for mode, (tokens, rates) in mode_curves(results, window).items():
+        for axes, x in ((left, range(1, len(tokens) + 1)), (right, tokens / 1e3)):
+            axes.fill_between(x, rates.min(0), rates.max(0), color=color_of(mode), alpha=0.15)
+            axes.plot(x, rates.mean(0), color=color_of(mode), label=mode)
     seeds = len({result.seed for result in results})
     left.set(xlabel="step", ylabel=f"solve rate (mean of {window} steps)", ylim=(0, 1))
     right.set(xlabel="sampled tokens, thousands", ylim=(0, 1))
     right.legend(frameon=False, fontsize=9, loc="lower right")
-    left.set_title(f"both policies, {seeds} seeds, band: range", fontsize=10)
+    left.set_title(f"all policies, {seeds} seeds, band: range", fontsize=10)
     save_figure(figure, path)
 
 
