@@ -140,11 +140,12 @@ def resume(directory: Directory, plain: Plain = False) -> None:
     """Go on with a run that was stopped."""
     from mrl.checkpoint import newest_checkpoint, read_state
     from mrl.distributed import find_company
-    from mrl.run import Run, read_run_config, with_weights_of
+    from mrl.run import Run, read_evaluations, read_run_config, with_weights_of
 
     run_config = read_run_config(directory)
     checkpoint = newest_checkpoint(directory)
-    if read_state(checkpoint)["step"] >= run_config.steps:
+    trained = read_state(checkpoint)["step"] >= run_config.steps
+    if trained and "after" in read_evaluations(directory):
         raise MrlError(
             f"{directory}: is finished ({run_config.steps} steps); "
             f"`python mini_mrl.py evaluate {directory}` shows its result."

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 import torch
 from safetensors import SafetensorError
@@ -162,6 +163,8 @@ class Run:
         if self.company.writes:
             remove_partial(self.directory)
             cut_logs(self.directory, state)
+        for text in changes_since(state.get("origin", {}), origin(self.config)):
+            self.watcher.say(text)
         self.watcher.say(f"Going on after step {state['step']} of {self.config.steps}.")
         return self._train(state["step"] + 1, should_stop)
 
@@ -270,6 +273,7 @@ class Run:
             "mode": {key: value for _, known in saved.values() for key, value in known.items()},
             "rescues": {"\t".join(key): number for key, number in self.rescues.items()},
             "window": exchange.window(),
+            "origin": origin(self.config),
         }
         finish_checkpoint(self.directory, folder, state)
 
@@ -289,10 +293,36 @@ class Run:
         self.evaluations[when] = [score for row in rows for score in row]
         if self.company.writes:
             path = self.directory / "evaluation.json"
-            path.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
+            partial.replace(path)  # whole or not at all
 
 
 # ------------------------------------------------------------------------------ parts
+
+
+def origin(config: RunConfig) -> dict[str, Any]:
+    """What a run's numbers come from beside its checkpoint: settings, lines of TOML; versions."""
+    weights = ("path = ", "reference = ")  # those of a resumed run come from its checkpoint
+    lines = [line for line in config_toml(config).splitlines() if not line.startswith(weights)]
+    versions = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
+    return {"settings": lines, "versions": versions}
+
+
+def changes_since(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Sentences about what is not as it was when a checkpoint was written."""
+    said = []
+    settings = before.get("settings", now["settings"])
+    if changed := [line for line in now["settings"] if line not in settings]:
+        said.append(f"config.toml has changed since the checkpoint: {'; '.join(changed)}.")
+    for name, new in now["versions"].items():
+        old = before.get("versions", {}).get(name, new)
+        if old != new:
+            said.append(
+                f"This run was made with {name} {old}, here is {new}: it goes on, but maybe not "
+                "to the same last bit."
+            )
+    return said
 
 
 def set_threads(threads: int) -> None:

@@ -114,11 +114,11 @@ def problem_files(place):
         save_problems(place / f"{part}.jsonl", made)
 
 
-def torchrun(place, *arguments, nodes=()):
+def torchrun(place, *arguments, nodes=(), what=("--mode", "hacpo", "--plain", *SMALL)):
     command = [sys.executable, "-m", "torch.distributed.run", *nodes, str(ROOT / "mini_mrl.py")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        [*command, "--mode", "hacpo", "--plain", *SMALL, *arguments],
+        [*command, *what, *arguments],
         cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
@@ -150,9 +150,15 @@ def test_a_process_a_policy_learns_what_one_process_learns(tmp_path, monkeypatch
     assert_same(tmp_path / "runs" / "one", tmp_path / "runs" / "two")
     saved = tmp_path / "runs" / "two" / "checkpoints" / "step-000003"
     assert sorted(p.name for p in saved.iterdir()) == ["llama-tiny", "qwen-tiny", "state.json"]
-    # and it goes on from there in one process
-    assert "is finished" not in output
-    assert mini_mrl.main(["evaluate", "runs/two", "--samples", "1"]) == 0
+    # and it goes on from there, again as two processes
+    in_one_process(tmp_path, 5, "whole")
+    config = tmp_path / "runs" / "two" / "config.toml"
+    config.write_text(config.read_text().replace("steps = 3", "steps = 5"))
+    resumed = torchrun(tmp_path, nodes=single, what=("resume", "runs/two", "--plain"))
+    output, _ = resumed.communicate(timeout=240)
+    assert resumed.returncode == 0, output
+    assert output.count("config.toml has changed since the checkpoint: steps = 5.") == 1
+    assert_same(tmp_path / "runs" / "whole", tmp_path / "runs" / "two")
 
 
 @pytest.mark.slow

@@ -169,6 +169,62 @@ def test_a_damaged_checkpoint_gets_a_sentence(place, capsys, file, text):
     assert run("resume", "runs/r") == 0
 
 
+@pytest.fixture
+def stopped(place, capsys):
+    """A run of four steps that was stopped after the second."""
+    answers = iter([False, True])
+    stop = mini_mrl._stop_on_ctrl_c
+    mini_mrl._stop_on_ctrl_c = lambda: lambda: next(answers)
+    try:
+        assert run("--steps", "4", "--name", "r", "--plain", *SMALL) == 130
+    finally:
+        mini_mrl._stop_on_ctrl_c = stop
+    capsys.readouterr()
+    return Path("runs/r")
+
+
+def test_what_has_changed_since_the_checkpoint_is_said_and_the_run_goes_on(stopped, capsys):
+    config = stopped / "config.toml"
+    config.write_text(config.read_text().replace("prompts_per_step = 6", "prompts_per_step = 4"))
+    state = newest_checkpoint(stopped) / "state.json"
+    document = json.loads(state.read_text())
+    document["origin"]["versions"]["torch"] = "0.4.1"
+    state.write_text(json.dumps(document))
+    assert run("resume", "runs/r", "--plain") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "config.toml has changed since the checkpoint: prompts_per_step = 4." in said
+    assert "This run was made with torch 0.4.1, here is" in said
+    assert said.count("This run was made with") == 1
+
+
+def test_an_unchanged_run_is_resumed_without_such_words(stopped, capsys):
+    assert run("resume", "runs/r", "--plain") == 0
+    said = capsys.readouterr().out
+    assert "Going on after step 2 of 4." in said
+    assert "has changed" not in said
+    assert "was made with" not in said
+
+
+def test_a_checkpoint_of_other_policies_gets_a_sentence(stopped, capsys):
+    newest = newest_checkpoint(stopped)
+    (newest / "qwen-tiny").rename(newest / "somebody-else")
+    assert run("resume", "runs/r") == 2
+    error = capsys.readouterr().err
+    assert "qwen-tiny" in error
+    assert "Traceback" not in error
+
+
+def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, capsys):
+    assert run("--steps", "2", "--name", "r", "--plain", *SMALL) == 0
+    path = Path("runs/r/evaluation.json")
+    whole = path.read_bytes()
+    path.write_text(json.dumps({"before": json.loads(whole)["before"]}, indent=1))
+    assert run("resume", "runs/r", "--plain") == 0
+    assert path.read_bytes() == whole
+    assert run("resume", "runs/r") == 2
+    assert "is finished" in capsys.readouterr().err
+
+
 def test_five_updates_in_a_row_that_are_not_finite_stop_the_run(place, monkeypatch, capsys):
     from mrl import learning
 
