@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mrl.run import Run
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+app.add_typer(assignment, name="assignment", help="Assignments for a class, that check themselves.")
 console = Console()
 HIGH_LEARNING_RATE = 3e-4  # on the tiny pair a policy trained with it fell apart within 40 steps
 
@@ -357,6 +359,57 @@ def problems(
     for part, made in make_problem_sets().items():
         save_problems(out / f"{part}.jsonl", made)
         console.print(f"{out / f'{part}.jsonl'}: {len(made)} problems")
+
+
+# ------------------------------------------------------------------------------ the classroom
+
+
+@assignment.command("list")
+def list_assignments() -> None:
+    """What there is, in the order of difficulty."""
+    from mrl.lab.classroom import ASSIGNMENTS
+
+    for number, (name, (_, what)) in enumerate(ASSIGNMENTS.items(), start=1):
+        console.print(f"{number}. {name:<11} {what}", highlight=False)
+
+
+@assignment.command()
+def start(
+    name: Annotated[str, typer.Argument(help="See `assignment list`.")],
+    to: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("."),
+) -> None:
+    """Write the file to begin with; its docstring is the contract."""
+    from mrl.lab.classroom.grading import write_stub
+
+    for path in write_stub(name, to):
+        console.print(f"Written: {path}", soft_wrap=True, highlight=False)
+
+
+@assignment.command("check")
+@assignment.command("grade", hidden=True)
+def check_assignment(
+    files: Annotated[list[Path], typer.Argument(help="Submissions, or folders of them.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One line a submission.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Of the hidden cases; else a new one.")] = None,
+) -> None:
+    """Run submissions on hidden cases, each in its own process; say what came out, and points."""
+    import json
+
+    from mrl.lab.classroom import OUT_OF
+    from mrl.lab.classroom.grading import grade_all, submissions
+
+    with console.status("Checking ...") as status:
+        grades = grade_all(submissions(files), seed, lambda text: status.update(text))
+    for grade in grades:
+        if as_json:
+            print(json.dumps(grade.to_dict()))
+            continue
+        said = [f"{grade.file}: {grade.assignment or 'no assignment'}"]
+        said += [f"  {f.points:g} of {f.out_of:g}  {f.text}" for f in grade.findings]
+        said += [f"  Ended: {grade.trouble}"] if grade.trouble else []
+        said += [f"  It printed: {grade.output}"] if grade.output else []
+        said += [f"  {grade.points:g} of {OUT_OF} points"]
+        console.print("\n".join(said), markup=False, highlight=False, soft_wrap=True)
 
 
 # ------------------------------------------------------------------------------ helpers

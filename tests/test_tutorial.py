@@ -67,6 +67,24 @@ def test_the_pictures_of_the_run_come_from_its_kept_metrics(tmp_path):
     assert drawn == {path.name for path in (kept / "figures").iterdir()}
 
 
+@pytest.mark.parametrize("document", ["README.md", "TUTORIAL.md"])
+def test_the_table_of_modes_is_the_measured_one(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    results = ROOT / "data" / "results" / "tiny-pair" / "table.md"
+    heldout = results.read_text(encoding="utf-8").split("## newtemplates")[0]
+    head, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in heldout.splitlines()
+        if line.startswith("|")
+    )
+    shown = next(line for line in text.splitlines() if line.startswith("| mode | pass@1"))
+    columns = [head.index(cell.strip()) for cell in shown.strip("|").split("|")]
+    for row in rows:
+        assert f"| {' | '.join(row[column] for column in columns)} |" in text
+    for said in re.findall(r"beats `(?:solo|hacpo)` by ([\d.]+ ± [\d.]+)", text):
+        assert said in heldout
+
+
 @pytest.mark.slow
 def test_every_command_runs(tmp_path):
     """All of them in order, shortened: six steps, few held-out problems, no long comparison."""
