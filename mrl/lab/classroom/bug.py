@@ -114,7 +114,7 @@ def perform(module: ModuleType, do: str, given: Any, ask: Callable[[Any], Any]) 
     rest = [torch.tensor(given[name], dtype=torch.float64) for name in ("old_logprobs", "rewards")]
     loss = module.policy_loss(logprobs, *rest, torch.tensor(given["mask"]))
     loss.backward()
-    return {"loss": float(loss), "gradient": logprobs.grad.tolist()}
+    return {"loss": loss.item(), "gradient": logprobs.grad.tolist()}
 
 
 def expected(given: dict) -> tuple[float, list]:
@@ -129,7 +129,7 @@ def expected(given: dict) -> tuple[float, list]:
     share = token_coefficients(mask, "sequence", len(mask), int(mask.sum()), mask.shape[1])
     loss = (losses * share).sum()
     loss.backward()
-    return float(loss), logprobs.grad.tolist()
+    return loss.item(), logprobs.grad.tolist()
 
 
 def draw_case(rng: random.Random, prompts: int, group: int, moved: float) -> dict:

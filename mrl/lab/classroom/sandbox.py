@@ -283,6 +283,8 @@ def _live(assignment: str, order: dict, channel: int, output: int) -> None:
     reader = link.makefile("rb")
 
     def say(**words: Any) -> None:
+        with suppress(Exception):
+            sys.stdout.flush()  # the process will be killed, not ended
         link.sendall(json.dumps(words).encode() + b"\n")
 
     module: ModuleType | None = None

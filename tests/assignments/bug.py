@@ -1,0 +1,19 @@
+"""Reference solution; `assignment start bug` has the contract."""
+
+import torch
+from torch import Tensor
+
+ASSIGNMENT = "bug"
+CAUSE = "mixed groups"
+
+
+def policy_loss(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
+    """GRPO's loss over a batch of groups."""
+    centered = rewards - rewards.mean(dim=1, keepdim=True)
+    advantages = centered / (rewards.std(dim=1, keepdim=True, correction=0) + 1e-6)
+    per_row = advantages.reshape(-1, 1)  # a row of logprobs each
+    difference = (logprobs - old_logprobs).masked_fill(~mask, 0.0)
+    ratio = difference.exp()
+    losses = -torch.minimum(ratio * per_row, ratio.clamp(0.8, 1.2) * per_row)
+    lengths = mask.sum(dim=1).clamp(min=1)
+    return ((losses * mask).sum(dim=1) / lengths).mean()

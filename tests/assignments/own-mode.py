@@ -1,0 +1,50 @@
+"""Reference solution; `assignment start own-mode` has the contract."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mrl.exchange import Record, SuccessRecord
+from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes.received import retokenized
+from mrl.modes.solo import own_samples
+from mrl.samples import Group, TrainingSample
+
+ASSIGNMENT = "own-mode"
+
+
+@dataclass
+class Mine(Mode):
+    """Imitates a peer's success where at most one own attempt was right."""
+
+    name = "mine"
+    consumes = SuccessRecord
+
+    def training_samples(
+        self,
+        receiver: Receiver,
+        groups: Sequence[Group],
+        peers: Mapping[str, Sequence[Record]],
+        rng: random.Random,
+    ) -> Lesson:
+        """Own samples, and imitation where one is weak."""
+        lesson = Lesson()
+        for group in groups:
+            lesson.samples += own_samples(receiver, group)
+            successes = peers.get(group.problem.id, ())
+            if sum(group.rewards) > 1 or not successes:
+                continue
+            completion_ids = retokenized(receiver, rng.choice(successes), lesson)
+            if completion_ids is None:
+                continue
+            lesson.samples.append(
+                TrainingSample(
+                    prompt_ids=group.prompt_ids,
+                    completion_ids=completion_ids,
+                    objective="nll",
+                    weight=0.5,
+                    source="peer",
+                    reward=1.0,
+                )
+            )
+        return lesson

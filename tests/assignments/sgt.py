@@ -1,0 +1,52 @@
+"""Reference solution; `assignment start sgt` has the contract."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mrl.exchange import SuccessRecord
+from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes.received import retokenized
+from mrl.modes.solo import own_samples
+from mrl.samples import Group, TrainingSample
+
+ASSIGNMENT = "sgt"
+
+
+@dataclass
+class MySGT(Mode):
+    """Own objective, plus imitation where all own attempts failed."""
+
+    name = "my-sgt"
+    consumes = SuccessRecord
+    imitation_weight: float = 0.1
+
+    def training_samples(
+        self,
+        receiver: Receiver,
+        groups: Sequence[Group],
+        peers: Mapping[str, Sequence[SuccessRecord]],
+        rng: random.Random,
+    ) -> Lesson:
+        """Own samples, and one imitated success for each prompt of the rescue set."""
+        lesson = Lesson()
+        for group in groups:
+            lesson.samples += own_samples(receiver, group)
+            successes = peers.get(group.problem.id, ())
+            if group.kind != "all_fail" or not successes:
+                continue
+            success = rng.choice(successes)
+            completion_ids = retokenized(receiver, success, lesson)
+            if completion_ids is None:
+                continue
+            lesson.samples.append(
+                TrainingSample(
+                    prompt_ids=group.prompt_ids,
+                    completion_ids=completion_ids,
+                    objective="nll",
+                    weight=self.imitation_weight,
+                    source=success.source,
+                    reward=1.0,
+                )
+            )
+        return lesson
