@@ -287,7 +287,7 @@ def rows(results: Sequence[Result], part: str) -> Iterator[list[str]]:
 
 def write_tables(results: Sequence[Result], plan: Plan, command: str) -> None:
     """`table.csv` (every number, long), `curves.csv` (what the picture of learning shows, every
-    tenth step) and `table.md` (the summary and what it supports)."""
+    tenth step and the last) and `table.md` (the summary and what it supports)."""
     with (plan.out / "table.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("mode", "seed", "part", "policy", "skill", "metric", "value"))
@@ -300,7 +300,7 @@ def write_tables(results: Sequence[Result], plan: Plan, command: str) -> None:
         writer = csv.writer(file)
         writer.writerow(("mode", "step", "sampled_tokens", "mean", "lowest", "highest"))
         for mode, (tokens, rates) in figures.mode_curves(results).items():
-            for step in range(10, len(tokens) + 1, 10):
+            for step in sorted({*range(10, len(tokens) + 1, 10), len(tokens)}):
                 of_step = rates[:, step - 1]
                 ends = (of_step.mean(), of_step.min(), of_step.max())
                 row = (f"{tokens[step - 1]:.0f}", *(f"{rate:.4f}" for rate in ends))
