@@ -1,6 +1,7 @@
 """One process a policy, over loopback: the same learning, and nobody waits for ever."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -169,11 +170,12 @@ def test_two_launchers_as_on_two_machines_learn_the_same(tmp_path, monkeypatch):
         problem_files(place)
     monkeypatch.chdir(tmp_path)
     in_one_process(places[0], 2, "one")
-    port = str(free_port())
+    readme = (ROOT / "README.md").read_text()
+    launch = re.search(r"^torchrun (--nnodes 2 .*) mini_mrl.py", readme, re.MULTILINE)[1]
+    launch = launch.replace("HOST", "127.0.0.1").replace("29500", str(free_port()))
     processes = []
     for rank, place in enumerate(places):
-        nodes = ("--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(rank),
-                 "--master-addr", "127.0.0.1", "--master-port", port)  # fmt: skip
+        nodes = launch.replace("RANK", str(rank)).split()
         processes.append(torchrun(place, "--steps", "2", "--name", "two", nodes=nodes))
     for process in processes:
         output, _ = process.communicate(timeout=240)
