@@ -256,6 +256,8 @@ class Run:
             metrics.write(json.dumps(line) + "\n")
         for line in report.samples:
             samples.write(json.dumps(line, ensure_ascii=False) + "\n")
+        for trouble in report.troubles:
+            samples.write(json.dumps({"step": report.step, "trouble": trouble}) + "\n")
         for rescue in report.rescues:
             self.rescues[rescue.receiver, rescue.source, rescue.skill] += 1
             line = {"step": report.step, "rescue": asdict(rescue)}

@@ -64,6 +64,7 @@ def write_report(directory: Path, sample: bool = True) -> Path:
         f"<h1>{escape(directory.name)}</h1>",
         f"<p><strong>{escape(sentence)}</strong></p>" if sentence else "",
         f"<p class=note>{escape(_settings(config, lines))}</p>",
+        _troubles(directory),
         _evaluation_table(evaluations),
         *_pictures(directory, lines, config),
         _who_rescued_whom(rescues),
@@ -102,6 +103,12 @@ def _settings(config: RunConfig, lines: Sequence[dict]) -> str:
         f"Mode {config.mode}, seed {config.seed}, {lines[-1]['step']} of {config.steps} steps of "
         f"{config.prompts_per_step} prompts; {policies}."
     )
+
+
+def _troubles(directory: Path) -> str:
+    lines = read_json_lines(directory / "samples.jsonl")
+    rows = [[str(line["step"]), line["trouble"]] for line in lines if "trouble" in line]
+    return f"<h2>What went wrong</h2>{_table(('step', 'what'), rows)}" if rows else ""
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 import mini_mrl
 from mrl.config import DATA
+from mrl.lab.report import write_report
 from mrl.metrics import without_time
 from mrl.modes import MODES
 from tests.end_to_end.test_main import SMALL, assert_same_run, lines, place, run
@@ -43,6 +44,8 @@ def test_a_hanging_policy_is_named_and_the_run_ends_by_itself(place, capsys):
     ]  # fmt: skip
     after = json.loads(Path("runs/r/evaluation.json").read_text())["after"]
     assert {scores["policy"] for scores in after} == {"qwen-tiny"}
+    page = write_report(Path("runs/r"), sample=False).read_text()
+    assert "<td>5</td><td>llama-tiny missed 3 steps in a row; the run goes on" in page
 
 
 def test_a_crash_costs_one_policy_one_step(place, capsys):
