@@ -7,6 +7,7 @@ and its control characters are made visible.
 import base64
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from mrl.dashboard import printable, residual_sentences
 from mrl.errors import MrlError
 from mrl.lab import figures
 from mrl.loading import load_tokenizer
+from mrl.modes import make_mode
 from mrl.run import (
     learnt_sentence,
     load_policies,
@@ -98,7 +100,12 @@ def rescue_counts(rescues: Sequence[dict]) -> Counter[tuple[str, str, str]]:
 
 
 def _settings(config: RunConfig, lines: Sequence[dict]) -> str:
-    policies = ", ".join(f"{p.name} ({p.objective}, G = {p.group_size})" for p in config.policies)
+    base = ""
+    with suppress(MrlError):  # a mode's file may be gone by now
+        base = getattr(make_mode(config.mode, config.settings), "base", "")
+    policies = ", ".join(
+        f"{p.name} ({base or p.objective}, G = {p.group_size})" for p in config.policies
+    )
     return (
         f"Mode {config.mode}, seed {config.seed}, {lines[-1]['step']} of {config.steps} steps of "
         f"{config.prompts_per_step} prompts; {policies}."
