@@ -452,7 +452,9 @@ def learnt_sentence(
         for skill, scores in s["skills"].items()
         if s["part"] == evaluations["after"][0]["part"]
     ]
-    _, scores, skill = max(gains, key=lambda entry: entry[0])
+    gained, scores, skill = max(gains, key=lambda entry: entry[0])
+    if gained <= 0:
+        return "No policy got better at any skill of the held-out problems."
     name = scores["policy"]
     old = before[name, scores["part"]][skill]["pass@1"]
     new = scores["skills"][skill]["pass@1"]

@@ -31,6 +31,8 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
     an answer that the verifier does not accept, a repeated id, or an empty file.
     """
     if not path.is_file():
+        if path.parent.name == "gsm8k":
+            raise MrlError(f"{path}: no such file; `python mini_mrl.py data gsm8k` fetches it.")
         raise MrlError(f"{path}: no such file; a problem file is JSONL, see data/README.md.")
     problems: dict[str, Problem] = {}
     try:

@@ -97,6 +97,8 @@ def test_the_sentence_names_the_largest_gain():
         '(4 from b), 3 of them on "eats".'
     )
     assert learnt_sentence({"before": before}, rescues) == ""
+    same = {"before": before, "after": before}
+    assert learnt_sentence(same, rescues).startswith("No policy got better at any skill")
 
 
 @pytest.mark.slow
