@@ -155,7 +155,7 @@ def test_a_broken_problem_file_is_refused_with_its_line(tmp_path, verifier, line
 def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):
     with pytest.raises(MrlError, match="no such file"):
         load_problems(tmp_path / "none.jsonl")
-    with pytest.raises(MrlError, match="`python mini_mrl.py data gsm8k` fetches it"):
+    with pytest.raises(MrlError, match=r"`python mini_mrl\.py data gsm8k` fetches it"):
         load_problems(tmp_path / "gsm8k" / "train.jsonl")
     (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(MrlError, match="not UTF-8"):

@@ -1,5 +1,6 @@
 """TUTORIAL.md does what it says: its examples, its commands, its names and its pictures."""
 
+import csv
 import doctest
 import re
 import shlex
@@ -8,10 +9,12 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 import mini_mrl
+from mrl.lab.compare import estimate
 
 ROOT = Path(mini_mrl.__file__).parent
 TUTORIAL = (ROOT / "TUTORIAL.md").read_text(encoding="utf-8")
@@ -83,6 +86,34 @@ def test_the_table_of_modes_is_the_measured_one(document):
         assert f"| {' | '.join(row[column] for column in columns)} |" in text
     for said in re.findall(r"beats `(?:solo|hacpo)` by ([\d.]+ ± [\d.]+)", text):
         assert said in heldout
+
+
+def test_the_table_of_lies_is_the_measured_one():
+    results = ROOT / "data" / "results"
+
+    def kept(path, skill="all"):
+        """Held-out pass@1 of sgt with seeds 1 to 3, mean over policies."""
+        with path.open(encoding="utf-8") as file:
+            lines = [
+                line
+                for line in csv.DictReader(file)
+                if (line["mode"], line["part"], line["metric"]) == ("sgt", "heldout", "pass@1")
+                and line["skill"] == skill
+            ]
+        return [
+            mean(float(line["value"]) for line in lines if line["seed"] == seed) for seed in "123"
+        ]
+
+    for weight, honest, believed in (
+        ("0.1", "tiny-pair/table.csv", "liar/believed.csv"),
+        ("1.0", "liar/honest-w1.csv", "liar/believed-w1.csv"),
+    ):
+        two = kept(results / honest), kept(results / believed)
+        cost = estimate([b - a for a, b in zip(*two, strict=True)])
+        cells = (", ".join(f"{value:.1f}" for value in values) for values in two)
+        assert f"| {weight} | {' | '.join(cells)} | {cost} |" in TUTORIAL
+    assert max(kept(results / "liar" / "believed-w1.csv", "loses")) < 1
+    assert min(kept(results / "liar" / "honest-w1.csv", "loses")) > 40
 
 
 @pytest.mark.slow
