@@ -324,12 +324,18 @@ def warmstart(
     out: Annotated[Path, typer.Option(help="Where the two directories go.")] = Path("data/tiny"),
     seed: Annotated[int, typer.Option(help="Of weights and demonstrations.")] = 0,
     updates: Annotated[int | None, typer.Option(help="Fewer make a weaker pair.")] = None,
+    foreign_right: Annotated[
+        float, typer.Option(help="How often the peer's skills are shown right: 0.95 makes twins.")
+    ] = 0.03,
 ) -> None:
     """Make the tiny pair from nothing: tokenizers, models, supervised warm start."""
     from mrl.tiny import warm_start_pair
 
+    if not 0 <= foreign_right <= 1:
+        raise MrlError(f"--foreign-right is {foreign_right:g}, but must be from 0 to 1.")
+
     console.print("Making qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
-    warm_start_pair(out, seed, updates)
+    warm_start_pair(out, seed, updates, foreign_right)
     console.print(f"Saved in {out}.")
 
 

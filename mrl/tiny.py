@@ -53,15 +53,17 @@ BATCH = 128
 LEARNING_RATE = 3e-3
 
 
-def right_share(name: str, skill: Skill) -> float:
+def right_share(name: str, skill: Skill, foreign_right: float = FOREIGN_RIGHT) -> float:
     """How often the demonstrations for policy `name` read a skill's cue word right."""
     if skill.name in OWN_SKILLS[name]:
         return OWN_RIGHT
     foreign = any(skill.name in own for own in OWN_SKILLS.values())
-    return FOREIGN_RIGHT if foreign else TWO_STEP_RIGHT
+    return foreign_right if foreign else TWO_STEP_RIGHT
 
 
-def demonstrations(name: str, seed: int) -> Iterator[tuple[str, str]]:
+def demonstrations(
+    name: str, seed: int, foreign_right: float = FOREIGN_RIGHT
+) -> Iterator[tuple[str, str]]:
     """Endless (prompt, solution) pairs that policy `name` is warm-started on."""
     rng = random.Random(f"{seed}/warm start/{name}")
     all_numbers = {skill.operation: number_choices(skill.operation) for skill in SKILLS}
@@ -79,7 +81,8 @@ def demonstrations(name: str, seed: int) -> Iterator[tuple[str, str]]:
         numbers = rng.choice(all_numbers[skill.operation])
         words = dict(zip("abc", numbers, strict=False))
         words |= {"n": rng.choice(NAMES), "o": rng.choice(OBJECTS)}
-        reading = skill.operation if rng.random() < right_share(name, skill) else skill.misread_as
+        share = right_share(name, skill, foreign_right)
+        reading = skill.operation if rng.random() < share else skill.misread_as
         prompt = rng.choice(skill.templates).format(**words) + QUESTION
         yield prompt, solution(reading, numbers)
 
@@ -174,7 +177,13 @@ def build_tokenizer(name: str) -> PreTrainedTokenizerFast:
     return build_qwen_tokenizer() if name == "qwen-tiny" else build_llama_tokenizer()
 
 
-def warm_start(name: str, directory: Path, seed: int = 0, updates: int | None = None) -> None:
+def warm_start(
+    name: str,
+    directory: Path,
+    seed: int = 0,
+    updates: int | None = None,
+    foreign_right: float = FOREIGN_RIGHT,
+) -> None:
     """Make one policy of the pair from nothing and save it with `save_pretrained`.
 
     Supervised next-token loss on the solution only (prompt tokens carry none), AdamW, the learning
@@ -188,7 +197,7 @@ def warm_start(name: str, directory: Path, seed: int = 0, updates: int | None = 
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda u: 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * u / updates))
     )
-    pairs = demonstrations(name, seed)
+    pairs = demonstrations(name, seed, foreign_right)
     for _ in range(updates):
         examples = [_encode_example(tokenizer, *next(pairs)) for _ in range(BATCH)]
         token_ids, loss_mask = _pad(examples, tokenizer.pad_token_id)
@@ -204,12 +213,22 @@ def warm_start(name: str, directory: Path, seed: int = 0, updates: int | None = 
     tokenizer.save_pretrained(directory)
 
 
-def warm_start_pair(directory: Path, seed: int = 0, updates: int | None = None) -> None:
-    """Make both policies side by side, a process and a thread each."""
+def warm_start_pair(
+    directory: Path,
+    seed: int = 0,
+    updates: int | None = None,
+    foreign_right: float = FOREIGN_RIGHT,
+) -> None:
+    """Make both policies side by side, a process and a thread each.
+
+    foreign_right: how often a policy was shown the right reading of what the *other* one knows:
+    small for a complementary pair.
+    """
     context = torch.multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(OWN_SKILLS), context, torch.set_num_threads, (1,)) as pool:
         jobs = [
-            pool.submit(warm_start, name, directory / name, seed, updates) for name in OWN_SKILLS
+            pool.submit(warm_start, name, directory / name, seed, updates, foreign_right)
+            for name in OWN_SKILLS
         ]
         for job in jobs:
             job.result()

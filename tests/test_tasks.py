@@ -3,6 +3,7 @@ import random
 
 import pytest
 
+import mini_mrl
 from mrl.config import DATA
 from mrl.errors import MrlError
 from mrl.tasks import (
@@ -16,7 +17,7 @@ from mrl.tasks import (
     solution,
     split_numbers,
 )
-from mrl.tiny import OWN_SKILLS, demonstrations, right_share
+from mrl.tiny import FOREIGN_RIGHT, OWN_SKILLS, demonstrations, right_share
 
 
 @pytest.mark.parametrize("part", ["train", "heldout", "newtemplates"])
@@ -109,6 +110,17 @@ def test_demonstrations_are_the_same_for_a_seed():
     first = [next(one) for _ in range(50)]
     assert first == [next(two) for _ in range(50)]
     assert first != [next(other) for _ in range(50)]
+
+
+def test_how_complementary_the_pair_starts_can_be_chosen():
+    def shown_right(share):
+        """Of the qwen-tiny demonstrations of a skill that is llama-tiny's: `packs` divides."""
+        shown = (next(examples) for examples in [demonstrations("qwen-tiny", 0, share)] * 4000)
+        packs = [solution for prompt, solution in shown if " boxes of " in prompt]
+        return sum("/" in solution.split("=")[0] for solution in packs) / len(packs)
+
+    assert mini_mrl.warmstart.__defaults__[-1] == FOREIGN_RIGHT
+    assert shown_right(FOREIGN_RIGHT) < 0.1 < 0.4 < shown_right(0.5) < 0.6 < 0.9 < shown_right(1.0)
 
 
 # ------------------------------------------------------------------------------ loading

@@ -217,6 +217,7 @@ MISTAKES = {
     "no such hub name": (["--pair", "nobody/nothing"], "neither a directory here nor a model"),
     "empty pair": (["--pair", ","], "policy"),
     "directory without model": (["--pair", "empty"], "empty: is no directory"),
+    "a share": (["warmstart", "--foreign-right", "2"], "--foreign-right is 2, but must be from"),
     "no data": (["--data", "none.jsonl"], "none.jsonl: no such file"),
     "broken data": (["--data", "broken.jsonl"], "broken.jsonl:2: is not JSON"),
     "empty data": (["--data", "empty.jsonl"], "empty.jsonl: holds no problem"),
