@@ -153,7 +153,7 @@ def test_the_curves_are_kept_as_numbers(tmp_path):
     write_tables(read_all(chosen), chosen, "the command")
     with (tmp_path / "out" / "curves.csv").open() as file:
         table = list(csv.DictReader(file))
-    assert [row["step"] for row in table] == ["10", "20"]
+    assert [row["step"] for row in table] == ["10", "20", "25"]
     assert table[1] == {
         "mode": "solo", "step": "20", "sampled_tokens": "8000",  # 20 steps, 2 policies, 200 each
         "mean": "0.4000", "lowest": "0.3000", "highest": "0.5000",
