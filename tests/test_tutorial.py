@@ -88,32 +88,45 @@ def test_the_table_of_modes_is_the_measured_one(document):
         assert said in heldout
 
 
+def kept_scores(path, mode, skill="all"):
+    """Held-out pass@1 by seed, mean over policies, from a table under data/results."""
+    scores = {}
+    with (ROOT / "data" / "results" / path).open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            of = line["mode"], line["part"], line["metric"], line["skill"]
+            if of == (mode, "heldout", "pass@1", skill):
+                scores.setdefault(line["seed"], []).append(float(line["value"]))
+    return [mean(values) for values in scores.values()]
+
+
 def test_the_table_of_lies_is_the_measured_one():
-    results = ROOT / "data" / "results"
-
-    def kept(path, skill="all"):
-        """Held-out pass@1 of sgt with seeds 1 to 3, mean over policies."""
-        with path.open(encoding="utf-8") as file:
-            lines = [
-                line
-                for line in csv.DictReader(file)
-                if (line["mode"], line["part"], line["metric"]) == ("sgt", "heldout", "pass@1")
-                and line["skill"] == skill
-            ]
-        return [
-            mean(float(line["value"]) for line in lines if line["seed"] == seed) for seed in "123"
-        ]
-
     for weight, honest, believed in (
         ("0.1", "tiny-pair/table.csv", "liar/believed.csv"),
         ("1.0", "liar/honest-w1.csv", "liar/believed-w1.csv"),
     ):
-        two = kept(results / honest), kept(results / believed)
+        two = kept_scores(honest, "sgt")[:3], kept_scores(believed, "sgt")
         cost = estimate([b - a for a, b in zip(*two, strict=True)])
         cells = (", ".join(f"{value:.1f}" for value in values) for values in two)
         assert f"| {weight} | {' | '.join(cells)} | {cost} |" in TUTORIAL
-    assert max(kept(results / "liar" / "believed-w1.csv", "loses")) < 1
-    assert min(kept(results / "liar" / "honest-w1.csv", "loses")) > 40
+    assert max(kept_scores("liar/believed-w1.csv", "sgt", "loses")) < 1
+    assert min(kept_scores("liar/honest-w1.csv", "sgt", "loses")) > 40
+
+
+@pytest.mark.parametrize(
+    ("changed", "path", "modes"),
+    [
+        ("nothing", "tiny-pair/table.csv", ("solo", "sgt", "graft")),
+        ("a warm start", "sweeps/foreign10.csv", ("solo", "sgt", "graft")),
+        ("`sgt.imitation_weight`", "liar/honest-w1.csv", ("", "sgt", "")),
+        ("`graft.minibatches`", "sweeps/one-update.csv", ("", "", "graft")),
+    ],
+)
+def test_the_table_of_what_was_changed_is_the_measured_one(changed, path, modes):
+    (row,) = (line for line in TUTORIAL.splitlines() if line.startswith(f"| {changed}"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")][1:]
+    scores = [kept_scores(path, mode) if mode else [] for mode in modes]
+    seeds = max(len(values) for values in scores)
+    assert cells == [str(seeds), *(str(estimate(values)) if values else "" for values in scores)]
 
 
 @pytest.mark.slow
