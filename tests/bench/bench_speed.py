@@ -3,15 +3,21 @@
     python tests/bench/bench_speed.py                      # rollout only
     python tests/bench/bench_speed.py --trl PYTHON         # PYTHON: of an environment with trl
     python tests/bench/bench_speed.py --size large --rounds 2
+    python tests/bench/bench_speed.py --size shipped --trl PYTHON --rounds 12
 
 TRL is no dependency: `python3 -m venv trl && trl/bin/pip install trl`, then `--trl trl/bin/python`.
-Same weights, prompts, group size, lengths (end tokens forbidden), one AdamW update a step, one
-thread. The two take turns; printed are ratios of CPU seconds, minimum / median / maximum over the
-rounds. Nothing else that one of them does apart (tokenizing, logging) is taken out.
+Same weights, prompts, group size, lengths, one AdamW update a step, one thread. `tiny` and `large`
+are random weights, end tokens forbidden and half of each group right, so that both do the same
+multiplications. `shipped` is `data/tiny/qwen-tiny` on its own problems: completions end where they
+end, are right or wrong, and a group that is all one or the other teaches nothing. The two take
+turns; printed are ratios of CPU seconds, minimum / median / maximum over the rounds. Nothing else
+that one of them does apart (tokenizing, logging) is taken out.
 """
 
 import argparse
+import itertools
 import json
+import random
 import resource
 import statistics
 import subprocess
@@ -25,15 +31,18 @@ from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
-PROMPTS, GROUP, NEW_TOKENS = 16, 8, 32
+PROMPTS, GROUP = 16, 8
+NEW_TOKENS = {"tiny": 32, "large": 32, "shipped": 48}
 SIZES = {  # hidden, layers, heads, intermediate, vocabulary
     "tiny": (256, 4, 4, 688, 512),
     "large": (640, 10, 10, 1728, 32000),
 }
 
 
-def build(size: str, directory: Path) -> None:
-    """A random Qwen2 model with the tiny pair's tokenizer."""
+def model_directory(size: str, directory: Path) -> Path:
+    """The shipped model, or a random Qwen2 model with its tokenizer, saved in `directory`."""
+    if size == "shipped":
+        return ROOT / "data" / "tiny" / "qwen-tiny"
     from mrl.tiny import build_tokenizer
 
     hidden, layers, heads, intermediate, vocabulary = SIZES[size]
@@ -56,14 +65,25 @@ def build(size: str, directory: Path) -> None:
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     print(f"{size}: {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters")
+    return directory
 
 
-def prompts() -> list[str]:
-    """Sixteen problems."""
-    from mrl.tasks import SKILLS, generate
+def problems(size: str) -> list:
+    """The problems of all steps: sixteen again and again, or those of training in turn."""
+    from mrl.tasks import SKILLS, generate, load_problems
 
-    made = [problem.prompt for skill in SKILLS for problem, _ in generate(skill, "train", 2, 0)]
+    if size == "shipped":
+        made = load_problems(ROOT / "data" / "words" / "train.jsonl")
+        random.Random(0).shuffle(made)
+        return made[: 60 * PROMPTS]
+    made = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 2, 0)]
     return made[:PROMPTS]
+
+
+def steps(size: str) -> list[list]:
+    """The same, cut into the steps' prompts."""
+    made = problems(size)
+    return [made[start : start + PROMPTS] for start in range(0, len(made), PROMPTS)]
 
 
 def report(what: str, theirs: list[float], ours: list[float]) -> None:
@@ -78,21 +98,23 @@ def report(what: str, theirs: list[float], ours: list[float]) -> None:
 class Ours:
     """The product's own rollout and learning step."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, size: str, directory: Path) -> None:
         from mrl.config import PolicyConfig
         from mrl.policy import Policy
-        from mrl.tasks import Problem
 
+        self.forced, new_tokens = size != "shipped", NEW_TOKENS[size]
         self.policy = Policy(
-            PolicyConfig("ours", str(directory), max_new_tokens=NEW_TOKENS, learning_rate=1e-5)
+            PolicyConfig("ours", str(directory), max_new_tokens=new_tokens, learning_rate=1e-5)
         )
-        self.policy.banned[self.policy.end_ids] = True
-        self.problems = [Problem(str(n), text, "1") for n, text in enumerate(prompts())]
+        if self.forced:
+            self.policy.banned[self.policy.end_ids] = True
+        self.problems = itertools.cycle(steps(size))
         self.generator = torch.Generator().manual_seed(0)
+        self.right = []  # share of completions, step by step
 
     def rollout(self) -> list:
-        """One group for each prompt."""
-        return self.policy.rollout(self.problems, self.generator, GROUP)
+        """One group for each prompt of the next step."""
+        return self.policy.rollout(next(self.problems), self.generator, GROUP)
 
     def step(self) -> None:
         """Rollout, reward, one update."""
@@ -103,23 +125,25 @@ class Ours:
         groups = self.rollout()
         for group in groups:
             for number, rollout in enumerate(group.rollouts):
-                rollout.verdict = Verdict.CORRECT if number % 2 else Verdict.WRONG
+                boxed = f"\\boxed{{{group.problem.answer}}}"
+                right = number % 2 if self.forced else boxed in rollout.text
+                rollout.verdict = Verdict.CORRECT if right else Verdict.WRONG
+        self.right.append(statistics.mean(statistics.mean(group.rewards) for group in groups))
         learn(self.policy, [s for group in groups for s in own_samples(self.policy, group)])
 
 
 class Generate:
     """`model.generate` on the same prompts, every row prefilled by itself, as it does."""
 
-    def __init__(self, ours: Ours) -> None:
-        self.model = ours.policy.model
+    def __init__(self, size: str, ours: Ours) -> None:
+        self.policy, self.model = ours.policy, ours.policy.model
+        self.problems = itertools.cycle(steps(size))
         tokenizer = ours.policy.tokenizer
-        ids = [ours.policy.prompt_ids(text) for text in prompts() for _ in range(GROUP)]
         tokenizer.padding_side = "left"
-        self.batch = tokenizer.pad({"input_ids": ids}, return_tensors="pt")
         self.config = GenerationConfig(
             do_sample=True,
-            max_new_tokens=NEW_TOKENS,
-            min_new_tokens=NEW_TOKENS,
+            max_new_tokens=NEW_TOKENS[size],
+            min_new_tokens=NEW_TOKENS[size] if ours.forced else None,
             top_k=0,
             top_p=1.0,
             eos_token_id=tokenizer.eos_token_id,
@@ -127,10 +151,12 @@ class Generate:
         )
 
     def rollout(self) -> None:
-        """All rows."""
+        """All rows of the next step."""
+        prompts = [problem.prompt for problem in next(self.problems)]
+        ids = [self.policy.prompt_ids(text) for text in prompts for _ in range(GROUP)]
+        batch = self.policy.tokenizer.pad({"input_ids": ids}, return_tensors="pt")
         with torch.no_grad():
-            made = self.model.generate(**self.batch, generation_config=self.config)
-        assert made.shape[1] == self.batch["input_ids"].shape[1] + NEW_TOKENS
+            self.model.generate(**batch, generation_config=self.config)
 
 
 TRL_CHILD = """
@@ -139,8 +165,8 @@ torch.set_num_threads(1)
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
-directory, size, group, new_tokens, micro = sys.argv[1], *map(int, sys.argv[2:])
-prompts = json.loads(sys.stdin.readline())
+directory, size, group, new_tokens, micro, forced = sys.argv[1], *map(int, sys.argv[2:])
+problems = json.loads(sys.stdin.readline())
 
 class Turns(TrainerCallback):
     def on_step_begin(self, *args, **kwargs):
@@ -155,11 +181,23 @@ config = GRPOConfig(
     per_device_train_batch_size=micro, gradient_accumulation_steps=size * group // micro,
     max_completion_length=new_tokens, beta=0.0, learning_rate=1e-5, logging_steps=10**6,
     save_strategy="no", report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
-    top_k=0, generation_kwargs={"min_new_tokens": new_tokens}, disable_tqdm=True,
+    top_k=0, generation_kwargs={"min_new_tokens": new_tokens} if forced else {},
+    shuffle_dataset=False, disable_tqdm=True,
 )
 tokenizer = AutoTokenizer.from_pretrained(directory)
-data = Dataset.from_list([{"prompt": [{"role": "user", "content": p}]} for p in prompts] * 100)
-reward = lambda completions, **_: [float(n % 2) for n in range(len(completions))]
+data = Dataset.from_list(
+    [{"prompt": [{"role": "user", "content": p}], "answer": a} for p, a in problems]
+    * (1600 // len(problems) + 1)
+)
+def reward(completions, answer, **_):
+    texts = [completion[0]["content"] for completion in completions]
+    boxed = ["\\\\boxed{" + a + "}" for a in answer]
+    right = [
+        float(number % 2 if forced else box in text)
+        for number, (box, text) in enumerate(zip(boxed, texts))
+    ]
+    print("RIGHT", sum(right) / len(right), flush=True)
+    return right
 trainer = GRPOTrainer(model=directory, reward_funcs=reward, args=config, train_dataset=data,
                       processing_class=tokenizer, callbacks=[Turns()])
 trainer.train()
@@ -169,8 +207,9 @@ trainer.train()
 class Trl:
     """GRPOTrainer in a process of its own, one step a turn."""
 
-    def __init__(self, python: str, directory: Path, micro_batch: int) -> None:
-        sizes = map(str, (PROMPTS, GROUP, NEW_TOKENS, micro_batch))
+    def __init__(self, python: str, size: str, directory: Path, micro_batch: int) -> None:
+        forced = int(size != "shipped")
+        sizes = map(str, (PROMPTS, GROUP, NEW_TOKENS[size], micro_batch, forced))
         self.child = subprocess.Popen(
             [python, "-c", TRL_CHILD, str(directory), *sizes],
             stdin=subprocess.PIPE,
@@ -178,14 +217,18 @@ class Trl:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.child.stdin.write(json.dumps(prompts()) + "\n")
+        told = [(problem.prompt, problem.answer) for problem in problems(size)]
+        self.child.stdin.write(json.dumps(told) + "\n")
         self.peak_mib = 0.0
+        self.right = []
 
     def step(self) -> float:
         """CPU seconds of its next step."""
         self.child.stdin.write("go\n")
         self.child.stdin.flush()
         for line in self.child.stdout:
+            if line.startswith("RIGHT"):
+                self.right.append(float(line.split()[1]))
             if line.startswith("STEP"):
                 _, seconds, peak = line.split()
                 self.peak_mib = int(peak) / 1024
@@ -204,8 +247,8 @@ def floor_seconds(ours: Ours) -> tuple[float, float]:
     head = model.get_output_embeddings().weight.numel()
     body = sum(p.numel() for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n)
     body -= 0 if model.config.tie_word_embeddings else head
-    prompt_tokens = sum(len(ours.policy.prompt_ids(text)) for text in prompts())
-    new_tokens = PROMPTS * GROUP * NEW_TOKENS
+    prompt_tokens = sum(len(ours.policy.prompt_ids(p.prompt)) for p in problems("tiny"))
+    new_tokens = PROMPTS * GROUP * NEW_TOKENS["tiny"]
     forward = 2 * body * (prompt_tokens + new_tokens) + 2 * head * new_tokens
     hidden = model.config.hidden_size
     left, right = torch.randn(1024, hidden), torch.randn(hidden, 4 * hidden)
@@ -224,29 +267,29 @@ def timed(function: object) -> float:
 def main() -> None:
     """Take turns, then print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--size", choices=NEW_TOKENS, default="tiny")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trl", help="python of an environment with trl")
     parser.add_argument("--micro-batch", type=int, default=8, help="of TRL; 8 is its best on a CPU")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder)
-        build(arguments.size, directory)
-        ours = Ours(directory)
-        generate = Generate(ours)
+        directory = model_directory(arguments.size, Path(folder))
+        ours = Ours(arguments.size, directory)
+        generate = Generate(arguments.size, ours)
         ours.rollout()
         generate.rollout()  # warm
         pairs = [(timed(generate.rollout), timed(ours.rollout)) for _ in range(arguments.rounds)]
         report("rollout, generate / ours", *map(list, zip(*pairs, strict=True)))
-        rounds = [(timed(ours.rollout), *floor_seconds(ours)) for _ in range(arguments.rounds)]
-        report("rollout, ours / floor", [r[0] for r in rounds], [r[1] for r in rounds])
-        rounds = [(timed(ours.step), *floor_seconds(ours)) for _ in range(arguments.rounds)]
-        report("whole step, ours / floor", [r[0] for r in rounds], [r[2] for r in rounds])
+        if ours.forced:
+            rounds = [(timed(ours.rollout), *floor_seconds(ours)) for _ in range(arguments.rounds)]
+            report("rollout, ours / floor", [r[0] for r in rounds], [r[1] for r in rounds])
+            rounds = [(timed(ours.step), *floor_seconds(ours)) for _ in range(arguments.rounds)]
+            report("whole step, ours / floor", [r[0] for r in rounds], [r[2] for r in rounds])
         if not arguments.trl:
             print("whole step: give --trl PYTHON (see the top of this file)")
             return
-        trl = Trl(arguments.trl, directory, arguments.micro_batch)
+        trl = Trl(arguments.trl, arguments.size, directory, arguments.micro_batch)
         trl.step()
         ours.step()  # warm
         pairs = [(trl.step(), timed(ours.step)) for _ in range(arguments.rounds)]
@@ -254,6 +297,9 @@ def main() -> None:
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"peak memory of the process: TRL {trl.peak_mib:.0f} MiB, ours {own:.0f} MiB")
         trl.child.kill()
+        if not ours.forced:
+            shares = statistics.mean(trl.right), statistics.mean(ours.right)
+            print(f"solved while training: TRL {shares[0]:.0%}, ours {shares[1]:.0%}")
 
 
 if __name__ == "__main__":
