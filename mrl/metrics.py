@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
-from mrl.exchange import Record
 from mrl.learning import Learnt
 from mrl.modes import Lesson
+from mrl.records import Record
 from mrl.residual import Residual
 from mrl.rewards import Verdict
 from mrl.samples import Group

@@ -28,7 +28,7 @@ from mrl.config import PAIRS, PolicyConfig, RunConfig, check, config_toml, load_
 from mrl.distributed import Company
 from mrl.errors import MrlError
 from mrl.evaluate import Evaluation, evaluate_policy
-from mrl.exchange import Exchange, read_log
+from mrl.exchange import Exchange
 from mrl.lab.collapse import CollapseWatch
 from mrl.lab.faults import parse_fault
 from mrl.lab.tensorboard import scalar_writer
@@ -37,6 +37,7 @@ from mrl.memory import choose_placement, estimate, memory_in_use
 from mrl.metrics import without_time
 from mrl.modes import Mode, make_mode, mode_class
 from mrl.policy import Policy
+from mrl.records import read_log
 from mrl.rewards import Verifier
 from mrl.tasks import Problem, load_problems
 from mrl.trainer import StepReport, Trainer

@@ -13,19 +13,12 @@ from mrl.alignment import LossyText
 from mrl.allocation import PATIENCE, Allocation
 from mrl.config import RunConfig
 from mrl.distributed import Company
-from mrl.exchange import (
-    RECORD_TYPES,
-    Exchange,
-    Record,
-    RewardStats,
-    make_records,
-    pack,
-    unpack,
-)
+from mrl.exchange import Exchange
 from mrl.learning import Learnt, learn
 from mrl.metrics import fate_metrics, group_metrics, learning_metrics, lesson_metrics
 from mrl.modes import Lesson, Mode, Rescue
 from mrl.policy import Policy
+from mrl.records import RECORD_TYPES, Record, RewardStats, make_records, pack, unpack
 from mrl.rewards import Verdict, Verifier
 from mrl.samples import Group
 from mrl.tasks import Problem

@@ -1,76 +1,13 @@
 import json
 import math
-import random
 from dataclasses import replace
 
 import pytest
 
 from mrl.alignment import LossyText
-from mrl.errors import MrlError
-from mrl.exchange import (
-    MAX_PER_PROMPT,
-    MAX_TEXT_BYTES,
-    Exchange,
-    Record,
-    RewardStats,
-    RolloutRecord,
-    SuccessRecord,
-    make_records,
-    read_log,
-)
-from mrl.rewards import Verdict
-from mrl.samples import Group, Rollout
-from mrl.tasks import Problem
-
-SUCCESS = SuccessRecord(
-    prompt_id="p", source="a", version=0, text="\\boxed{1}", finished=True, answer="1",
-    verdict="correct", token_lengths=(9,), canonical=True,
-)  # fmt: skip
-STATS = RewardStats(prompt_id="p", source="a", version=0, count=4, mean=0.25, std=0.4330127)
-ROLLOUT = RolloutRecord(
-    prompt_id="p", source="a", version=0, text="é1", finished=True, token_lengths=(1, 1, 1),
-    canonical=False, logprobs=(-1.0, -2.0, -0.5), end_logprob=-0.1, verdict="wrong", reward=0.0,
-)  # fmt: skip
-
-
-@pytest.fixture
-def group(make_policy):
-    """A right completion that ended and a wrong one that was cut, and their codec."""
-    codec = make_policy().codec
-    rollouts = []
-    for text, verdict, finished in (
-        ("\\boxed{1}", Verdict.CORRECT, True),
-        ("\\boxed{2}", Verdict.WRONG, False),
-    ):
-        completion_ids = codec.encode(text) + [0] * finished
-        logprobs = [-0.5 * (n + 1) for n in range(len(completion_ids))]
-        rollouts.append(Rollout(completion_ids, logprobs, finished, text, verdict))
-    return Group(Problem("p", "?", "1"), [5], rollouts), codec
-
-
-def test_each_level_says_its_own_and_nothing_more(group):
-    group, codec = group
-    stats, *_ = make_records(RewardStats, "a", 3, [group], codec)
-    assert stats == RewardStats(prompt_id="p", source="a", version=3, count=2, mean=0.5, std=0.5)
-    successes = list(make_records(SuccessRecord, "a", 3, [group], codec))
-    assert [record.text for record in successes] == ["\\boxed{1}"]
-    assert not {"logprobs", "end_logprob", "reward"} & set(vars(successes[0]))
-    assert successes[0].canonical
-    one, two = make_records(RolloutRecord, "a", 3, [group], codec)
-    assert (one.index, two.index) == (0, 1)
-    assert sum(one.token_lengths) == len("\\boxed{1}")
-    assert len(one.logprobs) == len(one.token_lengths)
-    assert one.end_logprob == group.rollouts[0].logprobs[-1]
-    assert (two.finished, two.end_logprob, two.reward) == (False, None, 0.0)
-
-
-def test_a_completion_that_does_not_survive_as_bytes_is_refused_with_its_reason(group):
-    group, codec = group
-    group.rollouts[0].completion_ids = [*codec.encode("😀")[:1], 0]
-    exchange = Exchange()
-    for record in make_records(SuccessRecord, "a", 0, [group], codec):
-        assert not exchange.publish(record, "a")
-    assert exchange.refused == {("a", "not_utf8"): 1}
+from mrl.exchange import MAX_PER_PROMPT, MAX_TEXT_BYTES, Exchange
+from mrl.records import RewardStats, RolloutRecord, SuccessRecord
+from tests.test_records import ROLLOUT, STATS, SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -175,42 +112,7 @@ def test_traffic_is_handed_out_once_by_policy():
     assert set(exchange.take_traffic("a").values()) == {0}
 
 
-def test_value_level_is_far_cheaper_than_data_level(group):
-    group, codec = group
-    price = {
-        kind: sum(len(record.to_json()) for record in make_records(kind, "a", 0, [group], codec))
-        for kind in (RewardStats, SuccessRecord, RolloutRecord)
-    }
-    assert price[RewardStats] < price[SuccessRecord] < price[RolloutRecord]
-
-
 # ------------------------------------------------------------------------------ the log, as a peer
-
-
-@pytest.mark.parametrize("record", [SUCCESS, STATS, ROLLOUT, replace(ROLLOUT, end_logprob=None)])
-def test_a_record_comes_back_from_its_line_as_it_was(record):
-    assert Record.from_json(record.to_json()) == record
-
-
-def test_a_log_is_read_past_a_torn_last_line_and_past_broken_ones(tmp_path):
-    lines = [record.to_json() for record in (SUCCESS, STATS, ROLLOUT)]
-    log = tmp_path / "exchange.jsonl"
-    log.write_text("\n".join([lines[0], "{nonsense", lines[1], lines[2], lines[0][:40]]))
-    assert read_log(log) == ([SUCCESS, STATS, ROLLOUT], {"malformed": 1, "torn": 1})
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"kind": "order"}, {"text": 5}, {"token_lengths": ["9"]}, {"token_lengths": 9},
-     {"finished": "yes"}, {"version": 1.5}, {"surprise": 1}, {"prompt_id": None}],
-)  # fmt: skip
-def test_a_line_of_another_shape_is_malformed(tmp_path, change):
-    log = tmp_path / "exchange.jsonl"
-    log.write_text(json.dumps(json.loads(SUCCESS.to_json()) | change) + "\n")
-    with pytest.raises(MrlError, match="holds no record"):
-        read_log(log)
-    log.write_text(log.read_text() + STATS.to_json() + "\n")
-    assert read_log(log) == ([STATS], {"malformed": 1})
 
 
 @pytest.mark.parametrize("version", [0, 10**9])  # a version from the future is never stale
@@ -253,25 +155,6 @@ def test_the_log_has_a_largest_size_and_what_does_not_fit_is_counted(tmp_path, m
         assert exchange.take_traffic("a").get("exchange/not_logged", 0) == counted
         exchange.close()
     assert (tmp_path / "exchange.jsonl").stat().st_size == 3 * line
-
-
-def test_random_damage_to_a_log_never_raises_and_never_adds_a_record(tmp_path):
-    rng = random.Random(0)
-    whole = "\n".join(record.to_json() for record in (SUCCESS, STATS, ROLLOUT)).encode()
-    log = tmp_path / "exchange.jsonl"
-    for _ in range(300):
-        data = bytearray(whole)
-        for _ in range(rng.randint(1, 5)):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        kept = data[: rng.randrange(len(data))]
-        log.write_bytes(kept + b"\n" + STATS.to_json().encode() + b"\n")
-        records, _ = read_log(log)
-        assert 1 <= len(records) <= 4
-
-
-def test_a_missing_log_gets_one_sentence(tmp_path):
-    with pytest.raises(MrlError, match="cannot be read"):
-        read_log(tmp_path / "none.jsonl")
 
 
 def test_stored_records_stand_in_for_a_live_peer_and_are_never_stale():

@@ -1,8 +1,8 @@
 import pytest
 
 from mrl.errors import MrlError
-from mrl.exchange import RewardStats, SuccessRecord, make_records
 from mrl.lab.faults import Fault, lying_records, parse_fault
+from mrl.records import RewardStats, SuccessRecord, make_records
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
 from mrl.tasks import Problem

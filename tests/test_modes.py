@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from mrl.errors import MrlError
-from mrl.exchange import RewardStats, SuccessRecord
 from mrl.modes import MODES, make_mode
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES, Objective
+from mrl.records import RewardStats, SuccessRecord
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout, TrainingSample
 from mrl.tasks import Problem

@@ -13,7 +13,6 @@ import torch
 
 from mrl.advantages import group_advantages
 from mrl.errors import MrlError
-from mrl.exchange import RolloutRecord
 from mrl.modes import MODES, Mode, make_mode, mode_class
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
@@ -21,6 +20,7 @@ from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
 from mrl.modes.solo import Solo
 from mrl.objectives import OBJECTIVES, Objective
+from mrl.records import RolloutRecord
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
 from mrl.tasks import Problem

@@ -31,8 +31,8 @@ SLOW_BOX = r"\boxed{10^{10^{10}}}"  # math-verify works on it until its limit
 HANGING = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
-import mrl.rewards as rewards
-real = rewards._judge
+import mrl.judge as judging
+real = judging.judge
 def judge(answer, box, limit_s):
     while box == "x":
         try:
@@ -40,8 +40,8 @@ def judge(answer, box, limit_s):
         except BaseException:
             pass
     return real(answer, box, limit_s)
-rewards._judge = judge
-rewards._serve(float(sys.argv[1]), int(sys.argv[2]))
+judging.judge = judge
+judging.serve(float(sys.argv[1]), int(sys.argv[2]))
 """
 
 
@@ -597,7 +597,7 @@ def test_child_that_nothing_interrupts_ends_itself_without_a_parent():
 
 def test_what_a_library_prints_is_not_taken_for_a_verdict():
     printing = "lambda *args, **named: print('correct', flush=True) or real(*args, **named)"
-    code = HANGING.replace("rewards._judge = judge", f"rewards._judge = {printing}")
+    code = HANGING.replace("judging.judge = judge", f"judging.judge = {printing}")
     with fake((sys.executable, "-c", code)) as verifier:
         assert verifier.verify("1/2", r"\boxed{0.6}") is WRONG
         assert verifier.verify("1/2", r"\boxed{0.5}") is CORRECT
@@ -645,7 +645,7 @@ def test_child_that_does_not_start_is_an_error_in_one_sentence(command, reason):
 
 
 def test_math_verify_that_fails_on_everything_does_not_start():
-    code = HANGING.replace("rewards._judge = judge", "rewards._read = lambda text, limit_s: []")
+    code = HANGING.replace("judging.judge = judge", "judging._read = lambda text, limit_s: []")
     with fake((sys.executable, "-c", code)) as broken, pytest.raises(MrlError, match="own test"):
         broken.canary()
 

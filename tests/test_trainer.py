@@ -8,9 +8,10 @@ from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.distributed import Company
 from mrl.evaluate import Evaluation, evaluate_policy, pass_at_k
-from mrl.exchange import MAX_PER_PROMPT, Exchange, SuccessRecord
+from mrl.exchange import MAX_PER_PROMPT, Exchange
 from mrl.metrics import METRICS, group_metrics, lesson_metrics, run_residual, without_time
 from mrl.modes import Lesson, make_mode
+from mrl.records import SuccessRecord
 from mrl.residual import measure
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout

@@ -22,7 +22,6 @@ from types import SimpleNamespace
 
 import torch
 
-from mrl.exchange import Record, RewardStats, RolloutRecord, SuccessRecord
 from mrl.learning import learn
 from mrl.modes import Mode
 from mrl.modes.graft import GRAFT
@@ -33,6 +32,7 @@ from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES
+from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
 from mrl.tasks import Problem

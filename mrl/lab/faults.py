@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
-from mrl.exchange import Record, SuccessRecord, make_records
+from mrl.records import Record, SuccessRecord, make_records
 from mrl.rewards import Verdict
 from mrl.samples import Group
 

@@ -32,8 +32,8 @@ from typing import Any, ClassVar, Protocol
 from mrl.alignment import ByteCodec
 from mrl.config import check_table
 from mrl.errors import MrlError
-from mrl.exchange import Record
 from mrl.objectives import Objective
+from mrl.records import Record
 from mrl.residual import Residual
 from mrl.samples import Group, TrainingSample
 

@@ -30,11 +30,11 @@ import torch
 
 from mrl.advantages import capability_advantages
 from mrl.errors import MrlError
-from mrl.exchange import RolloutRecord
 from mrl.modes import Lesson, Mode, Receiver
 from mrl.modes.received import peer_samples, source_logprobs
 from mrl.modes.solo import samples_with
 from mrl.objectives import OBJECTIVES, Objective
+from mrl.records import RolloutRecord
 from mrl.samples import Group, TrainingSample
 
 WIDEST = (0.1, 10.0)  # of a capability ratio; the released program's clamp

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.exchange import RolloutRecord
 from mrl.modes import Lesson, Mode, Receiver
 from mrl.modes.received import peer_samples
 from mrl.modes.solo import samples_with
+from mrl.records import RolloutRecord
 from mrl.samples import Group
 
 

@@ -21,10 +21,10 @@ import torch
 
 from mrl.advantages import group_advantages
 from mrl.errors import MrlError
-from mrl.exchange import RolloutRecord
 from mrl.modes import Lesson, Mode, Receiver
 from mrl.modes.received import peer_samples, projected
 from mrl.modes.solo import samples_with
+from mrl.records import RolloutRecord
 from mrl.samples import Group
 
 LEVELS = ("token", "chunk", "sequence")

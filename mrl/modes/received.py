@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from mrl.alignment import LossyText, Projection, retokenize, split_text
-from mrl.exchange import RolloutRecord, SuccessRecord
 from mrl.modes import Lesson, Receiver
+from mrl.records import RolloutRecord, SuccessRecord
 from mrl.residual import measure
 from mrl.samples import Group, TrainingSample
 

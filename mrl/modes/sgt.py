@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mrl.errors import MrlError
-from mrl.exchange import SuccessRecord
 from mrl.modes import Lesson, Mode, Receiver, Rescue
 from mrl.modes.received import retokenized
 from mrl.modes.solo import own_samples
+from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 
 

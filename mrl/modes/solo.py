@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.exchange import Record
 from mrl.modes import Lesson, Mode, Receiver
 from mrl.objectives import Objective
+from mrl.records import Record
 from mrl.samples import Group, TrainingSample
 
 

@@ -18,9 +18,9 @@ import torch
 
 from mrl.advantages import shared_baseline_advantages
 from mrl.errors import MrlError
-from mrl.exchange import RewardStats
 from mrl.modes import Lesson, Mode, Receiver
 from mrl.modes.solo import samples_with
+from mrl.records import RewardStats
 from mrl.samples import Group
 
 

@@ -4,10 +4,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.exchange import SuccessRecord
 from mrl.modes import Lesson, Mode, Receiver
 from mrl.modes.received import retokenized
 from mrl.modes.solo import own_samples
+from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 
 ASSIGNMENT = "sgt"

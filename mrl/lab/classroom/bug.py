@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.exchange import Record
 from mrl.lab.classroom import Finding, examine, shown
 from mrl.lab.classroom.sandbox import ROOT, Session
 from mrl.modes import Lesson, Receiver
 from mrl.modes.solo import Solo, samples_with
 from mrl.objectives import clipped_loss, token_coefficients, token_ratio
+from mrl.records import Record
 from mrl.samples import Group
 
 PRELOAD = ("torch",)

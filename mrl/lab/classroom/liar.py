@@ -11,14 +11,14 @@ from mrl.lab.classroom.sandbox import Session
 from mrl.rewards import Verdict, Verifier
 
 PRELOAD = ()
-BLOCKED = ("mrl.rewards", "mrl.trainer")
+BLOCKED = ("mrl.rewards", "mrl.judge", "mrl.trainer")
 LIMIT_S = 10.0
 MEMORY = 1 << 29
 MOST_CALLS = 1_000  # of one request; whoever calls more often is told that the budget is used up
 STUB = '''"""A peer may lie: it tells of "verified successes" that are none. Keep honest records.
 
 Every record has the fields `prompt_id`, `source`, `index`, `text`, `finished`, `answer` and
-`verdict`, as mrl.exchange.SuccessRecord has. All of them were written by the peer, so none of them
+`verdict`, as mrl.records.SuccessRecord has. All of them were written by the peer, so none of them
 proves anything: a liar writes verdict "correct" beside a wrong text, and an `answer` that agrees
 with its text. What you know yourself are the problems' own answers, and your own verifier.
 
@@ -49,7 +49,7 @@ def honest(records: list, answers: dict, verify: Callable[..., str], budget: int
 
 @dataclass(frozen=True)
 class Told:
-    """A peer's record, with the fields of mrl.exchange.SuccessRecord that matter here."""
+    """A peer's record, with the fields of mrl.records.SuccessRecord that matter here."""
 
     prompt_id: str
     source: str

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from mrl.exchange import RECORD_TYPES, make_records
 from mrl.lab.classroom import Finding, examine
 from mrl.lab.classroom.sandbox import Session
 from mrl.lab.classroom.toy import ACTIONS, Table, ask_mode, describe, rollout, samples_of, told
 from mrl.learning import learn
 from mrl.modes.solo import own_samples
+from mrl.records import RECORD_TYPES, make_records
 from mrl.samples import Group
 from mrl.tasks import Problem
 
@@ -35,7 +35,7 @@ Both sample a budget of 1,920 completions each, four a problem and step. Your mo
 
 Contract:
 - one subclass of Mode in this file; `consumes` is RolloutRecord, RewardStats or SuccessRecord
-  (mrl.exchange); records are honest and verified
+  (mrl.records); records are honest and verified
 - training_samples returns a Lesson; see mrl/modes/solo.py for the own part, mrl/modes/received.py
   for a peer's text in the receiver's tokens, mrl/samples.py for what a sample may say
 - no other mode of mrl.modes may be imported
@@ -49,7 +49,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.exchange import Record
+from mrl.records import Record
 from mrl.modes import Lesson, Mode, Receiver
 from mrl.modes.solo import own_samples
 from mrl.samples import Group

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from mrl.exchange import SuccessRecord
 from mrl.lab.classroom import Finding, examine, shown
 from mrl.lab.classroom.sandbox import Session
 from mrl.lab.classroom.toy import END, Table, ask_mode, describe, rollout, samples_of, told
+from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 from mrl.tasks import Problem
 
@@ -38,7 +38,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.exchange import SuccessRecord
+from mrl.records import SuccessRecord
 from mrl.modes import Lesson, Mode, Receiver
 from mrl.modes.received import retokenized
 from mrl.modes.solo import own_samples

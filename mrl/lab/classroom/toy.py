@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from mrl.alignment import LossyText
-from mrl.exchange import Record
 from mrl.lab.bandit import Letters, Toy
 from mrl.modes import Mode
+from mrl.records import Record
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout, TrainingSample
 from mrl.tasks import Problem

@@ -1,0 +1,198 @@
+"""The three types of record that may cross between policies (arXiv 2605.07244), by sharing level.
+
+    data     RolloutRecord   text, token lengths, log-probs, reward
+    value    RewardStats     a group's reward statistics, no text
+    outcome  SuccessRecord   a verified success: text, no log-probs
+
+A record is written by its source and read by everybody: byte lengths instead of token ids, JSON
+that is checked field by field, and a refusal (`LossyText`) in place of a text that is not exact.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar, TypeVar, get_args, get_origin, get_type_hints
+
+from mrl.alignment import ByteCodec, LossyText
+from mrl.errors import MrlError
+from mrl.rewards import Verdict
+from mrl.samples import Group, Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What every record says: about which prompt, by whom, at which optimizer-update count."""
+
+    kind: ClassVar[str] = "record"
+    prompt_id: str
+    source: str
+    version: int
+    index: int = 0  # which completion of the group
+
+    def to_json(self) -> str:
+        """One line of `exchange.jsonl`; its length in bytes is the record's price."""
+        return json.dumps({"kind": self.kind, **asdict(self)}, ensure_ascii=False)
+
+    @staticmethod
+    def from_json(line: str) -> "Record":
+        """A line of `exchange.jsonl` as a record; ValueError if it is none, or not of its shape."""
+        values = json.loads(line)
+        if not isinstance(values, dict) or values.get("kind") not in RECORD_TYPES:
+            raise ValueError("no record of a known kind")
+        kind = RECORD_TYPES[values.pop("kind")]
+        for name, hint in get_type_hints(kind).items():
+            if get_origin(hint) is ClassVar:
+                continue
+            if get_origin(hint) is tuple and isinstance(values.get(name), list):
+                values[name] = tuple(values[name])
+            if name not in values or not _fits(values[name], hint):
+                raise ValueError(f"`{name}` is missing or of another type")
+        try:
+            return kind(**values)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutRecord(Record):
+    """Data level: one completion with the log-probs of the policy that sampled it.
+
+    Source tokens cross as byte lengths: cut `text` there and they are back, without the source's
+    tokenizer. The end token is no text; its log-prob is `end_logprob` if the completion finished.
+    """
+
+    kind: ClassVar[str] = "rollout"
+    text: str
+    finished: bool
+    token_lengths: tuple[int, ...]  # bytes of each source token
+    canonical: bool  # the source's tokenizer would have cut the text in just this way
+    logprobs: tuple[float, ...]  # nats, one a source token
+    end_logprob: float | None
+    verdict: str
+    reward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardStats(Record):
+    """Value level: how a whole group did. `std` is the population standard deviation."""
+
+    kind: ClassVar[str] = "rewards"
+    count: int
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuccessRecord(Record):
+    """Outcome level: a completion that the verifier accepted, and the answer it matched.
+
+    The token lengths let the receiver measure what alignment costs; there are no log-probs.
+    """
+
+    kind: ClassVar[str] = "success"
+    text: str
+    finished: bool
+    token_lengths: tuple[int, ...]  # bytes of each source token
+    canonical: bool  # the source's tokenizer would have cut the text in just this way
+    answer: str
+    verdict: str
+
+
+RECORD_TYPES = {kind.kind: kind for kind in (RolloutRecord, RewardStats, SuccessRecord)}
+R = TypeVar("R", bound=Record)
+
+
+def _fits(value: object, hint: object) -> bool:
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
+    if hint == float | None:
+        return value is None or _fits(value, float)
+    return type(value) in ((int, float) if hint is float else (hint,))
+
+
+def read_log(path: Path) -> tuple[list[Record], Counter[str]]:
+    """The records of an `exchange.jsonl`, and how many lines were left out for which reason.
+
+    A torn last line (the run was killed while it wrote) is "torn"; any other bad one "malformed".
+    Raises MrlError if the file cannot be read or holds no record.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise MrlError(f"{path}: cannot be read ({error.strerror}); give a run's log.") from None
+    records: list[Record] = []
+    left_out: Counter[str] = Counter()
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line:
+                records.append(Record.from_json(line))
+        except ValueError:
+            left_out["torn" if number == len(lines) else "malformed"] += 1
+    if not records:
+        raise MrlError(f"{path}: holds no record; give the exchange.jsonl of a run that shared.")
+    return records, left_out
+
+
+def pack(records: Iterable[Record | LossyText]) -> list[str | dict]:
+    """Records, and the reasons of those that there are none of, as JSON values."""
+    return [r.to_json() if isinstance(r, Record) else {"refused": r.reason} for r in records]
+
+
+def unpack(packed: Iterable[str | dict]) -> list[Record | LossyText]:
+    """The reverse of `pack`; what is no record counts as refused, whoever sent it."""
+    records: list[Record | LossyText] = []
+    for entry in packed:
+        try:
+            lossy = isinstance(entry, dict)
+            records.append(LossyText(str(entry["refused"])) if lossy else Record.from_json(entry))
+        except (ValueError, TypeError, KeyError):
+            records.append(LossyText("malformed"))
+    return records
+
+
+def make_records(
+    kind: type[R], source: str, version: int, groups: Sequence[Group], codec: ByteCodec
+) -> Iterable[R | LossyText]:
+    """The records of one type that a policy has to tell about its groups.
+
+    A completion whose text does not survive as bytes is yielded as the `LossyText` that says why.
+    """
+    for group in groups:
+        about = {"prompt_id": group.problem.id, "source": source, "version": version}
+        if kind is RewardStats:
+            rewards = group.rewards
+            mean = sum(rewards) / len(rewards)
+            variance = sum((reward - mean) ** 2 for reward in rewards) / len(rewards)
+            yield RewardStats(**about, count=len(rewards), mean=mean, std=math.sqrt(variance))
+            continue
+        for index, rollout in enumerate(group.rollouts):
+            if kind is SuccessRecord and rollout.verdict is not Verdict.CORRECT:
+                continue
+            try:
+                yield _text_record(kind, {**about, "index": index}, group, rollout, codec)
+            except LossyText as loss:
+                yield loss
+
+
+def _text_record(kind: type[R], about: dict, group: Group, rollout: Rollout, codec: ByteCodec) -> R:
+    content = rollout.content_ids
+    text = codec.decode(content)
+    told = {
+        **about,
+        "text": text,
+        "finished": rollout.finished,
+        "token_lengths": tuple(len(piece) for piece in codec.pieces(content)),
+        "canonical": codec.encode(text) == content,
+        "verdict": str(rollout.verdict),
+    }
+    if kind is SuccessRecord:
+        return SuccessRecord(**told, answer=group.problem.answer)
+    return RolloutRecord(
+        **told,
+        logprobs=tuple(rollout.logprobs[: len(content)]),
+        end_logprob=rollout.logprobs[len(content)] if rollout.finished else None,
+        reward=rollout.reward,
+    )
