@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from mrl.errors import MrlError
+from mrl.lab.classroom.commands import assignment
 
 if TYPE_CHECKING:
     from mrl.config import PolicyConfig, RunConfig
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     from mrl.run import Run
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 app.add_typer(assignment, name="assignment", help="Assignments for a class, that check themselves.")
 console = Console()
-HIGH_LEARNING_RATE = 3e-4  # on the tiny pair a policy trained with it fell apart within 40 steps
 
 TINY = Path(__file__).resolve().parent / "data" / "tiny"
 Directory = Annotated[Path, typer.Argument(help="A run: runs/<name>.")]
@@ -77,9 +76,11 @@ def train(
     if context.invoked_subcommand:
         return
     from mrl.config import check
-    from mrl.dashboard import memory_table
     from mrl.distributed import find_company
-    from mrl.run import Run, choose_pair, unused_name
+    from mrl.loading import choose_pair
+    from mrl.run import Run
+    from mrl.run_directory import unused_name
+    from mrl.words import first_lines, memory_table
 
     options = {
         "mode": _absolute(mode),
@@ -121,7 +122,7 @@ def train(
         _watcher(run_config, plain, company) as watcher,
         Run(run_config, directory, watcher, company) as run,
     ):
-        for line in _first_lines(run, pair, why):
+        for line in first_lines(run, pair, why):
             watcher.say(line)
         watcher.show(memory_table(run.estimates, run.placement, run.why))
         finished = run.start(_stop_on_ctrl_c())
@@ -131,8 +132,8 @@ def train(
 @app.command()
 def modes() -> None:
     """List the sharing modes: what each does, what crosses, its settings."""
-    from mrl.dashboard import modes_table
     from mrl.modes import MODES, mode_class
+    from mrl.words import modes_table
 
     console.print(modes_table([mode_class(name) for name in MODES]))
 
@@ -142,7 +143,8 @@ def resume(directory: Directory, plain: Plain = False) -> None:
     """Go on with a run that was stopped."""
     from mrl.checkpoint import newest_checkpoint, read_state
     from mrl.distributed import find_company
-    from mrl.run import Run, read_evaluations, read_run_config, with_weights_of
+    from mrl.run import Run
+    from mrl.run_directory import read_evaluations, read_run_config, with_weights_of
 
     run_config = read_run_config(directory)
     checkpoint = newest_checkpoint(directory)
@@ -174,16 +176,11 @@ def evaluate(
     from mrl.allocation import pick_device
     from mrl.checkpoint import newest_checkpoint
     from mrl.config import check
-    from mrl.dashboard import evaluation_table
+    from mrl.evaluate import evaluate_all, load_heldout
     from mrl.rewards import Verifier
-    from mrl.run import (
-        evaluate_all,
-        load_heldout,
-        load_policies,
-        read_run_config,
-        set_threads,
-        with_weights_of,
-    )
+    from mrl.run import load_policies, set_threads
+    from mrl.run_directory import read_run_config, with_weights_of
+    from mrl.words import evaluation_table
 
     run_config = read_run_config(directory)
     samples = run_config.eval_samples if samples is None else samples
@@ -215,18 +212,8 @@ def compare(
     quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
-    from mrl.lab import figures
-    from mrl.lab.compare import (
-        QUICK,
-        Plan,
-        comparison_table,
-        default_jobs,
-        parts_of,
-        read_all,
-        run_all,
-        sentences,
-    )
-    from mrl.lab.compare import write_tables as write
+    from mrl.lab import compare_view as view
+    from mrl.lab.compare import QUICK, Plan, default_jobs, read_all, run_all
 
     chosen, numbers = modes.split(","), list(range(1, seeds + 1))
     if quick:
@@ -239,14 +226,11 @@ def compare(
     if not results:
         raise MrlError(f"No run finished: {failures[0] if failures else 'nothing to run'}")
     what = ["--quick"] if quick else ["--modes", modes, "--seeds", str(seeds), *options]
-    write(results, plan, f"python mini_mrl.py compare {' '.join(what)}")
-    part = parts_of(results)[0]
-    figures.draw_learning_curves(results, out / "figures" / "learning.png")
-    figures.draw_price(results, out / "figures" / "price.png", part)
-    if {"solo"} < set(chosen):
-        figures.draw_gains(results, out / "figures" / "gains.png", part)
-    console.print(comparison_table(results, part))
-    for sentence in [*sentences(results, part), *failures]:
+    view.write_tables(results, out, f"python mini_mrl.py compare {' '.join(what)}")
+    view.draw_pictures(results, out / "figures")
+    part = view.parts_of(results)[0]
+    console.print(view.comparison_table(results, part))
+    for sentence in [*view.sentences(results, part), *failures]:
         console.print(sentence, highlight=False, soft_wrap=True)
     console.print(f"Written: {out}/table.md, table.csv, figures/", soft_wrap=True)
 
@@ -367,57 +351,6 @@ def problems(
         console.print(f"{out / f'{part}.jsonl'}: {len(made)} problems")
 
 
-# ------------------------------------------------------------------------------ the classroom
-
-
-@assignment.command("list")
-def list_assignments() -> None:
-    """What there is, in the order of difficulty."""
-    from mrl.lab.classroom import ASSIGNMENTS
-
-    for number, (name, (_, what)) in enumerate(ASSIGNMENTS.items(), start=1):
-        console.print(f"{number}. {name:<11} {what}", highlight=False)
-
-
-@assignment.command()
-def start(
-    name: Annotated[str, typer.Argument(help="See `assignment list`.")],
-    to: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("."),
-) -> None:
-    """Write the file to begin with; its docstring is the contract."""
-    from mrl.lab.classroom.grading import write_stub
-
-    for path in write_stub(name, to):
-        console.print(f"Written: {path}", soft_wrap=True, highlight=False)
-
-
-@assignment.command("check")
-@assignment.command("grade", hidden=True)
-def check_assignment(
-    files: Annotated[list[Path], typer.Argument(help="Submissions, or folders of them.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One line a submission.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Of the hidden cases; else a new one.")] = None,
-) -> None:
-    """Run submissions on hidden cases, each in its own process; say what came out, and points."""
-    import json
-
-    from mrl.lab.classroom import OUT_OF
-    from mrl.lab.classroom.grading import grade_all, submissions
-
-    with console.status("Checking ...") as status:
-        grades = grade_all(submissions(files), seed, lambda text: status.update(text))
-    for grade in grades:
-        if as_json:
-            print(json.dumps(grade.to_dict()))
-            continue
-        said = [f"{grade.file}: {grade.assignment or 'no assignment'}"]
-        said += [f"  {f.points:g} of {f.out_of:g}  {f.text}" for f in grade.findings]
-        said += [f"  Ended: {grade.trouble}"] if grade.trouble else []
-        said += [f"  It printed: {grade.output}"] if grade.output else []
-        said += [f"  {grade.points:g} of {OUT_OF} points"]
-        console.print("\n".join(said), markup=False, highlight=False, soft_wrap=True)
-
-
 # ------------------------------------------------------------------------------ helpers
 
 
@@ -452,40 +385,6 @@ def _policies(pair: str) -> "tuple[list[PolicyConfig], dict[str, Any]]":
         make, preset = PAIRS[pair]
         return make(), preset
     return policies_from_paths(pair.split(",")), {}
-
-
-def _first_lines(run: "Run", pair: str | None, why: str) -> list[str]:
-    """What is about to happen, in words."""
-    config = run.config
-    names = " and ".join(run.names)
-    what = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
-    lines = [f"Training {what}{names}, on {run.device}{why}."]
-    factor = run.mode.rollout_factor
-    sizes = ", ".join(
-        f"{policy.name} {policy.group_size * factor} = "
-        f"{policy.group_size * factor * config.prompts_per_step} completions a step"
-        for policy in config.policies
-    )
-    shares = "nothing" if run.mode.consumes is None else f"{run.mode.consumes.kind} records"
-    lines.append(
-        f"Mode {run.mode.name} shares {shares}; {config.steps} steps of {config.prompts_per_step} "
-        f"prompts; group sizes: {sizes}; seed {config.seed}; writing {run.directory}."
-    )
-    if config.peer_log:
-        left_out = sum(run.left_out.values())
-        lines.append(
-            f"Peer: {len(run.stored)} stored records of {config.peer_log}"
-            + (f"; {left_out} broken lines left out." if left_out else ".")
-        )
-    if config.fault:
-        lines.append(f"Planted fault: {config.fault}; records are taken with trust={config.trust}.")
-    for policy in config.policies:
-        if policy.learning_rate > HIGH_LEARNING_RATE:
-            lines.append(
-                f"Warning: {policy.name} learns at {policy.learning_rate:g}; above "
-                f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
-            )
-    return lines
 
 
 def _absolute(mode: str | None) -> str | None:
@@ -525,8 +424,8 @@ def _stop_on_ctrl_c() -> Any:
 
 
 def _last_words(run: "Run", finished: bool) -> None:
-    from mrl.dashboard import evaluation_table, memory_sentence, residual_sentences
-    from mrl.run import learnt_sentence, read_metrics
+    from mrl.run_directory import read_metrics
+    from mrl.words import evaluation_table, learnt_sentence, memory_sentence, residual_sentences
 
     if not run.company.writes:
         return

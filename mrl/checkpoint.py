@@ -10,12 +10,15 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mrl.config import RunConfig, config_toml
 from mrl.errors import MrlError
 from mrl.policy import Policy
 
@@ -131,3 +134,27 @@ def cut_logs(run: Path, state: dict) -> None:
         path = run / name
         if path.exists():
             os.truncate(path, state["logs"].get(name, 0))
+
+
+def origin(config: RunConfig) -> dict[str, Any]:
+    """What a run's numbers come from beside its checkpoint: settings, lines of TOML; versions."""
+    weights = ("path = ", "reference = ")  # those of a resumed run come from its checkpoint
+    lines = [line for line in config_toml(config).splitlines() if not line.startswith(weights)]
+    versions = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
+    return {"settings": lines, "versions": versions}
+
+
+def changes_since(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Sentences about what is not as it was when a checkpoint was written."""
+    said = []
+    settings = before.get("settings", now["settings"])
+    if changed := [line for line in now["settings"] if line not in settings]:
+        said.append(f"config.toml has changed since the checkpoint: {'; '.join(changed)}.")
+    for name, new in now["versions"].items():
+        old = before.get("versions", {}).get(name, new)
+        if old != new:
+            said.append(
+                f"This run was made with {name} {old}, here is {new}: it goes on, but maybe not "
+                "to the same last bit."
+            )
+    return said

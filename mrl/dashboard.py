@@ -5,9 +5,7 @@ The only module of `mrl` that prints.
 
 import time
 from collections import defaultdict, deque
-from dataclasses import fields
 
-import torch
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,9 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mrl.memory import Estimate, memory_in_use, needed
 from mrl.metrics import run_residual
-from mrl.modes import Mode, Rescue
+from mrl.modes import Rescue
 from mrl.trainer import StepReport
 
 REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/")
@@ -229,86 +226,3 @@ class LiveView(PlainLines):
         body.append(f"{rescue.source} said ", style=self.colors.get(rescue.source, ""))
         body.append(printable(rescue.source_text))
         return Panel(body, title="newest rescue", title_align="left", border_style="dim")
-
-
-def residual_sentences(lines: list[dict]) -> list[str]:
-    """What alignment cost each receiver over a whole run, from the run's metrics."""
-    sentences = []
-    for name in dict.fromkeys(line["policy"] for line in lines):
-        residual = run_residual(line for line in lines if line["policy"] == name)
-        if residual.records or residual.refused:
-            refused = sum(residual.refused.values())
-            sentences.append(
-                f"{name} retokenized {residual.records} peer texts: {residual.length_ratio:.2f} of "
-                f"its tokens for one of the source's, {residual.share_one_to_one:.0%} of the bytes "
-                f"in 1:1 chunks, {residual.non_canonical_share:.0%} of the texts sampled in other "
-                f"tokens than their tokenizer's own, {refused} refused."
-            )
-    return sentences
-
-
-def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
-    """pass@1 and pass@k per policy and skill, before -> after; one block a held-out part."""
-    last = evaluations.get("after") or evaluations["before"]
-    first = evaluations["before"] if "after" in evaluations else []
-    before = {(scores["policy"], scores["part"]): scores for scores in first}
-    metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
-    table = Table(title="held-out problems" + (", before -> after" if before else ""))
-    table.add_column("part")
-    table.add_column("skill")
-    policies = list(dict.fromkeys(scores["policy"] for scores in last))
-    for name in policies:
-        for metric in metrics:
-            table.add_column(f"{name}\n{metric}", justify="right")
-
-    def cell(scores: dict, metric: str, skill: str | None) -> str:
-        pick = (lambda s: s["skills"][skill]) if skill else (lambda s: s)
-        now = f"{100 * pick(scores)[metric]:.0f}"
-        old = before.get((scores["policy"], scores["part"]))
-        return f"{100 * pick(old)[metric]:.0f} -> {now}" if old else now
-
-    for part in dict.fromkeys(scores["part"] for scores in last):
-        chosen = [scores for scores in last if scores["part"] == part]
-        rows = [(part, "all skills", None)]
-        rows += [("", skill, skill) for skill in chosen[0]["skills"]]
-        for place, label, skill in rows:
-            cells = [cell(scores, metric, skill) for scores in chosen for metric in metrics]
-            table.add_row(place, label, *cells, style="bold" if skill is None else "")
-        table.add_section()
-    return table
-
-
-def modes_table(modes: list[type[Mode]]) -> Table:
-    """One line a mode: what it does, what crosses, its settings with their defaults."""
-    table = Table(title="sharing modes (--mode NAME, --set NAME.SETTING=VALUE)")
-    for column in ("mode", "what the receiver learns from", "crosses", "settings"):
-        table.add_column(column)
-    for mode in modes:
-        settings = [f"{f.name}={f.default!r}" for f in fields(mode) if f.init]
-        crosses = mode.consumes.kind if mode.consumes else "nothing"
-        summary = (mode.__doc__ or "").strip().split("\n")[0]
-        table.add_row(mode.name, summary, crosses, ", ".join(settings))
-    return table
-
-
-PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "logits")
-
-
-def memory_table(estimates: list[Estimate], placement: str, why: str) -> Table:
-    """What a run will need, in MiB, before its first step."""
-    table = Table(title=f"placement {placement}: {why}")
-    table.add_column("memory estimate, MiB")
-    for row in estimates:
-        table.add_column(row.policy, justify="right")
-    for part in (*PARTS, "peak"):
-        cells = [f"{getattr(row, part) / 2**20:,.0f}" for row in estimates]
-        table.add_row(part.replace("_", " "), *cells, style="bold" if part == "peak" else "")
-    return table
-
-
-def memory_sentence(estimates: list[Estimate], placement: str, before: int) -> str:
-    """The estimate beside what was measured."""
-    estimated = needed(estimates, placement) / 2**20
-    measured = (memory_in_use() - before) / 2**20
-    what = "on the device" if torch.cuda.is_available() else "more in the whole process"
-    return f"Memory: {estimated:,.0f} MiB estimated, {measured:,.0f} MiB {what} at the peak."

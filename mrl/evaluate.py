@@ -2,14 +2,15 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from mrl.policy import Policy
 from mrl.rewards import Verifier
-from mrl.tasks import Problem
+from mrl.tasks import Problem, load_problems
 from mrl.trainer import derive_seed, verify_groups
 
 PROBLEMS_AT_ONCE = 64
@@ -85,3 +86,24 @@ def evaluate_policy(
             correct[group.problem.id] = int(sum(group.rewards))
     skill_of = {problem.id: problem.skill for problem in problems}
     return Evaluation(policy.name, part, samples, dict(correct), skill_of)
+
+
+def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:
+    """Held-out parts by name (the file's stem)."""
+    return {Path(path).stem: load_problems(Path(path), verifier.check_answer) for path in paths}
+
+
+def evaluate_all(
+    policies: Sequence[Policy],
+    heldout: dict[str, list[Problem]],
+    verifier: Verifier,
+    samples: int,
+    seed: int,
+    temperature: float | None = None,
+) -> list[Evaluation]:
+    """Every policy on every held-out part."""
+    return [
+        evaluate_policy(policy, problems, verifier, samples, seed, part, temperature)
+        for part, problems in heldout.items()
+        for policy in policies
+    ]

@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from mrl.config import PAIRS
 from mrl.errors import MrlError
 
 transformers_logging.disable_progress_bar()  # it would break the live view
@@ -73,3 +74,17 @@ def can_load(name: str) -> bool:
         return False
     offline = constants.HF_HUB_OFFLINE and not Path(name).is_dir()
     return not offline or isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def choose_pair() -> tuple[str, str]:
+    """The pair for somebody who names none, and why: the real one where it can be trained."""
+    policies, preset = PAIRS["qwen-smol"]
+    force = "; --pair qwen-smol tries all the same, --pair DIR_A,DIR_B takes other models"
+    if not torch.cuda.is_available():
+        return "tiny", f" (there is no CUDA device{force})"
+    missing = [policy.path for policy in policies() if not can_load(policy.path)]
+    if missing:
+        return "tiny", f" ({missing[0]} is not in the cache and the hub does not answer{force})"
+    if not Path(preset["train"]).is_file():
+        return "tiny", " (the real pair needs its problems first: python mini_mrl.py data gsm8k)"
+    return "qwen-smol", " (--pair tiny takes the embedded pair)"

@@ -4,11 +4,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
-from dataclasses import asdict, replace
-from importlib.metadata import version
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 import torch
 from safetensors import SafetensorError
@@ -16,30 +15,32 @@ from safetensors import SafetensorError
 from mrl.allocation import PATIENCE, Allocation, pick_device
 from mrl.checkpoint import (
     LOGS,
+    changes_since,
     cut_logs,
     finish_checkpoint,
     newest_checkpoint,
+    origin,
     read_state,
     remove_partial,
     restore_optimizers,
     save_policies,
 )
-from mrl.config import PAIRS, PolicyConfig, RunConfig, check, config_toml, load_config
+from mrl.config import PolicyConfig, RunConfig, check, config_toml
 from mrl.distributed import Company
 from mrl.errors import MrlError
-from mrl.evaluate import Evaluation, evaluate_policy
+from mrl.evaluate import evaluate_all, load_heldout
 from mrl.exchange import Exchange
 from mrl.lab.collapse import CollapseWatch
 from mrl.lab.faults import parse_fault
 from mrl.lab.tensorboard import scalar_writer
-from mrl.loading import can_load
 from mrl.memory import choose_placement, estimate, memory_in_use
 from mrl.metrics import without_time
-from mrl.modes import Mode, make_mode, mode_class
+from mrl.modes import Mode, make_mode
 from mrl.policy import Policy
 from mrl.records import read_log
 from mrl.rewards import Verifier
-from mrl.tasks import Problem, load_problems
+from mrl.run_directory import read_evaluations
+from mrl.tasks import load_problems
 from mrl.trainer import StepReport, Trainer
 
 NOT_FINITE = 5  # steps in a row, then the run stops
@@ -304,30 +305,6 @@ class Run:
 # ------------------------------------------------------------------------------ parts
 
 
-def origin(config: RunConfig) -> dict[str, Any]:
-    """What a run's numbers come from beside its checkpoint: settings, lines of TOML; versions."""
-    weights = ("path = ", "reference = ")  # those of a resumed run come from its checkpoint
-    lines = [line for line in config_toml(config).splitlines() if not line.startswith(weights)]
-    versions = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
-    return {"settings": lines, "versions": versions}
-
-
-def changes_since(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Sentences about what is not as it was when a checkpoint was written."""
-    said = []
-    settings = before.get("settings", now["settings"])
-    if changed := [line for line in now["settings"] if line not in settings]:
-        said.append(f"config.toml has changed since the checkpoint: {'; '.join(changed)}.")
-    for name, new in now["versions"].items():
-        old = before.get("versions", {}).get(name, new)
-        if old != new:
-            said.append(
-                f"This run was made with {name} {old}, here is {new}: it goes on, but maybe not "
-                "to the same last bit."
-            )
-    return said
-
-
 def set_threads(threads: int) -> None:
     """CPU threads of torch; set explicitly, because the same seed needs the same number."""
     torch.set_num_threads(threads)
@@ -342,131 +319,3 @@ def load_policies(
         for index, config in enumerate(configs)
         if names is None or config.name in names
     ]
-
-
-def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:
-    """Held-out parts by name (the file's stem)."""
-    return {Path(path).stem: load_problems(Path(path), verifier.check_answer) for path in paths}
-
-
-def evaluate_all(
-    policies: Sequence[Policy],
-    heldout: dict[str, list[Problem]],
-    verifier: Verifier,
-    samples: int,
-    seed: int,
-    temperature: float | None = None,
-) -> list[Evaluation]:
-    """Every policy on every held-out part."""
-    return [
-        evaluate_policy(policy, problems, verifier, samples, seed, part, temperature)
-        for part, problems in heldout.items()
-        for policy in policies
-    ]
-
-
-def choose_pair() -> tuple[str, str]:
-    """The pair for somebody who names none, and why: the real one where it can be trained."""
-    policies, preset = PAIRS["qwen-smol"]
-    force = "; --pair qwen-smol tries all the same, --pair DIR_A,DIR_B takes other models"
-    if not torch.cuda.is_available():
-        return "tiny", f" (there is no CUDA device{force})"
-    missing = [policy.path for policy in policies() if not can_load(policy.path)]
-    if missing:
-        return "tiny", f" ({missing[0]} is not in the cache and the hub does not answer{force})"
-    if not Path(preset["train"]).is_file():
-        return "tiny", " (the real pair needs its problems first: python mini_mrl.py data gsm8k)"
-    return "qwen-smol", " (--pair tiny takes the embedded pair)"
-
-
-def unused_name(config: RunConfig) -> str:
-    """`<mode>-s<seed>`, with a number behind it if that run exists."""
-    stem = f"{mode_class(config.mode).name}-s{config.seed}"
-    name, number = stem, 2
-    while (Path(config.runs) / name).exists():
-        name, number = f"{stem}-{number}", number + 1
-    return name
-
-
-def read_run_config(directory: Path) -> RunConfig:
-    """The settings that a run was started with."""
-    if not (directory / "config.toml").is_file():
-        raise MrlError(f"{directory}: is no run directory (it has no config.toml).")
-    settings = load_config(directory / "config.toml")
-    if not settings.get("policies"):
-        raise MrlError(f"{directory}: is no run directory (its config.toml names no policy).")
-    return RunConfig(**settings)
-
-
-def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
-    """The same run with its policies loaded from a checkpoint; their references stay the first."""
-    policies = [
-        replace(
-            policy,
-            path=str(checkpoint / policy.name),
-            reference=policy.reference or policy.path,
-        )
-        for policy in config.policies
-    ]
-    return replace(config, policies=policies)
-
-
-def read_evaluations(directory: Path) -> dict[str, list[dict]]:
-    """The scores that a run has written so far; {} if there are none or the file is torn."""
-    with suppress(OSError, ValueError):
-        return json.loads((directory / "evaluation.json").read_text(encoding="utf-8"))
-    return {}
-
-
-def read_metrics(directory: Path) -> list[dict]:
-    """All lines of a run's `metrics.jsonl`."""
-    return read_json_lines(directory / "metrics.jsonl")
-
-
-def read_json_lines(path: Path) -> list[dict]:
-    """A log's objects; lines that are none (a killed run tears its last) are left out.
-
-    Only the newline byte ends a line: what models write may hold other line breaks.
-    """
-    found = []
-    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
-        with suppress(ValueError, RecursionError):
-            entry = json.loads(line.decode("utf-8"))
-            found += [entry] if isinstance(entry, dict) else []
-    return found
-
-
-def learnt_sentence(
-    evaluations: dict[str, list[dict]], rescues: Counter[tuple[str, str, str]]
-) -> str:
-    """What was learnt, for somebody who sees this for the first time.
-
-    The skill that improved most, of any policy, and who rescued that policy how often. Empty if
-    the held-out problems were not scored at both ends.
-    """
-    if not evaluations.get("before") or not evaluations.get("after"):
-        return ""
-    before = {(s["policy"], s["part"]): s["skills"] for s in evaluations["before"]}
-    gains = [
-        (scores["pass@1"] - before[s["policy"], s["part"]][skill]["pass@1"], s, skill)
-        for s in evaluations["after"]
-        for skill, scores in s["skills"].items()
-        if s["part"] == evaluations["after"][0]["part"]
-    ]
-    gained, scores, skill = max(gains, key=lambda entry: entry[0])
-    if gained <= 0:
-        return "No policy got better at any skill of the held-out problems."
-    name = scores["policy"]
-    old = before[name, scores["part"]][skill]["pass@1"]
-    new = scores["skills"][skill]["pass@1"]
-    sentence = f'{name} solved "{skill}" problems {old:.0%} of the time before, {new:.0%} after'
-    helpers: Counter[str] = Counter()
-    for (receiver, source, _), number in rescues.items():
-        if receiver == name:
-            helpers[source] += number
-    if helpers:
-        rescued = " and ".join(f"{number} from {source}" for source, number in helpers.items())
-        about = sum(n for (who, _, what), n in rescues.items() if (who, what) == (name, skill))
-        sentence += f"; it was rescued {sum(helpers.values())} times ({rescued}), {about} of "
-        sentence += f'them on "{skill}"'
-    return sentence + "."

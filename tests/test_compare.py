@@ -10,16 +10,13 @@ import mini_mrl
 from mrl.config import RunConfig, config_toml, tiny_pair
 from mrl.errors import MrlError
 from mrl.lab import figures
-from mrl.lab.compare import (
+from mrl.lab.compare import Plan, is_finished, read_all, run_all
+from mrl.lab.compare_view import (
     T_95,
-    Plan,
     difference,
     estimate,
-    is_finished,
     parts_of,
-    read_all,
     rows,
-    run_all,
     sentences,
     write_tables,
 )
@@ -150,7 +147,7 @@ def test_the_curves_are_kept_as_numbers(tmp_path):
     chosen = plan(tmp_path, ("solo",), (1, 2))
     for seed, score in ((1, 30), (2, 50)):
         write_run(chosen.directory("solo", seed), score, steps=25)
-    write_tables(read_all(chosen), chosen, "the command")
+    write_tables(read_all(chosen), chosen.out, "the command")
     with (tmp_path / "out" / "curves.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [row["step"] for row in table] == ["10", "20", "25"]
@@ -169,7 +166,7 @@ def test_tables_and_figures(tmp_path, monkeypatch):
     best, second = rows(results, "heldout")
     assert best[:4] == ["sgt", "63.0 ± 2.5", "10.0 ± 0.0", ""]
     assert second[:4] == ["solo", "53.0 ± 2.5", "", ""]
-    write_tables(results, chosen, "the command")
+    write_tables(results, chosen.out, "the command")
     text = (tmp_path / "out" / "table.md").read_text()
     assert "`the command`" in text
     assert "- sgt beats solo by 10.0 ± 0.0 points, 3 seeds." in text

@@ -2,9 +2,10 @@ import io
 
 from rich.console import Console
 
-from mrl.dashboard import LiveView, PlainLines, evaluation_table, minutes, printable
+from mrl.dashboard import LiveView, PlainLines, minutes, printable
 from mrl.modes import Rescue
 from mrl.trainer import StepReport
+from mrl.words import evaluation_table
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 LINE = {

@@ -19,9 +19,9 @@ from transformers import (
 import mini_mrl
 from mrl.config import PAIRS, PolicyConfig, RunConfig, check
 from mrl.learning import learn
+from mrl.loading import choose_pair
 from mrl.memory import estimate, needed
 from mrl.policy import Policy
-from mrl.run import choose_pair
 from mrl.samples import TrainingSample
 from mrl.tasks import SKILLS, generate, save_problems
 
@@ -180,7 +180,7 @@ def test_the_pair_for_somebody_who_names_none(monkeypatch, tmp_path):
     assert "no CUDA device" in choose_pair()[1]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert "the hub does not answer" in choose_pair()[1]  # the tests are offline
-    monkeypatch.setattr("mrl.run.can_load", lambda name: True)
+    monkeypatch.setattr("mrl.loading.can_load", lambda name: True)
     assert "data gsm8k" in choose_pair()[1]
     (tmp_path / "train.jsonl").write_text("")
     make, preset = PAIRS["qwen-smol"]

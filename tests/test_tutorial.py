@@ -14,7 +14,7 @@ from statistics import mean
 import pytest
 
 import mini_mrl
-from mrl.lab.compare import estimate
+from mrl.lab.compare_view import estimate
 
 ROOT = Path(mini_mrl.__file__).parent
 TUTORIAL = (ROOT / "TUTORIAL.md").read_text(encoding="utf-8")

@@ -15,14 +15,13 @@ from typing import Any
 from mrl.alignment import ByteCodec, LossyText, align
 from mrl.checkpoint import newest_checkpoint
 from mrl.config import RunConfig
-from mrl.dashboard import printable, residual_sentences
+from mrl.dashboard import printable
 from mrl.errors import MrlError
 from mrl.lab import figures
 from mrl.loading import load_tokenizer
 from mrl.modes import make_mode
-from mrl.run import (
-    learnt_sentence,
-    load_policies,
+from mrl.run import load_policies
+from mrl.run_directory import (
     read_evaluations,
     read_json_lines,
     read_metrics,
@@ -30,6 +29,7 @@ from mrl.run import (
     with_weights_of,
 )
 from mrl.tasks import Problem
+from mrl.words import learnt_sentence, residual_sentences
 
 SHOWN_RESCUES = 5
 WINDOW = 10  # steps that curves are averaged over

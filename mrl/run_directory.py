@@ -1,0 +1,67 @@
+"""What a run leaves in its directory, read again."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from mrl.config import RunConfig, load_config
+from mrl.errors import MrlError
+from mrl.modes import mode_class
+
+
+def unused_name(config: RunConfig) -> str:
+    """`<mode>-s<seed>`, with a number behind it if that run exists."""
+    stem = f"{mode_class(config.mode).name}-s{config.seed}"
+    name, number = stem, 2
+    while (Path(config.runs) / name).exists():
+        name, number = f"{stem}-{number}", number + 1
+    return name
+
+
+def read_run_config(directory: Path) -> RunConfig:
+    """The settings that a run was started with."""
+    if not (directory / "config.toml").is_file():
+        raise MrlError(f"{directory}: is no run directory (it has no config.toml).")
+    settings = load_config(directory / "config.toml")
+    if not settings.get("policies"):
+        raise MrlError(f"{directory}: is no run directory (its config.toml names no policy).")
+    return RunConfig(**settings)
+
+
+def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
+    """The same run with its policies loaded from a checkpoint; their references stay the first."""
+    policies = [
+        replace(
+            policy,
+            path=str(checkpoint / policy.name),
+            reference=policy.reference or policy.path,
+        )
+        for policy in config.policies
+    ]
+    return replace(config, policies=policies)
+
+
+def read_evaluations(directory: Path) -> dict[str, list[dict]]:
+    """The scores that a run has written so far; {} if there are none or the file is torn."""
+    with suppress(OSError, ValueError):
+        return json.loads((directory / "evaluation.json").read_text(encoding="utf-8"))
+    return {}
+
+
+def read_metrics(directory: Path) -> list[dict]:
+    """All lines of a run's `metrics.jsonl`."""
+    return read_json_lines(directory / "metrics.jsonl")
+
+
+def read_json_lines(path: Path) -> list[dict]:
+    """A log's objects; lines that are none (a killed run tears its last) are left out.
+
+    Only the newline byte ends a line: what models write may hold other line breaks.
+    """
+    found = []
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+        with suppress(ValueError, RecursionError):
+            entry = json.loads(line.decode("utf-8"))
+            found += [entry] if isinstance(entry, dict) else []
+    return found
