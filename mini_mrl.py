@@ -10,8 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.console import Console
+try:
+    import typer
+    from rich.console import Console
+except ModuleNotFoundError as error:
+    print(
+        f"{error.name} is not installed for this Python; run the first command of README.md, or "
+        "`. .venv/bin/activate` if that was done.",
+        file=sys.stderr,
+    )
+    raise SystemExit(2) from None
 
 from mrl.errors import MrlError
 from mrl.lab.classroom.commands import assignment
@@ -239,13 +247,14 @@ def compare(
 def bandit(
     png: Annotated[Path, typer.Option(help="The picture.")] = Path("bandit.png"),
 ) -> None:
-    """Why the modes sit where they sit: exact analysis on contextual bandits, in seconds."""
+    """Why the modes sit where they sit: exact, on contextual bandits; takes a minute."""
     from mrl.lab.bandit_view import bandit_sentences, bandit_table, draw_bandit
 
-    console.print(bandit_table())
-    for sentence in bandit_sentences():
-        console.print(sentence, highlight=False, soft_wrap=True)
-    draw_bandit(png)
+    with console.status("Summing over every outcome; this takes a minute."):
+        console.print(bandit_table())
+        for sentence in bandit_sentences():
+            console.print(sentence, highlight=False, soft_wrap=True)
+        draw_bandit(png)
     console.print(f"Drawn in {png}.")
 
 
@@ -363,6 +372,7 @@ def _run_config(
 ) -> "RunConfig":
     """Defaults < the pair's preset < --config file < command line."""
     from mrl.config import RunConfig, load_config, parse_settings
+    from mrl.modes import mode_class
 
     chosen = load_config(file) if file else {}
     values = {}
@@ -375,7 +385,11 @@ def _run_config(
     values["settings"] = parse_settings(settings, values.get("settings", {}))
     given = {key: value for key, value in policy_options.items() if value is not None}
     values["policies"] = [replace(policy, **given) for policy in values["policies"]]
-    return RunConfig(**values)
+    made = RunConfig(**values)
+    for text in settings:
+        if text.partition(".")[0] != mode_class(made.mode).name:
+            raise MrlError(f"--set {text}: is not for this run's mode, {made.mode}.")
+    return made
 
 
 def _policies(pair: str) -> "tuple[list[PolicyConfig], dict[str, Any]]":
@@ -439,6 +453,8 @@ def _last_words(run: "Run", finished: bool) -> None:
     sentence = learnt_sentence(run.evaluations, run.rescues)
     if run.mode.consumes is None:
         sentence += " Nothing was shared in this mode."
+    elif run.config.trust == "claim":
+        sentence += " Peers' claims were believed without a check."
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -179,7 +179,7 @@ def check_table(
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:
-            raise MrlError(f"{where}: there is no setting `{key}`{_nearest(key, [*known, *also])}.")
+            raise MrlError(f"{where}: there is no setting `{key}`{_nearest(key, [*known, *also])}")
         if known[key] in (float, float | None) and type(value) is int:
             value = float(value)
         if type(value) is float and not math.isfinite(value):
@@ -203,7 +203,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _nearest(word: str, known: list[str]) -> str:
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
-    return f"; did you mean `{near[0]}`?" if near else f"; known are {', '.join(sorted(known))}"
+    return f"; did you mean `{near[0]}`?" if near else f"; known are {', '.join(sorted(known))}."
 
 
 def parse_settings(
@@ -215,7 +215,9 @@ def parse_settings(
         key, equals, value = text.partition("=")
         mode, dot, name = key.partition(".")
         if not (equals and dot and mode and name):
-            raise MrlError(f"--set {text}: write it as mode.setting=value, e.g. sgt.weight=0.3.")
+            raise MrlError(
+                f"--set {text}: write it as mode.setting=value, e.g. graft.least=0.5."
+            )
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -254,10 +256,10 @@ def check(config: RunConfig) -> None:
         )
     if config.placement not in PLACEMENTS:
         raise MrlError(
-            f"placement is {config.placement!r}{_nearest(config.placement, list(PLACEMENTS))}."
+            f"placement is {config.placement!r}{_nearest(config.placement, list(PLACEMENTS))}"
         )
     if config.record not in ("", *KINDS):
-        raise MrlError(f"record is {config.record!r}{_nearest(config.record, list(KINDS))}.")
+        raise MrlError(f"record is {config.record!r}{_nearest(config.record, list(KINDS))}")
     if config.turn_budget_s < 0 or config.gradient_every < 0:
         raise MrlError("turn_budget_s and gradient_every must be 0 or more.")
     if config.trust not in ("verify", "claim"):
@@ -276,7 +278,7 @@ def _check_policy(policy: PolicyConfig) -> None:
     if policy.objective not in OBJECTIVES:
         raise MrlError(
             f"{where}: there is no objective {policy.objective!r}"
-            f"{_nearest(policy.objective, list(OBJECTIVES))}."
+            f"{_nearest(policy.objective, list(OBJECTIVES))}"
         )
     for name in ("learning_rate", "temperature", "max_new_tokens", "micro_batch", "max_grad_norm"):
         value = getattr(policy, name)
@@ -289,7 +291,7 @@ def _check_policy(policy: PolicyConfig) -> None:
         if value is not None and value < 0:
             raise MrlError(f"{where}: {name} is {value}, but must be 0 or more.")
     if policy.dtype not in DTYPES:
-        raise MrlError(f"{where}: dtype is {policy.dtype!r}{_nearest(policy.dtype, list(DTYPES))}.")
+        raise MrlError(f"{where}: dtype is {policy.dtype!r}{_nearest(policy.dtype, list(DTYPES))}")
     if policy.kl_coef < 0:
         raise MrlError(f"{where}: kl_coef is {policy.kl_coef}, but must be 0 or more.")
     if policy.weight_decay < 0:

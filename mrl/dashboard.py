@@ -74,9 +74,12 @@ class PlainLines:
                 parts.append(f"{name} is not there")
                 continue
             kinds = "/".join(f"{means[f'groups/{kind}']:.0%}" for kind in KINDS)
+            rescues, solved = (self.total(name, key) for key in ("rescues", "rescue_set"))
+            helped = f"{rescues:.0f} rescues"
+            if solved and not rescues:  # a mode that learns from them, but does not imitate
+                helped = f"{solved:.0f} failed groups that a peer solved"
             parts.append(
-                f"{name} solves {means['reward']:.0%} (all-fail/mixed/all-pass {kinds}, "
-                f"{self.total(name, 'rescues'):.0f} rescues)"
+                f"{name} solves {means['reward']:.0%} (all-fail/mixed/all-pass {kinds}, {helped})"
             )
         self.say(f"step {report.step}/{self.steps}, {self.time_left()} left: " + "; ".join(parts))
 

@@ -81,8 +81,8 @@ def memory_sentence(estimates: list[Estimate], placement: str, before: int) -> s
     """The estimate beside what was measured."""
     estimated = needed(estimates, placement) / 2**20
     measured = (memory_in_use() - before) / 2**20
-    what = "on the device" if torch.cuda.is_available() else "more in the whole process"
-    return f"Memory: {estimated:,.0f} MiB estimated, {measured:,.0f} MiB {what} at the peak."
+    what = "on the device" if torch.cuda.is_available() else "more in the process, libraries and all,"
+    return f"Memory: {estimated:,.0f} MiB of tensors estimated, {measured:,.0f} MiB {what} at the peak."
 
 
 def residual_sentences(lines: list[dict]) -> list[str]:
@@ -96,7 +96,7 @@ def residual_sentences(lines: list[dict]) -> list[str]:
                 f"{name} retokenized {residual.records} peer texts: {residual.length_ratio:.2f} of "
                 f"its tokens for one of the source's, {residual.share_one_to_one:.0%} of the bytes "
                 f"in 1:1 chunks, {residual.non_canonical_share:.0%} of the texts sampled in other "
-                f"tokens than their tokenizer's own, {refused} refused."
+                f"tokens than their tokenizer's own, {refused} of them refused."
             )
     return sentences
 

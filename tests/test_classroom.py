@@ -83,6 +83,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "never": ('group.kind != "all_fail"', "True"),
         "where all passed": ('!= "all_fail"', '!= "all_pass"'),
         "the first": ("rng.choice(successes)", "successes[0]"),
+        "other chance": ("rng.choice(successes)", "random.choice(successes)"),
+        "a peer first": (
+            "rng.choice(successes)",
+            "(lambda name: rng.choice([s for s in successes if s.source == name]))("
+            "rng.choice(sorted({s.source for s in successes})))",
+        ),
         "weight 1": ("weight=self.imitation_weight", "weight=1.0"),
         "no end token": ("completion_ids=completion_ids", "completion_ids=completion_ids[:1]"),
         "a policy sample": ('objective="nll"', 'objective="policy", behavior_logprobs=[0.0] * 9'),

@@ -77,3 +77,13 @@ def test_the_evaluation_table_shows_before_and_after():
     assert "5 -> 86" in text
     assert "before -> after" in text
     assert "86" in shown(evaluation_table({"before": scores(0.86)}))
+
+
+def test_a_mode_that_grafts_says_how_many_groups_and_not_zero_rescues():
+    console = Console(file=io.StringIO(), width=200)
+    view = PlainLines(console, NAMES, 1)
+    grafted = report(1)
+    for line in grafted.metrics.values():
+        line |= {"rescues": 0, "rescue_set": 3}
+    view.step(grafted)
+    assert "3 failed groups that a peer solved)" in console.file.getvalue()

@@ -88,15 +88,29 @@ def test_the_table_of_modes_is_the_measured_one(document):
         assert said in heldout
 
 
-def kept_scores(path, mode, skill="all"):
-    """Held-out pass@1 by seed, mean over policies, from a table under data/results."""
+CLOSED = {("qwen-tiny", "sold"), ("llama-tiny", "eats")}  # what `solo` never gets right
+
+
+def kept_scores(path, mode, wanted=lambda policy, skill: skill == "all"):
+    """Held-out pass@1 by seed, mean over what is wanted, from a table under data/results."""
     scores = {}
     with (ROOT / "data" / "results" / path).open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            of = line["mode"], line["part"], line["metric"], line["skill"]
-            if of == (mode, "heldout", "pass@1", skill):
+            of = line["mode"], line["part"], line["metric"]
+            if of == (mode, "heldout", "pass@1") and wanted(line["policy"], line["skill"]):
                 scores.setdefault(line["seed"], []).append(float(line["value"]))
     return [mean(values) for values in scores.values()]
+
+
+def open_skill(policy, skill):
+    """Neither closed nor the mean of all."""
+    return skill != "all" and (policy, skill) not in CLOSED
+
+
+def above(one, two, wanted=open_skill):
+    """How far one (path, mode) is above another, paired by the seeds that both have."""
+    pairs = zip(kept_scores(*one, wanted), kept_scores(*two, wanted), strict=False)
+    return estimate([a - b for a, b in pairs])
 
 
 def test_the_table_of_lies_is_the_measured_one():
@@ -108,8 +122,16 @@ def test_the_table_of_lies_is_the_measured_one():
         cost = estimate([b - a for a, b in zip(*two, strict=True)])
         cells = (", ".join(f"{value:.1f}" for value in values) for values in two)
         assert f"| {weight} | {' | '.join(cells)} | {cost} |" in TUTORIAL
-    assert max(kept_scores("liar/believed-w1.csv", "sgt", "loses")) < 1
-    assert min(kept_scores("liar/honest-w1.csv", "sgt", "loses")) > 40
+    solo = "tiny-pair/table.csv", "solo"
+    for path, place in (("liar/believed-w1.csv", "below"), ("liar/honest-w1.csv", "above")):
+        apart = above((path, "sgt"), solo, lambda policy, skill: skill == "all")
+        assert (apart.mean < 0) == (place == "below")
+        assert str(apart).removeprefix("-") in TUTORIAL
+    for path, mode, learnt in (
+        ("liar/believed-w1.csv", "sgt", False), ("liar/honest-w1.csv", "sgt", True), (*solo, True)
+    ):  # fmt: skip
+        shares = kept_scores(path, mode, lambda policy, skill: skill == "loses")
+        assert min(shares) > 40 if learnt else max(shares) < 1
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
     )
     return {
         "solo": Solo(), "naive": Naive(), "prp": PRP(), "xgrpo": XGRPO(),
-        "sgt": SGT(imitation_weight=0.5), "hacpo": hacpo,
+        "sgt": SGT(), "hacpo": hacpo,
         "graft": GRAFT(minibatches=1, balanced=False),
     }  # fmt: skip
 

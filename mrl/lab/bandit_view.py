@@ -60,16 +60,15 @@ def bandit_sentences() -> Iterator[str]:
         f"{peer_alignment(good, (0.5, 0.5)):+.2f} if it is confident where it is right, "
         f"{peer_alignment(wrong, (0.5, 0.5)):+.2f} if it is confident and wrong."
     )
-    sgt = SGT(imitation_weight=0.5)
     mistaken = complementary()[1].receiver
     hard = [Context(mistaken, mistaken, frozenset({0, 1}))]  # both err, and in the same way
-    honest = analyse(sgt, hard)
+    honest = analyse(SGT(), hard)
     yield f"SGT on a problem that both get wrong alike: {_uphill(honest)} with an honest peer."
     for rate in (0.3, 1.0):
-        lied = analyse(sgt, hard, liar=rate)
+        lied = analyse(SGT(), hard, liar=rate)
         yield f"The same, believing a peer that claims {rate:.0%} of its failures: {_uphill(lied)}."
     contexts = complementary()
-    supports = [analyse(sgt, contexts, group=2, peers=peers).support for peers in PEERS]
+    supports = [analyse(SGT(), contexts, group=2, peers=peers).support for peers in PEERS]
     counts = ", ".join(f"{n + 1}: {s:.0%}" for n, s in zip(PEERS, supports, strict=True))
     yield f"SGT's support with G = 2 by number of policies: {counts}."
     angles = [analyse(PRP(ratio_level="token"), contexts, residual=r).angle for r in RESIDUALS]

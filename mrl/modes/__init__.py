@@ -128,10 +128,10 @@ def mode_class(name: str) -> type[Mode]:
     if ".py" in name:
         return _class_from_file(*name.partition(":")[::2])
     if name not in MODES:
-        near = difflib.get_close_matches(name, MODES, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else ""
+        near = difflib.get_close_matches(name.lower(), MODES, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise MrlError(
-            f"There is no mode {name!r}; {hint} Modes: {', '.join(MODES)}, or your own as "
+            f"There is no mode {name!r}.{hint} Modes: {', '.join(MODES)}, or your own as "
             "file.py:Class."
         )
     module, class_name = MODES[name].split(":")

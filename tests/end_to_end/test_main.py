@@ -211,7 +211,7 @@ def test_align_shows_and_draws_a_solution(place, capsys):
 
 TINY = str(DATA / "tiny" / "qwen-tiny")
 MISTAKES = {
-    "unknown mode": (["--mode", "stg"], "did you mean 'sgt'"),
+    "unknown mode": (["--mode", "stg"], "Did you mean 'sgt'?"),
     "unknown mode, nothing near": (["--mode", "xyz"], "Modes: solo, solo-x2"),
     "no such model": (["--pair", "/no/such,/none"], "/no/such: no such model directory"),
     "no such hub name": (["--pair", "nobody/nothing"], "neither a directory here nor a model"),
@@ -351,3 +351,18 @@ def test_help_and_a_mistake_answer_within_seconds():
     assert "--mode" in out
     assert "warmstart" in out
     assert time.monotonic() - start < 10
+
+
+def test_a_python_without_the_packages_gets_one_sentence():
+    done = subprocess.run(
+        [sys.executable, "-S", str(Path(mini_mrl.__file__))], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "activate" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("other", ["stg", "graft"])
+def test_a_setting_of_another_mode_is_no_silent_nothing(place, capsys, other):
+    assert run("--steps", "1", "--set", f"{other}.minibatches=2", *SMALL) == 2
+    assert "is not for this run's mode" in capsys.readouterr().err

@@ -165,16 +165,20 @@ def check(session: Session, rng: random.Random, say: Callable[[str], None]) -> I
     yield examine(1, "the own samples", own)
 
     def uniform() -> str | None:
-        records = [success("x", "d", "b"), success("x", "e", "b"), success("x", "f", "c")]
-        drawn: Counter[int] = Counter()
-        for seed in rng.sample(range(10**6), 300):
+        records = [success("x", letter, "b") for letter in "cde"] + [success("x", "f", "c")]
+        seeds = rng.sample(range(10**6), 400)
+        drawn: list[int] = []
+        for seed in [*seeds, *seeds[:20]]:
             found = rescues([group_of("x", 0, (0, 0, 0))], records, seed)
             if isinstance(found, str) or len(found) != 1:
                 return "it does not draw one success"
-            drawn[found[0].completion_ids[0]] += 1
-        if all(60 <= drawn[letter] <= 140 for letter in (3, 4, 5)):  # 100 each, 5 sigma
+            drawn.append(found[0].completion_ids[0])
+        if drawn[400:] != drawn[:20]:
+            return "the same rng draws another success the second time: is there other chance in it"
+        times = Counter(drawn[:400])
+        if all(57 <= times[letter] <= 143 for letter in (2, 3, 4, 5)):  # 100 each, 5 sigma
             return None
-        return f"of three successes, 300 draws took {[drawn[n] for n in (3, 4, 5)]}; not uniform"
+        return f"of four successes, 400 draws took {[times[n] for n in (2, 3, 4, 5)]}; not uniform"
 
     yield examine(1, "which success is drawn", uniform)
 
