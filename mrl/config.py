@@ -215,9 +215,7 @@ def parse_settings(
         key, equals, value = text.partition("=")
         mode, dot, name = key.partition(".")
         if not (equals and dot and mode and name):
-            raise MrlError(
-                f"--set {text}: write it as mode.setting=value, e.g. graft.least=0.5."
-            )
+            raise MrlError(f"--set {text}: write it as mode.setting=value, e.g. graft.least=0.5.")
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

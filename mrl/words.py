@@ -81,8 +81,13 @@ def memory_sentence(estimates: list[Estimate], placement: str, before: int) -> s
     """The estimate beside what was measured."""
     estimated = needed(estimates, placement) / 2**20
     measured = (memory_in_use() - before) / 2**20
-    what = "on the device" if torch.cuda.is_available() else "more in the process, libraries and all,"
-    return f"Memory: {estimated:,.0f} MiB of tensors estimated, {measured:,.0f} MiB {what} at the peak."
+    what = (
+        "on the device" if torch.cuda.is_available() else "more in the process, libraries and all"
+    )
+    return (
+        f"Memory: {estimated:,.0f} MiB of tensors estimated; "
+        f"at the peak {measured:,.0f} MiB {what}."
+    )
 
 
 def residual_sentences(lines: list[dict]) -> list[str]:

@@ -221,7 +221,7 @@ def test_modes_are_made_by_name_with_checked_settings():
 @pytest.mark.parametrize(
     ("name", "settings", "part"),
     [
-        ("stg", {}, "did you mean 'sgt'"),
+        ("stg", {}, "Did you mean 'sgt'"),
         ("zzz", {}, "Modes: solo, solo-x2, naive"),
         ("sgt", {"imitation_wieght": 1.0}, "did you mean `imitation_weight`"),
         ("sgt", {"imitation_weight": "much"}, "must be of type float"),

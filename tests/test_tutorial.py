@@ -138,9 +138,11 @@ def test_the_table_of_lies_is_the_measured_one():
     ("changed", "path", "modes"),
     [
         ("nothing", "tiny-pair/table.csv", ("solo", "sgt", "graft")),
+        ("a group of 4", "sweeps/group4.csv", ("solo", "sgt", "graft")),
         ("a warm start", "sweeps/foreign10.csv", ("solo", "sgt", "graft")),
         ("`sgt.imitation_weight`", "liar/honest-w1.csv", ("", "sgt", "")),
         ("`graft.minibatches`", "sweeps/one-update.csv", ("", "", "graft")),
+        ("`solo.minibatches`", "sweeps/four-updates.csv", ("solo", "", "")),
     ],
 )
 def test_the_table_of_what_was_changed_is_the_measured_one(changed, path, modes):
@@ -149,6 +151,48 @@ def test_the_table_of_what_was_changed_is_the_measured_one(changed, path, modes)
     scores = [kept_scores(path, mode) if mode else [] for mode in modes]
     seeds = max(len(values) for values in scores)
     assert cells == [str(seeds), *(str(estimate(values)) if values else "" for values in scores)]
+
+
+def test_the_curves_in_bfloat16_stand_beside_those_in_float32():
+    for dtype, folder in (("float32", "tiny-pair"), ("bfloat16", "mixed")):
+        with (ROOT / "data" / "results" / folder / "curves.csv").open(encoding="utf-8") as file:
+            rate = {(row["mode"], row["step"]): float(row["mean"]) for row in csv.DictReader(file)}
+        for mode in ("solo", "sgt"):
+            cells = (f"{rate[mode, step]:.1%}" for step in ("60", "120", "180", "240"))
+            assert f"| {mode}, {dtype} | {' | '.join(cells)} |" in TUTORIAL
+    sgt, solo = (estimate(kept_scores("mixed/table.csv", mode)) for mode in ("sgt", "solo"))
+    assert f"(held-out `sgt` {sgt}, `solo` {solo})" in " ".join(TUTORIAL.split())
+
+
+def test_what_each_mode_opens_and_pays_is_measured():
+    table = "tiny-pair/table.csv"
+    for mode in ("solo", "xgrpo", "solo-x2", "prp", "naive", "hacpo", "graft", "sgt"):
+        cells = [
+            str(estimate(kept_scores(table, mode, lambda *of, closed=closed: of == closed)))
+            for closed in sorted(CLOSED, reverse=True)
+        ]
+        cells.append("" if mode == "solo" else str(above((table, mode), (table, "solo"))))
+        assert f"| {mode} | {' | '.join(cells)} |" in TUTORIAL
+
+
+def test_the_control_with_four_updates_is_the_measured_one():
+    four, table = ("sweeps/four-updates.csv", "solo"), "tiny-pair/table.csv"
+    said = " ".join(TUTORIAL.split())
+
+    def all_skills(policy, skill):
+        return skill == "all"
+
+    costs = str(above(four, (table, "solo"), all_skills))
+    gains = [str(above((table, mode), four, all_skills)) for mode in ("hacpo", "graft")]
+    alone = str(estimate(kept_scores(*four)))
+    assert f"ends at {alone}, {costs.removeprefix('-')} below `solo` with one" in said
+    assert f"it ends at {alone} with four" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"`hacpo` gains {gains[0]}, and `graft` {gains[1]}" in said
+    graft = "sweeps/one-update.csv", "graft"
+    level, kept = above(graft, (table, "solo"), all_skills), above(graft, (table, "solo"))
+    assert f"level with it ({level}, seeds 1 to 4), keeps the other skills ({kept})" in said
+    sgt = above(("sweeps/foreign10.csv", "sgt"), ("sweeps/foreign10.csv", "solo"), all_skills)
+    assert f"({sgt} with the other warm start)" in said
 
 
 @pytest.mark.slow

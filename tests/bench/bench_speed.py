@@ -98,13 +98,15 @@ def report(what: str, theirs: list[float], ours: list[float]) -> None:
 class Ours:
     """The product's own rollout and learning step."""
 
-    def __init__(self, size: str, directory: Path) -> None:
+    def __init__(self, size: str, directory: Path, dtype: str = "float32") -> None:
         from mrl.config import PolicyConfig
         from mrl.policy import Policy
 
         self.forced, new_tokens = size != "shipped", NEW_TOKENS[size]
         self.policy = Policy(
-            PolicyConfig("ours", str(directory), max_new_tokens=new_tokens, learning_rate=1e-5)
+            PolicyConfig(
+                "ours", str(directory), max_new_tokens=new_tokens, learning_rate=1e-5, dtype=dtype
+            )
         )
         if self.forced:
             self.policy.banned[self.policy.end_ids] = True
@@ -264,6 +266,20 @@ def timed(function: object) -> float:
     return time.process_time() - start
 
 
+def against_trl(trl: Trl, ours: Ours, rounds: int) -> None:
+    """Steps in turn; peak memory; whether both solve as much."""
+    trl.step()
+    ours.step()  # warm
+    pairs = [(trl.step(), timed(ours.step)) for _ in range(rounds)]
+    report("whole step, TRL / ours", *map(list, zip(*pairs, strict=True)))
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of the process: TRL {trl.peak_mib:.0f} MiB, ours {own:.0f} MiB")
+    trl.child.kill()
+    if not ours.forced:
+        shares = statistics.mean(trl.right), statistics.mean(ours.right)
+        print(f"solved while training: TRL {shares[0]:.0%}, ours {shares[1]:.0%}")
+
+
 def main() -> None:
     """Take turns, then print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -286,20 +302,17 @@ def main() -> None:
             report("rollout, ours / floor", [r[0] for r in rounds], [r[1] for r in rounds])
             rounds = [(timed(ours.step), *floor_seconds(ours)) for _ in range(arguments.rounds)]
             report("whole step, ours / floor", [r[0] for r in rounds], [r[2] for r in rounds])
-        if not arguments.trl:
-            print("whole step: give --trl PYTHON (see the top of this file)")
-            return
-        trl = Trl(arguments.trl, arguments.size, directory, arguments.micro_batch)
-        trl.step()
-        ours.step()  # warm
-        pairs = [(trl.step(), timed(ours.step)) for _ in range(arguments.rounds)]
-        report("whole step, TRL / ours", *map(list, zip(*pairs, strict=True)))
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"peak memory of the process: TRL {trl.peak_mib:.0f} MiB, ours {own:.0f} MiB")
-        trl.child.kill()
-        if not ours.forced:
-            shares = statistics.mean(trl.right), statistics.mean(ours.right)
-            print(f"solved while training: TRL {shares[0]:.0%}, ours {shares[1]:.0%}")
+        del generate
+        ours = Ours(arguments.size, directory)  # both begin with the same weights
+        if arguments.trl:
+            trl = Trl(arguments.trl, arguments.size, directory, arguments.micro_batch)
+            against_trl(trl, ours, arguments.rounds)
+        else:
+            print("whole step against TRL: give --trl PYTHON (see the top of this file)")
+        mixed = Ours(arguments.size, directory, "mixed")
+        mixed.step()  # warm
+        pairs = [(timed(ours.step), timed(mixed.step)) for _ in range(arguments.rounds)]
+        report("whole step, float32 / mixed", *map(list, zip(*pairs, strict=True)))
 
 
 if __name__ == "__main__":
