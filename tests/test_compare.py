@@ -185,7 +185,7 @@ def test_tables_and_figures(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("modes", "seeds", "part"),
     [
-        (("sgt", "stg"), (1,), "did you mean 'sgt'"),
+        (("sgt", "stg"), (1,), "Did you mean 'sgt'"),
         (("sgt", "sgt"), (1,), "named twice"),
         (("sgt",), (), "at least one seed"),
     ],
