@@ -22,7 +22,7 @@ from mrl.modes.sgt import SGT
 
 APART = (0.0, 0.5, 1.0)
 RESIDUALS = (0.0, 1.0, 2.0)
-PEERS = (1, 3, 7)
+PEERS = (1, 3)
 LABELS = {"prp": (8, 6, "left"), "xgrpo": (-8, -5, "right")}  # where dots lie close
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,17 +34,12 @@ def finished_steps(directory):
     return int(checkpoints[-1].name[5:]) if checkpoints else 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["sgt", "hacpo"])
-def test_killed_at_many_random_moments_a_run_ends_as_if_nothing_had_been(place, mode):
+def kill_and_resume(place, common, name):
     """Kills follow a checkpoint that has just been made by a random time of up to one step, so
     that they fall into rollouts, learning, logging and the writing of the next checkpoint."""
-    (place / "run.toml").write_text(OFTEN)
-    common = ["--mode", mode, "--steps", str(STEPS), "--config", "run.toml", *SMALL]
-    assert run(*common, "--name", "whole") == 0
-    directory, rng, kills = place / "runs" / "cut", random.Random(7), 0
+    directory, rng, kills = place / "runs" / name, random.Random(7), 0
     inside_a_checkpoint = 0
-    program = start([*common, "--name", "cut"], place)
+    program = start([*common, "--name", name], place)
     while kills < KILLS:
         base = finished_steps(directory)
         deadline = time.monotonic() + 60
@@ -65,13 +61,33 @@ def test_killed_at_many_random_moments_a_run_ends_as_if_nothing_had_been(place, 
         kills += 1
         inside_a_checkpoint += bool(list(directory.glob("checkpoints/.partial-*")))
         read_state(newest_checkpoint(directory))  # the last good one is whole
-        program = start(["resume", "runs/cut", "--plain"], place)
+        program = start(["resume", f"runs/{name}", "--plain"], place)
     _, error = program.communicate(timeout=120)
     assert program.returncode == 0, error
-    assert kills >= 10
-    assert inside_a_checkpoint > 0
-    assert_same_run("runs/whole", "runs/cut", STEPS)
-    print(f"{mode}: {kills} kills, {inside_a_checkpoint} of them inside a checkpoint")
+    return kills, inside_a_checkpoint
+
+
+@pytest.mark.slow
+def test_killed_at_many_random_moments_a_run_ends_as_if_nothing_had_been(place):
+    """One run of each mode, the two side by side: most of the time a program starts again."""
+    (place / "run.toml").write_text(OFTEN)
+    of_mode = {
+        mode: ["--mode", mode, "--steps", str(STEPS), "--config", "run.toml", *SMALL]
+        for mode in ("sgt", "hacpo")
+    }
+    for mode, common in of_mode.items():
+        assert run(*common, "--name", f"whole-{mode}") == 0
+    with ThreadPoolExecutor() as pool:
+        cut = {
+            mode: pool.submit(kill_and_resume, place, common, f"cut-{mode}")
+            for mode, common in of_mode.items()
+        }
+    for mode, done in cut.items():
+        kills, inside_a_checkpoint = done.result()
+        assert kills >= 10
+        assert inside_a_checkpoint > 0
+        assert_same_run(f"runs/whole-{mode}", f"runs/cut-{mode}", STEPS)
+        print(f"{mode}: {kills} kills, {inside_a_checkpoint} of them inside a checkpoint")
 
 
 def test_a_full_disk_ends_the_run_with_a_sentence_and_keeps_the_last_checkpoint(

@@ -84,14 +84,14 @@ def test_a_mode_with_a_memory_resumes_exactly_under_any_placement(place, monkeyp
 @pytest.mark.parametrize("placement", ["resident", "swap", "spread"])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_resumes_exactly_under_every_placement(place, monkeypatch, mode, placement):
-    common = ["--mode", mode, "--steps", "4", "--placement", placement, *SMALL]
+    common = ["--mode", mode, "--steps", "3", "--placement", placement, *SMALL]
     assert run(*common, "--name", "whole") == 0
     answers = iter([False, True])
     monkeypatch.setattr(mini_mrl, "_stop_on_ctrl_c", lambda: lambda: next(answers))
     assert run(*common, "--name", "cut") == 130
     monkeypatch.setattr(mini_mrl, "_stop_on_ctrl_c", lambda: lambda: False)
     assert run("resume", "runs/cut") == 0
-    assert_same_run("runs/whole", "runs/cut", 4)
+    assert_same_run("runs/whole", "runs/cut", 3)
 
 
 def test_graft_learns_from_a_finished_solo_run_that_recorded_its_rollouts(place):
