@@ -1,6 +1,6 @@
 """What a person sees of a run: a live view in a terminal, plain lines elsewhere, a final table.
 
-The only module of `mrl` that prints.
+The only module of `mrl` outside the lab that prints.
 """
 
 import time
