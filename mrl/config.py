@@ -1,13 +1,13 @@
-"""Everything that a run can be told, as two dataclasses; presets; reading a TOML file.
+"""All settings of a run, as two dataclasses; reading them from a file and from `--set`.
 
 Precedence: defaults < preset of the pair < `--config` file < options of the command line.
 """
 
 import difflib
+import json
 import math
 import tomllib
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,13 +15,16 @@ from typing import Any, get_type_hints
 from mrl.errors import MrlError
 from mrl.objectives import OBJECTIVES
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "data"
-PLACEMENTS = ("auto", "resident", "swap", "spread")
-KINDS = ("rollout", "rewards", "success")  # of records, as exchange.py names them
-DTYPES = ("auto", "mixed", "float32", "bfloat16")
-SYSTEM_PROMPT = "Reason step by step and put the final answer into \\boxed{}."
-MAX_THREADS = 256  # far beyond any use, and far below what makes torch crash
+DATA = Path(__file__).resolve().parent.parent / "data"
+
+
+def setting(default: Any, text: str, **rule: Any) -> Any:
+    """A field with its help text and what its values must be.
+
+    rule: `least`, `above`, `most` for numbers, `choices` for texts, `why` for the error's sentence.
+    """
+    made = {"default_factory": default} if callable(default) else {"default": default}
+    return field(**made, metadata={"help": text, **rule})
 
 
 @dataclass
@@ -30,24 +33,31 @@ class PolicyConfig:
 
     name: str
     path: str  # a `save_pretrained` directory or a hub name
-    group_size: int = 8  # completions a prompt (G)
-    learning_rate: float = 1e-4
-    objective: str = "grpo"  # a key of objectives.OBJECTIVES
-    clip_low: float | None = None  # None: as the objective was published
-    clip_high: float | None = None
-    kl_coef: float = 0.0  # of a k3 penalty against the frozen first weights
-    reference: str = ""  # where those are; empty: `path` (a resumed run has another path)
-    temperature: float = 1.0
-    max_new_tokens: int = 48
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    micro_batch: int = 2048  # tokens in one forward and backward pass
-    dtype: str = (
-        "auto"  # mixed (bfloat16 products, float32 weights; auto on CUDA), float32, bfloat16
+    group_size: int = setting(
+        8,
+        "completions a prompt (G)",
+        least=2,
+        why="an advantage compares completions of one prompt",
     )
-    checkpointing: bool = False  # compute activations again in the backward pass: slower, smaller
-    template: str = ""  # with {prompt}; empty: the tokenizer's chat template, else the bare prompt
-    system_prompt: str = ""
+    learning_rate: float = setting(1e-4, "of AdamW; 1e-4 is usual for the tiny pair", above=0, most=1)
+    objective: str = setting("grpo", "what it maximizes", choices=OBJECTIVES)
+    clip_low: float | None = setting(None, "none: as the objective was published", least=0)
+    clip_high: float | None = setting(None, "none: as the objective was published", least=0)
+    kl_coef: float = setting(0.0, "of a k3 penalty against the frozen first weights", least=0)
+    reference: str = setting("", "where those weights are; empty: `path`")
+    temperature: float = setting(1.0, "of sampling, and of the loss", above=0)
+    max_new_tokens: int = setting(48, "longest completion", above=0)
+    weight_decay: float = setting(0.0, "of AdamW", least=0)
+    max_grad_norm: float = setting(1.0, "longer gradients are scaled down to it", above=0)
+    micro_batch: int = setting(2048, "tokens in one forward and backward pass", above=0)
+    dtype: str = setting(
+        "auto",
+        "mixed (bfloat16 products, float32 weights), float32 or bfloat16; auto: mixed on CUDA",
+        choices=("auto", "mixed", "float32", "bfloat16"),
+    )
+    checkpointing: bool = setting(False, "compute activations again: slower, smaller")
+    template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")
+    system_prompt: str = setting("", "first message of the chat template")
 
 
 @dataclass
@@ -55,104 +65,78 @@ class RunConfig:
     """One run: who learns, on what, how long, and what they share."""
 
     policies: list[PolicyConfig]
-    mode: str = "sgt"
-    name: str = ""  # of the directory under `runs`; empty: made from mode and seed
-    steps: int = 240
-    seed: int = 0
-    prompts_per_step: int = 16
-    train: str = str(DATA / "words" / "train.jsonl")
-    heldout: list[str] = field(
-        default_factory=lambda: [
-            str(DATA / "words" / f"{part}.jsonl") for part in ("heldout", "newtemplates")
-        ]
+    mode: str = setting("sgt", "what is shared: see `modes`; or your own, file.py:Class")
+    name: str = setting("", "directory under `runs`; empty: made from mode and seed")
+    steps: int = setting(240, "training steps", least=1)
+    seed: int = setting(0, "seed of everything random", least=0)
+    prompts_per_step: int = setting(16, "prompts between two learning phases", least=1)
+    train: str = setting(str(DATA / "words" / "train.jsonl"), "training problems, JSONL")
+    heldout: list[str] = setting(
+        lambda: [str(DATA / "words" / f"{part}.jsonl") for part in ("heldout", "newtemplates")],
+        "held-out problems, JSONL files",
     )
-    eval_samples: int = 4  # completions a held-out problem: pass@1 and pass@k up to this k
-    max_staleness: int = 1  # optimizer updates that a peer's record may be behind
-    trust: str = "verify"  # "claim" takes a peer's word for a success; "verify" checks it again
-    peer_log: str = ""  # an exchange.jsonl of a finished run, in place of live peers
-    fault: str = ""  # planted on purpose, see faults.py
-    verify_timeout_s: float = 2.0
-    checkpoint_every: int = 60
-    threads: int = 1  # of the CPU; two on busy cores can be several times slower than one
-    device: str = "auto"
-    placement: str = "auto"  # resident, swap or spread; see allocation.py
-    turn_budget_s: float = 0.0  # a turn that takes longer is given up; 0: from the turns so far
-    gradient_every: int = 20  # steps between two measurements of own and peers' gradients; 0: never
-    record: str = ""  # rollout, rewards or success: logged even if the mode does not consume it
-    runs: str = "runs"
+    eval_samples: int = setting(4, "completions a held-out problem (k of pass@k)", least=1)
+    max_staleness: int = setting(1, "optimizer updates a peer's record may be behind", least=0)
+    trust: str = setting(
+        "verify", "check a peer's success again, or claim: believe it", choices=("verify", "claim")
+    )
+    peer_log: str = setting("", "exchange.jsonl of a finished run, in place of live peers")
+    liar: float = setting(0.0, "share of failures that policies claim as successes", least=0, most=1)
+    verify_timeout_s: float = setting(2.0, "for one verdict", above=0)
+    checkpoint_every: int = setting(60, "steps; 0: only at the end", least=0)
+    threads: int = setting(1, "CPU threads; two on busy cores can be slower than one", least=1, most=256)
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...")
+    placement: str = setting(
+        "auto",
+        "resident, swap, parallel (one process a policy) or auto",
+        choices=("auto", "resident", "swap", "parallel"),
+    )
+    record: str = setting(
+        "",
+        "rollout, rewards or success: logged even if the mode does not consume it",
+        choices=("", "rollout", "rewards", "success"),
+    )
+    runs: str = setting("runs", "where the run's directory goes")
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the modes, by mode name
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain nested dictionaries, for writing."""
-        return asdict(self)
+    def to_json(self) -> str:
+        """The settings as `config.json` of the run's directory, which `load_config` reads."""
+        return json.dumps(asdict(self), indent=1)
 
 
-def tiny_pair() -> list[PolicyConfig]:
-    """The embedded pair, warm-started; see tiny.py."""
-    return [PolicyConfig(name, str(DATA / "tiny" / name)) for name in ("qwen-tiny", "llama-tiny")]
-
-
-def qwen_smol_pair() -> list[PolicyConfig]:
-    """The real pair, from the hub."""
-    names = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
-    return [
-        PolicyConfig(
-            Path(name).name.split("-")[0].lower(),
-            name,
-            learning_rate=1e-6,
-            max_new_tokens=400,
-            micro_batch=8192,
-            weight_decay=0.01,
-            system_prompt=SYSTEM_PROMPT,
-        )
-        for name in names
-    ]
-
-
-# pair -> its policies, and what a run with it changes of RunConfig's defaults
-PAIRS: dict[str, tuple[Callable[[], list[PolicyConfig]], dict[str, Any]]] = {
-    "tiny": (tiny_pair, {}),
-    "qwen-smol": (
-        qwen_smol_pair,
-        {
-            "train": str(DATA / "gsm8k" / "train.jsonl"),
-            "heldout": [str(DATA / "gsm8k" / "test.jsonl")],
-            "eval_samples": 1,
-        },
-    ),
+HELP = {f.name: f.metadata["help"] for kind in (PolicyConfig, RunConfig) for f in fields(kind)
+        if "help" in f.metadata}  # fmt: skip
+RENAMED = {  # settings of earlier versions -> what to write now
+    "fault": "`liar`, a rate; crash and hang are gone",
+    "turn_budget_s": "nothing: no turn is given up any more",
+    "gradient_every": "nothing: `python mini_mrl.py report` has no gradients any more",
+    "least": "`min_compatibility`",
+    "mix": "`peer_share`",
+    "base": "`own_objective`",
+    "released": "nothing: text and released program have the same gradient now",
 }
 
 
-def policies_from_paths(paths: list[str]) -> list[PolicyConfig]:
-    """Policies for `--pair DIR_A,DIR_B`: named after the last part of the path, made unique."""
-    policies: list[PolicyConfig] = []
-    seen: Counter[str] = Counter()
-    for path in paths:
-        name = Path(path).name
-        seen[name] += 1
-        policies.append(PolicyConfig(f"{name}-{seen[name]}" if seen[name] > 1 else name, path))
-    return policies
-
-
-# ------------------------------------------------------------------------------ TOML
+# ------------------------------------------------------------------------------ reading
 
 
 def load_config(path: Path) -> dict[str, Any]:
-    """Read a run's TOML file into `RunConfig` fields; `[[policy]]` tables become policies.
+    """Read a run's TOML file (or a run's own config.json) into `RunConfig` fields.
 
     Raises MrlError with the place for a missing file, broken TOML, an unknown key (naming the
     nearest right one) or a value of the wrong type.
     """
+    read = json.loads if path.suffix == ".json" else tomllib.loads
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = read(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise MrlError(f"{path}: cannot be read ({error.strerror}); give a TOML file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise MrlError(f"{path}: is not TOML: {error}.") from None
-    policies = table.pop("policy", [])
+    except ValueError as error:
+        raise MrlError(f"{path}: is not {path.suffix[1:].upper()}: {error}.") from None
+    policies = table.pop("policy", table.pop("policies", []))
     if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
         raise MrlError(f"{path}: policies are written as [[policy]] tables, with two brackets.")
-    values = check_table(table, RunConfig, str(path), also=("policy",))
+    values = check_table(table, RunConfig, str(path))
     if policies:
         values["policies"] = [
             _policy_from_table(entry, f"{path}, [[policy]] number {number}")
@@ -169,16 +153,17 @@ def _policy_from_table(table: dict[str, Any], where: str) -> PolicyConfig:
     return PolicyConfig(**values)
 
 
-def check_table(
-    table: dict[str, Any], target: type, where: str, also: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def check_table(table: dict[str, Any], target: type, where: str) -> dict[str, Any]:
     """The table as keyword arguments for dataclass `target`, every key and type checked."""
     hints = get_type_hints(target)
     known = {entry.name: hints[entry.name] for entry in fields(target) if entry.init}
     known.pop("policies", None)
     values: dict[str, Any] = {}
     for key, value in table.items():
+        if key not in known and key in RENAMED:
+            raise MrlError(f"{where}: there is no setting `{key}` any more; write {RENAMED[key]}.")
         if key not in known:
+            also = ["policy"] if target is RunConfig else []
             raise MrlError(f"{where}: there is no setting `{key}`{_nearest(key, [*known, *also])}")
         if known[key] in (float, float | None) and type(value) is int:
             value = float(value)
@@ -201,27 +186,41 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _nearest(word: str, known: list[str]) -> str:
+def _nearest(word: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
     return f"; did you mean `{near[0]}`?" if near else f"; known are {', '.join(sorted(known))}."
 
 
-def parse_settings(
-    texts: list[str], settings: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Add `mode.setting=value` texts (`--set`) to the settings of modes; values as in TOML."""
-    merged = {mode: dict(values) for mode, values in settings.items()}
+def apply_settings(values: dict[str, Any], texts: Sequence[str], modes: Sequence[str]) -> None:
+    """Put `--set` texts into `RunConfig` fields: `key=value`, values as in TOML.
+
+    A key is a setting of the run, of every policy, of one policy (`qwen-tiny.objective`) or of a
+    mode (`sgt.imitation_weight`; `modes` names them).
+    """
+    policies = {policy.name: policy for policy in values["policies"]}
+    of_policy = {entry.name for entry in fields(PolicyConfig)} - {"name", "path"}
+    settings = values["settings"] = {mode: dict(v) for mode, v in values.get("settings", {}).items()}
     for text in texts:
         key, equals, value = text.partition("=")
-        mode, dot, name = key.partition(".")
-        if not (equals and dot and mode and name):
-            raise MrlError(f"--set {text}: write it as mode.setting=value, e.g. graft.least=0.5.")
+        where, _, name = key.rpartition(".")
+        if not (equals and name):
+            raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value
-        merged.setdefault(mode, {})[name] = parsed
-    return merged
+        if where in policies or (not where and name in of_policy):
+            chosen = [policies[where]] if where else list(policies.values())
+            for policy in chosen:
+                for checked, new in check_table({name: parsed}, PolicyConfig, "--set").items():
+                    setattr(policy, checked, new)
+        elif where in modes:
+            settings.setdefault(where, {})[name] = parsed
+        elif where:
+            known = [*policies, *modes]
+            raise MrlError(f"--set {text}: there is no mode or policy `{where}`{_nearest(where, known)}")
+        else:
+            values |= check_table({name: parsed}, RunConfig, "--set")
 
 
 # ------------------------------------------------------------------------------ checks
@@ -235,92 +234,41 @@ def check(config: RunConfig) -> None:
     for policy in config.policies:
         if names.count(policy.name) > 1:
             raise MrlError(f"Two policies are called {policy.name!r}; give each its own name.")
-        if not policy.name or set(policy.name) & set("/\\\0") or policy.name.startswith("."):
+        if not _is_plain(policy.name):
             raise MrlError(f"A policy's name is {policy.name!r}; use letters, digits, '-' and '_'.")
-        _check_policy(policy)
-    for name, least in (("steps", 1), ("prompts_per_step", 1), ("eval_samples", 1), ("threads", 1)):
-        if getattr(config, name) < least:
-            raise MrlError(f"{name} is {getattr(config, name)}, but must be {least} or more.")
-    if config.threads > MAX_THREADS:
-        raise MrlError(f"threads is {config.threads}, but must be {MAX_THREADS} or less.")
-    if config.seed < 0:
-        raise MrlError(f"seed is {config.seed}, but must be 0 or more.")
-    if config.max_staleness < 0 or config.checkpoint_every < 0:
-        raise MrlError("max_staleness and checkpoint_every must be 0 or more.")
+        _check_rules(policy, f"policy {policy.name}: ")
+        if policy.template and "{prompt}" not in policy.template:
+            raise MrlError(
+                f"policy {policy.name}: the template lacks {{prompt}}, so no problem would be asked."
+            )
+    _check_rules(config)
+    if config.name and not _is_plain(config.name):
+        raise MrlError(f"--name is {config.name!r}; give a plain directory name.")
     if config.peer_log and len(config.policies) > 1:
         raise MrlError(
-            "--peer-log stands in for live peers, so only one policy can be trained; "
+            "peer_log stands in for live peers, so only one policy can be trained; "
             "name it with --pair DIR."
         )
-    if config.placement not in PLACEMENTS:
-        raise MrlError(
-            f"placement is {config.placement!r}{_nearest(config.placement, list(PLACEMENTS))}"
-        )
-    if config.record not in ("", *KINDS):
-        raise MrlError(f"record is {config.record!r}{_nearest(config.record, list(KINDS))}")
-    if config.turn_budget_s < 0 or config.gradient_every < 0:
-        raise MrlError("turn_budget_s and gradient_every must be 0 or more.")
-    if config.trust not in ("verify", "claim"):
-        raise MrlError(f"trust is {config.trust!r}, but must be verify or claim.")
-    if config.verify_timeout_s <= 0:
-        raise MrlError("verify_timeout_s must be above 0 seconds.")
 
 
-def _check_policy(policy: PolicyConfig) -> None:
-    where = f"policy {policy.name}"
-    if policy.group_size < 2:
-        raise MrlError(
-            f"{where}: group_size is {policy.group_size}, but an advantage compares completions "
-            "of one prompt; use 2 or more."
-        )
-    if policy.objective not in OBJECTIVES:
-        raise MrlError(
-            f"{where}: there is no objective {policy.objective!r}"
-            f"{_nearest(policy.objective, list(OBJECTIVES))}"
-        )
-    for name in ("learning_rate", "temperature", "max_new_tokens", "micro_batch", "max_grad_norm"):
-        value = getattr(policy, name)
-        if not 0 < value < math.inf:  # false for nan, too
-            raise MrlError(f"{where}: {name} is {value}, but must be a number above 0.")
-    if policy.learning_rate > 1:
-        raise MrlError(f"{where}: learning_rate is {policy.learning_rate:g}; 1e-4 is usual here.")
-    for name in ("clip_low", "clip_high"):
-        value = getattr(policy, name)
-        if value is not None and value < 0:
-            raise MrlError(f"{where}: {name} is {value}, but must be 0 or more.")
-    if policy.dtype not in DTYPES:
-        raise MrlError(f"{where}: dtype is {policy.dtype!r}{_nearest(policy.dtype, list(DTYPES))}")
-    if policy.kl_coef < 0:
-        raise MrlError(f"{where}: kl_coef is {policy.kl_coef}, but must be 0 or more.")
-    if policy.weight_decay < 0:
-        raise MrlError(f"{where}: weight_decay is {policy.weight_decay}, but must be 0 or more.")
-    if policy.template and "{prompt}" not in policy.template:
-        raise MrlError(f"{where}: the template lacks {{prompt}}, so no problem would be asked.")
+def _is_plain(name: str) -> bool:
+    return bool(name) and not set(name) & set("/\\\0") and not name.startswith(".")
 
 
-def config_toml(config: RunConfig) -> str:
-    """The run's settings as a TOML text that `load_config` reads back."""
-    table = {key: value for key, value in config.to_dict().items() if value is not None}
-    policies = table.pop("policies")
-    settings = table.pop("settings")
-    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items()]
-    for mode, values in settings.items():
-        lines += ["", f"[settings.{_toml_value(mode)}]"]
-        lines += [f"{key} = {_toml_value(value)}" for key, value in values.items()]
-    for policy in policies:
-        lines += ["", "[[policy]]"]
-        lines += [
-            f"{key} = {_toml_value(value)}" for key, value in policy.items() if value is not None
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(entry) for entry in value) + "]"
-    return repr(value)
+def _check_rules(config: object, where: str = "") -> None:
+    """Hold every field against the rule that it was declared with."""
+    for entry in fields(config):
+        value, rule = getattr(config, entry.name), entry.metadata
+        if value is None:
+            continue
+        if "choices" in rule and value not in rule["choices"]:
+            raise MrlError(f"{where}{entry.name} is {value!r}{_nearest(value, rule['choices'])}")
+        wrong = (
+            f"{rule['least']} or more" if "least" in rule and not value >= rule["least"]
+            else f"above {rule['above']}" if "above" in rule and not value > rule["above"]
+            else f"{rule['most']} or less" if "most" in rule and not value <= rule["most"]
+            else ""
+        )  # fmt: skip
+        if wrong:
+            why = f" because {rule['why']}" if "why" in rule else ""
+            raise MrlError(f"{where}{entry.name} is {value:g}, but must be {wrong}{why}.")

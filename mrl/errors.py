@@ -1,4 +1,4 @@
-"""The one family of errors that a person can cause, and so is told about in one sentence."""
+"""The errors that end a run, or a command, with one sentence."""
 
 
 class MrlError(Exception):
@@ -6,3 +6,11 @@ class MrlError(Exception):
 
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+class RunFailed(Exception):
+    """A run ended before its last step, by nobody's mistake; exit code 1, its checkpoint is kept."""
+
+
+class PeerLost(RunFailed):
+    """The process of another policy has died; torchrun starts both again."""

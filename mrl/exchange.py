@@ -13,7 +13,7 @@ from typing import TextIO
 
 from mrl.alignment import LossyText, split_text
 from mrl.records import R, Record, RewardStats, RolloutRecord, SuccessRecord
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 
 MAX_TEXT_BYTES = 1_000_000  # a completion longer than this is a mistake or an attack
 MAX_PER_PROMPT = 256  # live records of one source about one prompt; more are a flood

@@ -13,7 +13,8 @@ import os
 import sys
 from typing import Any
 
-from mrl.rewards import START_LIMIT_S, Verdict
+from mrl.rewards import START_LIMIT_S
+from mrl.samples import Verdict
 
 
 def _read(text: str, limit_s: int) -> list[Any]:

@@ -24,7 +24,7 @@ from mrl.objectives import (
 )
 from mrl.policy import Policy
 from mrl.samples import TrainingSample
-from mrl.scoring import cut_by_tokens
+from mrl.logprobs import cut_by_tokens
 
 
 @dataclass

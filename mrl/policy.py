@@ -6,21 +6,31 @@ What it learns and how is in learning.py; nothing here knows of peers.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
 
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.loading import load_model, load_tokenizer
 from mrl.objectives import OBJECTIVES
 from mrl.rollout import sample_completions
 from mrl.samples import Group, Rollout
-from mrl.scoring import can_pack, cut_by_tokens
-from mrl.scoring import completion_logprobs as packed_logprobs
-from mrl.tasks import Problem
+from mrl.logprobs import can_pack, cut_by_tokens
+from mrl.logprobs import completion_logprobs as packed_logprobs
+from mrl.samples import Problem
+
+transformers_logging.disable_progress_bar()  # it would break the live view
 
 
 class Policy:
@@ -189,7 +199,7 @@ class Policy:
     ) -> tuple[Tensor, Tensor]:
         """Log-probs of completions under the current parameters (or `model`'s), and their mask.
 
-        ([batch, seq] float32 nats, [batch, seq] bool), see scoring.py.
+        ([batch, seq] float32 nats, [batch, seq] bool), see logprobs.py.
         """
         model = model or self.model
         # transformers computes activations again only in training mode, which has no dropout here
@@ -221,3 +231,51 @@ def _enable_checkpointing(model: PreTrainedModel) -> None:
             module.p = 0.0
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.0
+
+
+# ------------------------------------------------------------------------------ loading
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """`AutoTokenizer` from a directory or the hub; MrlError with one sentence if there is none."""
+    return _load(AutoTokenizer, path, clean_up_tokenization_spaces=False)
+
+
+def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
+    """`AutoModelForCausalLM` in float32, from safetensors only; MrlError as for a tokenizer."""
+    model = _load(AutoModelForCausalLM, path, dtype=torch.float32, use_safetensors=True)
+    for parameter in model.parameters():  # out of the mapped file: where a tensor begins in memory
+        parameter.data = parameter.data.clone()  # decides which kernel runs, to the last bit
+    return model.to(device)
+
+
+def can_load(name: str) -> bool:
+    """Whether a model is in a directory or the hub's cache, or the hub answers; within seconds."""
+    if Path(name).is_dir() or isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return True
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        HfApi().model_info(name, timeout=5)
+    except Exception:  # no network, no such model, no permission: the same to whoever asks
+        return False
+    return True
+
+
+def _load(auto_class: type, path: str, **options: object) -> Any:
+    local = path.startswith((".", "/", "~")) or path.count("/") > 1
+    if local and not Path(path).is_dir():
+        raise MrlError(f"{path}: no such model directory; give one that save_pretrained wrote.")
+    if not can_load(path):  # asked once: `from_pretrained` would try again for a minute
+        raise MrlError(
+            f"{path}: is neither a directory here nor a model that the hub could give; check the "
+            "name and the network, or give a local directory."
+        )
+    try:
+        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0][:200]
+        raise MrlError(
+            f"{path}: is no model that transformers can load ({reason}); give a directory that "
+            "save_pretrained wrote, with safetensors weights and a tokenizer."
+        ) from error

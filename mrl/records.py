@@ -18,7 +18,7 @@ from typing import ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group, Rollout
 
 

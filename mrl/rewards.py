@@ -26,10 +26,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 
 from mrl.errors import MrlError
+from mrl.samples import Verdict
 
 MAX_BOX_CHARS = 2_000  # no gold answer is as long
 MAX_TEXT_CHARS = 100_000  # from the end of a completion: a box further back is not looked for
@@ -45,16 +45,6 @@ _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!|\\,)[0-
 _WORD = re.compile(r"([A-Za-z]{2,})|\\(?:text|textbf|mathrm)\{([A-Za-z ]+)\}")
 # two numbers without a sign between them, unless the second begins a fraction, as in 1 1/2
 _SIDE_BY_SIDE = re.compile(r"[0-9](?:\s|~|\$|\\[,;:! ]|\\q?quad)+[0-9]+(?![0-9]*\s*/)")
-
-
-class Verdict(StrEnum):
-    """What the verifier says of one completion; only `CORRECT` is rewarded."""
-
-    CORRECT = "correct"
-    WRONG = "wrong"
-    UNPARSED = "unparsed"  # ended without a box, or with one that holds nothing readable
-    TRUNCATED = "truncated"  # cut by the token limit before a box was complete
-    TIMEOUT = "timeout"  # judging took too long, or the child died of it
 
 
 def last_box(text: str) -> str | None:

@@ -5,6 +5,7 @@ the tokens that the policy may write, here and in `policy.py`. There is no top-k
 because a loss that ignores them is silently off-policy.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,13 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed that depends on every part. All chance in a run comes from such seeds, made from
+    run seed, step and policy; so there is no random state that a checkpoint could lose."""
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,29 @@
 """The nouns of a training step: what is sampled, what is learnt from."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from mrl.objectives import Objective
-from mrl.rewards import Verdict
-from mrl.tasks import Problem
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One verifiable problem: a prompt for a policy, an answer for the verifier."""
+
+    id: str
+    prompt: str
+    answer: str
+    skill: str = "all"
+
+
+class Verdict(StrEnum):
+    """What the verifier says of one completion; only `CORRECT` is rewarded."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    UNPARSED = "unparsed"  # ended without a box, or with one that holds nothing readable
+    TRUNCATED = "truncated"  # cut by the token limit before a box was complete
+    TIMEOUT = "timeout"  # judging took too long, or the child died of it
 
 
 @dataclass

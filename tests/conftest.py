@@ -10,7 +10,7 @@ import torch
 from mrl.config import PolicyConfig
 from mrl.policy import Policy
 from mrl.rewards import Verifier
-from mrl.tiny import OWN_SKILLS, build_model, build_tokenizer
+from mrl.tiny.pair import OWN_SKILLS, build_model, build_tokenizer
 
 torch.set_num_threads(1)
 

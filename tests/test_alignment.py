@@ -28,7 +28,7 @@ from mrl.alignment import (
     retokenize,
     split_text,
 )
-from mrl.tiny import build_tokenizer
+from mrl.tiny.pair import build_tokenizer
 
 CORPUS = [
     "the cat sat on the mat, and the dog had 12 bones.",

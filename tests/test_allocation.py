@@ -10,12 +10,12 @@ from mrl.distributed import Company
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
 from mrl.learning import learn
-from mrl.memory import choose_placement, estimate, needed
-from mrl.metrics import without_time
+from mrl.experiment.memory import choose_placement, estimate, needed
+from mrl.experiment.metrics import without_time
 from mrl.modes import make_mode
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import TrainingSample
-from mrl.tasks import SKILLS, generate
+from mrl.tiny.skills import SKILLS, generate
 from mrl.trainer import Trainer
 
 NAMES = ["qwen-tiny", "llama-tiny"]

@@ -10,9 +10,9 @@ import pytest
 
 import mini_mrl
 from mrl.errors import MrlError
-from mrl.lab.classroom import ASSIGNMENTS, OUT_OF
-from mrl.lab.classroom.grading import assignment_of, grade_all, load_assignment, write_stub
-from mrl.lab.classroom.own_mode import draw_pair, solo
+from mrl.classroom import ASSIGNMENTS, OUT_OF
+from mrl.classroom.grading import assignment_of, grade_all, load_assignment, write_stub
+from mrl.classroom.own_mode import draw_pair, solo
 
 REFERENCES = Path(__file__).parent / "assignments"
 CHEATS = {  # for every assignment: what stands in front of the reference, or in its place
@@ -170,7 +170,7 @@ def test_who_crashes_hangs_or_cheats_loses_only_the_own_points(tmp_path, monkeyp
         texts[key] = f'ASSIGNMENT = "advantages"\n{cheat}'
         texts[f"honest beside {key}"] = honest
     texts["patches the checker"] = honest + (
-        "\nimport mrl.lab.classroom.advantages as checker\n"
+        "\nimport mrl.classroom.advantages as checker\n"
         "checker.expected = lambda rewards: rewards\nchecker.check = None\n"
         "def advantages(rewards):\n    return rewards\n"
     )

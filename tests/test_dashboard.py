@@ -2,10 +2,10 @@ import io
 
 from rich.console import Console
 
-from mrl.dashboard import LiveView, PlainLines, minutes, printable
+from mrl.experiment.view import LiveView, PlainLines, minutes, printable
 from mrl.modes import Rescue
 from mrl.trainer import StepReport
-from mrl.words import evaluation_table
+from mrl.experiment.summary import evaluation_table
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 LINE = {

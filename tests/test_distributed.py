@@ -14,8 +14,9 @@ import pytest
 import mini_mrl
 from mrl.distributed import Company, Processes, find_company
 from mrl.errors import MrlError
-from mrl.metrics import without_time
-from mrl.tasks import SKILLS, generate, save_problems
+from mrl.experiment.metrics import without_time
+from mrl.experiment.problems import save_problems
+from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.test_main import SMALL, lines
 
 ROOT = Path(mini_mrl.__file__).parent

@@ -3,9 +3,9 @@ import pytest
 from mrl.errors import MrlError
 from mrl.lab.faults import Fault, lying_records, parse_fault
 from mrl.records import RewardStats, SuccessRecord, make_records
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group, Rollout
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
 
 @pytest.fixture

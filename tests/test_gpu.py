@@ -7,10 +7,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from mrl.allocation import Allocation
 from mrl.config import PolicyConfig, RunConfig
 from mrl.learning import learn
-from mrl.memory import estimate, needed
+from mrl.experiment.memory import estimate, needed
 from mrl.policy import Policy
 from mrl.samples import TrainingSample
-from mrl.tasks import Problem
+from mrl.samples import Problem
 from tests.test_real_pair import chat_pair, chat_tokenizer
 
 __all__ = ["chat_pair"]  # a fixture

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mrl.learning import learn
-from mrl.metrics import fate_metrics, learning_metrics
+from mrl.experiment.metrics import fate_metrics, learning_metrics
 from mrl.modes import Lesson
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.samples import TrainingSample

@@ -10,9 +10,9 @@ from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RewardStats, SuccessRecord
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group, Rollout, TrainingSample
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
 
 @dataclass

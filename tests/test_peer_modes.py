@@ -21,9 +21,9 @@ from mrl.modes.prp import PRP
 from mrl.modes.solo import Solo
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group, Rollout
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
 RIGHT, WRONG = "\\boxed{1}", "\\boxed{2}"
 

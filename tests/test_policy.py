@@ -8,11 +8,11 @@ from transformers import AutoTokenizer
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.loading import load_tokenizer
-from mrl.metrics import learning_metrics
+from mrl.policy import load_tokenizer
+from mrl.experiment.metrics import learning_metrics
 from mrl.policy import Policy
 from mrl.samples import TrainingSample
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
 PROMPT = "Ann has 12 nuts and eats 11. How many?"
 
@@ -195,7 +195,7 @@ def test_templates_chat_plain_and_own(make_policy, random_pair):
 
 
 def test_what_auto_tokenizer_loads_tokenizes_as_what_was_saved(random_pair):
-    from mrl.tiny import build_tokenizer
+    from mrl.tiny.pair import build_tokenizer
 
     for name in ("qwen-tiny", "llama-tiny"):
         saved, loaded = build_tokenizer(name), AutoTokenizer.from_pretrained(random_pair / name)

@@ -19,11 +19,12 @@ from transformers import (
 import mini_mrl
 from mrl.config import PAIRS, PolicyConfig, RunConfig, check
 from mrl.learning import learn
-from mrl.loading import choose_pair
-from mrl.memory import estimate, needed
+from mrl.experiment.pairs import choose_pair
+from mrl.experiment.memory import estimate, needed
 from mrl.policy import Policy
 from mrl.samples import TrainingSample
-from mrl.tasks import SKILLS, generate, save_problems
+from mrl.experiment.problems import save_problems
+from mrl.tiny.skills import SKILLS, generate
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] }}"
@@ -148,7 +149,7 @@ def test_other_precisions_and_checkpointing_learn_nearly_the_same(make_chat, nam
 
 
 def test_what_is_sampled_is_what_is_scored_in_bfloat16_up_to_its_rounding(make_chat):
-    from mrl.tasks import Problem
+    from mrl.samples import Problem
 
     policy = make_chat("qwen", dtype="mixed", checkpointing=True)
     (group,) = policy.rollout([Problem("a", "1+1?", "2")], torch.Generator().manual_seed(0))

@@ -7,9 +7,9 @@ import pytest
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
 from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records, read_log
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group, Rollout
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
 SUCCESS = SuccessRecord(
     prompt_id="p", source="a", version=0, text="\\boxed{1}", finished=True, answer="1",

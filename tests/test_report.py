@@ -9,8 +9,8 @@ import mini_mrl
 from mrl.errors import MrlError
 from mrl.lab import figures
 from mrl.lab.report import write_report
-from mrl.run_directory import read_metrics
-from mrl.words import learnt_sentence
+from mrl.experiment.run_directory import read_metrics
+from mrl.experiment.summary import learnt_sentence
 from tests.end_to_end.test_main import SMALL, place, run
 
 __all__ = ["place"]  # a fixture

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 import mrl.rewards
 from mrl.errors import MrlError
-from mrl.rewards import MAX_BOX_CHARS, Verdict, Verifier, last_box
+from mrl.rewards import MAX_BOX_CHARS, Verifier, last_box
+from mrl.samples import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_CHILD = (sys.executable, "-c", "raise SystemExit(1)")

@@ -3,10 +3,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from mrl.config import PolicyConfig
-from mrl.loading import load_tokenizer
+from mrl.policy import load_tokenizer
 from mrl.policy import Policy
 from mrl.rollout import draw, sample_completions, scaled_logprobs
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
 PROBLEMS = [
     Problem("a", "Ann has 12 nuts and eats 11. How many?", "1"),

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from mrl import scoring
-from mrl.scoring import can_pack, completion_logprobs, cut_by_tokens, pack
+from mrl.logprobs import can_pack, completion_logprobs, cut_by_tokens, pack
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
 COMPLETIONS = [[10, 11], [12], [13, 14, 15, 16], [17, 18, 19], [20]]

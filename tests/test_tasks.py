@@ -6,18 +6,9 @@ import pytest
 import mini_mrl
 from mrl.config import DATA
 from mrl.errors import MrlError
-from mrl.tasks import (
-    DATA_SEED,
-    SKILLS,
-    evaluate,
-    generate,
-    load_problems,
-    make_problem_sets,
-    number_choices,
-    solution,
-    split_numbers,
-)
-from mrl.tiny import FOREIGN_RIGHT, OWN_SKILLS, demonstrations, right_share
+from mrl.experiment.problems import load_problems
+from mrl.tiny.skills import DATA_SEED, SKILLS, evaluate, generate, make_problem_sets, number_choices, solution, split_numbers
+from mrl.tiny.pair import FOREIGN_RIGHT, OWN_SKILLS, demonstrations, right_share
 
 
 @pytest.mark.parametrize("part", ["train", "heldout", "newtemplates"])

@@ -6,10 +6,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mrl.config import DATA, PolicyConfig
-from mrl.evaluate import evaluate_policy
+from mrl.experiment.evaluation import evaluate_policy
 from mrl.policy import Policy
-from mrl.tasks import SKILLS, load_problems
-from mrl.tiny import OWN_SKILLS, _encode_example, _pad, build_tokenizer, warm_start_pair
+from mrl.experiment.problems import load_problems
+from mrl.tiny.skills import SKILLS
+from mrl.tiny.pair import OWN_SKILLS, _encode_example, _pad, build_tokenizer, warm_start_pair
 
 HELDOUT = load_problems(DATA / "words" / "heldout.jsonl")
 

@@ -7,15 +7,16 @@ from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.distributed import Company
-from mrl.evaluate import Evaluation, evaluate_policy, pass_at_k
+from mrl.experiment.evaluation import Evaluation, evaluate_policy, pass_at_k
 from mrl.exchange import MAX_PER_PROMPT, Exchange
-from mrl.metrics import METRICS, group_metrics, lesson_metrics, run_residual, without_time
+from mrl.experiment.metrics import METRICS, group_metrics, lesson_metrics, run_residual, without_time
 from mrl.modes import Lesson, make_mode
 from mrl.records import SuccessRecord
 from mrl.residual import measure
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group, Rollout
-from mrl.tasks import SKILLS, Problem, generate
+from mrl.samples import Problem
+from mrl.tiny.skills import SKILLS, generate
 from mrl.trainer import Trainer, derive_seed, problems_of_step
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]

@@ -33,9 +33,9 @@ from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group, Rollout
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
 GROUP = 3
 

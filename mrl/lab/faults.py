@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.records import Record, SuccessRecord, make_records
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group
 
 FORM = re.compile(r"(liar)=([0-9]*\.?[0-9]+)|(crash|hang)=(.+)@([0-9]+)(\+?)")

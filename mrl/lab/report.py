@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from mrl.alignment import ByteCodec, LossyText, align
-from mrl.checkpoint import newest_checkpoint
+from mrl.experiment.checkpoint import newest_checkpoint
 from mrl.config import RunConfig
-from mrl.dashboard import printable
+from mrl.experiment.view import printable
 from mrl.errors import MrlError
 from mrl.lab import figures
-from mrl.loading import load_tokenizer
+from mrl.policy import load_tokenizer
 from mrl.modes import make_mode
-from mrl.run import load_policies
-from mrl.run_directory import (
+from mrl.experiment.run import load_policies
+from mrl.experiment.run_directory import (
     read_evaluations,
     read_json_lines,
     read_metrics,
     read_run_config,
     with_weights_of,
 )
-from mrl.tasks import Problem
-from mrl.words import learnt_sentence, residual_sentences
+from mrl.samples import Problem
+from mrl.experiment.summary import learnt_sentence, residual_sentences
 
 SHOWN_RESCUES = 5
 WINDOW = 10  # steps that curves are averaged over

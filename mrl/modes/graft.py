@@ -28,7 +28,7 @@ import torch
 from mrl.advantages import group_advantages
 from mrl.errors import MrlError
 from mrl.modes import Lesson, Mode, Receiver
-from mrl.modes.received import peer_samples, source_logprobs
+from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import own_samples
 from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord

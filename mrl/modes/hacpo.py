@@ -31,7 +31,7 @@ import torch
 from mrl.advantages import capability_advantages
 from mrl.errors import MrlError
 from mrl.modes import Lesson, Mode, Receiver
-from mrl.modes.received import peer_samples, source_logprobs
+from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import samples_with
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord

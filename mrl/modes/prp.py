@@ -22,7 +22,7 @@ import torch
 from mrl.advantages import group_advantages
 from mrl.errors import MrlError
 from mrl.modes import Lesson, Mode, Receiver
-from mrl.modes.received import peer_samples, projected
+from mrl.modes.peers import peer_samples, projected
 from mrl.modes.solo import samples_with
 from mrl.records import RolloutRecord
 from mrl.samples import Group

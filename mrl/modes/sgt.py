@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from mrl.errors import MrlError
 from mrl.modes import Lesson, Mode, Receiver, Rescue
-from mrl.modes.received import retokenized
+from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample

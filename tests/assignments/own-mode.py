@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mrl.modes import Lesson, Mode, Receiver
-from mrl.modes.received import retokenized
+from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import Record, SuccessRecord
 from mrl.samples import Group, TrainingSample

@@ -14,8 +14,8 @@ import torch
 
 from mrl.alignment import ByteCodec, align
 from mrl.config import DATA
-from mrl.loading import load_tokenizer
-from mrl.tiny import demonstrations
+from mrl.policy import load_tokenizer
+from mrl.tiny.pair import demonstrations
 
 COMPLETIONS, TOKENS, ROUNDS = 10_000, 300, 5
 SLOW_SHARE = 100  # the quadratic aligner sees one completion in so many; its time is scaled up

@@ -43,7 +43,7 @@ def model_directory(size: str, directory: Path) -> Path:
     """The shipped model, or a random Qwen2 model with its tokenizer, saved in `directory`."""
     if size == "shipped":
         return ROOT / "data" / "tiny" / "qwen-tiny"
-    from mrl.tiny import build_tokenizer
+    from mrl.tiny.pair import build_tokenizer
 
     hidden, layers, heads, intermediate, vocabulary = SIZES[size]
     tokenizer = build_tokenizer("qwen-tiny")
@@ -70,7 +70,8 @@ def model_directory(size: str, directory: Path) -> Path:
 
 def problems(size: str) -> list:
     """The problems of all steps: sixteen again and again, or those of training in turn."""
-    from mrl.tasks import SKILLS, generate, load_problems
+    from mrl.experiment.problems import load_problems
+    from mrl.tiny.skills import SKILLS, generate
 
     if size == "shipped":
         made = load_problems(ROOT / "data" / "words" / "train.jsonl")
@@ -122,7 +123,7 @@ class Ours:
         """Rollout, reward, one update."""
         from mrl.learning import learn
         from mrl.modes.solo import own_samples
-        from mrl.rewards import Verdict
+        from mrl.samples import Verdict
 
         groups = self.rollout()
         for group in groups:

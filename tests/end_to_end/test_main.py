@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
 from mrl.config import DATA, load_config
-from mrl.metrics import without_time
-from mrl.tasks import SKILLS, generate, save_problems
+from mrl.experiment.metrics import without_time
+from mrl.experiment.problems import save_problems
+from mrl.tiny.skills import SKILLS, generate
 
 ROOT = Path(mini_mrl.__file__).parent
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import mini_mrl
-from mrl.checkpoint import newest_checkpoint, read_state
+from mrl.experiment.checkpoint import newest_checkpoint, read_state
 from tests.end_to_end.test_main import ROOT, SMALL, assert_same_run, lines, place, run
 
 __all__ = ["place"]  # a fixture
@@ -95,7 +95,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_keeps_the_last_checkpoint(
 ):
     (place / "run.toml").write_text(OFTEN)
     saved = []
-    original = mini_mrl.sys.modules.get("mrl.run") or __import__("mrl.run", fromlist=["x"])
+    original = mini_mrl.sys.modules.get("mrl.experiment.run") or __import__("mrl.experiment.run", fromlist=["x"])
     save_policies = original.save_policies
 
     def fill_up(directory, step, policies):

@@ -40,7 +40,7 @@ OUTPUT_BYTES = 2_000  # of its output that somebody is shown
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "SYSTEMROOT")  # no other variable gets in
 PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from mrl.lab.classroom.sandbox import serve; serve(int(sys.argv[2]), *sys.argv[3:])"
+    "from mrl.classroom.sandbox import serve; serve(int(sys.argv[2]), *sys.argv[3:])"
 )
 
 
@@ -240,7 +240,7 @@ def visible(text: str, limit: int = 300) -> str:
 
 def serve(control: int, assignment: str, *preload: str) -> None:
     """Fork a process for each submission that the checker sends, until the checker hangs up."""
-    for name in (f"mrl.lab.classroom.{assignment}", *preload):
+    for name in (f"mrl.classroom.{assignment}", *preload):
         import_module(name)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # before a fork there must be no other thread
@@ -277,7 +277,7 @@ def _live(assignment: str, order: dict, channel: int, output: int) -> None:
     os.closerange(3, link.fileno())
     os.closerange(link.fileno() + 1, link.fileno() + 64)
     _limit(order["cpu_s"], order["memory"])
-    helper = import_module(f"mrl.lab.classroom.{assignment}")
+    helper = import_module(f"mrl.classroom.{assignment}")
     for name in helper.BLOCKED:
         sys.modules[name] = None  # importing the answer fails
     reader = link.makefile("rb")

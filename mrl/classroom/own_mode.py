@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from mrl.lab.classroom import Finding, examine
-from mrl.lab.classroom.sandbox import Session
-from mrl.lab.classroom.toy import ACTIONS, Table, ask_mode, describe, rollout, samples_of, told
+from mrl.classroom import Finding, examine
+from mrl.classroom.sandbox import Session
+from mrl.classroom.toy import ACTIONS, Table, ask_mode, describe, rollout, samples_of, told
 from mrl.learning import learn
 from mrl.modes.solo import own_samples
 from mrl.records import RECORD_TYPES, make_records
 from mrl.samples import Group
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
-PRELOAD = ("mrl.lab.classroom.toy",)
+PRELOAD = ("mrl.classroom.toy",)
 BLOCKED = (
     "mrl.modes.sgt", "mrl.modes.graft", "mrl.modes.hacpo", "mrl.modes.naive", "mrl.modes.prp",
-    "mrl.modes.xgrpo", "mrl.lab.bandit", "mrl.lab.classroom.own_mode",
+    "mrl.modes.xgrpo", "mrl.lab.bandit", "mrl.classroom.own_mode",
 )  # fmt: skip
 LIMIT_S = 120.0
 MEMORY = 1 << 30
@@ -36,7 +36,7 @@ Both sample a budget of 1,920 completions each, four a problem and step. Your mo
 Contract:
 - one subclass of Mode in this file; `consumes` is RolloutRecord, RewardStats or SuccessRecord
   (mrl.records); records are honest and verified
-- training_samples returns a Lesson; see mrl/modes/solo.py for the own part, mrl/modes/received.py
+- training_samples returns a Lesson; see mrl/modes/solo.py for the own part, mrl/modes/peers.py
   for a peer's text in the receiver's tokens, mrl/samples.py for what a sample may say
 - no other mode of mrl.modes may be imported
 - `rollout_factor = 2` samples twice as many completions a step, and makes half as many steps

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from mrl.policy import Policy
-from mrl.rewards import Verifier
-from mrl.tasks import Problem, load_problems
-from mrl.trainer import derive_seed, verify_groups
+from mrl.rewards import Verifier, verify_groups
+from mrl.rollout import derive_seed
+from mrl.experiment.problems import load_problems
+from mrl.samples import Problem
 
 PROBLEMS_AT_ONCE = 64
 

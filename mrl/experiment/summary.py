@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 from rich.table import Table
 
-from mrl.memory import Estimate, memory_in_use, needed
-from mrl.metrics import run_residual
+from mrl.experiment.metrics import run_residual
+from mrl.experiment.run_directory import read_metrics
 from mrl.modes import Mode
 
 if TYPE_CHECKING:
-    from mrl.run import Run
+    from mrl.experiment.run import Run
 
 HIGH_LEARNING_RATE = 3e-4  # on the tiny pair a policy trained with it fell apart within 40 steps
-PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "logits")
 
 
 def modes_table(modes: list[type[Mode]]) -> Table:
@@ -31,12 +30,11 @@ def modes_table(modes: list[type[Mode]]) -> Table:
     return table
 
 
-def first_lines(run: "Run", pair: str | None, why: str) -> list[str]:
+def first_lines(run: "Run", pair: str, why: str) -> list[str]:
     """What is about to happen, in words."""
     config = run.config
     names = " and ".join(run.names)
     what = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
-    lines = [f"Training {what}{names}, on {run.device}{why}."]
     factor = run.mode.rollout_factor
     sizes = ", ".join(
         f"{policy.name} {policy.group_size * factor} = "
@@ -44,50 +42,46 @@ def first_lines(run: "Run", pair: str | None, why: str) -> list[str]:
         for policy in config.policies
     )
     shares = "nothing" if run.mode.consumes is None else f"{run.mode.consumes.kind} records"
-    lines.append(
+    lines = [
+        f"Training {what}{names}, on {run.device}{why}.",
         f"Mode {run.mode.name} shares {shares}; {config.steps} steps of {config.prompts_per_step} "
-        f"prompts; group sizes: {sizes}; seed {config.seed}; writing {run.directory}."
-    )
+        f"prompts; group sizes: {sizes}; seed {config.seed}; writing {run.directory}.",
+        run.placement.sentence,
+    ]
     if config.peer_log:
         left_out = sum(run.left_out.values())
         lines.append(
             f"Peer: {len(run.stored)} stored records of {config.peer_log}"
             + (f"; {left_out} broken lines left out." if left_out else ".")
         )
-    if config.fault:
-        lines.append(f"Planted fault: {config.fault}; records are taken with trust={config.trust}.")
-    for policy in config.policies:
-        if policy.learning_rate > HIGH_LEARNING_RATE:
-            lines.append(
-                f"Warning: {policy.name} learns at {policy.learning_rate:g}; above "
-                f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
-            )
+    if config.liar:
+        lines.append(
+            f"Planted: policies claim {config.liar:.0%} of their failures as successes; records "
+            f"are taken with trust={config.trust}."
+        )
+    lines += [
+        f"Warning: {policy.name} learns at {policy.learning_rate:g}; above "
+        f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
+        for policy in config.policies
+        if policy.learning_rate > HIGH_LEARNING_RATE
+    ]
     return lines
 
 
-def memory_table(estimates: list[Estimate], placement: str, why: str) -> Table:
-    """What a run will need, in MiB, before its first step."""
-    table = Table(title=f"placement {placement}: {why}")
-    table.add_column("memory estimate, MiB")
-    for row in estimates:
-        table.add_column(row.policy, justify="right")
-    for part in (*PARTS, "peak"):
-        cells = [f"{getattr(row, part) / 2**20:,.0f}" for row in estimates]
-        table.add_row(part.replace("_", " "), *cells, style="bold" if part == "peak" else "")
-    return table
-
-
-def memory_sentence(estimates: list[Estimate], placement: str, before: int) -> str:
-    """The estimate beside what was measured."""
-    estimated = needed(estimates, placement) / 2**20
-    measured = (memory_in_use() - before) / 2**20
-    what = (
-        "on the device" if torch.cuda.is_available() else "more in the process, libraries and all"
-    )
-    return (
-        f"Memory: {estimated:,.0f} MiB of tensors estimated; "
-        f"at the peak {measured:,.0f} MiB {what}."
-    )
+def last_lines(run: "Run", finished: bool) -> list[Table | str]:
+    """What happened, in a table and a few sentences; the last one says what was learnt."""
+    if not finished:
+        return [f"Saved. Go on with: python mini_mrl.py resume {run.directory}"]
+    lines = [evaluation_table(run.evaluations), *residual_sentences(read_metrics(run.directory))]
+    if run.device.startswith("cuda"):
+        peak = torch.cuda.max_memory_allocated(run.device) / 2**30
+        lines.append(f"Memory: {peak:.1f} GiB of tensors on {run.device} at the peak.")
+    sentence = learnt_sentence(run.evaluations, run.rescues)
+    if run.mode.consumes is None:
+        sentence += " Nothing was shared in this mode."
+    elif run.config.trust == "claim":
+        sentence += " Peers' claims were believed without a check."
+    return [*lines, sentence]
 
 
 def residual_sentences(lines: list[dict]) -> list[str]:

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
-from mrl.lab.classroom import Finding, examine, shown
-from mrl.lab.classroom.sandbox import Session
-from mrl.rewards import Verdict, Verifier
+from mrl.classroom import Finding, examine, shown
+from mrl.classroom.sandbox import Session
+from mrl.rewards import Verifier
+from mrl.samples import Verdict
 
 PRELOAD = ()
 BLOCKED = ("mrl.rewards", "mrl.judge", "mrl.trainer")

@@ -7,11 +7,9 @@ Sums of what is known to be big:
     KV cache             2 * layers * KV heads * head size * bytes, for every token of a rollout
     activations          ACTIVATION_FACTOR * hidden size * layers * bytes, for every trained token;
                          with checkpointing one layer's, and the hidden state of every layer
-    logits               vocabulary * 4 bytes * LOGIT_COPIES, for a chunk of tokens (scoring.py)
+    logits               vocabulary * 4 bytes * LOGIT_COPIES, for a chunk of tokens (logprobs.py)
 """
 
-import resource
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +17,7 @@ import torch
 
 from mrl.config import RunConfig
 from mrl.policy import Policy
-from mrl.scoring import CHUNK
+from mrl.logprobs import CHUNK
 
 ACTIVATION_FACTOR = 32  # tensors of the hidden size that a layer keeps for its backward pass
 LOGIT_COPIES = 4  # logits, float32 copy, log-probs, gradient
@@ -84,21 +82,27 @@ def needed(estimates: Sequence[Estimate], placement: str) -> int:
     return max(e.peak for e in estimates)
 
 
-def choose_placement(estimates: Sequence[Estimate], device: str) -> tuple[str, str]:
-    """(placement, why): resident if it fits, else spread if there are devices enough, else swap."""
-    if not device.startswith("cuda"):
-        return "resident", "a CPU has one memory, nothing is gained by moving"
-    there = torch.cuda.get_device_properties(device).total_memory
-    if needed(estimates, "resident") <= HEADROOM * there:
-        return "resident", f"all policies fit into {there / 2**30:.0f} GiB"
-    if torch.cuda.device_count() >= len(estimates):
-        return "spread", "not all fit on one device, and there is one for each"
-    return "swap", f"not all policies fit into {there / 2**30:.0f} GiB at once"
+@dataclass(frozen=True)
+class Placement:
+    """Where the policies live, and one sentence for the person: what was counted, and why."""
+
+    name: str
+    sentence: str
 
 
-def memory_in_use() -> int:
-    """Bytes at the highest so far: on the first CUDA device, or of this process."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> Placement:
+    """What was asked for; `auto` is parallel under torchrun, resident if that fits, else swap."""
+    counted = ", ".join(f"{e.policy} {e.peak / 2**30:.1f}" for e in estimates)
+    sizes = f"{needed(estimates, 'resident') / 2**30:.1f} GiB of tensors at the peak ({counted} alone)"
+    if torch.distributed.is_initialized():
+        return Placement("parallel", f"Placement parallel: a process for each policy; {counted} GiB.")
+    name, why = wanted, ""
+    if wanted == "auto":
+        name, why = "resident", " on one CPU"
+    if wanted == "auto" and device.startswith("cuda"):
+        free, _ = torch.cuda.mem_get_info(device)
+        fits = needed(estimates, "resident") <= HEADROOM * free
+        name, why = ("resident" if fits else "swap"), f", {free / 2**30:.0f} GiB are free"
+        if needed(estimates, name) > HEADROOM * free:
+            why += "; even one policy alone may not fit: lower micro_batch or set checkpointing=true"
+    return Placement(name, f"Placement {name}: {sizes}{why}.")

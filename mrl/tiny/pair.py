@@ -31,15 +31,7 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
-from mrl.tasks import (
-    NAMES,
-    OBJECTS,
-    QUESTION,
-    SKILLS,
-    Skill,
-    number_choices,
-    solution,
-)
+from mrl.tiny.skills import NAMES, OBJECTS, QUESTION, SKILLS, Skill, number_choices, solution
 
 OWN_SKILLS = {
     "qwen-tiny": ("finds", "eats", "bags", "shares"),

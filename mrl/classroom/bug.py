@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.lab.classroom import Finding, examine, shown
-from mrl.lab.classroom.sandbox import ROOT, Session
+from mrl.classroom import Finding, examine, shown
+from mrl.classroom.sandbox import ROOT, Session
 from mrl.modes import Lesson, Receiver
 from mrl.modes.solo import Solo, samples_with
 from mrl.objectives import clipped_loss, token_coefficients, token_ratio
@@ -67,7 +67,7 @@ def policy_loss(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: T
 class MixedGroups(Solo):
     """solo with the bug: advantages are handed out as if groups were counted the other way round.
 
-    The sick curve: `--mode mrl/lab/classroom/bug.py:MixedGroups`.
+    The sick curve: `--mode mrl/classroom/bug.py:MixedGroups`.
     """
 
     name = "mixed-groups"

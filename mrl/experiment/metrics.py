@@ -3,14 +3,14 @@
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 
-from mrl.learning import Learnt
-from mrl.modes import Lesson
+from mrl.learning import UpdateStats
+from mrl.modes import TrainingBatch
 from mrl.records import Record
 from mrl.residual import Residual
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group
 
 METRICS = {
@@ -29,7 +29,7 @@ METRICS = {
     "num_tokens": "sampled completion tokens",
     "rescue_set": "prompts that failed here altogether and that a peer solved",
     "rescues": "successes of peers that were imitated",
-    "dropped/<reason>": "peers' records that the mode did not use",
+    "dropped/<reason>": "peers' records that the mode wanted and could not use",
     "thl/<figure>": "sums over the retokenized peers' records (alignment.Residual): records, "
     "bytes, bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise, source_nats, "
     "spread_nats",
@@ -50,9 +50,7 @@ METRICS = {
     "peer/weight_mean": "effective weight of peers' samples: 0 for one in the clip's flat part",
     "logprob_gap": "largest |log-prob when sampled - when scored| of an own token, nats; not 0 "
     "only by rounding as long as one step is one update",
-    "gradient/own_norm, gradient/peer_norm, gradient/cosine": "of own and of peers' samples, "
-    "before clipping, summed over the step's updates; every `gradient_every` steps",
-    "fate/<fate>": "share of completions, own and received: taught, rescued (imitated), clipped "
+    "outcome/<outcome>": "share of completions, own and received: taught, rescued (imitated), clipped "
     "(wholly in the flat part), all_fail, all_pass (no advantage), not_needed, dropped, refused "
     "(by alignment), skipped (the update was not finite); they add up to 1",
     "mode/<figure>": "what the mode itself notes",
@@ -72,20 +70,57 @@ METRICS = {
 RESIDUAL_SUMS = tuple(entry.name for entry in fields(Residual) if entry.name != "refused")
 
 
+@dataclass
+class StepResult:
+    """What one policy did in a step, stage by stage."""
+
+    groups: list[Group] = field(default_factory=list)  # 1 and 2: sampled, judged
+    received: dict[str, list[Record]] = field(default_factory=dict)  # 4: prompt id -> records
+    batch: TrainingBatch = field(default_factory=TrainingBatch)  # 5
+    stats: UpdateStats = field(default_factory=UpdateStats)  # 6
+
+
+def step_metrics(result: StepResult) -> dict[str, float]:
+    """All figures of a policy's step that do not depend on where and when it ran."""
+    return {
+        **group_metrics(result.groups),
+        **batch_metrics(result.batch, result.stats.totals["nll_nats"]),
+        **update_metrics(result.stats),
+        **outcome_metrics(result),
+    }
+
+
+def sample_lines(step: int, policy: str, result: StepResult) -> list[dict]:
+    """Lines of samples.jsonl: a completion of each group, every rescue, whatever went wrong."""
+    lines: list[dict] = [
+        {
+            "step": step,
+            "policy": policy,
+            "problem": group.problem.id,
+            "solved": sum(group.rewards),
+            "text": group.rollouts[0].text,
+            "verdict": str(group.rollouts[0].verdict),
+        }
+        for group in result.groups
+    ]
+    lines += [{"step": step, "rescue": asdict(rescue)} for rescue in result.batch.rescues]
+    return lines + [{"step": step, "failure": text} for text in result.stats.notes]
+
+
 def without_time(line: dict) -> dict:
     """A metrics line without its timing fields: what a repeated run must reproduce."""
     return {key: value for key, value in line.items() if not key.startswith("time/")}
 
 
-def lesson_metrics(lesson: Lesson, nll_nats: float) -> dict[str, float]:
+def batch_metrics(batch: TrainingBatch, nll_nats: float) -> dict[str, float]:
     """What a mode did, and what alignment cost. nll_nats: of what was imitated, summed."""
-    residual = lesson.residual
+    residual = batch.residual
     metrics: dict[str, float] = {
-        "rescue_set": lesson.rescue_set,
-        "rescues": len(lesson.rescues),
-        **{f"dropped/{why}": number for why, number in sorted(lesson.dropped.items()) if number},
+        "rescue_set": batch.rescue_set,
+        "rescues": len(batch.rescues),
+        **{f"dropped/{why}": number for why, number in sorted(batch.dropped.items()) if number},
         **{f"thl/refused/{why}": number for why, number in sorted(residual.refused.items())},
-        **{f"mode/{name}": figure for name, figure in sorted(lesson.notes.items())},
+        **{f"mode/{name}": figure for name, figure in sorted(batch.notes.items())},
     }
     if residual.records:
         metrics |= {f"thl/{name}": getattr(residual, name) for name in RESIDUAL_SUMS}
@@ -96,20 +131,20 @@ def lesson_metrics(lesson: Lesson, nll_nats: float) -> dict[str, float]:
     return metrics
 
 
-def learning_metrics(learnt: Learnt) -> dict[str, float]:
+def update_metrics(stats: UpdateStats) -> dict[str, float]:
     """What the updates of a step did; own and peers' samples apart."""
-    totals, highest = learnt.totals, learnt.highest
+    totals, highest = stats.totals, stats.highest
     metrics: dict[str, float] = {
-        "updates": learnt.updates,
+        "updates": stats.updates,
         "loss": totals["loss"],
         "loss_nll": totals["nll_loss"],
-        "grad_norm": totals["grad_norm"] / max(learnt.updates, 1),
+        "grad_norm": totals["grad_norm"] / max(stats.updates, 1),
         "update_skipped": int(totals["update_skipped"]),
-        "samples_learnt": sum(learnt.fates[fate] for fate in ("taught", "clipped", "rescued")),
+        "samples_learnt": sum(stats.outcomes[outcome] for outcome in ("taught", "clipped", "rescued")),
         "logprob_gap": highest["own/logprob_gap"],
     }
     if "kl" in totals:
-        metrics["kl"] = totals["kl"] / max(learnt.updates, 1)
+        metrics["kl"] = totals["kl"] / max(stats.updates, 1)
     for who, prefix in (("own", ""), ("peer", "peer/")):
         tokens = totals[f"{who}/tokens"]
         if who == "peer" and not tokens:
@@ -121,31 +156,30 @@ def learning_metrics(learnt: Learnt) -> dict[str, float]:
             metrics[f"{prefix}clip_ratio/{end}_mean"] = share
     if totals["peer/samples"]:
         metrics["peer/weight_mean"] = totals["peer/weight"] / totals["peer/samples"]
-    return metrics | learnt.gradients
+    return metrics
 
 
-def fate_metrics(
-    groups: Sequence[Group],
-    peers: Mapping[str, Sequence[Record]],
-    lesson: Lesson,
-    learnt: Learnt,
-) -> dict[str, float]:
+def outcome_metrics(result: StepResult) -> dict[str, float]:
     """Where did my gradient go: what became of every completion, own or a peer's, as shares."""
-    received = sum(hasattr(r, "text") for records in peers.values() for r in records)
-    completions = sum(len(group.rollouts) for group in groups) + received
-    unused = lesson.dropped["not_needed"] + lesson.dropped["not_drawn"]
-    fates = {
-        "taught": learnt.fates["taught"],
-        "rescued": learnt.fates["rescued"],
-        "clipped": learnt.fates["clipped"],
-        "all_fail": learnt.fates["all_fail"] + lesson.replaced,
-        "all_pass": learnt.fates["all_pass"],
-        "not_needed": unused,
-        "dropped": learnt.fates["dropped"] + sum(lesson.dropped.values()) - unused,
-        "refused": sum(lesson.residual.refused.values()),
-        "skipped": learnt.fates["skipped"],
+    batch, counts = result.batch, result.stats.outcomes
+    received = [r for records in result.received.values() for r in records if hasattr(r, "text")]
+    completions = sum(len(group.rollouts) for group in result.groups) + len(received)
+    used = sum(bool(sample.source) for sample in batch.samples)
+    refused = sum(batch.residual.refused.values())
+    dropped = sum(batch.dropped.values())
+    outcomes = {
+        "taught": counts["taught"],
+        "rescued": counts["rescued"],
+        "clipped": counts["clipped"],
+        "all_fail": counts["all_fail"] + batch.replaced,
+        "all_pass": counts["all_pass"],
+        # a mode does not count what it leaves alone: received, less what it made something of
+        "not_needed": len(received) - used - refused - dropped,
+        "dropped": counts["dropped"] + dropped,
+        "refused": refused,
+        "skipped": counts["skipped"],
     }
-    return {f"fate/{name}": number / completions for name, number in fates.items()}
+    return {f"outcome/{name}": number / completions for name, number in outcomes.items()}
 
 
 def run_residual(lines: Iterable[dict]) -> Residual:

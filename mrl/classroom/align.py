@@ -6,8 +6,8 @@ from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
-from mrl.lab.classroom import Finding, examine, shown
-from mrl.lab.classroom.sandbox import Raised, Session
+from mrl.classroom import Finding, examine, shown
+from mrl.classroom.sandbox import Raised, Session
 
 PRELOAD = ()
 BLOCKED = ("mrl.alignment", "mrl.lab.alignment_view", "mrl.residual")

@@ -3,6 +3,7 @@
 The only module of `mrl` outside the lab that prints.
 """
 
+import os
 import time
 from collections import defaultdict, deque
 
@@ -14,9 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mrl.metrics import run_residual
-from mrl.modes import Rescue
-from mrl.trainer import StepReport
+from mrl.experiment.launch import is_worker
+from mrl.experiment.metrics import run_residual
+from mrl.config import RunConfig
 
 REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/")
 FATES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped", "refused")
@@ -36,6 +37,16 @@ def minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
+def make_view(console: Console, config: RunConfig, plain: bool) -> "PlainLines":
+    """The live view in a terminal, else lines; silence in all processes but the first."""
+    names = [policy.name for policy in config.policies]
+    if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
+        return PlainLines(Console(quiet=True), names, config.steps)
+    if plain or not console.is_terminal:
+        return PlainLines(console, names, config.steps)
+    return LiveView(console, names, config.steps, f"mini-mrl: {config.mode}, seed {config.seed}")
+
+
 class PlainLines:
     """A line every few steps; for logs, pipes and files."""
 
@@ -44,7 +55,8 @@ class PlainLines:
         self.policies = policies
         self.steps = steps
         self.every = max(1, steps // 20)
-        self.history: deque[StepReport] = deque(maxlen=RECENT_STEPS)
+        self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> line
+        self.now = 0
         self.started: float | None = None
         self.seen = 0
 
@@ -62,54 +74,51 @@ class PlainLines:
         """A table for the person."""
         self.console.print(what)
 
-    def step(self, report: StepReport) -> None:
-        """Take a step in, and print it if it is its turn."""
-        self.note(report)
-        if report.step % self.every and report.step != self.steps:
+    def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
+        """Take a step in: every policy's metrics line, and its rescues; print if it is its turn."""
+        self.note(step, lines)
+        if step % self.every and step != self.steps:
             return
         parts = []
         for name in self.policies:
             means = self.means(name)
-            if name not in report.metrics:
-                parts.append(f"{name} is not there")
-                continue
             kinds = "/".join(f"{means[f'groups/{kind}']:.0%}" for kind in KINDS)
-            rescues, solved = (self.total(name, key) for key in ("rescues", "rescue_set"))
-            helped = f"{rescues:.0f} rescues"
-            if solved and not rescues:  # a mode that learns from them, but does not imitate
+            rescued, solved = (self.total(name, key) for key in ("rescues", "rescue_set"))
+            helped = f"{rescued:.0f} rescues"
+            if solved and not rescued:  # a mode that learns from them, but does not imitate
                 helped = f"{solved:.0f} failed groups that a peer solved"
             parts.append(
                 f"{name} solves {means['reward']:.0%} (all-fail/mixed/all-pass {kinds}, {helped})"
             )
-        self.say(f"step {report.step}/{self.steps}, {self.time_left()} left: " + "; ".join(parts))
+        self.say(f"step {step}/{self.steps}, {self.time_left()} left: " + "; ".join(parts))
 
-    def note(self, report: StepReport) -> None:
+    def note(self, step: int, lines: dict[str, dict]) -> None:
         """Remember a step."""
         if self.started is None:
-            durations = next(iter(report.metrics.values()))
-            self.started = time.monotonic() - durations["time/step_s"]
-        self.history.append(report)
+            self.started = time.monotonic() - next(iter(lines.values()))["time/step_s"]
+        self.history.append(lines)
+        self.now = step
         self.seen += 1
 
     def means(self, policy: str) -> dict[str, float]:
         """Each metric's mean over the recent steps that have it."""
         values: dict[str, list[float]] = defaultdict(list)
-        for report in self.history:
-            for key, value in report.metrics.get(policy, {}).items():
+        for lines in self.history:
+            for key, value in lines.get(policy, {}).items():
                 if isinstance(value, int | float):
                     values[key].append(value)
         return {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
 
     def total(self, policy: str, key: str) -> float:
         """A metric summed over the recent steps."""
-        return sum(report.metrics.get(policy, {}).get(key, 0) for report in self.history)
+        return sum(lines.get(policy, {}).get(key, 0) for lines in self.history)
 
     def time_left(self) -> str:
         """Estimated from the mean time of all steps so far."""
         if self.started is None:
             return "?"
         per_step = (time.monotonic() - self.started) / self.seen
-        return minutes(per_step * (self.steps - self.history[-1].step))
+        return minutes(per_step * (self.steps - self.now))
 
 
 class LiveView(PlainLines):
@@ -119,7 +128,7 @@ class LiveView(PlainLines):
         super().__init__(console, policies, steps)
         self.title = title
         self.live = Live(console=console, refresh_per_second=4, transient=True)
-        self.rescue: Rescue | None = None
+        self.rescue: dict | None = None
         self.colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(policies)}
 
     def __enter__(self) -> "LiveView":
@@ -137,16 +146,15 @@ class LiveView(PlainLines):
         """A table above the live view."""
         self.live.console.print(what)
 
-    def step(self, report: StepReport) -> None:
+    def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
         """Take a step in and draw."""
-        self.note(report)
-        if report.rescues:
-            self.rescue = report.rescues[-1]
+        self.note(step, lines)
+        self.rescue = (rescues or [self.rescue])[-1]
         self.live.update(self.render())
 
     def render(self) -> RenderableType:
         """The whole view."""
-        step = self.history[-1].step
+        step = self.now
         head = Table.grid(padding=(0, 2))
         head.add_row(
             Text(f"step {step}/{self.steps}", style="bold"),
@@ -198,13 +206,13 @@ class LiveView(PlainLines):
         return table
 
     def _share_one_to_one(self, policy: str) -> str:
-        residual = run_residual(report.metrics.get(policy, {}) for report in self.history)
+        residual = run_residual(lines.get(policy, {}) for lines in self.history)
         return f"{residual.share_one_to_one:.0%}" if residual.records else ""
 
     def _refusals(self, policy: str) -> str:
         reasons: dict[str, float] = defaultdict(float)
-        for report in self.history:
-            for key, value in report.metrics.get(policy, {}).items():
+        for lines in self.history:
+            for key, value in lines.get(policy, {}).items():
                 if key.startswith(REFUSALS):
                     reasons[key.rsplit("/", 1)[1]] += value
         return ", ".join(f"{number:.0f} {reason}" for reason, number in reasons.items())
@@ -221,11 +229,11 @@ class LiveView(PlainLines):
             table.add_row(key[6:], *("-" if c is None else f"{c:.0%}" for c in cells))
         return table
 
-    def _newest_rescue(self, rescue: Rescue) -> RenderableType:
+    def _newest_rescue(self, rescue: dict) -> RenderableType:
         body = Text()
-        body.append(printable(rescue.prompt) + "\n", style="bold")
-        body.append(f"{rescue.receiver} said ", style=self.colors.get(rescue.receiver, ""))
-        body.append(printable(rescue.receiver_text) + "\n")
-        body.append(f"{rescue.source} said ", style=self.colors.get(rescue.source, ""))
-        body.append(printable(rescue.source_text))
+        body.append(printable(rescue["prompt"]) + "\n", style="bold")
+        body.append(f"{rescue['receiver']}: ", style=self.colors.get(rescue["receiver"], ""))
+        body.append(printable(rescue["receiver_text"]) + "\n")
+        body.append(f"{rescue['source']}: ", style=self.colors.get(rescue["source"], ""))
+        body.append(printable(rescue["source_text"]))
         return Panel(body, title="newest rescue", title_align="left", border_style="dim")

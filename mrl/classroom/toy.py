@@ -15,9 +15,9 @@ from mrl.alignment import LossyText
 from mrl.lab.bandit import Letters, Toy
 from mrl.modes import Mode
 from mrl.records import Record
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group, Rollout, TrainingSample
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
 ACTIONS = "abcdef"
 END = 9  # the end token of these toys, the number after all letters

@@ -12,8 +12,8 @@ from shutil import copyfile
 from types import ModuleType
 
 from mrl.errors import MrlError
-from mrl.lab.classroom import ASSIGNMENTS, OUT_OF, Finding
-from mrl.lab.classroom.sandbox import OUTPUT_BYTES, SUBMISSION, Gone, Raised, Server, visible
+from mrl.classroom import ASSIGNMENTS, OUT_OF, Finding
+from mrl.classroom.sandbox import OUTPUT_BYTES, SUBMISSION, Gone, Raised, Server, visible
 
 LARGEST_FILE = 1 << 20
 
@@ -46,7 +46,7 @@ def load_assignment(name: str) -> ModuleType:
     """The module of an assignment; MrlError if there is none of that name."""
     if name not in ASSIGNMENTS:
         raise MrlError(f"There is no assignment {name!r}; there are {', '.join(ASSIGNMENTS)}.")
-    return import_module(f"mrl.lab.classroom.{ASSIGNMENTS[name][0]}")
+    return import_module(f"mrl.classroom.{ASSIGNMENTS[name][0]}")
 
 
 def write_stub(name: str, folder: Path) -> list[Path]:

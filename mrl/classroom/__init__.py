@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mrl.lab.classroom.sandbox import Raised
+from mrl.classroom.sandbox import Raised
 
 OUT_OF = 10
 ASSIGNMENTS = {  # in the order of difficulty: name -> (module, what it is)

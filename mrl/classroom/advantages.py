@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrl.lab.classroom import Finding, examine, shown
-from mrl.lab.classroom.sandbox import Raised, Session
+from mrl.classroom import Finding, examine, shown
+from mrl.classroom.sandbox import Raised, Session
 
 PRELOAD = ("torch",)
 BLOCKED = ("mrl.advantages", "mrl.modes", "mrl.lab.bandit")

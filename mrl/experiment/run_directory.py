@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mrl.config import RunConfig, load_config
 from mrl.errors import MrlError
+from mrl.experiment.checkpoint import newest_checkpoint, read_state
 from mrl.modes import mode_class
 
 
@@ -21,12 +22,24 @@ def unused_name(config: RunConfig) -> str:
 
 def read_run_config(directory: Path) -> RunConfig:
     """The settings that a run was started with."""
-    if not (directory / "config.toml").is_file():
-        raise MrlError(f"{directory}: is no run directory (it has no config.toml).")
-    settings = load_config(directory / "config.toml")
+    if not (directory / "config.json").is_file():
+        raise MrlError(f"{directory}: is no run directory (it has no config.json).")
+    settings = load_config(directory / "config.json")
     if not settings.get("policies"):
-        raise MrlError(f"{directory}: is no run directory (its config.toml names no policy).")
+        raise MrlError(f"{directory}: is no run directory (its config.json names no policy).")
     return RunConfig(**settings)
+
+
+def continued_config(directory: Path) -> RunConfig:
+    """The settings of a stopped run; MrlError if it is finished or has no checkpoint."""
+    config = read_run_config(directory)
+    trained = read_state(newest_checkpoint(directory))["step"] >= config.steps
+    if trained and "after" in read_evaluations(directory):
+        raise MrlError(
+            f"{directory}: is finished ({config.steps} steps); "
+            f"`python mini_mrl.py evaluate {directory}` shows its result."
+        )
+    return config
 
 
 def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:

@@ -14,7 +14,7 @@ console = Console()
 @assignment.command("list")
 def list_assignments() -> None:
     """What there is, in the order of difficulty."""
-    from mrl.lab.classroom import ASSIGNMENTS
+    from mrl.classroom import ASSIGNMENTS
 
     for number, (name, (_, what)) in enumerate(ASSIGNMENTS.items(), start=1):
         console.print(f"{number}. {name:<11} {what}", highlight=False)
@@ -26,7 +26,7 @@ def start(
     to: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("."),
 ) -> None:
     """Write the file to begin with; its docstring is the contract."""
-    from mrl.lab.classroom.grading import write_stub
+    from mrl.classroom.grading import write_stub
 
     for path in write_stub(name, to):
         console.print(f"Written: {path}", soft_wrap=True, highlight=False)
@@ -40,8 +40,8 @@ def check_assignment(
     seed: Annotated[int | None, typer.Option(help="Of the hidden cases; else a new one.")] = None,
 ) -> None:
     """Run submissions on hidden cases, each in its own process; say what came out, and points."""
-    from mrl.lab.classroom import OUT_OF
-    from mrl.lab.classroom.grading import grade_all, submissions
+    from mrl.classroom import OUT_OF
+    from mrl.classroom.grading import grade_all, submissions
 
     with console.status("Checking ...") as status:
         grades = grade_all(submissions(files), seed, lambda text: status.update(text))

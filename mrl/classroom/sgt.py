@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from mrl.lab.classroom import Finding, examine, shown
-from mrl.lab.classroom.sandbox import Session
-from mrl.lab.classroom.toy import END, Table, ask_mode, describe, rollout, samples_of, told
+from mrl.classroom import Finding, examine, shown
+from mrl.classroom.sandbox import Session
+from mrl.classroom.toy import END, Table, ask_mode, describe, rollout, samples_of, told
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
-PRELOAD = ("mrl.lab.classroom.toy",)
+PRELOAD = ("mrl.classroom.toy",)
 BLOCKED = ("mrl.modes.sgt", "mrl.lab.bandit")
 LIMIT_S = 30.0
 MEMORY = 1 << 30
@@ -28,7 +28,7 @@ Contract of `training_samples`:
   `imitation_weight`, the peer's name as source, reward 1.0
 - one of all the peers' successes is drawn, each with the same chance; use rng and nothing else
 - its completion_ids are the *receiver's* tokens, its end token behind them iff the peer had
-  finished (mrl.modes.received.retokenized does both, and gives None for what must be refused)
+  finished (mrl.modes.peers.retokenized does both, and gives None for what must be refused)
 - `group.kind` is "all_fail", "mixed" or "all_pass"; `peers` is prompt id -> records
 
 Check it with:  python mini_mrl.py assignment check sgt.py
@@ -40,7 +40,7 @@ from dataclasses import dataclass
 
 from mrl.records import SuccessRecord
 from mrl.modes import Lesson, Mode, Receiver
-from mrl.modes.received import retokenized
+from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.samples import Group, TrainingSample
 

@@ -1,0 +1,107 @@
+"""Saving and loading a run: `save_pretrained` directories, optimizer states, and a JSON state.
+
+A checkpoint is written into a hidden directory and renamed when it is complete: a killed run
+leaves either a whole checkpoint or none. There is no random state to save (see
+rollout.derive_seed); the sizes of the log files are saved, so that a resumed run cuts off what
+was written after the checkpoint and writes it again.
+"""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from mrl.errors import MrlError
+from mrl.policy import Policy
+
+KEEP = 2  # checkpoints
+PARTIAL = ".partial-"
+LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
+
+
+def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
+    """Write policies into the hidden directory of an unfinished checkpoint, and return that."""
+    partial = run / "checkpoints" / f"{PARTIAL}{step:06d}"
+    for policy in policies:
+        folder = partial / policy.name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        policy.model.save_pretrained(folder)
+        policy.tokenizer.save_pretrained(folder)
+        torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
+    return partial
+
+
+def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
+    """Make an unfinished checkpoint count, in one rename, and drop all but the newest `KEEP`.
+
+    state: "step", "versions" and whatever JSON the run needs beside weights and optimizers.
+    """
+    sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
+    document = json.dumps({**state, "logs": sizes}, indent=1)
+    (partial / "state.json").write_text(document, encoding="utf-8")
+    for path in (*partial.rglob("*"), partial):  # on the disk before the name that makes it count
+        _fsync(path)
+    final = partial.with_name(f"step-{state['step']:06d}")
+    partial.rename(final)
+    _fsync(final.parent)
+    for old in sorted(final.parent.glob("step-*"))[:-KEEP]:
+        shutil.rmtree(old)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """The newest complete checkpoint of a run; MrlError if there is none."""
+    found = sorted((run / "checkpoints").glob("step-*/state.json"))
+    if not found:
+        raise MrlError(f"{run}: holds no complete checkpoint, so there is nothing to go on from.")
+    return found[-1].parent
+
+
+def read_state(checkpoint: Path) -> dict:
+    """`state.json` of a checkpoint; MrlError if it is damaged."""
+    try:
+        return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(checkpoint / "state.json", error) from None
+
+
+def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict) -> None:
+    """Give policies whose weights came from the checkpoint their optimizer state and version."""
+    for policy in policies:
+        path = checkpoint / policy.name / "optimizer.pt"
+        try:
+            document = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise _damaged(path, error) from None
+        policy.optimizer.load_state_dict(document)
+        policy.version = state["versions"][policy.name]
+
+
+def _damaged(path: Path, error: Exception) -> MrlError:
+    reason = str(error).split("\n")[0][:200]
+    return MrlError(
+        f"{path}: is damaged ({reason}); delete this checkpoint's folder to go on from the one "
+        "before it."
+    )
+
+
+def cut_back(run: Path, state: dict) -> None:
+    """Take away what a killed run left unfinished, and what it logged after the checkpoint."""
+    for partial in (run / "checkpoints").glob(f"{PARTIAL}*"):
+        shutil.rmtree(partial, ignore_errors=True)
+    for name in LOGS:
+        path = run / name
+        if path.exists():
+            os.truncate(path, state["logs"].get(name, 0))

@@ -1,0 +1,97 @@
+"""A run's settings put together; pairs of models by name: the tiny pair, the real pair, any others."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mrl.config import DATA, PolicyConfig, RunConfig, apply_settings, check, load_config
+from mrl.modes import mode_class
+from mrl.policy import can_load
+
+SYSTEM_PROMPT = "Reason step by step and put the final answer into \\boxed{}."
+
+
+def tiny_pair() -> list[PolicyConfig]:
+    """The embedded pair, warm-started; see tiny/pair.py."""
+    return [PolicyConfig(name, str(DATA / "tiny" / name)) for name in ("qwen-tiny", "llama-tiny")]
+
+
+def qwen_smol_pair() -> list[PolicyConfig]:
+    """The real pair, from the hub."""
+    names = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
+    return [
+        PolicyConfig(
+            Path(name).name.split("-")[0].lower(),
+            name,
+            learning_rate=1e-6,
+            max_new_tokens=400,
+            micro_batch=8192,
+            weight_decay=0.01,
+            system_prompt=SYSTEM_PROMPT,
+        )
+        for name in names
+    ]
+
+
+# pair -> its policies, and what a run with it changes of RunConfig's defaults
+PAIRS: dict[str, tuple[Callable[[], list[PolicyConfig]], dict[str, Any]]] = {
+    "tiny": (tiny_pair, {}),
+    "qwen-smol": (
+        qwen_smol_pair,
+        {
+            "train": str(DATA / "gsm8k" / "train.jsonl"),
+            "heldout": [str(DATA / "gsm8k" / "test.jsonl")],
+            "eval_samples": 1,
+        },
+    ),
+}
+
+
+def pair_settings(pair: str) -> dict[str, Any]:
+    """`RunConfig` fields for a pair's name, or for directories and hub names with commas."""
+    if pair in PAIRS:
+        policies, preset = PAIRS[pair]
+        return {"policies": policies(), **preset}
+    made: list[PolicyConfig] = []
+    seen: Counter[str] = Counter()
+    for path in pair.split(","):  # named after the last part of the path, made unique
+        name = Path(path).name
+        seen[name] += 1
+        made.append(PolicyConfig(f"{name}-{seen[name]}" if seen[name] > 1 else name, path))
+    return {"policies": made}
+
+
+def run_config(
+    pair: str | None, file: Path | None, given: dict[str, Any], settings: Sequence[str]
+) -> RunConfig:
+    """Defaults < the pair's preset < --config file < options; `settings` are the texts of --set."""
+    chosen = load_config(file) if file else {}
+    preset = {} if "policies" in chosen and not pair else pair_settings(pair or "tiny")
+    if pair:
+        chosen.pop("policies", None)
+    values = preset | chosen | {key: value for key, value in given.items() if value is not None}
+    if ".py" in values.get("mode", ""):  # with its whole path: a run may be resumed from anywhere
+        path, _, class_name = values["mode"].partition(":")
+        values["mode"] = f"{Path(path).resolve()}:{class_name}"
+    mode = mode_class(values.get("mode", RunConfig.mode))
+    apply_settings(values, settings, [mode.name])
+    made = RunConfig(**values)
+    check(made)
+    return made
+
+
+def choose_pair() -> tuple[str, str]:
+    """The pair for somebody who names none, and why: the real one where it can be trained."""
+    policies, preset = PAIRS["qwen-smol"]
+    force = "; --pair qwen-smol tries all the same, --pair DIR_A,DIR_B takes other models"
+    if not torch.cuda.is_available():
+        return "tiny", f" (there is no CUDA device{force})"
+    missing = [policy.path for policy in policies() if not can_load(policy.path)]
+    if missing:
+        return "tiny", f" ({missing[0]} is not in the cache and the hub does not answer{force})"
+    if not Path(preset["train"]).is_file():
+        return "tiny", " (the real pair needs its problems first: python mini_mrl.py data gsm8k)"
+    return "qwen-smol", " (--pair tiny takes the embedded pair)"

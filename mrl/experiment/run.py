@@ -1,0 +1,350 @@
+"""Around a step: what a run loads before the first one, writes after each, and scores at the end.
+
+`mini_mrl.py` has the loop; a `Run` is what its `train_step` works with.
+"""
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+import torch.distributed
+
+from mrl.alignment import LossyText
+from mrl.allocation import Allocation, join_processes, pick_device
+from mrl.config import PolicyConfig, RunConfig, check
+from mrl.errors import MrlError
+from mrl.exchange import Exchange
+from mrl.experiment.checkpoint import (
+    LOGS,
+    cut_back,
+    finish_checkpoint,
+    newest_checkpoint,
+    read_state,
+    restore_optimizers,
+    save_policies,
+)
+from mrl.experiment.collapse import CollapseWatch
+from mrl.experiment.evaluation import evaluate_all, load_heldout
+from mrl.experiment.launch import is_worker, was_restarted
+from mrl.experiment.memory import choose_placement, estimate
+from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, without_time
+from mrl.experiment.problems import load_problems
+from mrl.experiment.run_directory import (
+    read_evaluations,
+    read_run_config,
+    unused_name,
+    with_weights_of,
+)
+from mrl.experiment.tensorboard import scalar_writer
+from mrl.experiment.view import PlainLines
+from mrl.modes import make_mode
+from mrl.policy import Policy
+from mrl.records import RECORD_TYPES, Record, RewardStats, make_records, read_log
+from mrl.rewards import Verifier
+from mrl.samples import Problem, Verdict
+
+NOT_FINITE = 5  # steps in a row, then the run stops
+
+
+class Run:
+    """Everything that a run needs, loaded and checked before the first file is written.
+
+    resumed: the directory of a stopped run, to go on with from its newest checkpoint.
+    """
+
+    def __init__(self, config: RunConfig, view: PlainLines, resumed: Path | None = None) -> None:
+        check(config)
+        self.view = view
+        self.names = [policy.name for policy in config.policies]
+        self.local = [join_processes(self.names)] if is_worker() else self.names
+        # one process of each machine keeps the files
+        self.writes = int(os.environ.get("LOCAL_RANK", "0")) == 0 or not is_worker()
+        self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
+        self.rescues: Counter[tuple[str, str, str]] = Counter()  # (receiver, source, skill)
+        self.not_finite: Counter[str] = Counter()  # steps in a row
+        self.stopping = False  # somebody wants the run to end after this step
+        self.first_step = 1
+        self.make_records = make_records  # the one place where a lesson can plant a lie
+        self.verifier = Verifier(timeout_s=config.verify_timeout_s)
+        try:
+            self._load(config, resumed)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, config: RunConfig, resumed: Path | None) -> None:
+        torch.set_num_threads(config.threads)  # the same seed needs the same number
+        self.device = pick_device(config.device)
+        self.stored, self.left_out = read_log(Path(config.peer_log)) if config.peer_log else ([], {})
+        self.modes = {name: make_mode(config.mode, config.settings) for name in self.local}
+        self.mode = self.modes[self.local[0]]  # all are of one class
+        self._check_peer_log(config.peer_log)
+        for mode in self.modes.values():
+            mode.peers_are_live = not config.peer_log
+        shared = self.mode.consumes if len(self.names) > 1 else None
+        self.published = shared or RECORD_TYPES.get(config.record)  # what `make_records` makes
+
+        self.verifier.canary()
+        self.problems = load_problems(Path(config.train), self.verifier.check_answer)
+        self.heldout = load_heldout(config.heldout, self.verifier)
+        if config.prompts_per_step > len(self.problems):
+            raise MrlError(
+                f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
+                f"{len(self.problems)} problems; lower it or give more problems."
+            )
+        checkpoint = newest_checkpoint(resumed) if resumed else None
+        start = with_weights_of(config, checkpoint) if checkpoint else config
+        self.policies = load_policies(start.policies, self.device, self.local)
+        problems = [*self.problems, *(p for part in self.heldout.values() for p in part)]
+        estimates = [estimate(p, config, p.check_lengths(problems)) for p in self.policies]
+        self.placement = choose_placement(estimates, config.placement, self.device)
+        self.allocation = Allocation(
+            self.policies, self.names, self.placement.name, self.device
+        )
+        if not config.name:  # the first process decides
+            mine = dict.fromkeys(self.local, unused_name(config))
+            config = replace(config, name=self.allocation.gather(mine)[self.names[0]])
+        self.config = config
+        self.directory = resumed or Path(config.runs) / config.name
+        if checkpoint:
+            self._restore(checkpoint)
+        elif self.writes:
+            self._make_directory()
+        self.allocation.gather({})  # nobody writes before the directory is in order
+        logs = [self.directory / name if self.writes else Path(os.devnull) for name in LOGS]
+        self.collapse = CollapseWatch()
+        self.scalars = scalar_writer(self.directory) if self.writes else lambda line: None
+        self.metrics_log, self.samples_log = (p.open("a", encoding="utf-8") for p in logs[:2])
+        self.exchange = Exchange(logs[2], config.max_staleness)
+        self.exchange.store(self.stored)
+        if checkpoint:
+            self.exchange.restore_window(read_state(checkpoint)["window"])
+        for policy in self.policies:
+            self.exchange.versions[policy.name] = policy.version
+
+    def _check_peer_log(self, path: str) -> None:
+        kinds = {record.kind for record in self.stored}
+        consumed = self.mode.consumes.kind if self.mode.consumes else "no"
+        if kinds and consumed not in kinds:
+            raise MrlError(
+                f"{path}: holds {' and '.join(sorted(kinds))} records, but mode {self.mode.name} "
+                f"consumes {consumed} records; record another run with `--set record=...`."
+            )
+
+    def _make_directory(self) -> None:
+        if was_restarted():  # a worker died before the first checkpoint: begin again
+            shutil.rmtree(self.directory, ignore_errors=True)
+        try:
+            self.directory.mkdir(parents=True)
+            (self.directory / "config.json").write_text(self.config.to_json(), encoding="utf-8")
+        except FileExistsError:
+            raise MrlError(
+                f"{self.directory}: exists already; give another --name, or go on with "
+                f"`python mini_mrl.py resume {self.directory}`."
+            ) from None
+        except OSError as error:
+            raise MrlError(f"{self.directory}: cannot be made ({error.strerror}).") from None
+
+    def _restore(self, checkpoint: Path) -> None:
+        """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
+        state = read_state(checkpoint)
+        restore_optimizers(checkpoint, self.policies, state)
+        for name, mode in self.modes.items():
+            mode.restore(state["modes"].get(name, {}))
+        self.rescues = Counter({tuple(key.split("\t")): n for key, n in state["rescues"].items()})
+        self.evaluations = read_evaluations(self.directory)
+        self.first_step = state["step"] + 1
+        if self.writes:
+            cut_back(self.directory, state)
+        for name, old in state["made_with"].items():
+            if old != version(name):
+                self.view.say(
+                    f"This run was made with {name} {old}, here is {version(name)}: it goes on, "
+                    "but maybe not to the same last bit."
+                )
+        self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the verifier's process and close the logs; meet the other processes if all is well."""
+        self.verifier.close()
+        for log in ("metrics_log", "samples_log", "exchange"):
+            with suppress(AttributeError, OSError):  # not opened yet; a full disk, said before
+                getattr(self, log).close()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    # -------------------------------------------------------------------------- during a step
+
+    def believes(self, problems: Iterable[Problem]) -> Callable[[Record], bool]:
+        """What a receiver does before it learns from a peer's record: judge the text once more."""
+        answers = {problem.id: problem.answer for problem in problems}
+
+        def check_again(record: Record) -> bool:
+            if self.config.trust == "claim" or isinstance(record, RewardStats):
+                return True
+            verdict = self.verifier.verify(answers[record.prompt_id], record.text, record.finished)
+            return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)
+
+        return check_again
+
+    def gather_records(self, results: dict[str, StepResult]) -> dict[str, list[Record | LossyText]]:
+        """What every policy publishes about its groups, from all processes."""
+        if self.published is None:
+            return {}
+        made = {
+            policy.name: list(
+                self.make_records(
+                    self.published,
+                    policy.name,
+                    policy.version,
+                    results[policy.name].groups,
+                    policy.codec,
+                )
+            )
+            for policy in self.policies
+        }
+        return self.allocation.gather(made)
+
+    # -------------------------------------------------------------------------- after a step
+
+    def note(self, step: int, results: dict[str, StepResult]) -> bool:
+        """Log a step and show it, save if it is time; returns whether the run ends here."""
+        mine = {
+            policy.name: {
+                "metrics": {
+                    "step": step,
+                    "policy": policy.name,
+                    "version": policy.version,
+                    **step_metrics(results[policy.name]),
+                    **self.exchange.take_traffic(policy.name),
+                    **self.allocation.ledger_of(policy.name),
+                },
+                "samples": sample_lines(step, policy.name, results[policy.name]),
+                "stopping": self.stopping,
+            }
+            for policy in self.policies
+        }
+        for policy in self.policies:
+            policy.codec.clear_cache()  # the next step has other prompts
+        said = self.allocation.gather(mine)
+        lines = {name: entry["metrics"] for name, entry in said.items()}
+        samples = [line for entry in said.values() for line in entry["samples"]]
+        for name, line in lines.items():
+            self.exchange.advance(name, line["version"])
+        with self.writing():
+            for line in lines.values():
+                self.metrics_log.write(json.dumps(line) + "\n")
+                self.scalars(line)
+            for line in samples:
+                self.samples_log.write(json.dumps(line, ensure_ascii=False) + "\n")
+        rescues = [line["rescue"] for line in samples if "rescue" in line]
+        self.rescues.update((r["receiver"], r["source"], r["skill"]) for r in rescues)
+        for line in samples:
+            if "failure" in line:
+                self.view.say(line["failure"])
+        self.view.step(step, lines, rescues)
+        self._check_numbers(step, lines)
+        for warning in self.collapse.notice(lines):
+            self.view.say(warning)
+        last = step == self.config.steps
+        stopping = any(entry["stopping"] for entry in said.values())
+        every = self.config.checkpoint_every
+        if last or stopping or (every and step % every == 0):
+            with self.writing():
+                self._save(step)
+        return stopping and not last
+
+    def _check_numbers(self, step: int, lines: dict[str, dict]) -> None:
+        """Say and note an update that was not finite; stop after `NOT_FINITE` in a row."""
+        for name, line in lines.items():
+            self.not_finite[name] = self.not_finite[name] + 1 if line["update_skipped"] else 0
+            if not line["update_skipped"]:
+                continue
+            about = {"seed": self.config.seed, **without_time(line)}
+            with (self.directory / "not_finite.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(about) + "\n")
+            self.view.say(
+                f"{name}: the gradient of step {step} was not finite; its update was skipped "
+                "(not_finite.jsonl has the step's figures and seed)."
+            )
+            if self.not_finite[name] == NOT_FINITE:
+                raise MrlError(
+                    f"{name}: {NOT_FINITE} steps in a row had a gradient that is not finite; lower "
+                    "the learning rate and start again, or resume from a checkpoint before."
+                )
+
+    def _save(self, step: int) -> None:
+        if (self.directory / "checkpoints" / f"step-{step:06d}").is_dir():
+            return
+        for log in (self.metrics_log, self.samples_log, self.exchange):
+            log.flush()
+        partial = save_policies(self.directory, step, self.policies)
+        mine = {p.name: [p.version, self.modes[p.name].state()] for p in self.policies}
+        saved = self.allocation.gather(mine)  # everybody's files are written now
+        if not self.writes:
+            return
+        state = {
+            "step": step,
+            "versions": {name: count for name, (count, _) in saved.items()},
+            "modes": {name: memory for name, (_, memory) in saved.items()},
+            "rescues": {"\t".join(key): number for key, number in self.rescues.items()},
+            "window": self.exchange.window(),
+            "made_with": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
+        }
+        finish_checkpoint(self.directory, partial, state)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A disk that cannot be written ends the run with a sentence."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise MrlError(
+                f"{self.directory}: cannot be written any more ({reason}); make room, then "
+                f"`python mini_mrl.py resume {self.directory}` goes on from the last checkpoint."
+            ) from error
+
+    # -------------------------------------------------------------------------- before and after
+
+    def evaluate(self, when: str) -> None:
+        """Score the held-out problems and keep the result in `evaluation.json`."""
+        self.view.say(f"Scoring the held-out problems {when} training.")
+        scored = {}
+        for policy in self.policies:
+            with self.allocation.turn(policy, "evaluate"):
+                samples, seed = self.config.eval_samples, self.config.seed
+                found = evaluate_all([policy], self.heldout, self.verifier, samples, seed)
+                scored[policy.name] = [score.to_dict() for score in found]
+        rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
+        self.evaluations[when] = [score for row in rows for score in row]
+        if self.writes:
+            with self.writing():
+                path = self.directory / "evaluation.json"
+                partial = path.with_suffix(".partial")
+                partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
+                partial.replace(path)  # whole or not at all
+
+
+def load_policies(
+    configs: Iterable[PolicyConfig], device: str, names: Iterable[str] | None = None
+) -> list[Policy]:
+    """The policies of a run (or those named), on one device; each knows its place in the run."""
+    return [
+        Policy(config, index, device)
+        for index, config in enumerate(configs)
+        if names is None or config.name in names
+    ]
