@@ -1,4 +1,4 @@
-"""Plants 42 one-line faults in the core, one at a time, and sees whether the tests notice.
+"""Plants one-line faults in the core, one at a time, and sees whether the tests notice.
 
     python tests/plant_faults.py            # all; about ten minutes on one core
     python tests/plant_faults.py sgt graft  # those whose file or text holds one of the words
