@@ -73,8 +73,12 @@ class Run:
         self.watcher = watcher
         self.names = [policy.name for policy in config.policies]
         self.company = company or Company(self.names)
-        self.mode: Mode = make_mode(config.mode, config.settings)
-        self.mode.peers_are_live = not config.peer_log
+        self.modes: dict[str, Mode] = {  # an instance a policy: one alone could carry groups over
+            name: make_mode(config.mode, config.settings) for name in self.company.local
+        }
+        for mode in self.modes.values():
+            mode.peers_are_live = not config.peer_log
+        self.mode = next(iter(self.modes.values()))  # for what they have in common
         set_threads(config.threads)
         self.device = pick_device(config.device)
         self.fault = parse_fault(config.fault, self.names, config.seed)
@@ -157,7 +161,9 @@ class Run:
         self.rescues = Counter({tuple(key.split("\t")): n for key, n in state["rescues"].items()})
         self.evaluations = read_evaluations(self.directory)
         self.window = state["window"]
-        self.mode.restore(state["mode"])
+        for name, mode in self.modes.items():
+            if name in state["mode"]:
+                mode.restore(state["mode"][name])
         here = {name: state["step"] for name in self.company.local}
         steps = self.company.share("resume", here, self.names)
         if len(set(steps.values())) > 1:
@@ -196,7 +202,7 @@ class Run:
             trainer = Trainer(
                 config,
                 self.train_problems,
-                self.mode,
+                self.modes,
                 exchange,
                 self.verifier,
                 self.allocation,
@@ -267,14 +273,14 @@ class Run:
 
     def _save(self, step: int, exchange: Exchange, present: Sequence[str]) -> None:
         folder = save_policies(self.directory, step, self.policies)
-        mine = {policy.name: [policy.version, self.mode.state()] for policy in self.policies}
+        mine = {p.name: [p.version, self.modes[p.name].state()] for p in self.policies}
         saved = self.company.share(f"{step}/saved", mine, dict.fromkeys([*present, *mine]))
         if not self.company.writes or folder is None:
             return
         state = {
             "step": step,
             "versions": {name: version for name, (version, _) in saved.items()},
-            "mode": {key: value for _, known in saved.values() for key, value in known.items()},
+            "mode": {name: known for name, (_, known) in saved.items()},
             "rescues": {"\t".join(key): number for key, number in self.rescues.items()},
             "window": exchange.window(),
             "origin": origin(self.config),

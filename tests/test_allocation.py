@@ -191,8 +191,9 @@ def make_trainer(make_policy, verifier, placement="resident", mode="sgt", fault=
     allocation = Allocation(policies, placement, **settings)
     if fault:
         allocation.before_turn = fault
+    modes = {name: make_mode(mode, {}) for name in NAMES}
     return Trainer(
-        config, PROBLEMS, make_mode(mode, {}), Exchange(), verifier, allocation, Company(NAMES)
+        config, PROBLEMS, modes, Exchange(), verifier, allocation, Company(NAMES)
     )
 
 

@@ -86,14 +86,15 @@ def test_the_residual_of_a_run_is_the_sum_over_its_lines():
     assert "thl/bytes" not in lines[2]
 
 
-def make_trainer(make_policy, verifier, mode="sgt", exchange=None, **settings):
+def make_trainer(make_policy, verifier, mode="sgt", exchange=None, modes=None, **settings):
     policies = [
         make_policy(name, index, group_size=4, max_new_tokens=8, **settings)
         for index, name in enumerate(("qwen-tiny", "llama-tiny"))
     ]
     config = RunConfig([policy.config for policy in policies], mode=mode, prompts_per_step=3)
+    modes = modes or {policy.name: make_mode(mode, {}) for policy in policies}
     return Trainer(
-        config, PROBLEMS, make_mode(mode, {}), exchange or Exchange(), verifier,
+        config, PROBLEMS, modes, exchange or Exchange(), verifier,
         Allocation(policies), Company([policy.name for policy in policies]),
     )  # fmt: skip
 
