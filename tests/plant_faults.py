@@ -67,7 +67,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("modes/solo", "behavior_logprobs=rollout.logprobs,", "behavior_logprobs=rollout.logprobs[::-1],",
      MODES),
     ("modes/sgt", "group.kind != \"all_fail\" or not", "group.kind == \"all_pass\" or not", MODES),
-    ("modes/sgt", "rng.choice(successes)", "successes[0]", MODES),
+    ("modes/sgt", "rng.choice(left)", "left[0]", MODES),
     ("modes/xgrpo", "figures[:, p, j] = ", "figures[:, 0, j] = ", MODES),
     ("modes/prp", "pooled.append(sample)\n            rewards", "pooled.insert(0, sample)\n            rewards",
      MODES),
