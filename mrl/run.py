@@ -190,8 +190,9 @@ class Run:
     def _train_steps(self, first_step: int, should_stop: Callable[[], bool]) -> bool:
         config, writes = self.config, self.company.writes
         logs = [self.directory / name if writes else Path(os.devnull) for name in LOGS]
+        largest_group = self.mode.rollout_factor * max(p.group_size for p in config.policies)
         with (
-            closing(Exchange(logs[2], config.max_staleness)) as exchange,
+            closing(Exchange(logs[2], config.max_staleness, largest_group)) as exchange,
             logs[0].open("a", encoding="utf-8") as metrics,
             logs[1].open("a", encoding="utf-8") as samples,
         ):

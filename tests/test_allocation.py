@@ -192,9 +192,7 @@ def make_trainer(make_policy, verifier, placement="resident", mode="sgt", fault=
     if fault:
         allocation.before_turn = fault
     modes = {name: make_mode(mode, {}) for name in NAMES}
-    return Trainer(
-        config, PROBLEMS, modes, Exchange(), verifier, allocation, Company(NAMES)
-    )
+    return Trainer(config, PROBLEMS, modes, Exchange(), verifier, allocation, Company(NAMES))
 
 
 @pytest.mark.parametrize("mode", ["prp", "hacpo"])
