@@ -73,8 +73,12 @@ class Run:
         self.watcher = watcher
         self.names = [policy.name for policy in config.policies]
         self.company = company or Company(self.names)
-        self.mode: Mode = make_mode(config.mode, config.settings)
-        self.mode.peers_are_live = not config.peer_log
+        self.modes: dict[str, Mode] = {  # an instance a policy: one alone could carry groups over
+            name: make_mode(config.mode, config.settings) for name in self.company.local
+        }
+        for mode in self.modes.values():
+            mode.peers_are_live = not config.peer_log
+        self.mode = next(iter(self.modes.values()))  # for what they have in common
         set_threads(config.threads)
         self.device = pick_device(config.device)
         self.fault = parse_fault(config.fault, self.names, config.seed)
@@ -157,7 +161,9 @@ class Run:
         self.rescues = Counter({tuple(key.split("\t")): n for key, n in state["rescues"].items()})
         self.evaluations = read_evaluations(self.directory)
         self.window = state["window"]
-        self.mode.restore(state["mode"])
+        for name, mode in self.modes.items():
+            if name in state["mode"]:
+                mode.restore(state["mode"][name])
         here = {name: state["step"] for name in self.company.local}
         steps = self.company.share("resume", here, self.names)
         if len(set(steps.values())) > 1:
@@ -184,8 +190,9 @@ class Run:
     def _train_steps(self, first_step: int, should_stop: Callable[[], bool]) -> bool:
         config, writes = self.config, self.company.writes
         logs = [self.directory / name if writes else Path(os.devnull) for name in LOGS]
+        largest_group = self.mode.rollout_factor * max(p.group_size for p in config.policies)
         with (
-            closing(Exchange(logs[2], config.max_staleness)) as exchange,
+            closing(Exchange(logs[2], config.max_staleness, largest_group)) as exchange,
             logs[0].open("a", encoding="utf-8") as metrics,
             logs[1].open("a", encoding="utf-8") as samples,
         ):
@@ -196,7 +203,7 @@ class Run:
             trainer = Trainer(
                 config,
                 self.train_problems,
-                self.mode,
+                self.modes,
                 exchange,
                 self.verifier,
                 self.allocation,
@@ -267,14 +274,14 @@ class Run:
 
     def _save(self, step: int, exchange: Exchange, present: Sequence[str]) -> None:
         folder = save_policies(self.directory, step, self.policies)
-        mine = {policy.name: [policy.version, self.mode.state()] for policy in self.policies}
+        mine = {p.name: [p.version, self.modes[p.name].state()] for p in self.policies}
         saved = self.company.share(f"{step}/saved", mine, dict.fromkeys([*present, *mine]))
         if not self.company.writes or folder is None:
             return
         state = {
             "step": step,
             "versions": {name: version for name, (version, _) in saved.items()},
-            "mode": {key: value for _, known in saved.values() for key, value in known.items()},
+            "mode": {name: known for name, (_, known) in saved.items()},
             "rescues": {"\t".join(key): number for key, number in self.rescues.items()},
             "window": exchange.window(),
             "origin": origin(self.config),

@@ -4,7 +4,7 @@ import hashlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -65,7 +65,7 @@ class Trainer:
         self,
         config: RunConfig,
         problems: Sequence[Problem],
-        mode: Mode,
+        modes: Mapping[str, Mode],
         exchange: Exchange,
         verifier: Verifier,
         allocation: Allocation,
@@ -75,7 +75,7 @@ class Trainer:
     ) -> None:
         self.config = config
         self.problems = problems
-        self.mode = mode
+        self.modes = modes  # policy -> its own instance; only the policies of this process
         self.exchange = exchange
         self.verifier = verifier
         self.allocation = allocation
@@ -97,7 +97,7 @@ class Trainer:
 
         def sample(policy: Policy) -> list[Group]:
             generator = torch.Generator().manual_seed(derive_seed(config.seed, step, policy.index))
-            size = policy.config.group_size * self.mode.rollout_factor
+            size = policy.config.group_size * self.modes[policy.name].rollout_factor
             return policy.rollout(problems, generator, size)
 
         groups = self.allocation.run("rollout", sample, present)
@@ -111,10 +111,10 @@ class Trainer:
 
         def learn_from(policy: Policy) -> tuple[Lesson, Learnt]:
             rng = random.Random(derive_seed(config.seed, step, policy.index, "mode"))
-            name = policy.name
-            lesson = self.mode.training_samples(policy, groups[name], peers[name], rng)
+            name, mode = policy.name, self.modes[policy.name]
+            lesson = mode.training_samples(policy, groups[name], peers[name], rng)
             measure = config.gradient_every > 0 and step % config.gradient_every == 0
-            learnt = learn(policy, lesson.samples, self.mode.minibatches, measure)
+            learnt = learn(policy, lesson.samples, mode.minibatches, measure)
             policy.codec.clear_cache()  # the next step has other prompts
             return lesson, learnt
 
@@ -123,7 +123,8 @@ class Trainer:
 
     def _exchange_records(self, step: int, groups: dict[str, list[Group]]) -> None:
         """Publish what the mode consumes, if there is anybody who could collect it."""
-        shared = self.mode.consumes if len(self.company.names) > 1 else None
+        mode = next(iter(self.modes.values()))  # they are all of one class
+        shared = mode.consumes if len(self.company.names) > 1 else None
         kind = shared or RECORD_TYPES.get(self.config.record)
         if kind is None:
             return
@@ -152,7 +153,8 @@ class Trainer:
             verdict = self.verifier.verify(answers[record.prompt_id], record.text, record.finished)
             return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)
 
-        collected = self.exchange.collect(self.mode.consumes, receiver, answers, believes)
+        kind = self.modes[receiver].consumes
+        collected = self.exchange.collect(kind, receiver, answers, believes)
         self.allocation.note(receiver, "collect", start)
         return collected
 

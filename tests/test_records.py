@@ -4,9 +4,19 @@ from dataclasses import replace
 
 import pytest
 
+from mrl.alignment import LossyText
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
-from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records, read_log
+from mrl.records import (
+    Record,
+    RewardStats,
+    RolloutRecord,
+    SuccessRecord,
+    make_records,
+    pack,
+    read_log,
+    unpack,
+)
 from mrl.rewards import Verdict
 from mrl.samples import Group, Rollout
 from mrl.tasks import Problem
@@ -86,7 +96,8 @@ def test_a_log_is_read_past_a_torn_last_line_and_past_broken_ones(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [{"kind": "order"}, {"text": 5}, {"token_lengths": ["9"]}, {"token_lengths": 9},
-     {"finished": "yes"}, {"version": 1.5}, {"surprise": 1}, {"prompt_id": None}],
+     {"finished": "yes"}, {"version": 1.5}, {"surprise": 1}, {"prompt_id": None},
+     {"kind": ["success"]}, {"kind": None}, {"finished": [True]}],
 )  # fmt: skip
 def test_a_line_of_another_shape_is_malformed(tmp_path, change):
     log = tmp_path / "exchange.jsonl"
@@ -95,6 +106,22 @@ def test_a_line_of_another_shape_is_malformed(tmp_path, change):
         read_log(log)
     log.write_text(log.read_text() + STATS.to_json() + "\n")
     assert read_log(log) == ([STATS], {"malformed": 1})
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "7", "null", '"text"', "[]", "{}", "9" * 5000])
+def test_a_line_that_is_no_object_is_malformed(tmp_path, line):
+    log = tmp_path / "exchange.jsonl"
+    log.write_text(f"{line}\n{STATS.to_json()}\n")
+    assert read_log(log) == ([STATS], {"malformed": 1})
+    assert [str(record) for record in unpack([line])] == ["malformed"]
+
+
+def test_what_another_process_says_is_unpacked_or_refused():
+    said = [SUCCESS, STATS, LossyText("not_utf8"), ROLLOUT]
+    assert [str(record) for record in unpack(pack(said))] == [str(record) for record in said]
+    for packed in (5, None, "text", {"refused": "x"}, [[]], [None], [{"refused": 5}],
+                   [{"refused": "no word"}], [{"refused": "x" * 1000}], [{}], [1.5]):  # fmt: skip
+        assert [str(record) for record in unpack(packed)] == ["malformed"], packed
 
 
 def test_random_damage_to_a_log_never_raises_and_never_adds_a_record(tmp_path):
