@@ -20,9 +20,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-SPACE_MARK = "\u2581"  # how SentencePiece-style vocabularies write a space
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-EXACT_DECODERS = {"ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}
+# The orders of decoder steps in which a token's bytes follow from its own piece. Behind Fuse a step
+# sees the joined text: a Replace there crosses tokens, while a Strip before it trims every token.
+EXACT_DECODER = re.compile(
+    r"((Metaspace|Replace) )*(ByteLevel (Fuse )?(Strip )?|(ByteFallback )?(Fuse (Strip )?)?)"
+)
 CACHED_TEXTS = 10_000
 
 
@@ -49,8 +52,10 @@ class ByteCodec:
         description = json.loads(self._tokenizer.to_str())
         self._bytes = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
         self._special = {t["id"] for t in description["added_tokens"] if t["special"]}
-        unknown = description["model"].get("unk_token")
-        self._unknown = unknown and self._tokenizer.token_to_id(unknown)
+        model = description["model"]
+        unknown = model.get("unk_token")
+        # Unigram alone names its unknown token by id
+        self._unknown = self._tokenizer.token_to_id(unknown) if unknown else model.get("unk_id")
         specials = [t["content"] for t in description["added_tokens"] if t["special"]]
         self._anchors = [*specials[:3], "", "\n", ":", "0"]
         self._cache: dict[str, list[int] | LossyText] = {}
@@ -134,27 +139,49 @@ def _last_tokens(token_ids: list[int], pieces: list[bytes], wanted: bytes) -> li
 
 def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int, bytes] | None:
     """Token id -> bytes, from pieces and decoder; None if the decoder says too little."""
-    decoder = description["decoder"] or {"type": "Fuse"}
-    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-    kinds = {step["type"] for step in steps}
-    if not kinds <= EXACT_DECODERS:
-        return None  # WordPiece, for one, drops spaces and guesses them back
+    steps = _exact_steps(description["decoder"])
+    if steps is None:
+        return None
     added = {token["id"] for token in description["added_tokens"]}
     byte_of = _byte_level_alphabet()
     found = {}
     for piece, token_id in vocabulary.items():
-        if token_id in added:
-            found[token_id] = piece.encode("utf-8")
-        elif "ByteLevel" in kinds:
-            if all(character in byte_of for character in piece):
-                found[token_id] = bytes(byte_of[character] for character in piece)
-        elif "ByteFallback" in kinds and (match := BYTE_PIECE.fullmatch(piece)):
-            found[token_id] = bytes([int(match[1], 16)])
-        elif kinds & {"Metaspace", "Replace"}:
-            found[token_id] = piece.replace(SPACE_MARK, " ").encode("utf-8")
-        else:
-            found[token_id] = piece.encode("utf-8")
+        # added tokens are matched in the raw text, so they stand for it as it is
+        data = piece.encode("utf-8") if token_id in added else _piece_bytes(piece, steps, byte_of)
+        if data is not None:
+            found[token_id] = data
     return found
+
+
+def _exact_steps(decoder: dict | None) -> list[dict] | None:
+    """The decoder as a list of steps; None if a token's bytes do not follow from its piece."""
+    if decoder is None:
+        return None  # such tokens are joined by spaces, and no token holds those
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    kinds = "".join(f"{step['type']} " for step in steps)
+    if not EXACT_DECODER.fullmatch(kinds):
+        return None  # WordPiece, for one, drops spaces and guesses them back
+    for step in steps:
+        if step["type"] == "Replace" and "String" not in step["pattern"]:
+            return None  # a regular expression of another dialect than Python's
+        if step["type"] == "Strip" and step["stop"]:
+            return None  # takes from the end of the text; the start belongs to the prompt
+    return steps
+
+
+def _piece_bytes(piece: str, steps: list[dict], byte_of: dict[str, int]) -> bytes | None:
+    """The bytes that the decoder makes of one piece; None for a piece outside the alphabet."""
+    for step in steps:
+        if step["type"] == "Metaspace":
+            piece = piece.replace(step["replacement"], " ")
+        elif step["type"] == "Replace":
+            piece = piece.replace(step["pattern"]["String"], step["content"])
+        elif step["type"] == "ByteFallback" and (match := BYTE_PIECE.fullmatch(piece)):
+            return bytes([int(match[1], 16)])
+        elif step["type"] == "ByteLevel":
+            known = all(character in byte_of for character in piece)
+            return bytes(byte_of[character] for character in piece) if known else None
+    return piece.encode("utf-8")
 
 
 def _byte_level_alphabet() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Plants 42 one-line faults in the core, one at a time, and sees whether the tests notice.
+"""Plants one-line faults in the core, one at a time, and sees whether the tests notice.
 
     python tests/plant_faults.py            # all; about ten minutes on one core
     python tests/plant_faults.py sgt graft  # those whose file or text holds one of the words
@@ -63,6 +63,8 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      ["tests/test_alignment.py"]),
     ("alignment", "+ ([end_id] if finished else [])", "+ [end_id]", MODES),
     ("alignment", "len(pieces[token]) / size if size", "1 / (last - first) if size",
+     ["tests/test_alignment.py"]),
+    ("alignment", "piece.replace(step[\"replacement\"], \" \")", "piece.replace(\"▁\", \" \")",
      ["tests/test_alignment.py"]),
     ("modes/solo", "behavior_logprobs=rollout.logprobs,", "behavior_logprobs=rollout.logprobs[::-1],",
      MODES),

@@ -343,6 +343,85 @@ def test_word_piece_and_unknown_characters_are_refused():
     assert caught.value.reason == "unknown_token"
 
 
+MARKED = ["<unk>", "a", "_b", "x", "<0x5F>", "b_", "▁c", "_", "__", "é"]  # ids are places
+
+
+def with_decoder(decoder):
+    tokenizer = Tokenizer(models.WordLevel({p: i for i, p in enumerate(MARKED)}, unk_token="<unk>"))
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    return wrap(tokenizer)
+
+
+def in_sequence(*steps):
+    return decoders.Sequence(list(steps))
+
+
+STRIP = decoders.Strip(" ", 1, 0)
+FUSE, BYTES, MARK = decoders.Fuse(), decoders.ByteFallback(), decoders.Replace("_", " ")
+EXACT = {
+    "another mark in Metaspace": decoders.Metaspace(replacement="_"),
+    "another mark in Replace": MARK,
+    "a mark for something else": decoders.Replace("_", "--"),
+    "two marks": in_sequence(MARK, decoders.Replace("▁", "\t"), FUSE),
+    "marks, then bytes": in_sequence(MARK, BYTES, FUSE, STRIP),
+    "Metaspace, then bytes": in_sequence(decoders.Metaspace(), BYTES),
+}
+INEXACT = {
+    "none: joined by spaces": None,
+    "bytes, then marks": in_sequence(BYTES, MARK, FUSE),
+    "marks across tokens": in_sequence(FUSE, decoders.Replace("xa", "y")),
+    "a regular expression": decoders.Replace(Regex("_+"), " "),
+    "every token trimmed": in_sequence(MARK, STRIP, FUSE),
+    "the end trimmed": in_sequence(MARK, FUSE, decoders.Strip(" ", 0, 1)),
+    "Metaspace on the joined text": in_sequence(FUSE, decoders.Metaspace()),
+}
+
+
+@pytest.mark.parametrize("case", EXACT)
+@given(places=st.lists(st.integers(1, len(MARKED) - 1), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_bytes_are_what_the_decoder_itself_makes_of_the_tokens(case, places):
+    tokenizer = with_decoder(EXACT[case])
+    want = tokenizer.backend_tokenizer.decode([1, *places])  # "a": nothing is trimmed behind it
+    assert "a" + ByteCodec(tokenizer).decode(places) == want
+
+
+@pytest.mark.parametrize("case", INEXACT)
+def test_a_decoder_that_does_not_say_each_tokens_bytes_is_refused(case):
+    codec = ByteCodec(with_decoder(INEXACT[case]))
+    for ask in (lambda: codec.decode([1, 3]), lambda: codec.encode("a")):
+        with pytest.raises(LossyText) as caught:
+            ask()
+        assert caught.value.reason == "lossy_tokenizer"
+
+
+def test_another_space_mark_is_a_space_and_cannot_be_written_itself():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="_", prepend_scheme="first")
+    tokenizer.decoder = decoders.Metaspace(replacement="_", prepend_scheme="first")
+    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=200, show_progress=False))
+    codec = ByteCodec(wrap(tokenizer))
+    for text in ("the cat", " the  cat ", "17-8=9"):
+        assert codec.decode(codec.encode(text)) == text
+    assert codec.decode([tokenizer.token_to_id("_the")]) == " the"
+    with pytest.raises(LossyText) as caught:
+        codec.encode("the_cat")
+    assert caught.value.reason == "not_round_trippable"
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_what_a_unigram_model_does_not_know_is_unknown_and_not_special(special):
+    tokenizer = Tokenizer(models.Unigram([("a", -1.0), ("<unk>", 0.0)], unk_id=1))
+    tokenizer.decoder = decoders.Fuse()
+    codec = ByteCodec(wrap(tokenizer, **({"unk_token": "<unk>"} if special else {})))
+    assert codec.decode(codec.encode("aa")) == "aa"
+    for ask in (lambda: codec.encode("a☃"), lambda: codec.pieces([1])):
+        with pytest.raises(LossyText) as caught:
+            ask()
+        assert caught.value.reason == "unknown_token"
+
+
 @pytest.mark.parametrize("name", ["gpt2-like", "metaspace-first"])
 def test_a_character_cut_in_the_middle_is_refused(name):
     codec = CODECS[name]
