@@ -6,7 +6,7 @@ consulted, because they are wrong just where it matters (split characters, marks
 
     text --encode--> receiver ids --pieces--> bytes of each token
     align(source pieces, receiver pieces) -> chunks between shared byte boundaries
-    Projection: a per-token trace of the source, carried to chunks (exact) or to receiver tokens
+    project(source pieces, receiver pieces, log-probs) -> log-probs at the receiver's tokens
 
 Text that does not survive as bytes is refused with a reason, never repaired.
 """
@@ -16,8 +16,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -35,9 +33,6 @@ class LossyText(ValueError):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(detail or reason)
         self.reason = reason
-
-
-# ------------------------------------------------------------------------------ text <-> ids
 
 
 class ByteCodec:
@@ -217,9 +212,6 @@ def split_text(text: str, token_lengths: Sequence[int]) -> list[bytes]:
     return pieces
 
 
-# ------------------------------------------------------------------------------ chunks
-
-
 @dataclass(frozen=True)
 class Chunk:
     """A span between two neighbouring shared boundaries: bytes, source tokens, receiver tokens.
@@ -271,65 +263,20 @@ def align(source: Sequence[bytes], receiver: Sequence[bytes]) -> list[Chunk]:
     return chunks
 
 
-# ------------------------------------------------------------------------------ projection
+def project(
+    source: Sequence[bytes], receiver: Sequence[bytes], logprobs: Sequence[float]
+) -> tuple[list[float], list[int]]:
+    """The source's log-probs (nats, one a source token) at the receiver's tokens.
 
-
-class Projection:
-    """Carries per-token values of a batch from source tokens to chunks or to receiver tokens.
-
-    Built from (source pieces, receiver pieces) pairs. All tensors are right-padded:
-    [batch, source_seq], [batch, chunks], [batch, receiver_seq]; padding is 0.
+    Returns a log-prob and a chunk number for each receiver token. A chunk's sum is exact; it is
+    spread over the chunk's tokens by bytes, which is approximate where they are more than one.
     """
-
-    def __init__(self, pairs: Sequence[tuple[Sequence[bytes], Sequence[bytes]]]) -> None:
-        self.chunks = [align(source, receiver) for source, receiver in pairs]
-        width = max((len(row) for row in self.chunks), default=0)
-        # padding belongs to one chunk too many, which is cut off again
-        self.source_chunk, self.source_share = self._side([s for s, _ in pairs], "source", width)
-        self.receiver_chunk, self.receiver_share = self._side(
-            [r for _, r in pairs], "receiver", width
-        )
-        self.width = width
-
-    def _side(
-        self, rows: Sequence[Sequence[bytes]], side: str, width: int
-    ) -> tuple[Tensor, Tensor]:
-        """Of every token: which chunk it is in, and its share of the chunk's bytes."""
-        longest = max((len(row) for row in rows), default=0)
-        chunk_of = torch.full((len(rows), longest), width)
-        share = torch.zeros(len(rows), longest, dtype=torch.float64)
-        for row, (pieces, chunks) in enumerate(zip(rows, self.chunks, strict=True)):
-            for number, chunk in enumerate(chunks):
-                first, last = getattr(chunk, side)
-                chunk_of[row, first:last] = number
-                size = chunk.bytes[1] - chunk.bytes[0]
-                for token in range(first, last):
-                    share[row, token] = len(pieces[token]) / size if size else 1 / (last - first)
-        return chunk_of, share
-
-    def to_chunks(self, trace: Tensor) -> Tensor:
-        """Sums of the source tokens' values: exact. [batch, source_seq] -> [batch, chunks]."""
-        sums = trace.new_zeros(len(trace), self.width + 1)
-        return sums.scatter_add(1, self.source_chunk.to(trace.device), trace)[:, : self.width]
-
-    def to_receiver(self, trace: Tensor) -> Tensor:
-        """A chunk's sum, spread over its receiver tokens by bytes: approximate where n > 1.
-
-        [batch, source_seq] -> [batch, receiver_seq]; the sum over a chunk is kept.
-        """
-        return self._at_receiver(self.to_chunks(trace)) * self.receiver_share.to(trace)
-
-    def mask_to_receiver(self, mask: Tensor) -> Tensor:
-        """A receiver token counts iff every source token of its chunk does; bool in and out."""
-        left_out = self.to_chunks((~mask).float())
-        inside = self.receiver_chunk.to(mask.device) < self.width
-        return (self._at_receiver(left_out) == 0) & inside
-
-    def weights_to_receiver(self, weights: Tensor) -> Tensor:
-        """The byte-weighted mean of the chunk's source weights, the same for all its tokens."""
-        return self._at_receiver(self.to_chunks(weights * self.source_share.to(weights)))
-
-    def _at_receiver(self, values: Tensor) -> Tensor:
-        """Each receiver token's chunk value. [batch, chunks] -> [batch, receiver_seq]."""
-        padded = torch.cat([values, values.new_zeros(len(values), 1)], dim=1)
-        return padded.gather(1, self.receiver_chunk.to(values.device))
+    spread, chunk_of = [], []
+    for number, chunk in enumerate(align(source, receiver)):
+        total = sum(logprobs[slice(*chunk.source)])
+        size = chunk.bytes[1] - chunk.bytes[0]
+        pieces = receiver[slice(*chunk.receiver)]
+        # a chunk of zero bytes (tokens that write nothing) is shared equally
+        spread += [total * (len(piece) / size if size else 1 / len(pieces)) for piece in pieces]
+        chunk_of += [number] * len(pieces)
+    return spread, chunk_of

@@ -62,7 +62,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("alignment", "if i_byte != j_byte or i_byte == start:", "if i_byte == start:",
      ["tests/test_alignment.py"]),
     ("alignment", "+ ([end_id] if finished else [])", "+ [end_id]", MODES),
-    ("alignment", "len(pieces[token]) / size if size", "1 / (last - first) if size",
+    ("alignment", "len(piece) / size if size", "1 / len(pieces) if size",
      ["tests/test_alignment.py"]),
     ("alignment", "piece.replace(step[\"replacement\"], \" \")", "piece.replace(\"▁\", \" \")",
      ["tests/test_alignment.py"]),
