@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how byte fallback spells one byte
 # The orders of decoder steps in which a token's bytes follow from its own piece. Behind Fuse a step
 # sees the joined text: a Replace there crosses tokens, while a Strip before it trims every token.
 EXACT_DECODER = re.compile(
     r"((Metaspace|Replace) )*(ByteLevel (Fuse )?(Strip )?|(ByteFallback )?(Fuse (Strip )?)?)"
 )
-CACHED_TEXTS = 10_000
+CACHED_TEXTS = 10_000  # a bound for callers that never clear the cache
 
 
 class LossyText(ValueError):
@@ -51,16 +51,21 @@ class ByteCodec:
         unknown = model.get("unk_token")
         # Unigram alone names its unknown token by id
         self._unknown = self._tokenizer.token_to_id(unknown) if unknown else model.get("unk_id")
+        # several, as a special token may swallow the spaces beside it (rstrip)
         specials = [t["content"] for t in description["added_tokens"] if t["special"]]
         self._anchors = [*specials[:3], "", "\n", ":", "0"]
         self._cache: dict[str, list[int] | LossyText] = {}
 
     def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
-        """The bytes of each token. Raises LossyText for special, unknown or spaceless tokens."""
+        """The bytes of each token. Raises LossyText for tokens without bytes of their own.
+
+        Takes ids as they were sampled: they need not be the tokenizer's own for their text.
+        """
         if self._bytes is None:
             raise LossyText("lossy_tokenizer", "its decoder does not say which bytes a token is")
         pieces = []
         for token_id in token_ids:
+            # the unknown token is mostly registered as special, too; "unknown" says more
             if token_id in self._special and token_id != self._unknown:
                 raise LossyText("special_token", f"token {token_id} stands for no text")
             if token_id not in self._bytes or token_id == self._unknown:
@@ -71,6 +76,7 @@ class ByteCodec:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the tokens. Raises LossyText, also for a character that was cut off."""
         try:
+            # joined before it is decoded: a character may lie across tokens
             return b"".join(self.pieces(token_ids)).decode("utf-8")
         except UnicodeDecodeError as error:
             raise LossyText("not_utf8", str(error)) from None
@@ -87,11 +93,11 @@ class ByteCodec:
             try:
                 self._cache[text] = self._encode(text)
             except LossyText as loss:
-                self._cache[text] = loss
+                self._cache[text] = loss  # refusals are the dearest: every anchor was tried
         found = self._cache[text]
         if isinstance(found, LossyText):
-            raise found
-        return list(found)
+            raise found.with_traceback(None)  # else each raise adds frames to the one object
+        return list(found)  # a copy: what callers do to it must not reach the cache
 
     def clear_cache(self) -> None:
         """Forget the texts encoded so far (the trainer does so after each step)."""
@@ -110,21 +116,23 @@ class ByteCodec:
             raise LossyText("not_utf8", "the text holds a lone surrogate") from None
         loss = LossyText("not_round_trippable", "no tokenization has exactly the bytes of the text")
         for anchor in self._anchors:
+            # no special tokens added: a <s> in front would stand between anchor and text
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
             if anchor and token_ids and token_ids[0] in self._special:
-                token_ids = token_ids[1:]
+                token_ids = token_ids[1:]  # special tokens have no bytes: `pieces` would refuse it
             try:
                 found = _last_tokens(token_ids, self.pieces(token_ids), wanted)
             except LossyText as reason:
                 loss = reason
-                continue
-            if found is not None:
+                continue  # another anchor may still do, so the last reason is the one that counts
+            if found is not None:  # None: a token of the text has merged with the anchor
                 return found
         raise loss
 
 
 def _last_tokens(token_ids: list[int], pieces: list[bytes], wanted: bytes) -> list[int] | None:
     """The last tokens whose bytes are exactly `wanted`; None if a token straddles its start."""
+    # backwards, as the number of tokens in front (anchor, dummy space) is not known
     left, start = len(wanted), len(pieces)
     while left > 0 and start > 0:
         start -= 1
@@ -182,6 +190,7 @@ def _piece_bytes(piece: str, steps: list[dict], byte_of: dict[str, int]) -> byte
 def _byte_level_alphabet() -> dict[str, int]:
     """Character -> byte of byte-level vocabularies: printable Latin-1 stands for itself, the other
     bytes for the characters from U+0100 on, in order."""
+    # GPT-2's table. Left out: controls, space (it becomes U+0120), 0x7F to 0xA0, soft hyphen 0xAD
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {
@@ -194,6 +203,7 @@ def retokenize(codec: ByteCodec, text: str, finished: bool, end_id: int) -> list
 
     Raises LossyText where the receiver's tokenizer cannot hold the text exactly.
     """
+    # the end token joins as an id: spelled out in the text it would be refused as special
     return codec.encode(text) + ([end_id] if finished else [])
 
 
@@ -203,6 +213,7 @@ def split_text(text: str, token_lengths: Sequence[int]) -> list[bytes]:
     Raises LossyText if the lengths do not add up to the text.
     """
     data = text.encode("utf-8")
+    # a negative length could make up for one that is too long
     if sum(token_lengths) != len(data) or any(length < 0 for length in token_lengths):
         raise LossyText("not_round_trippable", "token lengths do not add up to the text")
     pieces, start = [], 0
@@ -242,23 +253,25 @@ def align(source: Sequence[bytes], receiver: Sequence[bytes]) -> list[Chunk]:
         raise LossyText("different_bytes", "the two tokenizations are not of the same bytes")
     chunks: list[Chunk] = []
     start = i_start = j_start = 0  # where the open chunk began: byte, source and receiver token
-    i = j = i_byte = j_byte = 0
+    i = j = i_byte = j_byte = 0  # tokens read so far on either side, and the byte where they end
     while i < len(source) or j < len(receiver):
+        # step on the side that is behind; nobody waits, so this is linear
         if j == len(receiver) or (i < len(source) and i_byte <= j_byte):
             i_byte += len(source[i])
             i += 1
         else:
             j_byte += len(receiver[j])
             j += 1
-        if i_byte != j_byte or i_byte == start:
+        if i_byte != j_byte or i_byte == start:  # no shared boundary, or only zero-byte tokens yet
             continue
+        # tokens of zero bytes stand at this very boundary: they close this chunk on either side
         while i < len(source) and not source[i]:
             i += 1
         while j < len(receiver) and not receiver[j]:
             j += 1
         chunks.append(Chunk((start, i_byte), (i_start, i), (j_start, j)))
         start, i_start, j_start = i_byte, i, j
-    if not chunks and (source or receiver):
+    if not chunks and (source or receiver):  # zero-byte tokens and nothing else
         return [Chunk((0, 0), (0, len(source)), (0, len(receiver)))]
     return chunks
 
@@ -273,10 +286,10 @@ def project(
     """
     spread, chunk_of = [], []
     for number, chunk in enumerate(align(source, receiver)):
-        total = sum(logprobs[slice(*chunk.source)])
+        total = sum(logprobs[slice(*chunk.source)])  # log p(the chunk's text | what is before it)
         size = chunk.bytes[1] - chunk.bytes[0]
         pieces = receiver[slice(*chunk.receiver)]
-        # a chunk of zero bytes (tokens that write nothing) is shared equally
+        # by bytes, so that each byte costs the same; equally where the chunk has none
         spread += [total * (len(piece) / size if size else 1 / len(pieces)) for piece in pieces]
         chunk_of += [number] * len(pieces)
     return spread, chunk_of
