@@ -276,7 +276,7 @@ def align(
         TINY / "llama-tiny"
     ),
     file: Annotated[Path | None, typer.Option(help="Read the text from a file.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Draw it there, too.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw it there, too.")] = None,
 ) -> None:
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
     from mrl.alignment import ByteCodec, LossyText
@@ -304,12 +304,12 @@ def align(
     names = (Path(source).name, Path(receiver).name)
     residual = measure(*pieces)
     console.print(render_alignment(names, *pieces, residual, console.width))
-    if png is not None:
+    if svg is not None:
         try:
-            draw_alignment(names, *pieces, residual, png)
+            draw_alignment(names, *pieces, residual, svg)
         except OSError as error:
-            raise MrlError(f"{png}: cannot be written ({error.strerror}).") from None
-        console.print(f"Drawn in {png}.")
+            raise MrlError(f"{svg}: cannot be written ({error.strerror}).") from None
+        console.print(f"Drawn in {svg}.")
 
 
 @app.command()

@@ -3,8 +3,10 @@ import random
 from dataclasses import replace
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from mrl.alignment import LossyText
+from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
 from mrl.records import (
@@ -70,6 +72,35 @@ def test_a_completion_that_does_not_survive_as_bytes_is_refused_with_its_reason(
     for record in make_records(SuccessRecord, "a", 0, [group], codec):
         assert not exchange.publish(record, "a")
     assert exchange.refused == {("a", "not_utf8"): 1}
+
+
+def one_token_a_byte():
+    """A byte-level tokenizer without merges."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [("12\u00e9=5", True), ("12e\u0301=5", False), ("12<end>", False)],
+    ids=["composed", "a text that NFC changes", "a special token spelled out"],
+)
+def test_a_text_that_cannot_be_encoded_again_is_exact_all_the_same(text, canonical):
+    completion_ids = one_token_a_byte().encode(text).ids  # as sampled: any bytes can be
+    tokenizer = one_token_a_byte()
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_special_tokens(["<end>"])
+    codec = ByteCodec(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    rollout = Rollout(completion_ids, [-1.0] * len(completion_ids), False, text, Verdict.CORRECT)
+    groups = [Group(Problem("p", "?", "5"), [5], [rollout])]
+    for kind in (SuccessRecord, RolloutRecord):
+        (record,) = make_records(kind, "a", 0, groups, codec)
+        assert (record.text, record.canonical) == (text, canonical)
+        assert record.token_lengths == (1,) * len(text.encode())
+        assert Exchange().publish(record, "a")
 
 
 def test_value_level_is_far_cheaper_than_data_level(group):
