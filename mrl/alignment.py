@@ -6,7 +6,7 @@ consulted, because they are wrong just where it matters (split characters, marks
 
     text --encode--> receiver ids --pieces--> bytes of each token
     align(source pieces, receiver pieces) -> chunks between shared byte boundaries
-    Projection: a per-token trace of the source, carried to chunks (exact) or to receiver tokens
+    project(source pieces, receiver pieces, log-probs) -> log-probs at the receiver's tokens
 
 Text that does not survive as bytes is refused with a reason, never repaired.
 """
@@ -16,14 +16,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-SPACE_MARK = "\u2581"  # how SentencePiece-style vocabularies write a space
-BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-EXACT_DECODERS = {"ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}
-CACHED_TEXTS = 10_000
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how byte fallback spells one byte
+# The orders of decoder steps in which a token's bytes follow from its own piece. Behind Fuse a step
+# sees the joined text: a Replace there crosses tokens, while a Strip before it trims every token.
+EXACT_DECODER = re.compile(
+    r"((Metaspace|Replace) )*(ByteLevel (Fuse )?(Strip )?|(ByteFallback )?(Fuse (Strip )?)?)"
+)
+CACHED_TEXTS = 10_000  # a bound for callers that never clear the cache
 
 
 class LossyText(ValueError):
@@ -32,9 +33,6 @@ class LossyText(ValueError):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(detail or reason)
         self.reason = reason
-
-
-# ------------------------------------------------------------------------------ text <-> ids
 
 
 class ByteCodec:
@@ -49,18 +47,25 @@ class ByteCodec:
         description = json.loads(self._tokenizer.to_str())
         self._bytes = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
         self._special = {t["id"] for t in description["added_tokens"] if t["special"]}
-        unknown = description["model"].get("unk_token")
-        self._unknown = unknown and self._tokenizer.token_to_id(unknown)
+        model = description["model"]
+        unknown = model.get("unk_token")
+        # Unigram alone names its unknown token by id
+        self._unknown = self._tokenizer.token_to_id(unknown) if unknown else model.get("unk_id")
+        # several, as a special token may swallow the spaces beside it (rstrip)
         specials = [t["content"] for t in description["added_tokens"] if t["special"]]
         self._anchors = [*specials[:3], "", "\n", ":", "0"]
         self._cache: dict[str, list[int] | LossyText] = {}
 
     def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
-        """The bytes of each token. Raises LossyText for special, unknown or spaceless tokens."""
+        """The bytes of each token. Raises LossyText for tokens without bytes of their own.
+
+        Takes ids as they were sampled: they need not be the tokenizer's own for their text.
+        """
         if self._bytes is None:
             raise LossyText("lossy_tokenizer", "its decoder does not say which bytes a token is")
         pieces = []
         for token_id in token_ids:
+            # the unknown token is mostly registered as special, too; "unknown" says more
             if token_id in self._special and token_id != self._unknown:
                 raise LossyText("special_token", f"token {token_id} stands for no text")
             if token_id not in self._bytes or token_id == self._unknown:
@@ -71,6 +76,7 @@ class ByteCodec:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the tokens. Raises LossyText, also for a character that was cut off."""
         try:
+            # joined before it is decoded: a character may lie across tokens
             return b"".join(self.pieces(token_ids)).decode("utf-8")
         except UnicodeDecodeError as error:
             raise LossyText("not_utf8", str(error)) from None
@@ -87,11 +93,11 @@ class ByteCodec:
             try:
                 self._cache[text] = self._encode(text)
             except LossyText as loss:
-                self._cache[text] = loss
+                self._cache[text] = loss  # refusals are the dearest: every anchor was tried
         found = self._cache[text]
         if isinstance(found, LossyText):
-            raise found
-        return list(found)
+            raise found.with_traceback(None)  # else each raise adds frames to the one object
+        return list(found)  # a copy: what callers do to it must not reach the cache
 
     def clear_cache(self) -> None:
         """Forget the texts encoded so far (the trainer does so after each step)."""
@@ -110,21 +116,23 @@ class ByteCodec:
             raise LossyText("not_utf8", "the text holds a lone surrogate") from None
         loss = LossyText("not_round_trippable", "no tokenization has exactly the bytes of the text")
         for anchor in self._anchors:
+            # no special tokens added: a <s> in front would stand between anchor and text
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
             if anchor and token_ids and token_ids[0] in self._special:
-                token_ids = token_ids[1:]
+                token_ids = token_ids[1:]  # special tokens have no bytes: `pieces` would refuse it
             try:
                 found = _last_tokens(token_ids, self.pieces(token_ids), wanted)
             except LossyText as reason:
                 loss = reason
-                continue
-            if found is not None:
+                continue  # another anchor may still do, so the last reason is the one that counts
+            if found is not None:  # None: a token of the text has merged with the anchor
                 return found
         raise loss
 
 
 def _last_tokens(token_ids: list[int], pieces: list[bytes], wanted: bytes) -> list[int] | None:
     """The last tokens whose bytes are exactly `wanted`; None if a token straddles its start."""
+    # backwards, as the number of tokens in front (anchor, dummy space) is not known
     left, start = len(wanted), len(pieces)
     while left > 0 and start > 0:
         start -= 1
@@ -134,32 +142,55 @@ def _last_tokens(token_ids: list[int], pieces: list[bytes], wanted: bytes) -> li
 
 def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int, bytes] | None:
     """Token id -> bytes, from pieces and decoder; None if the decoder says too little."""
-    decoder = description["decoder"] or {"type": "Fuse"}
-    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-    kinds = {step["type"] for step in steps}
-    if not kinds <= EXACT_DECODERS:
-        return None  # WordPiece, for one, drops spaces and guesses them back
+    steps = _exact_steps(description["decoder"])
+    if steps is None:
+        return None
     added = {token["id"] for token in description["added_tokens"]}
     byte_of = _byte_level_alphabet()
     found = {}
     for piece, token_id in vocabulary.items():
-        if token_id in added:
-            found[token_id] = piece.encode("utf-8")
-        elif "ByteLevel" in kinds:
-            if all(character in byte_of for character in piece):
-                found[token_id] = bytes(byte_of[character] for character in piece)
-        elif "ByteFallback" in kinds and (match := BYTE_PIECE.fullmatch(piece)):
-            found[token_id] = bytes([int(match[1], 16)])
-        elif kinds & {"Metaspace", "Replace"}:
-            found[token_id] = piece.replace(SPACE_MARK, " ").encode("utf-8")
-        else:
-            found[token_id] = piece.encode("utf-8")
+        # added tokens are matched in the raw text, so they stand for it as it is
+        data = piece.encode("utf-8") if token_id in added else _piece_bytes(piece, steps, byte_of)
+        if data is not None:
+            found[token_id] = data
     return found
+
+
+def _exact_steps(decoder: dict | None) -> list[dict] | None:
+    """The decoder as a list of steps; None if a token's bytes do not follow from its piece."""
+    if decoder is None:
+        return None  # such tokens are joined by spaces, and no token holds those
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    kinds = "".join(f"{step['type']} " for step in steps)
+    if not EXACT_DECODER.fullmatch(kinds):
+        return None  # WordPiece, for one, drops spaces and guesses them back
+    for step in steps:
+        if step["type"] == "Replace" and "String" not in step["pattern"]:
+            return None  # a regular expression of another dialect than Python's
+        if step["type"] == "Strip" and step["stop"]:
+            return None  # takes from the end of the text; the start belongs to the prompt
+    return steps
+
+
+def _piece_bytes(piece: str, steps: list[dict], byte_of: dict[str, int]) -> bytes | None:
+    """The bytes that the decoder makes of one piece; None for a piece outside the alphabet."""
+    for step in steps:
+        if step["type"] == "Metaspace":
+            piece = piece.replace(step["replacement"], " ")
+        elif step["type"] == "Replace":
+            piece = piece.replace(step["pattern"]["String"], step["content"])
+        elif step["type"] == "ByteFallback" and (match := BYTE_PIECE.fullmatch(piece)):
+            return bytes([int(match[1], 16)])
+        elif step["type"] == "ByteLevel":
+            known = all(character in byte_of for character in piece)
+            return bytes(byte_of[character] for character in piece) if known else None
+    return piece.encode("utf-8")
 
 
 def _byte_level_alphabet() -> dict[str, int]:
     """Character -> byte of byte-level vocabularies: printable Latin-1 stands for itself, the other
     bytes for the characters from U+0100 on, in order."""
+    # GPT-2's table. Left out: controls, space (it becomes U+0120), 0x7F to 0xA0, soft hyphen 0xAD
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {
@@ -172,6 +203,7 @@ def retokenize(codec: ByteCodec, text: str, finished: bool, end_id: int) -> list
 
     Raises LossyText where the receiver's tokenizer cannot hold the text exactly.
     """
+    # the end token joins as an id: spelled out in the text it would be refused as special
     return codec.encode(text) + ([end_id] if finished else [])
 
 
@@ -181,6 +213,7 @@ def split_text(text: str, token_lengths: Sequence[int]) -> list[bytes]:
     Raises LossyText if the lengths do not add up to the text.
     """
     data = text.encode("utf-8")
+    # a negative length could make up for one that is too long
     if sum(token_lengths) != len(data) or any(length < 0 for length in token_lengths):
         raise LossyText("not_round_trippable", "token lengths do not add up to the text")
     pieces, start = [], 0
@@ -188,9 +221,6 @@ def split_text(text: str, token_lengths: Sequence[int]) -> list[bytes]:
         pieces.append(data[start : start + length])
         start += length
     return pieces
-
-
-# ------------------------------------------------------------------------------ chunks
 
 
 @dataclass(frozen=True)
@@ -223,86 +253,43 @@ def align(source: Sequence[bytes], receiver: Sequence[bytes]) -> list[Chunk]:
         raise LossyText("different_bytes", "the two tokenizations are not of the same bytes")
     chunks: list[Chunk] = []
     start = i_start = j_start = 0  # where the open chunk began: byte, source and receiver token
-    i = j = i_byte = j_byte = 0
+    i = j = i_byte = j_byte = 0  # tokens read so far on either side, and the byte where they end
     while i < len(source) or j < len(receiver):
+        # step on the side that is behind; nobody waits, so this is linear
         if j == len(receiver) or (i < len(source) and i_byte <= j_byte):
             i_byte += len(source[i])
             i += 1
         else:
             j_byte += len(receiver[j])
             j += 1
-        if i_byte != j_byte or i_byte == start:
+        if i_byte != j_byte or i_byte == start:  # no shared boundary, or only zero-byte tokens yet
             continue
+        # tokens of zero bytes stand at this very boundary: they close this chunk on either side
         while i < len(source) and not source[i]:
             i += 1
         while j < len(receiver) and not receiver[j]:
             j += 1
         chunks.append(Chunk((start, i_byte), (i_start, i), (j_start, j)))
         start, i_start, j_start = i_byte, i, j
-    if not chunks and (source or receiver):
+    if not chunks and (source or receiver):  # zero-byte tokens and nothing else
         return [Chunk((0, 0), (0, len(source)), (0, len(receiver)))]
     return chunks
 
 
-# ------------------------------------------------------------------------------ projection
+def project(
+    source: Sequence[bytes], receiver: Sequence[bytes], logprobs: Sequence[float]
+) -> tuple[list[float], list[int]]:
+    """The source's log-probs (nats, one a source token) at the receiver's tokens.
 
-
-class Projection:
-    """Carries per-token values of a batch from source tokens to chunks or to receiver tokens.
-
-    Built from (source pieces, receiver pieces) pairs. All tensors are right-padded:
-    [batch, source_seq], [batch, chunks], [batch, receiver_seq]; padding is 0.
+    Returns a log-prob and a chunk number for each receiver token. A chunk's sum is exact; it is
+    spread over the chunk's tokens by bytes, which is approximate where they are more than one.
     """
-
-    def __init__(self, pairs: Sequence[tuple[Sequence[bytes], Sequence[bytes]]]) -> None:
-        self.chunks = [align(source, receiver) for source, receiver in pairs]
-        width = max((len(row) for row in self.chunks), default=0)
-        # padding belongs to one chunk too many, which is cut off again
-        self.source_chunk, self.source_share = self._side([s for s, _ in pairs], "source", width)
-        self.receiver_chunk, self.receiver_share = self._side(
-            [r for _, r in pairs], "receiver", width
-        )
-        self.width = width
-
-    def _side(
-        self, rows: Sequence[Sequence[bytes]], side: str, width: int
-    ) -> tuple[Tensor, Tensor]:
-        """Of every token: which chunk it is in, and its share of the chunk's bytes."""
-        longest = max((len(row) for row in rows), default=0)
-        chunk_of = torch.full((len(rows), longest), width)
-        share = torch.zeros(len(rows), longest, dtype=torch.float64)
-        for row, (pieces, chunks) in enumerate(zip(rows, self.chunks, strict=True)):
-            for number, chunk in enumerate(chunks):
-                first, last = getattr(chunk, side)
-                chunk_of[row, first:last] = number
-                size = chunk.bytes[1] - chunk.bytes[0]
-                for token in range(first, last):
-                    share[row, token] = len(pieces[token]) / size if size else 1 / (last - first)
-        return chunk_of, share
-
-    def to_chunks(self, trace: Tensor) -> Tensor:
-        """Sums of the source tokens' values: exact. [batch, source_seq] -> [batch, chunks]."""
-        sums = trace.new_zeros(len(trace), self.width + 1)
-        return sums.scatter_add(1, self.source_chunk.to(trace.device), trace)[:, : self.width]
-
-    def to_receiver(self, trace: Tensor) -> Tensor:
-        """A chunk's sum, spread over its receiver tokens by bytes: approximate where n > 1.
-
-        [batch, source_seq] -> [batch, receiver_seq]; the sum over a chunk is kept.
-        """
-        return self._at_receiver(self.to_chunks(trace)) * self.receiver_share.to(trace)
-
-    def mask_to_receiver(self, mask: Tensor) -> Tensor:
-        """A receiver token counts iff every source token of its chunk does; bool in and out."""
-        left_out = self.to_chunks((~mask).float())
-        inside = self.receiver_chunk.to(mask.device) < self.width
-        return (self._at_receiver(left_out) == 0) & inside
-
-    def weights_to_receiver(self, weights: Tensor) -> Tensor:
-        """The byte-weighted mean of the chunk's source weights, the same for all its tokens."""
-        return self._at_receiver(self.to_chunks(weights * self.source_share.to(weights)))
-
-    def _at_receiver(self, values: Tensor) -> Tensor:
-        """Each receiver token's chunk value. [batch, chunks] -> [batch, receiver_seq]."""
-        padded = torch.cat([values, values.new_zeros(len(values), 1)], dim=1)
-        return padded.gather(1, self.receiver_chunk.to(values.device))
+    spread, chunk_of = [], []
+    for number, chunk in enumerate(align(source, receiver)):
+        total = sum(logprobs[slice(*chunk.source)])  # log p(the chunk's text | what is before it)
+        size = chunk.bytes[1] - chunk.bytes[0]
+        pieces = receiver[slice(*chunk.receiver)]
+        # by bytes, so that each byte costs the same; equally where the chunk has none
+        spread += [total * (len(piece) / size if size else 1 / len(pieces)) for piece in pieces]
+        chunk_of += [number] * len(pieces)
+    return spread, chunk_of

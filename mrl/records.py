@@ -4,15 +4,18 @@
     value    RewardStats     a group's reward statistics, no text
     outcome  SuccessRecord   a verified success: text, no log-probs
 
-A record is written by its source and read by everybody: byte lengths instead of token ids, JSON
-that is checked field by field, and a refusal (`LossyText`) in place of a text that is not exact.
+A record is written by its source and read by everybody: byte lengths instead of token ids, and a
+refusal (`LossyText`) in place of a text that is not exact. Nobody has to trust it: `flaws` is all
+that is checked before a record may reach a mode.
 """
 
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
@@ -20,6 +23,21 @@ from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.samples import Verdict
 from mrl.samples import Group, Rollout
+
+MAX_RECORD_BYTES = 2**22  # of a record's JSON: some 100,000 tokens with their log-probs
+MAX_GROUP = 1024  # completions of a group, where no config says how large groups are
+# A float64 holds nothing between 0 and e^-745, so no sampler draws a token of a log-prob below that
+# at temperature 1. The rest is room for other temperatures, and no sum over a text overflows.
+LEAST_LOGPROB = -1e4
+RANGES: dict[str, tuple[float, float]] = {  # what a record's numbers may be, both ends included
+    "version": (0, 2**53),
+    "token_lengths": (0, MAX_RECORD_BYTES),
+    "logprobs": (LEAST_LOGPROB, 0),
+    "end_logprob": (LEAST_LOGPROB, 0),
+    "reward": (0, 1),
+    "mean": (0, 1),
+    "std": (0, 1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,26 +52,21 @@ class Record:
 
     def to_json(self) -> str:
         """One line of `exchange.jsonl`; its length in bytes is the record's price."""
-        return json.dumps({"kind": self.kind, **asdict(self)}, ensure_ascii=False)
+        return json.dumps({"kind": self.kind, **vars(self)}, ensure_ascii=False)
 
     @staticmethod
     def from_json(line: str) -> "Record":
         """A line of `exchange.jsonl` as a record; ValueError if it is none, or not of its shape."""
-        values = json.loads(line)
-        if not isinstance(values, dict) or values.get("kind") not in RECORD_TYPES:
-            raise ValueError("no record of a known kind")
-        kind = RECORD_TYPES[values.pop("kind")]
-        for name, hint in get_type_hints(kind).items():
-            if get_origin(hint) is ClassVar:
-                continue
-            if get_origin(hint) is tuple and isinstance(values.get(name), list):
-                values[name] = tuple(values[name])
-            if name not in values or not _fits(values[name], hint):
-                raise ValueError(f"`{name}` is missing or of another type")
         try:
-            return kind(**values)
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+            values = json.loads(line)
+            kind = RECORD_TYPES[values.pop("kind")]
+            lists = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
+            record = kind(**{**values, **lists})
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"no record of a known kind ({error})") from None
+        if not _well_typed(record):
+            raise ValueError("a field is of another type")
+        return record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +114,61 @@ class SuccessRecord(Record):
     verdict: str
 
 
+REASON = re.compile("[a-z0-9_]{1,30}")  # it becomes the name of a metric
 RECORD_TYPES = {kind.kind: kind for kind in (RolloutRecord, RewardStats, SuccessRecord)}
 R = TypeVar("R", bound=Record)
+
+
+def flaws(record: Record, largest_group: int = MAX_GROUP) -> Iterator[str]:
+    """Why a record must not reach a mode, in words to count by, the gravest first; none if sound.
+
+    A number that is not finite is in no range; a later check may rely on those before it.
+    """
+    if not _well_typed(record):
+        yield "malformed"
+    of_group = {"count": (1, largest_group), "index": (0, largest_group - 1)}
+    if isinstance(record, RewardStats):
+        of_group["index"] = (0, 0)  # one a group
+    if not all(
+        low <= number <= high
+        for name, (low, high) in (RANGES | of_group).items()
+        for number in _numbers(getattr(record, name, None))
+    ):
+        yield "out_of_range"
+    try:
+        if len(record.to_json().encode("utf-8")) > MAX_RECORD_BYTES:
+            yield "too_long"
+    except UnicodeEncodeError:  # a lone surrogate, in whichever field
+        yield "not_utf8"
+    if isinstance(record, RewardStats):
+        # rewards from 0 to 1 spread widest if all of them are 0 or 1
+        if record.std**2 > record.mean * (1 - record.mean) + 1e-9:
+            yield "out_of_range"
+        return
+    right = record.verdict == Verdict.CORRECT
+    if record.verdict not in set(Verdict) or getattr(record, "reward", 1.0) != float(right):
+        yield "unverified"
+    if isinstance(record, RolloutRecord) and (
+        len(record.logprobs) != len(record.token_lengths)
+        or (record.end_logprob is not None) != record.finished
+    ):
+        yield "wrong_trace"
+    if sum(record.token_lengths) != len(record.text.encode("utf-8")):
+        yield "not_round_trippable"
+
+
+def _numbers(value: object) -> tuple:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+@cache
+def _hints(kind: type[Record]) -> dict[str, object]:
+    hints = get_type_hints(kind).items()
+    return {name: hint for name, hint in hints if get_origin(hint) is not ClassVar}
+
+
+def _well_typed(record: Record) -> bool:
+    return all(_fits(getattr(record, name), hint) for name, hint in _hints(type(record)).items())
 
 
 def _fits(value: object, hint: object) -> bool:
@@ -141,14 +207,17 @@ def pack(records: Iterable[Record | LossyText]) -> list[str | dict]:
     return [r.to_json() if isinstance(r, Record) else {"refused": r.reason} for r in records]
 
 
-def unpack(packed: Iterable[str | dict]) -> list[Record | LossyText]:
+def unpack(packed: object) -> list[Record | LossyText]:
     """The reverse of `pack`; what is no record counts as refused, whoever sent it."""
     records: list[Record | LossyText] = []
-    for entry in packed:
+    for entry in packed if isinstance(packed, list) else [None]:
+        reason = entry.get("refused") if isinstance(entry, dict) else None
         try:
-            lossy = isinstance(entry, dict)
-            records.append(LossyText(str(entry["refused"])) if lossy else Record.from_json(entry))
-        except (ValueError, TypeError, KeyError):
+            if isinstance(reason, str) and REASON.fullmatch(reason):
+                records.append(LossyText(reason))
+            else:
+                records.append(Record.from_json(entry))
+        except ValueError:
             records.append(LossyText("malformed"))
     return records
 
@@ -177,6 +246,14 @@ def make_records(
                 yield loss
 
 
+def _is_canonical(codec: ByteCodec, text: str, token_ids: Sequence[int]) -> bool:
+    """Whether the tokenizer itself cuts `text` so; a text that it cannot write it never would."""
+    try:
+        return codec.encode(text) == token_ids
+    except LossyText:  # a normaliser changes it, or it spells a special token: still exact as ids
+        return False
+
+
 def _text_record(kind: type[R], about: dict, group: Group, rollout: Rollout, codec: ByteCodec) -> R:
     content = rollout.content_ids
     text = codec.decode(content)
@@ -185,7 +262,7 @@ def _text_record(kind: type[R], about: dict, group: Group, rollout: Rollout, cod
         "text": text,
         "finished": rollout.finished,
         "token_lengths": tuple(len(piece) for piece in codec.pieces(content)),
-        "canonical": codec.encode(text) == content,
+        "canonical": _is_canonical(codec, text, content),
         "verdict": str(rollout.verdict),
     }
     if kind is SuccessRecord:

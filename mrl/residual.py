@@ -4,7 +4,6 @@ The paper (arXiv 2605.07244) asks that the loss between tokenizers be measured, 
 budgeted for; which figures, is our reading.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -45,16 +44,6 @@ class Residual:
     def non_canonical_share(self) -> float:
         """Share of records whose sampled ids are not the tokenizer's own encoding."""
         return self.sampled_otherwise / self.records if self.records else 0.0
-
-    @property
-    def spread(self) -> float:
-        """Mean over receiver tokens, nats: 0 iff every chunk has one receiver token."""
-        return self.spread_nats / self.receiver_tokens if self.receiver_tokens else 0.0
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Of the text under the source that wrote it."""
-        return self.source_nats / math.log(2) / self.bytes if self.bytes else 0.0
 
 
 def measure(

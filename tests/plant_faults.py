@@ -16,6 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 OBJECTIVES = ["tests/test_objectives.py", "tests/test_learning.py"]
 MODES = ["tests/test_modes.py", "tests/test_peer_modes.py"]
 POLICY = ["tests/test_policy.py", "tests/test_scoring.py", "tests/test_learning.py"]
+LEAK = ["tests/end_to_end/test_trouble.py::"
+        "test_a_mode_that_keeps_groups_has_none_of_another_policy"]  # fmt: skip
+SAID = ["tests/test_exchange.py", "tests/test_trainer.py"]
 FAULTS = [  # file, what stands there, what is planted, the tests that should notice
     ("advantages", "rewards.mean(dim=1, keepdim=True)\n    # exact", "rewards.mean()\n    # exact",
      ["tests/test_advantages.py"]),
@@ -62,12 +65,14 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("alignment", "if i_byte != j_byte or i_byte == start:", "if i_byte == start:",
      ["tests/test_alignment.py"]),
     ("alignment", "+ ([end_id] if finished else [])", "+ [end_id]", MODES),
-    ("alignment", "len(pieces[token]) / size if size", "1 / (last - first) if size",
+    ("alignment", "len(piece) / size if size", "1 / len(pieces) if size",
+     ["tests/test_alignment.py"]),
+    ("alignment", "piece.replace(step[\"replacement\"], \" \")", "piece.replace(\"▁\", \" \")",
      ["tests/test_alignment.py"]),
     ("modes/solo", "behavior_logprobs=rollout.logprobs,", "behavior_logprobs=rollout.logprobs[::-1],",
      MODES),
     ("modes/sgt", "group.kind != \"all_fail\" or not", "group.kind == \"all_pass\" or not", MODES),
-    ("modes/sgt", "rng.choice(successes)", "successes[0]", MODES),
+    ("modes/sgt", "rng.choice(left)", "left[0]", MODES),
     ("modes/xgrpo", "figures[:, p, j] = ", "figures[:, 0, j] = ", MODES),
     ("modes/prp", "pooled.append(sample)\n            rewards", "pooled.insert(0, sample)\n            rewards",
      MODES),
@@ -86,6 +91,14 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      "if objective:\n        return clipped_loss", ["tests/test_second_implementations.py"]),
     ("learning", "weights * share * token", "weights * token",
      ["tests/test_second_implementations.py"]),
+    ("run", "name: make_mode(config.mode, config.settings) for name in self.company.local",
+     "n: m for m in [make_mode(config.mode, config.settings)] for n in self.company.local", LEAK),
+    ("records", "if not all(\n        low <= number", "if any(\n        low > number", SAID),
+    ("records", "if record.std**2 > record.mean * (1 - record.mean)", "if record.std > 1", SAID),
+    ("exchange", "if record.version > version:", "if record.version < version:",
+     ["tests/test_exchange.py"]),
+    ("modes/sgt", "while left and completion_ids is None:", "if left and completion_ids is None:",
+     MODES),
 ]  # fmt: skip
 
 

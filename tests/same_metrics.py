@@ -60,7 +60,7 @@ def run_case(tree: Path, out: Path, mode: str, how: str) -> None:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         if done.returncode:
-            raise SystemExit(f"{name} failed in {tree}:\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+            raise SystemExit(f"{name} failed in {tree}:\n{done.stdout[-900:]}{done.stderr[-2000:]}")
     (out / name / "done").touch()
 
 

@@ -191,9 +191,8 @@ def make_trainer(make_policy, verifier, placement="resident", mode="sgt", fault=
     allocation = Allocation(policies, placement, **settings)
     if fault:
         allocation.before_turn = fault
-    return Trainer(
-        config, PROBLEMS, make_mode(mode, {}), Exchange(), verifier, allocation, Company(NAMES)
-    )
+    modes = {name: make_mode(mode, {}) for name in NAMES}
+    return Trainer(config, PROBLEMS, modes, Exchange(), verifier, allocation, Company(NAMES))
 
 
 @pytest.mark.parametrize("mode", ["prp", "hacpo"])

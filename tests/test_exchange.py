@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from mrl.alignment import LossyText
-from mrl.exchange import MAX_PER_PROMPT, MAX_TEXT_BYTES, Exchange
-from mrl.records import RewardStats, RolloutRecord, SuccessRecord
+from mrl.exchange import Exchange
+from mrl.records import (
+    LEAST_LOGPROB,
+    MAX_GROUP,
+    MAX_RECORD_BYTES,
+    RewardStats,
+    RolloutRecord,
+    SuccessRecord,
+)
 from tests.test_records import ROLLOUT, STATS, SUCCESS
 
 
@@ -16,26 +23,47 @@ from tests.test_records import ROLLOUT, STATS, SUCCESS
         (replace(SUCCESS, verdict="wrong"), "unverified"),
         (replace(SUCCESS, verdict=""), "unverified"),
         (replace(SUCCESS, source="b"), "foreign_source"),
-        (replace(SUCCESS, version=-2), "stale"),
-        (
-            replace(SUCCESS, text="x" * (MAX_TEXT_BYTES + 1), token_lengths=(MAX_TEXT_BYTES + 1,)),
-            "too_long",
-        ),
-        (replace(STATS, mean=math.nan), "unverified"),
-        (replace(STATS, std=math.inf), "not_finite"),
-        (replace(STATS, count=0), "unverified"),
-        (replace(STATS, mean=1.5), "unverified"),
-        (replace(ROLLOUT, logprobs=(-1.0, -math.inf, 0.0)), "not_finite"),
-        (replace(ROLLOUT, end_logprob=math.nan), "not_finite"),
+        (replace(SUCCESS, version=-1), "out_of_range"),
+        (replace(SUCCESS, version=10**5000), "out_of_range"),
+        (replace(SUCCESS, version="0"), "malformed"),
+        (replace(SUCCESS, index=-1), "out_of_range"),
+        (replace(SUCCESS, index=MAX_GROUP), "out_of_range"),
+        (replace(SUCCESS, text="x" * 2**22, token_lengths=(2**22,)), "too_long"),
+        (replace(SUCCESS, prompt_id="p" * MAX_RECORD_BYTES), "too_long"),
+        (replace(ROLLOUT, logprobs=(-1.0,) * MAX_RECORD_BYTES), "too_long"),
+        (replace(SUCCESS, prompt_id="\ud800"), "not_utf8"),
+        (replace(SUCCESS, answer="\ud800"), "not_utf8"),
+        (replace(STATS, prompt_id="p\udfff"), "not_utf8"),
+        (replace(STATS, mean=math.nan), "out_of_range"),
+        (replace(STATS, std=math.inf), "out_of_range"),
+        (replace(STATS, std=10**400), "out_of_range"),
+        (replace(STATS, std=-0.1), "out_of_range"),
+        (replace(STATS, std=0.4331), "out_of_range"),  # 0, 0, 0, 1 have a std of 0.43301...
+        (replace(STATS, mean=1.0), "out_of_range"),  # and this has none
+        (replace(STATS, count=0), "out_of_range"),
+        (replace(STATS, count=MAX_GROUP + 1), "out_of_range"),
+        (replace(STATS, count=4.0), "malformed"),
+        (replace(STATS, count=True), "malformed"),
+        (replace(STATS, index=1), "out_of_range"),
+        (replace(STATS, mean=1.5), "out_of_range"),
+        (replace(STATS, mean=-0.1, std=0.0), "out_of_range"),
+        (replace(ROLLOUT, logprobs=(-1.0, -math.inf, 0.0)), "out_of_range"),
+        (replace(ROLLOUT, logprobs=(-1.0, -1e308, 0.0)), "out_of_range"),
+        (replace(ROLLOUT, logprobs=(-1.0, -(10**400), 0.0)), "out_of_range"),
+        (replace(ROLLOUT, logprobs=(-1.0, 2 * LEAST_LOGPROB, 0.0)), "out_of_range"),
+        (replace(ROLLOUT, logprobs=[-1.0, -2.0, -0.5]), "malformed"),
+        (replace(ROLLOUT, end_logprob=math.nan), "out_of_range"),
+        (replace(ROLLOUT, reward=10**5000), "out_of_range"),
         (replace(ROLLOUT, verdict="maybe"), "unverified"),
         (replace(ROLLOUT, reward=1.0), "unverified"),
         (replace(ROLLOUT, token_lengths=(1, 1)), "wrong_trace"),
         (replace(ROLLOUT, end_logprob=None), "wrong_trace"),
         (replace(ROLLOUT, finished=False), "wrong_trace"),
-        (replace(ROLLOUT, end_logprob=0.5), "wrong_trace"),
+        (replace(ROLLOUT, end_logprob=0.5), "out_of_range"),
         (replace(ROLLOUT, token_lengths=(1, 1, 3)), "not_round_trippable"),
-        (replace(SUCCESS, token_lengths=(10, -1)), "not_round_trippable"),
-        (replace(SUCCESS, text="\\boxed{\ud800}"), "not_round_trippable"),
+        (replace(SUCCESS, token_lengths=(10, -1)), "out_of_range"),
+        (replace(SUCCESS, token_lengths=(10**5000,)), "out_of_range"),
+        (replace(SUCCESS, text="\\boxed{\ud800}"), "not_utf8"),
         (LossyText("not_utf8"), "not_utf8"),
     ],
 )
@@ -43,8 +71,72 @@ def test_what_is_not_sound_is_refused_and_counted(record, reason):
     exchange = Exchange()
     assert not exchange.publish(record, "a")
     assert exchange.refused == {("a", reason): 1}
-    assert exchange.collect(SuccessRecord, "b", ["p"]) == {"p": []}
-    assert not exchange.published
+    assert exchange.collect(type(record), "b", ["p"]) == {"p": []}
+    traffic = exchange.take_traffic("a")
+    assert (traffic["exchange/published_records"], traffic[f"exchange/refused/{reason}"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        replace(STATS, count=MAX_GROUP, mean=0.5, std=0.5),
+        replace(STATS, count=1, mean=1, std=0),
+        *(
+            replace(STATS, count=g, mean=k / g, std=math.sqrt((k / g) * (1 - k / g)))
+            for g in (2, 3, 7, 64, 1000)
+            for k in range(0, g + 1, max(1, g // 7))
+        ),
+        replace(ROLLOUT, logprobs=(-0.0, 0.0, LEAST_LOGPROB)),
+        replace(ROLLOUT, finished=False, end_logprob=None),
+        replace(ROLLOUT, reward=1, verdict="correct"),
+        replace(SUCCESS, index=MAX_GROUP - 1, version=2**53),
+    ],
+)
+def test_what_is_just_sound_is_taken(record):
+    assert Exchange().publish(record, "a")
+    assert Exchange().publish(type(record).from_json(record.to_json()), "a")
+
+
+def test_a_group_is_as_large_as_the_largest_that_is_configured():
+    exchange = Exchange(largest_group=4)
+    assert exchange.publish(replace(SUCCESS, index=3), "a")
+    assert not exchange.publish(replace(SUCCESS, index=4), "a")
+    assert not exchange.publish(replace(STATS, count=5), "b")
+    assert exchange.publish(STATS, "a")
+    assert not exchange.publish(replace(STATS, mean=0.5), "a")  # one a group
+    assert exchange.refused == {
+        ("a", "out_of_range"): 1,
+        ("b", "foreign_source"): 1,
+        ("a", "duplicate"): 1,
+    }
+    exchange.store([replace(STATS, source="c", count=64, std=0.0)])  # of a run with larger groups
+    assert len(exchange.collect(RewardStats, "b", ["p"])["p"]) == 2
+
+
+def test_of_a_source_and_prompt_the_newest_version_counts():
+    """As where a prompt recurs at an epoch's edge; live, over a checkpoint and stored."""
+    old, new = ([replace(ROLLOUT, version=v, index=i) for i in (0, 1)] for v in (3, 4))
+    other = replace(ROLLOUT, prompt_id="q", version=3)
+    live = Exchange()
+    assert all(live.publish(record, "a") for record in (*old, other, new[0]))
+    assert live.collect(RolloutRecord, "b", ["p", "q"]) == {"p": new[:1], "q": [other]}
+    assert live.publish(new[1], "a")
+    assert not live.publish(replace(old[0], index=5), "a")
+    assert live.refused == {("a", "stale"): 1}
+    resumed, stored = Exchange(), Exchange()
+    resumed.restore_window(live.window())
+    stored.store([*new, other, *old])  # whatever the order in the log
+    for exchange in (live, resumed, stored):
+        assert exchange.collect(RolloutRecord, "b", ["p", "q"]) == {"p": new, "q": [other]}
+    assert live.window() == resumed.window()
+
+
+def test_a_live_policy_stands_in_front_of_its_stored_self():
+    exchange = Exchange()
+    exchange.store([replace(SUCCESS, version=9), replace(SUCCESS, version=9, source="c")])
+    assert exchange.publish(SUCCESS, "a")
+    got = exchange.collect(SuccessRecord, "b", ["p"])["p"]
+    assert got == [SUCCESS, replace(SUCCESS, version=9, source="c")]
 
 
 def test_the_same_record_twice_is_refused_another_sample_of_the_same_text_is_not():
@@ -84,14 +176,15 @@ def test_records_and_bytes_are_counted_per_type_source_and_receiver(tmp_path):
     exchange.publish(SUCCESS, "a")
     exchange.publish(STATS, "a")
     exchange.collect(SuccessRecord, "b", ["p"])
+    sent, got = exchange.take_traffic("a"), exchange.take_traffic("b")
     exchange.close()
     lines = (tmp_path / "exchange.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["success", "rewards"]
     size = len(lines[0].encode())
-    assert exchange.published == {("success", "a"): 1, ("rewards", "a"): 1}
-    assert exchange.published_bytes["success", "a"] == size
-    assert exchange.delivered == {("a", "b"): 1}
-    assert exchange.delivered_bytes == {("a", "b"): size}
+    assert sent["exchange/published_records"] == 2
+    assert sent["exchange/published_bytes"] == sum(len(line.encode()) for line in lines)
+    assert got["exchange/success/a/records"] == got["exchange/received_records"] == 1
+    assert got["exchange/success/a/bytes"] == got["exchange/received_bytes"] == size
 
 
 def test_traffic_is_handed_out_once_by_policy():
@@ -117,20 +210,20 @@ def test_traffic_is_handed_out_once_by_policy():
 
 @pytest.mark.parametrize("version", [0, 10**9])  # a version from the future is never stale
 def test_a_flood_is_bounded_counted_and_keeps_nobody_else_out(version):
-    exchange = Exchange()
+    exchange, taken = Exchange(largest_group=16), 0
     for step in range(20):
         for number in range(1000):
-            told = replace(SUCCESS, source="b", version=version + step, index=1000 * step + number)
-            exchange.publish(told, "b")
+            told = replace(SUCCESS, source="b", version=version + step, index=number % 40)
+            taken += exchange.publish(told, "b")
         assert exchange.publish(replace(SUCCESS, version=step), "a")
-        held = sum(record.source == "b" for record in exchange._window)
-        assert held == MAX_PER_PROMPT
+        assert len(exchange.window()) == 16 + 1
         found = exchange.collect(SuccessRecord, "c", ["p"])["p"]
-        assert sum(record.source == "a" for record in found) == min(step + 1, 2)  # two versions
+        assert [record.source for record in found].count("a") == 1
         for name in ("a", "b"):
             exchange.advance(name, step + 1)
-    assert exchange.published["success", "b"] + exchange.refused["b", "flood"] == 20_000
-    assert not exchange.refused["a", "flood"]
+    assert taken == 20 * 16
+    assert sum(exchange.refused.values()) == 20_000 - taken
+    assert {source for source, _ in exchange.refused} == {"b"}
 
 
 def test_one_source_holds_only_so_many_bytes(monkeypatch):
@@ -165,7 +258,7 @@ def test_stored_records_stand_in_for_a_live_peer_and_are_never_stale():
         assert exchange.collect(SuccessRecord, "b", ["p"]) == {"p": [SUCCESS]}
     assert exchange.collect(SuccessRecord, "a", ["p"]) == {"p": []}  # its own, of another run
     assert exchange.refused == {("a", "unverified"): 1}
-    assert exchange.delivered == {("a", "b"): 2}
+    assert exchange.take_traffic("b")["exchange/received_records"] == 2
 
 
 def test_what_the_receiver_does_not_believe_is_counted_and_kept_from_the_mode():
@@ -175,7 +268,8 @@ def test_what_the_receiver_does_not_believe_is_counted_and_kept_from_the_mode():
     got = exchange.collect(SuccessRecord, "b", ["p"], lambda record: "{1}" in record.text)
     assert got == {"p": [SUCCESS]}
     assert exchange.refused == {("a", "false_claim"): 1}
-    assert exchange.delivered["a", "b"] == 2  # it was sent all the same: that is its price
+    sent = exchange.take_traffic("b")["exchange/received_records"]
+    assert sent == 2  # all the same: that is its price
 
 
 def test_the_window_goes_through_a_checkpoint_without_being_counted_twice():
@@ -183,5 +277,5 @@ def test_the_window_goes_through_a_checkpoint_without_being_counted_twice():
     one.publish(SUCCESS, "a")
     two.restore_window(one.window())
     assert two.collect(SuccessRecord, "b", ["p"]) == {"p": [SUCCESS]}
-    assert not two.published
+    assert two.take_traffic("a")["exchange/published_records"] == 0
     assert not two.publish(SUCCESS, "a")  # and a duplicate is still one

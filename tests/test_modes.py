@@ -118,6 +118,29 @@ def test_sgt_draws_uniformly_from_the_successes_of_all_peers(receiver):
     assert all(400 < count < 600 for count in counts)
 
 
+def test_sgt_draws_on_until_a_success_fits_and_each_that_fits_has_the_same_chance(receiver):
+    texts = ["cafe\u0301 \\boxed{1}", "1 \\boxed{1}", "1" * 40, "2 \\boxed{1}"]
+    peers, drawn, tried = {"x": [success("x", text) for text in texts]}, [], 0
+    for seed in range(2000):
+        lesson = teach(SGT(), receiver, [group("x", [0, 0])], peers, seed)
+        (rescue,) = lesson.rescues  # never lost
+        drawn.append(rescue.source_text)
+        unusable = lesson.dropped["too_long"] + lesson.residual.refused["not_round_trippable"]
+        assert unusable + lesson.dropped["not_drawn"] == 3
+        assert (lesson.rescue_set, lesson.residual.records) == (1, 1)
+        tried += unusable
+    assert all(900 < drawn.count(text) < 1100 for text in (texts[1], texts[3]))
+    assert 1200 < tried < 1467  # 2/3 a rescue: each of the two comes before both others in 1 of 3
+
+
+def test_sgts_first_draw_is_that_of_rng_choice(receiver):
+    texts = [f"{n} \\boxed{{1}}" for n in range(7)]
+    peers = {"x": [success("x", text) for text in texts]}
+    for seed in range(50):
+        (rescue,) = teach(SGT(), receiver, [group("x", [0, 0])], peers, seed).rescues
+        assert rescue.source_text == random.Random(seed).choice(texts)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [("cafe\u0301 \\boxed{1}", "not_round_trippable"), ("<|end|>", "special_token"),

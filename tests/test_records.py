@@ -3,10 +3,22 @@ import random
 from dataclasses import replace
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
+from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
-from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records, read_log
+from mrl.records import (
+    Record,
+    RewardStats,
+    RolloutRecord,
+    SuccessRecord,
+    make_records,
+    pack,
+    read_log,
+    unpack,
+)
 from mrl.samples import Verdict
 from mrl.samples import Group, Rollout
 from mrl.samples import Problem
@@ -62,6 +74,35 @@ def test_a_completion_that_does_not_survive_as_bytes_is_refused_with_its_reason(
     assert exchange.refused == {("a", "not_utf8"): 1}
 
 
+def one_token_a_byte():
+    """A byte-level tokenizer without merges."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [("12\u00e9=5", True), ("12e\u0301=5", False), ("12<end>", False)],
+    ids=["composed", "a text that NFC changes", "a special token spelled out"],
+)
+def test_a_text_that_cannot_be_encoded_again_is_exact_all_the_same(text, canonical):
+    completion_ids = one_token_a_byte().encode(text).ids  # as sampled: any bytes can be
+    tokenizer = one_token_a_byte()
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_special_tokens(["<end>"])
+    codec = ByteCodec(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    rollout = Rollout(completion_ids, [-1.0] * len(completion_ids), False, text, Verdict.CORRECT)
+    groups = [Group(Problem("p", "?", "5"), [5], [rollout])]
+    for kind in (SuccessRecord, RolloutRecord):
+        (record,) = make_records(kind, "a", 0, groups, codec)
+        assert (record.text, record.canonical) == (text, canonical)
+        assert record.token_lengths == (1,) * len(text.encode())
+        assert Exchange().publish(record, "a")
+
+
 def test_value_level_is_far_cheaper_than_data_level(group):
     group, codec = group
     price = {
@@ -86,7 +127,8 @@ def test_a_log_is_read_past_a_torn_last_line_and_past_broken_ones(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [{"kind": "order"}, {"text": 5}, {"token_lengths": ["9"]}, {"token_lengths": 9},
-     {"finished": "yes"}, {"version": 1.5}, {"surprise": 1}, {"prompt_id": None}],
+     {"finished": "yes"}, {"version": 1.5}, {"surprise": 1}, {"prompt_id": None},
+     {"kind": ["success"]}, {"kind": None}, {"finished": [True]}],
 )  # fmt: skip
 def test_a_line_of_another_shape_is_malformed(tmp_path, change):
     log = tmp_path / "exchange.jsonl"
@@ -95,6 +137,22 @@ def test_a_line_of_another_shape_is_malformed(tmp_path, change):
         read_log(log)
     log.write_text(log.read_text() + STATS.to_json() + "\n")
     assert read_log(log) == ([STATS], {"malformed": 1})
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "7", "null", '"text"', "[]", "{}", "9" * 5000])
+def test_a_line_that_is_no_object_is_malformed(tmp_path, line):
+    log = tmp_path / "exchange.jsonl"
+    log.write_text(f"{line}\n{STATS.to_json()}\n")
+    assert read_log(log) == ([STATS], {"malformed": 1})
+    assert [str(record) for record in unpack([line])] == ["malformed"]
+
+
+def test_what_another_process_says_is_unpacked_or_refused():
+    said = [SUCCESS, STATS, LossyText("not_utf8"), ROLLOUT]
+    assert [str(record) for record in unpack(pack(said))] == [str(record) for record in said]
+    for packed in (5, None, "text", {"refused": "x"}, [[]], [None], [{"refused": 5}],
+                   [{"refused": "no word"}], [{"refused": "x" * 1000}], [{}], [1.5]):  # fmt: skip
+        assert [str(record) for record in unpack(packed)] == ["malformed"], packed
 
 
 def test_random_damage_to_a_log_never_raises_and_never_adds_a_record(tmp_path):

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 
 from mrl.residual import Residual, measure
@@ -11,9 +9,9 @@ def test_the_residual_by_hand():
     assert got.share_one_to_one == 3 / 5
     assert got.length_ratio == 4 / 3
     assert got.non_canonical_share == 1.0
-    # "de" (-4 nats) becomes -2 and -2: each is 2 nats from the whole, 4 nats over 4 tokens
-    assert got.spread == pytest.approx(1.0)
-    assert got.bits_per_byte == pytest.approx(7 / math.log(2) / 5)
+    # "de" (-4 nats) becomes -2 and -2: each is 2 nats from the whole
+    assert got.spread_nats == pytest.approx(4.0)
+    assert got.source_nats == pytest.approx(7.0)
 
 
 def test_residuals_add_up_to_that_of_a_run():
@@ -29,5 +27,5 @@ def test_residuals_add_up_to_that_of_a_run():
 
 def test_an_empty_residual_has_plain_figures():
     empty = Residual()
-    assert (empty.share_one_to_one, empty.length_ratio, empty.spread) == (1.0, 1.0, 0.0)
-    assert (empty.non_canonical_share, empty.bits_per_byte) == (0.0, 0.0)
+    assert (empty.share_one_to_one, empty.length_ratio) == (1.0, 1.0)
+    assert empty.non_canonical_share == 0.0

@@ -13,9 +13,9 @@ from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
 from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord
-from mrl.rewards import Verdict
+from mrl.samples import Verdict
 from mrl.samples import Group, Rollout
-from mrl.tasks import Problem
+from mrl.samples import Problem
 
 
 class Letters(Toy):

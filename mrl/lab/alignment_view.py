@@ -1,11 +1,12 @@
 """Two tokenizations over one another, chunk by chunk: for a terminal and as a picture."""
 
+import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from mrl.alignment import Chunk, align
@@ -13,7 +14,7 @@ from mrl.residual import Residual
 
 # Okabe and Ito's colours, told apart by colour-blind readers; neighbours differ in lightness too
 CHUNK_COLORS = ("#56B4E9", "#E69F00")
-CHARACTERS_A_LINE = 64  # of a picture
+PICTURE_WIDTH = 80  # in characters
 TOKEN_BAR = "\u2502"  # between the tokens of a chunk
 
 
@@ -87,70 +88,9 @@ def draw_alignment(
     residual: Residual,
     path: Path,
 ) -> None:
-    """The same as a PNG: a box a token, a colour a chunk, a thick frame where it is not 1:1.
-
-    Raises OSError if the file cannot be written.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    chunks = align(source, receiver)
-    lines = _lay_out(chunk_rows(source, receiver, chunks))
-    margin = max(map(len, names)) + 2
-    width = margin + CHARACTERS_A_LINE + 1
-    figure = Figure(figsize=(0.13 * width, 1.05 * len(lines) + 0.8), dpi=130)
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(-margin, CHARACTERS_A_LINE + 1)
-    axes.set_ylim(-3.0 * len(lines) - 1.2, 0.6)
-    axes.axis("off")
-    for line, placed in enumerate(lines):
-        for side, name in enumerate(names):
-            y = -3.0 * line - 1.1 * side - 1.0
-            axes.text(-margin + 0.5, y + 0.5, name, va="center", fontsize=9)
-            for number, left, size, rows in placed:
-                tokens = rows[side].split(TOKEN_BAR)
-                frame = 0.5 if chunks[number].one_to_one else 2.0
-                _draw_tokens(axes, tokens, left, y, size, CHUNK_COLORS[number % 2], frame)
-    legend = (
-        f"{len(chunks)} chunks; {residual.share_one_to_one:.0%} of the bytes in 1:1 chunks "
-        f"(thin frames); {residual.source_tokens} against {residual.receiver_tokens} tokens"
-    )
-    axes.text(-margin + 0.5, -3.0 * len(lines) - 0.5, legend, fontsize=9, va="center")
-    figure.savefig(path)
-
-
-def _lay_out(rows: list[tuple[str, str]]) -> list[list[tuple[int, int, int, tuple[str, str]]]]:
-    """Break chunks into lines: (number, column, width in characters, rows) of each."""
-    lines: list[list[tuple[int, int, int, tuple[str, str]]]] = [[]]
-    column = 0
-    for number, pair in enumerate(rows):
-        size = max(map(len, pair)) + 1
-        if column and column + size > CHARACTERS_A_LINE:
-            lines.append([])
-            column = 0
-        lines[-1].append((number, column, size, pair))
-        column += size
-    return lines
-
-
-def _draw_tokens(
-    axes: Any, tokens: list[str], left: float, y: float, size: int, color: str, frame: float
-) -> None:
-    """One side of a chunk: boxes as wide as their text, together as wide as the chunk."""
-    from matplotlib.patches import Rectangle
-
-    total = sum(len(token) + 1 for token in tokens)
-    for token in tokens:
-        width = size * (len(token) + 1) / total
-        axes.add_patch(
-            Rectangle(
-                (left + 0.06, y), width - 0.12, 1.0,
-                facecolor=color, edgecolor="black", linewidth=frame,
-            )
-        )  # fmt: skip
-        axes.text(
-            left + width / 2, y + 0.5, token.replace("$", r"\$"),
-            ha="center", va="center", fontsize=9, family="DejaVu Sans Mono",
-        )  # fmt: skip
-        left += width
+    """The terminal view as an SVG, as wide in every terminal; OSError if it cannot be written."""
+    terminal = Console(file=io.StringIO(), record=True, width=PICTURE_WIDTH)
+    terminal.print(render_alignment(names, source, receiver, residual, PICTURE_WIDTH))
+    svg = terminal.export_svg(title=" and ".join(names))
+    # without rich's fonts from the net: a picture that is opened should not call anybody
+    path.write_text(re.sub(r"@font-face {.*?}", "", svg, flags=re.DOTALL), encoding="utf-8")

@@ -81,7 +81,11 @@ class Lesson:
 
 @dataclass
 class Mode(ABC):
-    """Base of all modes. Settings of a mode are the fields of its dataclass."""
+    """Base of all modes. Settings of a mode are the fields of its dataclass.
+
+    Every policy has an instance of its own: what one remembers comes from the groups and records
+    that its policy was given, so nothing crosses between policies past the exchange.
+    """
 
     name: ClassVar[str]
     consumes: ClassVar[type[Record] | None] = None  # the only record type it is ever given

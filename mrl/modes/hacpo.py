@@ -60,7 +60,7 @@ class HACPO(Mode):
     delta: float = 0.2
     delta_step: float = 0.025
     window: int = 5
-    _means: dict[str, dict[str, deque]] = field(default_factory=dict, init=False, repr=False)
+    _means: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.base and self.base not in OBJECTIVES:
@@ -109,10 +109,9 @@ class HACPO(Mode):
         for records in peers.values():
             for record in records:
                 rewards.setdefault(record.source, []).append(record.reward)
-        means = self._means.setdefault(receiver, {})
         for name, values in rewards.items():
-            means.setdefault(name, deque(maxlen=self.window)).append(fmean(values))
-        return {name: fmean(values) for name, values in means.items()}
+            self._means.setdefault(name, deque(maxlen=self.window)).append(fmean(values))
+        return {name: fmean(values) for name, values in self._means.items()}
 
     def _set_advantages(
         self, receiver: str, pooled: list[TrainingSample], capability: dict[str, float]
@@ -139,17 +138,11 @@ class HACPO(Mode):
 
     def state(self) -> dict:
         """The capability windows."""
-        return {
-            receiver: {name: list(values) for name, values in means.items()}
-            for receiver, means in self._means.items()
-        }
+        return {name: list(values) for name, values in self._means.items()}
 
     def restore(self, state: dict) -> None:
         """The capability windows of a checkpoint."""
-        self._means = {
-            receiver: {name: deque(values, self.window) for name, values in means.items()}
-            for receiver, means in state.items()
-        }
+        self._means = {name: deque(values, self.window) for name, values in state.items()}
 
 
 def _bounded(above: float, below: float) -> float:

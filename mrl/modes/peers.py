@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-import torch
-
-from mrl.alignment import LossyText, Projection, retokenize, split_text
+from mrl.alignment import LossyText, project, retokenize, split_text
 from mrl.modes import Lesson, Receiver
 from mrl.records import RolloutRecord, SuccessRecord
 from mrl.residual import measure
@@ -47,18 +45,16 @@ def projected(
 ) -> tuple[list[float], list[int]]:
     """The source's log-probs at the receiver's tokens, and each token's chunk.
 
-    Exact as sums over a chunk, spread by bytes within it (alignment.Projection). The two end tokens
-    are a chunk of their own.
+    Exact as sums over a chunk, spread by bytes within it (alignment.project). The two end
+    tokens are a chunk of their own.
     """
     content = completion_ids[: len(completion_ids) - record.finished]
     pieces = receiver.codec.pieces(content)
-    projection = Projection([(split_text(record.text, record.token_lengths), pieces)])
-    trace = torch.tensor([record.logprobs], dtype=torch.float64)
-    spread = projection.to_receiver(trace)[0].tolist()
-    chunk_of = projection.receiver_chunk[0].tolist()
+    source = split_text(record.text, record.token_lengths)
+    spread, chunk_of = project(source, pieces, record.logprobs)
     if record.finished:
         spread.append(record.end_logprob)
-        chunk_of.append(projection.width)
+        chunk_of.append(chunk_of[-1] + 1 if chunk_of else 0)
     return spread, chunk_of
 
 

@@ -3,7 +3,7 @@
 On a prompt where *every* own completion failed, group advantages are all zero: the receiver
 learns nothing, however long it goes on failing. SGT fills exactly this hole. If some peer has a
 verified success there (the prompt is in the *rescue set*), one such success is drawn and
-imitated:
+imitated, among those that the receiver's tokenizer can hold and that are not too long for it:
 
     L_k = L_own,k + lambda * mean over rescued x of NLL_k(y_peer | x)
 
@@ -54,9 +54,13 @@ class SGT(Mode):
                 lesson.dropped["not_needed"] += len(successes)
                 continue
             lesson.rescue_set += 1
-            lesson.dropped["not_drawn"] += len(successes) - 1
-            success = rng.choice(successes)  # uniform over all peers' verified successes
-            completion_ids = retokenized(receiver, success, lesson)
+            left, completion_ids = list(range(len(successes))), None
+            while left and completion_ids is None:  # uniform over all peers' usable successes
+                place = rng.choice(left)
+                left.remove(place)
+                success = successes[place]
+                completion_ids = retokenized(receiver, success, lesson)
+            lesson.dropped["not_drawn"] += len(left)
             if completion_ids is None:
                 continue
             lesson.samples.append(

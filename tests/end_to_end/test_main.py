@@ -201,11 +201,11 @@ def test_the_log_of_a_finished_run_stands_in_for_the_peer(place, capsys):
 
 def test_align_shows_and_draws_a_solution(place, capsys):
     Path("text.txt").write_text("6*7=42. \\boxed{42}")
-    assert run("align", "--file", "text.txt", "--png", "a.png") == 0
+    assert run("align", "--file", "text.txt", "--svg", "a.svg") == 0
     out = capsys.readouterr().out
     assert "qwen-tiny" in out
     assert "of the bytes" in out.replace("\n", " ")
-    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("a.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
 # ------------------------------------------------------------------------------ mistakes
@@ -286,7 +286,7 @@ MISTAKES = {
     "align a special token": (["align", "</s>"], "cannot write this text exactly (special_token"),
     "align without tokenizer": (["align", "x", "--source", "empty"], "empty: is no directory"),
     "align hub name": (["align", "x", "--receiver", "a/b"], "neither a directory here nor a model"),
-    "align picture nowhere": (["align", "x", "--png", "no/where.png"], "cannot be written"),
+    "align picture nowhere": (["align", "x", "--svg", "no/where.svg"], "cannot be written"),
     "resume nothing": (["resume", "runs/none"], "is no run directory"),
     "resume without checkpoint": (["resume", "runs/taken"], "no complete checkpoint"),
     "evaluate nothing": (["evaluate", "runs/none"], "is no run directory"),

@@ -68,6 +68,51 @@ def test_when_nobody_is_left_the_run_ends_with_a_sentence_and_can_be_resumed(pla
     assert [line["step"] for line in lines("runs/r/metrics.jsonl")] == [1, 5, 6]
 
 
+LEAKY = '''
+from dataclasses import dataclass, field
+from mrl.modes.solo import Solo, own_samples
+
+@dataclass
+class Leaky(Solo):
+    """Consumes nothing, keeps every group that it sees, and learns from other policies' ones."""
+    name = "leaky"
+    kept: dict = field(default_factory=dict, init=False)
+
+    def training_samples(self, receiver, groups, peers, rng):
+        lesson = super().training_samples(receiver, groups, peers, rng)
+        foreign = [g for name, kept in self.kept.items() if name != receiver.name for g in kept]
+        lesson.samples += [s for group in foreign for s in own_samples(receiver, group)]
+        lesson.notes = {"foreign": len(foreign), "remembers": len(self.kept)}
+        self.kept[receiver.name] = groups
+        return lesson
+
+    def state(self):
+        return {"saw": list(self.kept)}
+
+    def restore(self, state):
+        self.kept = {name: [] for name in state["saw"]}
+'''
+
+
+def test_a_mode_that_keeps_groups_has_none_of_another_policy(place, monkeypatch):
+    """Not in a run and not over a checkpoint; one that consumes nothing learns as solo does."""
+    Path("leaky.py").write_text(LEAKY)
+    answers = iter([False, True])
+    monkeypatch.setattr(mini_mrl, "_stop_on_ctrl_c", lambda: lambda: next(answers))
+    leaky = ["--mode", "leaky.py:Leaky", "--steps", "3", "--name", "leaky", *SMALL]
+    assert run(*leaky) == 130
+    monkeypatch.setattr(mini_mrl, "_stop_on_ctrl_c", lambda: lambda: False)
+    assert run("resume", "runs/leaky") == 0
+    assert run("--mode", "solo", "--steps", "3", "--name", "solo", *SMALL) == 0
+    metrics = lines("runs/leaky/metrics.jsonl")
+    assert [line.pop("mode/foreign") for line in metrics] == [0] * 6
+    assert [line.pop("mode/remembers") for line in metrics] == [0, 0, 1, 1, 1, 1]
+    solo = lines("runs/solo/metrics.jsonl")
+    assert [without_time(line) for line in metrics] == [without_time(line) for line in solo]
+    saved = json.loads(Path("runs/leaky/checkpoints/step-000003/state.json").read_text())["mode"]
+    assert saved == {name: {"saw": [name]} for name in ("qwen-tiny", "llama-tiny")}
+
+
 @pytest.mark.parametrize("mode", ["hacpo", "graft"])
 def test_a_mode_with_a_memory_resumes_exactly_under_any_placement(place, monkeypatch, mode):
     assert run("--mode", mode, "--steps", "4", "--name", "whole", *SMALL) == 0
