@@ -38,6 +38,7 @@ from mrl.experiment.run_directory import continued_config, unused_name
 from mrl.experiment.summary import first_lines, last_lines
 from mrl.experiment.view import make_view, printable
 from mrl.lab.commands import hang_in as hang_in_lab
+from mrl.lab.faults import lying_records
 from mrl.learning import learn
 from mrl.rewards import verify_groups
 from mrl.rollout import derive_seed
@@ -169,6 +170,8 @@ def _train(
     if launch.was_restarted() and not resumed:
         resumed = launch.checkpointed(config)
     with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
+        if config.liar:  # planted on purpose: the loop does not know
+            run.make_records = lying_records(config.liar, config.seed)
         for line in first_lines(run, pair, why):
             view.say(line)
         finished = train_loop(run)

@@ -4,9 +4,9 @@ Everything happens on bytes. A token's bytes follow from its piece in the vocabu
 decoder that the tokenizer describes itself with; character offsets and decoded strings are never
 consulted, because they are wrong just where it matters (split characters, marks for spaces).
 
-    text --encode--> receiver ids --pieces--> bytes of each token
-    align(source pieces, receiver pieces) -> chunks between shared byte boundaries
-    project(source pieces, receiver pieces, log-probs) -> log-probs at the receiver's tokens
+    text --encode--> receiver ids --token_bytes--> bytes of each token
+    align(source token_bytes, receiver token_bytes) -> chunks between shared byte boundaries
+    project(source token_bytes, receiver token_bytes, log-probs) -> log-probs at the receiver's tokens
 
 Text that does not survive as bytes is refused with a reason, never repaired.
 """
@@ -56,28 +56,28 @@ class ByteCodec:
         self._anchors = [*specials[:3], "", "\n", ":", "0"]
         self._cache: dict[str, list[int] | LossyText] = {}
 
-    def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
+    def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token. Raises LossyText for tokens without bytes of their own.
 
         Takes ids as they were sampled: they need not be the tokenizer's own for their text.
         """
         if self._bytes is None:
             raise LossyText("lossy_tokenizer", "its decoder does not say which bytes a token is")
-        pieces = []
+        token_bytes = []
         for token_id in token_ids:
             # the unknown token is mostly registered as special, too; "unknown" says more
             if token_id in self._special and token_id != self._unknown:
                 raise LossyText("special_token", f"token {token_id} stands for no text")
             if token_id not in self._bytes or token_id == self._unknown:
                 raise LossyText("unknown_token", f"token {token_id} stands for unknown text")
-            pieces.append(self._bytes[token_id])
-        return pieces
+            token_bytes.append(self._bytes[token_id])
+        return token_bytes
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the tokens. Raises LossyText, also for a character that was cut off."""
         try:
             # joined before it is decoded: a character may lie across tokens
-            return b"".join(self.pieces(token_ids)).decode("utf-8")
+            return b"".join(self.token_bytes(token_ids)).decode("utf-8")
         except UnicodeDecodeError as error:
             raise LossyText("not_utf8", str(error)) from None
 
@@ -113,15 +113,17 @@ class ByteCodec:
         try:
             wanted = text.encode("utf-8")
         except UnicodeEncodeError:
-            raise LossyText("not_utf8", "the text holds a lone surrogate") from None
+            raise LossyText("not_utf8", "the text holds a lone objective") from None
         loss = LossyText("not_round_trippable", "no tokenization has exactly the bytes of the text")
         for anchor in self._anchors:
             # no special tokens added: a <s> in front would stand between anchor and text
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
             if anchor and token_ids and token_ids[0] in self._special:
-                token_ids = token_ids[1:]  # special tokens have no bytes: `pieces` would refuse it
+                token_ids = token_ids[
+                    1:
+                ]  # special tokens have no bytes: `token_bytes` would refuse it
             try:
-                found = _last_tokens(token_ids, self.pieces(token_ids), wanted)
+                found = _last_tokens(token_ids, self.token_bytes(token_ids), wanted)
             except LossyText as reason:
                 loss = reason
                 continue  # another anchor may still do, so the last reason is the one that counts
@@ -130,18 +132,18 @@ class ByteCodec:
         raise loss
 
 
-def _last_tokens(token_ids: list[int], pieces: list[bytes], wanted: bytes) -> list[int] | None:
+def _last_tokens(token_ids: list[int], token_bytes: list[bytes], wanted: bytes) -> list[int] | None:
     """The last tokens whose bytes are exactly `wanted`; None if a token straddles its start."""
     # backwards, as the number of tokens in front (anchor, dummy space) is not known
-    left, start = len(wanted), len(pieces)
+    left, start = len(wanted), len(token_bytes)
     while left > 0 and start > 0:
         start -= 1
-        left -= len(pieces[start])
-    return token_ids[start:] if b"".join(pieces[start:]) == wanted else None
+        left -= len(token_bytes[start])
+    return token_ids[start:] if b"".join(token_bytes[start:]) == wanted else None
 
 
 def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int, bytes] | None:
-    """Token id -> bytes, from pieces and decoder; None if the decoder says too little."""
+    """Token id -> bytes, from token_bytes and decoder; None if the decoder says too little."""
     steps = _exact_steps(description["decoder"])
     if steps is None:
         return None
@@ -216,11 +218,11 @@ def split_text(text: str, token_lengths: Sequence[int]) -> list[bytes]:
     # a negative length could make up for one that is too long
     if sum(token_lengths) != len(data) or any(length < 0 for length in token_lengths):
         raise LossyText("not_round_trippable", "token lengths do not add up to the text")
-    pieces, start = [], 0
+    token_bytes, start = [], 0
     for length in token_lengths:
-        pieces.append(data[start : start + length])
+        token_bytes.append(data[start : start + length])
         start += length
-    return pieces
+    return token_bytes
 
 
 @dataclass(frozen=True)
@@ -288,8 +290,10 @@ def project(
     for number, chunk in enumerate(align(source, receiver)):
         total = sum(logprobs[slice(*chunk.source)])  # log p(the chunk's text | what is before it)
         size = chunk.bytes[1] - chunk.bytes[0]
-        pieces = receiver[slice(*chunk.receiver)]
+        token_bytes = receiver[slice(*chunk.receiver)]
         # by bytes, so that each byte costs the same; equally where the chunk has none
-        spread += [total * (len(piece) / size if size else 1 / len(pieces)) for piece in pieces]
-        chunk_of += [number] * len(pieces)
+        spread += [
+            total * (len(piece) / size if size else 1 / len(token_bytes)) for piece in token_bytes
+        ]
+        chunk_of += [number] * len(token_bytes)
     return spread, chunk_of

@@ -39,7 +39,9 @@ class PolicyConfig:
         least=2,
         why="an advantage compares completions of one prompt",
     )
-    learning_rate: float = setting(1e-4, "of AdamW; 1e-4 is usual for the tiny pair", above=0, most=1)
+    learning_rate: float = setting(
+        1e-4, "of AdamW; 1e-4 is usual for the tiny pair", above=0, most=1
+    )
     objective: str = setting("grpo", "what it maximizes", choices=OBJECTIVES)
     clip_low: float | None = setting(None, "none: as the objective was published", least=0)
     clip_high: float | None = setting(None, "none: as the objective was published", least=0)
@@ -81,10 +83,14 @@ class RunConfig:
         "verify", "check a peer's success again, or claim: believe it", choices=("verify", "claim")
     )
     peer_log: str = setting("", "exchange.jsonl of a finished run, in place of live peers")
-    liar: float = setting(0.0, "share of failures that policies claim as successes", least=0, most=1)
+    liar: float = setting(
+        0.0, "share of failures that policies claim as successes", least=0, most=1
+    )
     verify_timeout_s: float = setting(2.0, "for one verdict", above=0)
     checkpoint_every: int = setting(60, "steps; 0: only at the end", least=0)
-    threads: int = setting(1, "CPU threads; two on busy cores can be slower than one", least=1, most=256)
+    threads: int = setting(
+        1, "CPU threads; two on busy cores can be slower than one", least=1, most=256
+    )
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...")
     placement: str = setting(
         "auto",
@@ -199,7 +205,9 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str], modes: Sequence
     """
     policies = {policy.name: policy for policy in values["policies"]}
     of_policy = {entry.name for entry in fields(PolicyConfig)} - {"name", "path"}
-    settings = values["settings"] = {mode: dict(v) for mode, v in values.get("settings", {}).items()}
+    settings = values["settings"] = {
+        mode: dict(v) for mode, v in values.get("settings", {}).items()
+    }
     for text in texts:
         key, equals, value = text.partition("=")
         where, _, name = key.rpartition(".")
@@ -218,7 +226,9 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str], modes: Sequence
             settings.setdefault(where, {})[name] = parsed
         elif where:
             known = [*policies, *modes]
-            raise MrlError(f"--set {text}: there is no mode or policy `{where}`{_nearest(where, known)}")
+            raise MrlError(
+                f"--set {text}: there is no mode or policy `{where}`{_nearest(where, known)}"
+            )
         else:
             values |= check_table({name: parsed}, RunConfig, "--set")
 

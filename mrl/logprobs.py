@@ -91,7 +91,7 @@ def completion_logprobs(
     model: PreTrainedModel,
     prompts: Sequence[list[int]],
     completions: Sequence[list[int]],
-    banned: Tensor,
+    suppressed: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     """Log-probs of completions and their mask, ([batch, seq] float32 nats, [batch, seq] bool).
@@ -117,7 +117,7 @@ def completion_logprobs(
 
     def chunk_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
         logits = model.get_output_embeddings()(hidden)
-        return scaled_logprobs(logits, banned, temperature).gather(1, targets[:, None])[:, 0]
+        return scaled_logprobs(logits, suppressed, temperature).gather(1, targets[:, None])[:, 0]
 
     if len(targets) <= CHUNK:
         found = chunk_logprobs(hidden, targets)
@@ -136,17 +136,17 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @torch.no_grad()
-def can_pack(model: PreTrainedModel, banned: Tensor) -> bool:
+def can_pack(model: PreTrainedModel, suppressed: Tensor) -> bool:
     """Whether packing gives a model's own numbers, tried on two completions of one prompt.
 
     False for a model that ignores the mask or the positions, or that does more to its logits than
     its output embeddings do.
     """
-    free = (~banned).nonzero()[:8, 0].tolist()
+    free = (~suppressed).nonzero()[:8, 0].tolist()
     prompt, completions = free[:3], [free[3:6], free[5:8]]
-    packed, _ = completion_logprobs(model, [prompt] * 2, completions, banned, 1.0)
+    packed, _ = completion_logprobs(model, [prompt] * 2, completions, suppressed, 1.0)
     token_ids = torch.tensor([[*prompt, *c] for c in completions], device=model.device)
     logits = model(input_ids=token_ids, use_cache=False).logits[:, len(prompt) - 1 : -1]
-    plain = scaled_logprobs(logits, banned, 1.0)
+    plain = scaled_logprobs(logits, suppressed, 1.0)
     plain = plain.gather(2, token_ids[:, len(prompt) :, None])[:, :, 0]
     return bool(((packed - plain).abs() < TOLERANCE).all())

@@ -96,7 +96,7 @@ def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
 def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
     """-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A), per token.
 
-    PPO's clipped surrogate as GRPO uses it, arXiv 2402.03300, eq. 3.
+    PPO's clipped objective as GRPO uses it, arXiv 2402.03300, eq. 3.
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
     At ratio 1 its value is -A, whose mean over a group is 0: the loss starts near 0 by
     construction, its gradient does not.

@@ -23,12 +23,11 @@ from transformers.utils import logging as transformers_logging
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.objectives import OBJECTIVES
-from mrl.rollout import sample_completions
-from mrl.samples import Group, Rollout
 from mrl.logprobs import can_pack, cut_by_tokens
 from mrl.logprobs import completion_logprobs as packed_logprobs
-from mrl.samples import Problem
+from mrl.objectives import OBJECTIVES
+from mrl.rollout import sample_completions
+from mrl.samples import Group, Problem, Rollout
 
 transformers_logging.disable_progress_bar()  # it would break the live view
 
@@ -53,8 +52,8 @@ class Policy:
             self.reference.requires_grad_(False)
         self.codec = ByteCodec(self.tokenizer)
         self.end_ids = self._find_end_ids()
-        self.banned = self._find_banned().to(device)
-        if not can_pack(self.model, self.banned):
+        self.suppressed = self._find_suppressed().to(device)
+        if not can_pack(self.model, self.suppressed):
             raise MrlError(
                 f"{config.path}: this architecture cannot be trained here: its attention does not "
                 "follow a mask over several completions; the Llama and Qwen families can."
@@ -110,18 +109,18 @@ class Policy:
             )
         return ends
 
-    def _find_banned(self) -> Tensor:
+    def _find_suppressed(self) -> Tensor:
         """Tokens that must not be written, [vocab] bool: no gradient could ever take them back.
 
         The padding token (its embedding row is frozen in `transformers`), unless it ends a
         completion; and rows of the embedding for which the tokenizer has no token.
         """
-        banned = torch.zeros(self.model.get_input_embeddings().num_embeddings, dtype=torch.bool)
-        banned[len(self.tokenizer) :] = True
+        suppressed = torch.zeros(self.model.get_input_embeddings().num_embeddings, dtype=torch.bool)
+        suppressed[len(self.tokenizer) :] = True
         pad_id = self.tokenizer.pad_token_id
         if pad_id is not None and pad_id not in self.end_ids:
-            banned[pad_id] = True
-        return banned
+            suppressed[pad_id] = True
+        return suppressed
 
     # -------------------------------------------------------------------------- sampling
 
@@ -173,7 +172,7 @@ class Policy:
                 max_new_tokens=self.config.max_new_tokens,
                 temperature=self.config.temperature if temperature is None else temperature,
                 end_ids=torch.tensor(self.end_ids, device=self.device),
-                banned=self.banned.to(self.device),
+                suppressed=self.suppressed.to(self.device),
                 generator=generator,
             )
         rollouts = []
@@ -204,12 +203,12 @@ class Policy:
         model = model or self.model
         # transformers computes activations again only in training mode, which has no dropout here
         model.train(self.config.checkpointing and torch.is_grad_enabled())
-        banned = self.banned.to(self.device)
+        suppressed = self.suppressed.to(self.device)
         with self._precision():
-            return packed_logprobs(model, prompts, completions, banned, self.config.temperature)
+            return packed_logprobs(model, prompts, completions, suppressed, self.config.temperature)
 
     @torch.no_grad()
-    def score(
+    def logprobs_of(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
         """Log-probs of each completion's tokens under the current parameters, nats."""

@@ -21,8 +21,7 @@ from typing import ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout
+from mrl.samples import Group, Rollout, Verdict
 
 MAX_RECORD_BYTES = 2**22  # of a record's JSON: some 100,000 tokens with their log-probs
 MAX_GROUP = 1024  # completions of a group, where no config says how large groups are
@@ -138,7 +137,7 @@ def flaws(record: Record, largest_group: int = MAX_GROUP) -> Iterator[str]:
     try:
         if len(record.to_json().encode("utf-8")) > MAX_RECORD_BYTES:
             yield "too_long"
-    except UnicodeEncodeError:  # a lone surrogate, in whichever field
+    except UnicodeEncodeError:  # a lone objective, in whichever field
         yield "not_utf8"
     if isinstance(record, RewardStats):
         # rewards from 0 to 1 spread widest if all of them are 0 or 1
@@ -261,7 +260,7 @@ def _text_record(kind: type[R], about: dict, group: Group, rollout: Rollout, cod
         **about,
         "text": text,
         "finished": rollout.finished,
-        "token_lengths": tuple(len(piece) for piece in codec.pieces(content)),
+        "token_lengths": tuple(len(piece) for piece in codec.token_bytes(content)),
         "canonical": _is_canonical(codec, text, content),
         "verdict": str(rollout.verdict),
     }

@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mrl.errors import MrlError
-from mrl.samples import Verdict
+from mrl.samples import Group, Verdict
 
 MAX_BOX_CHARS = 2_000  # no gold answer is as long
 MAX_TEXT_CHARS = 100_000  # from the end of a completion: a box further back is not looked for
@@ -240,3 +240,10 @@ class Verifier:
             child.stdout.close()
             with suppress(OSError):  # half a request may be left in the buffer
                 child.stdin.close()
+
+
+def verify_groups(verifier: Verifier, groups: Sequence[Group]) -> None:
+    """Give every rollout its verdict."""
+    for group in groups:
+        for rollout in group.rollouts:
+            rollout.verdict = verifier.verify(group.problem.answer, rollout.text, rollout.finished)

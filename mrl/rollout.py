@@ -32,13 +32,13 @@ class Completions:
     finished: Tensor  # [rows] bool: an end token was sampled
 
 
-def scaled_logprobs(logits: Tensor, banned: Tensor, temperature: float) -> Tensor:
-    """log softmax(logits / temperature) over the tokens that are not banned.
+def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:
+    """log softmax(logits / temperature) over the tokens that are not suppressed.
 
-    logits: [..., vocab]; banned: [vocab] bool.  Returns [..., vocab] float32, nats.
+    logits: [..., vocab]; suppressed: [vocab] bool.  Returns [..., vocab] float32, nats.
     """
     logits = logits.float() / temperature
-    return torch.log_softmax(logits.masked_fill(banned, -torch.inf), dim=-1)
+    return torch.log_softmax(logits.masked_fill(suppressed, -torch.inf), dim=-1)
 
 
 def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
@@ -76,12 +76,12 @@ def sample_completions(
     max_new_tokens: int,
     temperature: float,
     end_ids: Tensor,
-    banned: Tensor,
+    suppressed: Tensor,
     generator: torch.Generator,
 ) -> Completions:
     """Sample `group_size` completions for each prompt; temperature 0 takes the likeliest token.
 
-    end_ids: [ends] int64, every token that ends a completion; banned: [vocab] bool.
+    end_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
     generator: a CPU generator. Every row has its own uniform numbers, drawn before the first
     token, so a row's sample does not depend on when other rows finish.
     """
@@ -106,7 +106,7 @@ def sample_completions(
 
     # 2. one token a row and round
     for t in range(max_new_tokens):
-        step_logprobs = scaled_logprobs(logits, banned, temperature or 1.0)
+        step_logprobs = scaled_logprobs(logits, suppressed, temperature or 1.0)
         if temperature == 0:
             chosen = step_logprobs.argmax(dim=-1)
         else:

@@ -73,22 +73,22 @@ class Group:
 class TrainingSample:
     """One completion that a receiver learns from, in the receiver's own tokens.
 
-    `objective` is "policy" (a clipped surrogate, with `advantage` and `behavior_logprobs`) or
-    "nll" (imitation, which needs neither).
+    `loss` is "policy" (a clipped surrogate, with `advantage` and `behavior_logprobs`) or
+    "imitation" (negative log-likelihood, which needs neither).
     """
 
     prompt_ids: list[int]
     completion_ids: list[int]
-    objective: str = "policy"
+    loss: str = "policy"
     advantage: float = 0.0
     behavior_logprobs: list[float] = field(default_factory=list)  # nats, one a completion token
     weight: float = 1.0
-    surrogate: Objective | None = None  # None: the receiver's own
+    objective: Objective | None = None  # None: the receiver's own
     chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for a chunk ratio
     source: str = ""  # the peer that wrote it; empty: the receiver itself
     reward: float = 0.0
 
     @property
-    def can_teach(self) -> bool:
+    def has_gradient(self) -> bool:
         """False if its gradient is zero whatever the policy says, so that nobody computes it."""
-        return self.weight != 0 and (self.objective == "nll" or self.advantage != 0)
+        return self.weight != 0 and (self.loss == "imitation" or self.advantage != 0)

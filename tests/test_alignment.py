@@ -65,9 +65,9 @@ def byte_level(digits=False, nfc=False):
     return wrap(tokenizer, eos_token="<|end|>")
 
 
-def with_bytes(pieces):
+def with_bytes(token_bytes):
     special = ["<unk>", "<s>", "</s>"]
-    return [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    return [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *token_bytes]
 
 
 METASPACE_DECODER = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -99,10 +99,10 @@ def metaspace_bpe(prepend, old_style=False):
 
 def unigram():
     characters = sorted({c for line in CORPUS for c in line.replace(" ", "▁")})
-    pieces = [(p, 0.0) for p in with_bytes([])]
-    pieces += [(c, -6.0) for c in characters if c != "\n"]
-    pieces += [(p, -3.0) for p in ("▁the", "▁c", "at", "▁1", "2▁", "boxed", "▁▁", "界。")]
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
+    token_bytes = [(p, 0.0) for p in with_bytes([])]
+    token_bytes += [(c, -6.0) for c in characters if c != "\n"]
+    token_bytes += [(p, -3.0) for p in ("▁the", "▁c", "at", "▁1", "2▁", "boxed", "▁▁", "界。")]
+    tokenizer = Tokenizer(models.Unigram(token_bytes, unk_id=0, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Sequence([*METASPACE_DECODER, decoders.Strip(" ", 1, 0)])
     return wrap(tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
@@ -151,7 +151,7 @@ def may_refuse(name, text):
         return True  # the family normalises
     if name in SPACE_MARKED and "▁" in text:
         return True  # the mark for a space would come back as a space
-    # a Unigram model matches the pieces of byte fallback in plain text
+    # a Unigram model matches the token_bytes of byte fallback in plain text
     return name == "unigram" and "<0x" in text
 
 
@@ -177,16 +177,16 @@ def two_cuts(draw):
     for _ in range(2):
         edges = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
         edges = [0, *edges, len(data)]
-        pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
-        rows.append(pieces if data or draw(st.booleans()) else [])
+        token_bytes = [data[a:b] for a, b in itertools.pairwise(edges)]
+        rows.append(token_bytes if data or draw(st.booleans()) else [])
     return rows
 
 
 def slow_boundaries(source, receiver):
     """Shared byte boundaries by sets: the second implementation."""
 
-    def ends(pieces):
-        return {sum(map(len, pieces[: n + 1])) for n in range(len(pieces))}
+    def ends(token_bytes):
+        return {sum(map(len, token_bytes[: n + 1])) for n in range(len(token_bytes))}
 
     return sorted({0} | (ends(source) & ends(receiver)))
 
@@ -206,7 +206,7 @@ def test_encoding_keeps_every_byte_or_refuses(name, text):
         refused_as_such = loss.reason in ("special_token", "unknown_token")  # "<unk>" is both
         assert may_refuse(name, text) or (refused_as_such and spelled)
         return
-    assert b"".join(codec.pieces(token_ids)) == text.encode()
+    assert b"".join(codec.token_bytes(token_ids)) == text.encode()
     assert codec.decode(token_ids) == text
 
 
@@ -224,15 +224,15 @@ def test_sampled_ids_need_not_be_canonical(data, name):
     codec = CODECS[name]
     usable = sorted(set(codec._bytes) - codec._special - {codec._unknown})
     token_ids = data.draw(st.lists(st.sampled_from(usable), max_size=12))
-    pieces = codec.pieces(token_ids)
-    assert len(pieces) == len(token_ids)
+    token_bytes = codec.token_bytes(token_ids)
+    assert len(token_bytes) == len(token_ids)
     try:
         text = codec.decode(token_ids)
     except LossyText as loss:
         assert loss.reason == "not_utf8"
         return
-    assert text.encode() == b"".join(pieces)
-    assert all(c.source[1] <= len(pieces) for c in align(pieces, [text.encode()]))
+    assert text.encode() == b"".join(token_bytes)
+    assert all(c.source[1] <= len(token_bytes) for c in align(token_bytes, [text.encode()]))
 
 
 HARD = {
@@ -311,7 +311,7 @@ def test_special_unknown_and_missing_ids_are_refused_by_name():
     codec = CODECS["metaspace-first"]
     for token_id, reason in ((0, "unknown_token"), (1, "special_token"), (99_999, "unknown_token")):
         with pytest.raises(LossyText) as caught:
-            codec.pieces([token_id])
+            codec.token_bytes([token_id])
         assert caught.value.reason == reason
 
 
@@ -320,7 +320,7 @@ def test_an_added_token_that_is_not_special_keeps_its_text():
     tokenizer.add_tokens([AddedToken("<work>", special=False)])
     codec = ByteCodec(tokenizer)
     token_ids = codec.encode("a <work> b")
-    assert b"<work>" in codec.pieces(token_ids)
+    assert b"<work>" in codec.token_bytes(token_ids)
     assert codec.decode(token_ids) == "a <work> b"
 
 
@@ -416,7 +416,7 @@ def test_what_a_unigram_model_does_not_know_is_unknown_and_not_special(special):
     tokenizer.decoder = decoders.Fuse()
     codec = ByteCodec(wrap(tokenizer, **({"unk_token": "<unk>"} if special else {})))
     assert codec.decode(codec.encode("aa")) == "aa"
-    for ask in (lambda: codec.encode("a☃"), lambda: codec.pieces([1])):
+    for ask in (lambda: codec.encode("a☃"), lambda: codec.token_bytes([1])):
         with pytest.raises(LossyText) as caught:
             ask()
         assert caught.value.reason == "unknown_token"
@@ -426,7 +426,7 @@ def test_what_a_unigram_model_does_not_know_is_unknown_and_not_special(special):
 def test_a_character_cut_in_the_middle_is_refused(name):
     codec = CODECS[name]
     token_ids = codec.encode("a😀")
-    assert codec.pieces(token_ids)[1:] == [b"\xf0", b"\x9f", b"\x98", b"\x80"]
+    assert codec.token_bytes(token_ids)[1:] == [b"\xf0", b"\x9f", b"\x98", b"\x80"]
     for cut in (-1, -2, -3):
         with pytest.raises(LossyText) as caught:
             codec.decode(token_ids[:cut])
@@ -452,7 +452,7 @@ def test_a_completion_is_never_merged_into_its_prompt():
         *codec._tokenizer.encode("t").ids,
         *codec._tokenizer.encode("he").ids,
     ]
-    assert codec.pieces(codec.encode("he")) == [b"he"]
+    assert codec.token_bytes(codec.encode("he")) == [b"he"]
 
 
 def test_the_cache_gives_fresh_lists_and_remembers_refusals():
@@ -469,8 +469,8 @@ def test_the_cache_gives_fresh_lists_and_remembers_refusals():
 
 def test_token_lengths_bring_the_pieces_back():
     codec = CODECS["gpt2-like"]
-    pieces = codec.pieces(codec.encode("the 😀 cat"))
-    assert split_text("the 😀 cat", [len(piece) for piece in pieces]) == pieces
+    token_bytes = codec.token_bytes(codec.encode("the 😀 cat"))
+    assert split_text("the 😀 cat", [len(piece) for piece in token_bytes]) == token_bytes
     for lengths in ([1], [2, -1, 2], [100]):
         with pytest.raises(LossyText):
             split_text("abc", lengths)
@@ -499,9 +499,11 @@ def test_tokens_of_zero_bytes_belong_to_the_chunk_that_ends_there():
 def test_chunks_tile_both_sequences_and_their_bytes_are_equal(cuts):
     source, receiver = cuts
     chunks = align(source, receiver)
-    for side, pieces in (("source", source), ("receiver", receiver)):
+    for side, token_bytes in (("source", source), ("receiver", receiver)):
         ranges = [getattr(chunk, side) for chunk in chunks]
-        assert [n for first, last in ranges for n in range(first, last)] == list(range(len(pieces)))
+        assert [n for first, last in ranges for n in range(first, last)] == list(
+            range(len(token_bytes))
+        )
     data = b"".join(source)
     for chunk in chunks:
         want = data[slice(*chunk.bytes)]
@@ -529,9 +531,9 @@ def test_swapping_the_sides_swaps_the_ranges(cuts):
 
 @given(st.lists(st.binary(min_size=1, max_size=4), max_size=12))
 @many
-def test_aligning_with_oneself_is_one_to_one(pieces):
-    chunks = align(pieces, pieces)
-    assert len(chunks) == len(pieces)
+def test_aligning_with_oneself_is_one_to_one(token_bytes):
+    chunks = align(token_bytes, token_bytes)
+    assert len(chunks) == len(token_bytes)
     assert all(chunk.one_to_one for chunk in chunks)
 
 
@@ -539,7 +541,7 @@ def test_aligning_with_oneself_is_one_to_one(pieces):
 @many
 def test_real_tokenizers_align_with_each_other(text, source, receiver):
     try:
-        rows = [CODECS[name].pieces(CODECS[name].encode(text)) for name in (source, receiver)]
+        rows = [CODECS[name].token_bytes(CODECS[name].encode(text)) for name in (source, receiver)]
     except LossyText:
         return
     chunks = align(*rows)
@@ -581,5 +583,5 @@ def test_sums_of_a_projected_trace_are_conserved(cuts, random):
 
 
 def test_projecting_onto_the_same_tokens_changes_nothing():
-    pieces, logprobs = [b"a", b"bc", b"d"], [-1.0, -2.0, -3.0]
-    assert project(pieces, pieces, logprobs) == (logprobs, [0, 1, 2])
+    token_bytes, logprobs = [b"a", b"bc", b"d"], [-1.0, -2.0, -3.0]
+    assert project(token_bytes, token_bytes, logprobs) == (logprobs, [0, 1, 2])

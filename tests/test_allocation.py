@@ -69,9 +69,9 @@ def test_a_worker_that_raises_is_named_and_left_out_and_the_others_go_on():
         return 1
 
     assert allocation.run("rollout", job, ["a", "b", "c"]) == {"a": 1, "c": 1}
-    assert allocation.troubles == ["b failed in its rollout turn: no more"]
+    assert allocation.failures == ["b failed in its rollout turn: no more"]
     allocation.begin_step(2)
-    assert allocation.troubles == []
+    assert allocation.failures == []
     assert allocation.run("rollout", lambda policy: 2, ["a", "b", "c"])["b"] == 2
 
 
@@ -96,11 +96,11 @@ def test_a_hanging_worker_is_given_up_after_its_budget_and_skipped_while_it_hang
     start = time.monotonic()
     assert list(allocation.run("rollout", job, ["a", "b"])) == ["a"]
     assert 0.2 < time.monotonic() - start < 5
-    assert allocation.troubles == ["b failed in its rollout turn: it did not come back within 0 s"]
+    assert allocation.failures == ["b failed in its rollout turn: it did not come back within 0 s"]
     start = time.monotonic()
     assert list(allocation.run("learn", job, ["a", "b"])) == ["a"]  # not waited for again
     assert time.monotonic() - start < 0.2
-    assert "still not come back" in allocation.troubles[-1]
+    assert "still not come back" in allocation.failures[-1]
     released.set()
     time.sleep(0.1)
     assert list(allocation.run("rollout", job, ["a", "b"])) == ["a", "b"]  # it is back
@@ -215,7 +215,7 @@ def test_unequal_workers_each_finish_every_step(make_policy, verifier):
     for step in (1, 2, 3):
         report = trainer.train_step(step)
         assert set(report.metrics) == set(NAMES)
-        assert report.troubles == []
+        assert report.failures == []
         assert all(report.metrics[name]["time/learn_s"] > 0 for name in NAMES)
         rows = [sum(report.metrics[name][f"verdict/{v}"] for v in Verdict) for name in NAMES]
         assert rows == pytest.approx([1.0, 1.0])
@@ -238,11 +238,11 @@ def test_who_misses_a_step_is_tried_again_in_the_next(make_policy, verifier, pha
     trainer = make_trainer(make_policy, verifier, mode="prp", fault=fault)
     reports = [trainer.train_step(step) for step in (1, 2, 3)]
     assert [sorted(r.metrics) for r in reports] == [sorted(NAMES), ["qwen-tiny"], sorted(NAMES)]
-    assert reports[1].troubles == [
+    assert reports[1].failures == [
         f"llama-tiny failed in its {phase} turn: planted",
         "llama-tiny missed step 2.",
     ]
-    assert reports[2].troubles == []
+    assert reports[2].failures == []
     assert trainer.present == NAMES
 
 
@@ -251,8 +251,8 @@ def test_after_three_misses_in_a_row_the_run_goes_on_without(make_policy, verifi
     trainer = make_trainer(make_policy, verifier, fault=fault)
     reports = [trainer.train_step(step) for step in range(1, 8)]
     assert [r.lost for r in reports] == [[], [], [], [], ["llama-tiny"], [], []]
-    assert "goes on without it" in reports[4].troubles[-1]
-    assert reports[6].troubles == []
+    assert "goes on without it" in reports[4].failures[-1]
+    assert reports[6].failures == []
     assert trainer.present == ["qwen-tiny"]
     assert PATIENCE == 3
 

@@ -72,7 +72,7 @@ def test_the_memory_estimate_of_the_true_pair_holds(true_pair, placement, checkp
         learn(policy, samples)  # with the optimizer's state in place
         return True
 
-    assert len(allocation.run("learn", step, list(TRUE))) == 2, allocation.troubles
+    assert len(allocation.run("learn", step, list(TRUE))) == 2, allocation.failures
     peak = torch.cuda.max_memory_allocated()
     expected = needed(rows, placement)
     print(f"{placement}, checkpointing {checkpointing}: {peak / 2**30:.1f} GiB measured, "
@@ -83,7 +83,7 @@ def test_the_memory_estimate_of_the_true_pair_holds(true_pair, placement, checkp
 def test_what_is_sampled_is_what_is_scored(chat_pair):
     policy = Policy(PolicyConfig("qwen", str(chat_pair / "qwen"), max_new_tokens=16), 0, "cuda")
     (group,) = policy.rollout([Problem("a", "1+1?", "2")], torch.Generator().manual_seed(0))
-    scored = policy.score([group.prompt_ids] * 8, [r.completion_ids for r in group.rollouts])
+    scored = policy.logprobs_of([group.prompt_ids] * 8, [r.completion_ids for r in group.rollouts])
     for rollout, logprobs in zip(group.rollouts, scored, strict=True):
         assert rollout.logprobs == pytest.approx(logprobs, abs=0.1)
 

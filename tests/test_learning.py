@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from mrl.learning import learn
-from mrl.experiment.metrics import fate_metrics, learning_metrics
-from mrl.modes import Lesson
+from mrl.experiment.metrics import outcome_metrics, learning_metrics
+from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
 from mrl.samples import TrainingSample
 
@@ -16,7 +16,7 @@ from mrl.samples import TrainingSample
 def sample(policy, text, advantage, **fields):
     ids = [*policy.codec.encode(text), policy.end_id]
     made = TrainingSample(policy.prompt_ids("1+1?"), ids, advantage=advantage, **fields)
-    made.behavior_logprobs = policy.score([made.prompt_ids], [ids])[0]
+    made.behavior_logprobs = policy.logprobs_of([made.prompt_ids], [ids])[0]
     return made
 
 
@@ -24,10 +24,10 @@ def test_minibatches_are_updates_in_the_order_of_the_samples(make_policy):
     texts = ("1", "2", "3", "4", "5")
     one, two = make_policy(learning_rate=1e-3), make_policy(learning_rate=1e-3)
     samples = [sample(one, text, (-1) ** n) for n, text in enumerate(texts)]
-    learnt = learn(one, samples, minibatches=2)
+    stats = learn(one, samples, minibatches=2)
     learn(two, samples[:3])
     learn(two, samples[3:])
-    assert (learnt.updates, one.version) == (2, 2)
+    assert (stats.updates, one.version) == (2, 2)
     pairs = zip(one.model.parameters(), two.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     assert learn(one, samples[:1], minibatches=4).updates == 1
@@ -46,9 +46,9 @@ def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_po
 def test_own_and_peers_samples_are_told_apart_in_the_metrics(make_policy):
     policy = make_policy()
     own = sample(policy, "1", 1.0)
-    surrogate = replace(OBJECTIVES["grpo"], ratio_level="sequence")
-    peer = sample(policy, "2", 1.0, source="b", weight=0.5, surrogate=surrogate)
-    far = sample(policy, "3", 1.0, source="b", weight=0.5, surrogate=surrogate)
+    objective = replace(OBJECTIVES["grpo"], ratio_level="sequence")
+    peer = sample(policy, "2", 1.0, source="b", weight=0.5, objective=objective)
+    far = sample(policy, "3", 1.0, source="b", weight=0.5, objective=objective)
     far.behavior_logprobs = [value - 1.0 for value in far.behavior_logprobs]  # ratio e: clipped
     got = learning_metrics(learn(policy, [own, peer, far]))
     assert got["ratio/max"] == pytest.approx(1.0, abs=1e-4)
@@ -83,10 +83,8 @@ def test_the_gradients_of_both_parts_add_up_and_their_cosine_is_right(make_polic
     parts = []
     for samples in ([own], [peer]):
         twice = [*samples, replace(own, advantage=0.0)]  # counts in the average, gives nothing
-        learnt = learn(policy, twice, measure_gradients=True)
-        parts.append(
-            learnt.gradients["gradient/own_norm"] or learnt.gradients["gradient/peer_norm"]
-        )
+        stats = learn(policy, twice, measure_gradients=True)
+        parts.append(stats.gradients["gradient/own_norm"] or stats.gradients["gradient/peer_norm"])
     both = learn(policy, [own, peer], measure_gradients=True)
     assert both.gradients["gradient/own_norm"] == pytest.approx(parts[0], rel=1e-4)
     assert both.gradients["gradient/peer_norm"] == pytest.approx(parts[1], rel=1e-4)
@@ -110,13 +108,13 @@ def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, m
 
     monkeypatch.setattr(short, "completion_logprobs", scarce)
     learn(plain, samples)
-    learnt = learn(short, samples)
-    assert learnt.updates == 1
-    assert learnt.notes == [
+    stats = learn(short, samples)
+    assert stats.updates == 1
+    assert stats.notes == [
         "qwen-tiny ran out of memory; it goes on with micro-batches of 32 tokens.",
         "qwen-tiny ran out of memory; it goes on with micro-batches of 16 tokens.",
     ]
-    assert learnt.totals["own/samples"] == 6  # the attempts that failed are not counted
+    assert stats.totals["own/samples"] == 6  # the attempts that failed are not counted
     for a, b in zip(plain.model.parameters(), short.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
     monkeypatch.setattr(short, "completion_logprobs", lambda *a: (_ for _ in ()).throw(
@@ -132,20 +130,20 @@ def test_every_completion_has_one_fate(make_policy):
         sample(policy, "2", 0.0),
         sample(policy, "3", 0.0, reward=1.0),
         sample(policy, "4", 0.0, source="b"),
-        replace(sample(policy, "5", 0.0, source="b", reward=1.0), objective="nll", weight=0.1),
+        replace(sample(policy, "5", 0.0, source="b", reward=1.0), loss="imitation", weight=0.1),
         replace(sample(policy, "6", 1.0), behavior_logprobs=[-99.0] * 2),
     ]
-    learnt = learn(policy, samples)
-    assert learnt.fates == {"taught": 1, "all_fail": 2, "all_pass": 1, "rescued": 1, "clipped": 1}
-    lesson = Lesson(samples)
-    lesson.dropped.update(too_long=1, not_needed=2)
-    lesson.residual.refused.update(not_utf8=1)
+    stats = learn(policy, samples)
+    assert stats.outcomes == {"taught": 1, "all_fail": 2, "all_pass": 1, "rescued": 1, "clipped": 1}
+    batch = TrainingBatch(samples)
+    batch.dropped.update(too_long=1, not_needed=2)
+    batch.residual.refused.update(not_utf8=1)
     peers = {"x": [type("Told", (), {"text": ""})()] * 6}
 
     class Four:
         rollouts = [None] * 4
 
-    got = fate_metrics([Four()], peers, lesson, learnt)
+    got = outcome_metrics([Four()], peers, batch, stats)
     assert sum(got.values()) == pytest.approx(1.0)
-    assert got["fate/dropped"] == got["fate/refused"] == pytest.approx(0.1)
-    assert got["fate/not_needed"] == pytest.approx(0.2)
+    assert got["outcome/dropped"] == got["outcome/refused"] == pytest.approx(0.1)
+    assert got["outcome/not_needed"] == pytest.approx(0.2)

@@ -53,20 +53,20 @@ def teach(mode, receiver, groups, peers, seed=0):
 
 
 def test_solo_gives_every_own_completion_its_group_advantage(receiver):
-    lesson = teach(Solo(), receiver, [group("x", [1, 0, 0, 0]), group("y", [0, 0, 0, 0])], {})
+    batch = teach(Solo(), receiver, [group("x", [1, 0, 0, 0]), group("y", [0, 0, 0, 0])], {})
     high, low = 0.75 / 0.4330127, -0.25 / 0.4330127
     want = [high, low, low, low, 0.0, 0.0, 0.0, 0.0]
-    assert [s.advantage for s in lesson.samples] == pytest.approx(want, abs=1e-4)
-    assert lesson.samples[1] == TrainingSample(
-        [5, 6], [11, 0], "policy", lesson.samples[1].advantage, [-0.5, -0.25]
+    assert [s.advantage for s in batch.samples] == pytest.approx(want, abs=1e-4)
+    assert batch.samples[1] == TrainingSample(
+        [5, 6], [11, 0], "policy", batch.samples[1].advantage, [-0.5, -0.25]
     )
-    assert (lesson.rescues, lesson.rescue_set, lesson.dropped) == ([], 0, {})
+    assert (batch.rescues, batch.rescue_set, batch.dropped) == ([], 0, {})
 
 
 def test_solo_follows_the_receivers_objective_about_the_std(receiver):
     receiver.objective = OBJECTIVES["dr_grpo"]
-    lesson = teach(Solo(), receiver, [group("x", [1, 0, 0, 0])], {})
-    assert [s.advantage for s in lesson.samples] == [0.75, -0.25, -0.25, -0.25]
+    batch = teach(Solo(), receiver, [group("x", [1, 0, 0, 0])], {})
+    assert [s.advantage for s in batch.samples] == [0.75, -0.25, -0.25, -0.25]
 
 
 def test_sgt_imitates_a_peer_exactly_where_all_own_completions_failed(receiver):
@@ -77,20 +77,20 @@ def test_sgt_imitates_a_peer_exactly_where_all_own_completions_failed(receiver):
         group("both-fail", [0, 0, 0, 0]),
     ]
     peers = {name: [success(name)] for name in ("all-fail", "mixed", "all-pass")}
-    lesson = teach(SGT(), receiver, groups, peers)
+    batch = teach(SGT(), receiver, groups, peers)
     own = teach(Solo(), receiver, groups, {}).samples
-    assert lesson.samples[:4] + lesson.samples[5:] == own  # it stands behind its own group
-    assert lesson.samples[4] == TrainingSample(
+    assert batch.samples[:4] + batch.samples[5:] == own  # it stands behind its own group
+    assert batch.samples[4] == TrainingSample(
         prompt_ids=[5, 6],
         completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.end_id],
-        objective="nll",
+        loss="imitation",
         weight=0.1,
         source="b",
         reward=1.0,
     )
-    assert lesson.dropped == {"not_needed": 2, "not_drawn": 0}
-    assert lesson.rescue_set == 1
-    (rescue,) = lesson.rescues
+    assert batch.dropped == {"not_needed": 2, "not_drawn": 0}
+    assert batch.rescue_set == 1
+    (rescue,) = batch.rescues
     assert (rescue.problem_id, rescue.receiver, rescue.source) == ("all-fail", "a", "b")
     assert (rescue.receiver_text, rescue.source_text) == ("try 0", "\\boxed{1}")
 
@@ -98,14 +98,14 @@ def test_sgt_imitates_a_peer_exactly_where_all_own_completions_failed(receiver):
 def test_sgt_without_peers_is_solo(receiver):
     groups = [group("x", [0, 0, 0]), group("y", [1, 0, 1])]
     for peers in ({}, {"x": [], "y": []}):
-        lesson = teach(SGT(), receiver, groups, peers)
-        assert lesson.samples == teach(Solo(), receiver, groups, {}).samples
-        assert lesson.rescue_set == 0
+        batch = teach(SGT(), receiver, groups, peers)
+        assert batch.samples == teach(Solo(), receiver, groups, {}).samples
+        assert batch.rescue_set == 0
 
 
 def test_sgt_adds_the_end_token_only_if_the_peer_had_finished(receiver):
-    lesson = teach(SGT(), receiver, [group("x", [0, 0])], {"x": [success("x", finished=False)]})
-    assert lesson.samples[-1].completion_ids == receiver.codec.encode("\\boxed{1}")
+    batch = teach(SGT(), receiver, [group("x", [0, 0])], {"x": [success("x", finished=False)]})
+    assert batch.samples[-1].completion_ids == receiver.codec.encode("\\boxed{1}")
 
 
 def test_sgt_draws_uniformly_from_the_successes_of_all_peers(receiver):
@@ -122,12 +122,12 @@ def test_sgt_draws_on_until_a_success_fits_and_each_that_fits_has_the_same_chanc
     texts = ["cafe\u0301 \\boxed{1}", "1 \\boxed{1}", "1" * 40, "2 \\boxed{1}"]
     peers, drawn, tried = {"x": [success("x", text) for text in texts]}, [], 0
     for seed in range(2000):
-        lesson = teach(SGT(), receiver, [group("x", [0, 0])], peers, seed)
-        (rescue,) = lesson.rescues  # never lost
+        batch = teach(SGT(), receiver, [group("x", [0, 0])], peers, seed)
+        (rescue,) = batch.rescues  # never lost
         drawn.append(rescue.source_text)
-        unusable = lesson.dropped["too_long"] + lesson.residual.refused["not_round_trippable"]
-        assert unusable + lesson.dropped["not_drawn"] == 3
-        assert (lesson.rescue_set, lesson.residual.records) == (1, 1)
+        unusable = batch.dropped["too_long"] + batch.residual.refused["not_round_trippable"]
+        assert unusable + batch.dropped["not_drawn"] == 3
+        assert (batch.rescue_set, batch.residual.records) == (1, 1)
         tried += unusable
     assert all(900 < drawn.count(text) < 1100 for text in (texts[1], texts[3]))
     assert 1200 < tried < 1467  # 2/3 a rescue: each of the two comes before both others in 1 of 3
@@ -148,11 +148,11 @@ def test_sgts_first_draw_is_that_of_rng_choice(receiver):
 )  # fmt: skip
 def test_a_success_that_the_receiver_cannot_write_is_dropped_and_counted(receiver, text, reason):
     groups = [group("x", [0, 0])]
-    lesson = teach(SGT(), receiver, groups, {"x": [success("x", text)]})
-    assert lesson.samples == teach(Solo(), receiver, groups, {}).samples
-    assert (lesson.rescue_set, lesson.rescues) == (1, [])
-    assert lesson.dropped + lesson.residual.refused == {reason: 1}
-    assert (reason == "too_long") == bool(+lesson.dropped)
+    batch = teach(SGT(), receiver, groups, {"x": [success("x", text)]})
+    assert batch.samples == teach(Solo(), receiver, groups, {}).samples
+    assert (batch.rescue_set, batch.rescues) == (1, [])
+    assert batch.dropped + batch.residual.refused == {reason: 1}
+    assert (reason == "too_long") == bool(+batch.dropped)
 
 
 def test_sgt_measures_what_alignment_cost(receiver):
@@ -186,7 +186,7 @@ def test_xgrpo_scores_own_samples_against_everybodys_rewards(receiver):
         "both-fail": [stats("both-fail", [0, 0])],
         "mixed": [stats("mixed", [1, 0])],
     }
-    lesson = teach(XGRPO(), receiver, groups, peers)
+    batch = teach(XGRPO(), receiver, groups, peers)
     want = [
         -1.0,
         -1.0,
@@ -199,9 +199,9 @@ def test_xgrpo_scores_own_samples_against_everybodys_rewards(receiver):
         1.0,
         -1.0,
     ]  # union of the second: 4 x 0, 4 x 1
-    assert [s.advantage for s in lesson.samples] == pytest.approx(want, abs=1e-4)
+    assert [s.advantage for s in batch.samples] == pytest.approx(want, abs=1e-4)
     own = teach(Solo(), receiver, groups, {}).samples
-    for sample, plain in zip(lesson.samples, own, strict=True):
+    for sample, plain in zip(batch.samples, own, strict=True):
         assert replace(sample, advantage=0.0) == replace(plain, advantage=0.0)
 
 
@@ -212,7 +212,7 @@ def test_xgrpo_without_peers_is_solo_and_with_mix_zero_has_solos_baseline(receiv
     assert [s.advantage for s in alone] == pytest.approx(solo, abs=1e-4)
     receiver.objective = OBJECTIVES["dr_grpo"]  # no division, so that the baseline is seen bare
     peers = {"x": [stats("x", [1, 1, 1, 1])]}
-    mixed = teach(XGRPO(mix=0.0), receiver, groups, peers).samples
+    mixed = teach(XGRPO(peer_share=0.0), receiver, groups, peers).samples
     assert [s.advantage for s in mixed] == [0.75, -0.25, -0.25, -0.25]
 
 

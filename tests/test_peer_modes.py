@@ -80,7 +80,7 @@ def copies(receiver, groups, source="b"):
     found = {}
     for one in groups:
         for index, rollout in enumerate(one.rollouts):
-            pieces = receiver.codec.pieces(rollout.content_ids)
+            pieces = receiver.codec.token_bytes(rollout.content_ids)
             told = RolloutRecord(
                 prompt_id=one.problem.id, source=source, version=0, index=index,
                 text=rollout.text, finished=True, canonical=True,
@@ -96,9 +96,9 @@ def teach(mode, receiver, groups, peers, seed=0):
     return mode.training_samples(receiver, groups, peers, random.Random(seed))
 
 
-def own_and_peers(lesson):
-    own = [s for s in lesson.samples if not s.source]
-    return own, [s for s in lesson.samples if s.source]
+def own_and_peers(batch):
+    own = [s for s in batch.samples if not s.source]
+    return own, [s for s in batch.samples if s.source]
 
 
 # ------------------------------------------------------------------------------ every mode
@@ -109,13 +109,13 @@ def test_every_mode_without_peers_is_solo(receiver):
     for name in MODES:
         objective = {"hacpo": "gspo", "graft": "dapo"}.get(name, "grpo")
         receiver.objective = OBJECTIVES[objective]
-        lesson = teach(make_mode(name, {}), receiver, groups, {})
+        batch = teach(make_mode(name, {}), receiver, groups, {})
         solo = teach(Solo(), receiver, groups, {})
-        plain = [replace(s, surrogate=None) for s in lesson.samples]
+        plain = [replace(s, objective=None) for s in batch.samples]
         for got, want in zip(plain, solo.samples, strict=True):
             assert replace(got, advantage=0) == replace(want, advantage=0), name
             assert got.advantage == pytest.approx(want.advantage, abs=1e-5), name
-        assert {s.surrogate for s in lesson.samples} <= {None, OBJECTIVES[objective]}
+        assert {s.objective for s in batch.samples} <= {None, OBJECTIVES[objective]}
 
 
 @pytest.mark.parametrize("name", ["prp", "naive", "hacpo", "graft"])
@@ -136,11 +136,11 @@ def test_a_record_that_alignment_refuses_is_counted_and_leaves_no_sample(receive
     peers = {"x": [record("x", 1, odd), record("x", 1, index=1), record("x", 0, index=2),
                    record("x", 0, "1" * 40, index=3)]}  # fmt: skip
     mode = make_mode(name, {"graft": {"balanced": False}})
-    lesson = teach(mode, receiver, [group(receiver, "x", [0, 0])], peers)
-    assert lesson.residual.refused == {"special_token": 1}
-    assert (+lesson.dropped) == {"too_long": 1}
-    assert len(own_and_peers(lesson)[1]) == 2
-    assert lesson.residual.records == 2
+    batch = teach(mode, receiver, [group(receiver, "x", [0, 0])], peers)
+    assert batch.residual.refused == {"special_token": 1}
+    assert (+batch.dropped) == {"too_long": 1}
+    assert len(own_and_peers(batch)[1]) == 2
+    assert batch.residual.records == 2
 
 
 # ------------------------------------------------------------------------------ pooling
@@ -149,15 +149,15 @@ def test_a_record_that_alignment_refuses_is_counted_and_leaves_no_sample(receive
 @pytest.mark.parametrize("level", ["token", "chunk", "sequence"])
 def test_prp_with_a_copy_of_the_receiver_has_ratios_of_one_and_the_doubled_group(receiver, level):
     groups = [group(receiver, "x", [1, 0, 0, 0])]
-    lesson = teach(PRP(ratio_level=level), receiver, groups, copies(receiver, groups))
-    own, peers = own_and_peers(lesson)
+    batch = teach(PRP(ratio_level=level), receiver, groups, copies(receiver, groups))
+    own, peers = own_and_peers(batch)
     doubled = group_advantages(torch.tensor([[1.0, 0, 0, 0, 1, 0, 0, 0]]))[0].tolist()
     assert [s.advantage for s in (*own, *peers)] == pytest.approx(doubled)
     for mine, theirs in zip(own, peers, strict=True):
         assert theirs.completion_ids == mine.completion_ids
         assert theirs.behavior_logprobs == pytest.approx(mine.behavior_logprobs)
         assert theirs.chunk_of == list(range(len(mine.completion_ids)))
-        assert (theirs.weight, theirs.surrogate.ratio_level) == (1.0, level)
+        assert (theirs.weight, theirs.objective.ratio_level) == (1.0, level)
 
 
 def test_prp_carries_a_peers_logprobs_over_by_chunks(receiver):
@@ -185,10 +185,10 @@ POOL = {  # own rewards, peer's rewards, pooled advantages (own, then peer)
 def test_pooled_advantages_by_hand(receiver, mode, case):
     own, theirs, want = POOL[case]
     scale = math.sqrt(3)  # one success among four has a std of sqrt(3)/4 and a distance of 3/4
-    lesson = teach(mode, receiver, [group(receiver, "x", own)], peers_of("x", theirs))
-    got = [s.advantage for s in lesson.samples]
+    batch = teach(mode, receiver, [group(receiver, "x", own)], peers_of("x", theirs))
+    got = [s.advantage for s in batch.samples]
     assert got == pytest.approx([scale * a for a in want], abs=1e-5)
-    assert [s.reward for s in lesson.samples] == [*own, *theirs]
+    assert [s.reward for s in batch.samples] == [*own, *theirs]
 
 
 def test_naive_takes_the_receivers_own_logprobs_where_there_is_something_to_learn(receiver):
@@ -198,17 +198,17 @@ def test_naive_takes_the_receivers_own_logprobs_where_there_is_something_to_lear
     assert len(receiver.scored) == 2  # the all-pass pool costs no forward pass
     for sample in foreign[:2]:
         assert sample.behavior_logprobs == [-0.5] * len(sample.completion_ids)
-        assert (sample.surrogate, sample.weight) == (None, 1.0)
+        assert (sample.objective, sample.weight) == (None, 1.0)
 
 
 def test_more_than_two_policies_pool_all(receiver):
     peers = {"x": peers_of("x", [1, 0])["x"] + peers_of("x", [0, 0], source="c")["x"]}
     for mode in (PRP(), Naive(), HACPO()):
-        lesson = teach(mode, receiver, [group(receiver, "x", [0, 0])], peers)
-        assert [s.source for s in lesson.samples] == ["", "", "b", "b", "c", "c"]
+        batch = teach(mode, receiver, [group(receiver, "x", [0, 0])], peers)
+        assert [s.source for s in batch.samples] == ["", "", "b", "b", "c", "c"]
         baseline = 0.1 / 6 if mode.name == "hacpo" else 1 / 6  # w(a, b) is 0, kept at 0.1
         want = (1 - baseline) / (math.sqrt(5) / 6)  # one success among six
-        assert lesson.samples[2].advantage == pytest.approx(want, abs=1e-4)
+        assert batch.samples[2].advantage == pytest.approx(want, abs=1e-4)
 
 
 # ------------------------------------------------------------------------------ HACPO
@@ -216,45 +216,45 @@ def test_more_than_two_policies_pool_all(receiver):
 
 def test_hacpo_with_equal_capabilities_is_the_plain_mixed_baseline(receiver):
     mode = HACPO(alpha=0.0, delta=1.0)
-    lesson = teach(mode, receiver, [group(receiver, "x", [1, 0])], peers_of("x", [0, 1]))
-    assert [s.advantage for s in lesson.samples] == pytest.approx([1, -1, -1, 1], abs=1e-5)
-    own, foreign = own_and_peers(lesson)
-    assert all(s.weight == 1.0 for s in lesson.samples)
-    assert all(s.surrogate == OBJECTIVES["gspo"] for s in own)
-    assert all(s.surrogate.ratio_power == 0 and s.surrogate.clip_low == 1.0 for s in foreign)
+    batch = teach(mode, receiver, [group(receiver, "x", [1, 0])], peers_of("x", [0, 1]))
+    assert [s.advantage for s in batch.samples] == pytest.approx([1, -1, -1, 1], abs=1e-5)
+    own, foreign = own_and_peers(batch)
+    assert all(s.weight == 1.0 for s in batch.samples)
+    assert all(s.objective == OBJECTIVES["gspo"] for s in own)
+    assert all(s.objective.ratio_power == 0 and s.objective.clip_low == 1.0 for s in foreign)
 
 
 def test_hacpo_scales_the_baseline_and_weighs_the_peer_by_capability(receiver):
     # the receiver solves 1 of 4, the peer 2 of 4: P_a = .25, P_b = .5
     groups = [group(receiver, "x", [1, 0]), group(receiver, "y", [0, 0])]
     peers = {**peers_of("x", [1, 0]), **peers_of("y", [1, 0])}
-    lesson = teach(HACPO(), receiver, groups, peers)
+    batch = teach(HACPO(), receiver, groups, peers)
     baseline_x = (1 + 0.5 * 1) / 4  # w(a, b) = .25 / .5 scales the peer's rewards
     sigma_x = 0.5  # of 1, 0, 1, 0, unscaled
     want = [(r - baseline_x) / sigma_x for r in (1, 0, 1, 0)]
-    assert [s.advantage for s in lesson.samples[:4]] == pytest.approx(want, abs=1e-5)
-    assert [s.weight for s in lesson.samples[:4]] == [1, 1, 2, 2]  # w(b, a) = .5 / .25
-    assert lesson.notes == {"capability/a": 0.25, "capability/b": 0.5}
+    assert [s.advantage for s in batch.samples[:4]] == pytest.approx(want, abs=1e-5)
+    assert [s.weight for s in batch.samples[:4]] == [1, 1, 2, 2]  # w(b, a) = .5 / .25
+    assert batch.notes == {"capability/a": 0.25, "capability/b": 0.5}
 
 
 def test_hacpo_averages_capability_over_a_window_that_survives_a_checkpoint(receiver):
     mode = HACPO(window=2)
     for own in ([1, 1], [1, 0], [0, 0]):
-        lesson = teach(mode, receiver, [group(receiver, "x", own)], peers_of("x", [1, 0]))
-    assert lesson.notes == {"capability/a": 0.25, "capability/b": 0.5}  # means of .5, 0
+        batch = teach(mode, receiver, [group(receiver, "x", own)], peers_of("x", [1, 0]))
+    assert batch.notes == {"capability/a": 0.25, "capability/b": 0.5}  # means of .5, 0
     again = HACPO(window=2)
     again.restore(mode.state())
     for one in (mode, again):
-        lesson = teach(one, receiver, [group(receiver, "x", [1, 1])], peers_of("x", [1, 0]))
-        assert lesson.notes["capability/a"] == 0.5  # of 0, 1
+        batch = teach(one, receiver, [group(receiver, "x", [1, 1])], peers_of("x", [1, 0]))
+        assert batch.notes["capability/a"] == 0.5  # of 0, 1
 
 
 def test_hacpos_ratio_has_each_side_over_its_own_tokens(receiver):
     told = replace(record("x", 1, lengths=(3, 6)), logprobs=(-1.0, -3.0), end_logprob=-0.5)
-    lesson = teach(HACPO(), receiver, [group(receiver, "x", [0, 0])], {"x": [told]})
-    (sample,) = own_and_peers(lesson)[1]
+    batch = teach(HACPO(), receiver, [group(receiver, "x", [0, 0])], {"x": [told]})
+    (sample,) = own_and_peers(batch)[1]
     assert sample.behavior_logprobs == [-1.5] * len(sample.completion_ids)  # mean of three tokens
-    assert sample.surrogate == Objective(
+    assert sample.objective == Objective(
         "sequence", "sequence", 0.2, 0.0, ratio_power=1.0, clip_low_step=0.025
     )
 
@@ -270,13 +270,13 @@ def test_each_part_of_hacpo_can_be_left_out(receiver):
     assert peer(capability_advantage=False).advantage == pytest.approx(1.0, abs=1e-5)
     assert whole.advantage != pytest.approx(1.0, abs=1e-5)
     assert (whole.weight, peer(capability_weight=False).weight) == (2.0, 1.0)
-    assert (whole.surrogate.ratio_power, peer(exponential=False).surrogate.ratio_power) == (1, 0)
-    assert peer(stepwise_clip=False).surrogate.clip_low_step == 0.0
+    assert (whole.objective.ratio_power, peer(exponential=False).objective.ratio_power) == (1, 0)
+    assert peer(stepwise_clip=False).objective.clip_low_step == 0.0
 
 
 def test_hacpo_gives_no_infinite_weight_to_somebody_who_never_succeeds(receiver):
-    lesson = teach(HACPO(), receiver, [group(receiver, "x", [0, 0])], peers_of("x", [1, 0]))
-    assert [s.weight for s in lesson.samples] == [1, 1, 10, 10]
+    batch = teach(HACPO(), receiver, [group(receiver, "x", [0, 0])], peers_of("x", [1, 0]))
+    assert [s.weight for s in batch.samples] == [1, 1, 10, 10]
     again = teach(HACPO(), receiver, [group(receiver, "x", [0, 0])], peers_of("x", [0, 0]))
     assert [s.weight for s in again.samples] == [1, 1, 1, 1]
     assert [s.advantage for s in again.samples] == [0, 0, 0, 0]
@@ -299,13 +299,13 @@ def graft_case(receiver, **settings):
 
 
 def test_graft_is_balanced_with_ties_included(receiver):
-    lesson = graft_case(receiver)  # m = 1, but y and z are tied
-    own, foreign = own_and_peers(lesson)
+    batch = graft_case(receiver)  # m = 1, but y and z are tied
+    own, foreign = own_and_peers(batch)
     assert len(own) == 6  # x and w; y and z are replaced
     assert len(foreign) == 6
-    assert (lesson.rescue_set, lesson.replaced) == (2, 6)
-    assert +lesson.dropped == {"not_needed": 6}  # b's records about x and w
-    assert [bool(s.source) for s in lesson.samples] == [False] * 6 + [True] * 6  # peers last
+    assert (batch.rescue_set, batch.replaced) == (2, 6)
+    assert +batch.dropped == {"not_needed": 6}  # b's records about x and w
+    assert [bool(s.source) for s in batch.samples] == [False] * 6 + [True] * 6  # peers last
 
 
 def test_graft_takes_every_candidate_when_nothing_has_to_be_balanced(receiver):
@@ -321,7 +321,7 @@ def test_graft_scores_inside_the_sources_group(receiver):
     _, foreign = own_and_peers(graft_case(receiver))
     want = group_advantages(torch.tensor([[1.0, 1, 0]]))[0].tolist()
     assert [s.advantage for s in foreign[:3]] == pytest.approx(want)
-    assert all(s.surrogate == OBJECTIVES["dapo"] for s in foreign)
+    assert all(s.objective == OBJECTIVES["dapo"] for s in foreign)
     assert all(s.behavior_logprobs == [-0.5] * len(s.completion_ids) for s in foreign)
 
 
@@ -330,10 +330,10 @@ def test_graft_scores_inside_the_sources_group(receiver):
 )
 def test_grafts_weight_is_the_compatibility_cut_at_one(receiver, score, weight):
     receiver.score_of = score  # the source's own log-prob is -0.5 a token
-    lesson = graft_case(receiver)
-    _, foreign = own_and_peers(lesson)
+    batch = graft_case(receiver)
+    _, foreign = own_and_peers(batch)
     if weight is None:
-        assert (foreign, lesson.dropped["incompatible"]) == ([], 6)
+        assert (foreign, batch.dropped["incompatible"]) == ([], 6)
     else:
         assert [s.weight for s in foreign] == pytest.approx([weight] * 6)
 
@@ -344,10 +344,10 @@ def test_grafts_weight_is_the_compatibility_cut_at_one(receiver, score, weight):
 def test_graft_has_no_candidate_in(receiver, own, theirs):
     groups, peers = [group(receiver, "x", own)], peers_of("x", theirs)
     receiver.objective = OBJECTIVES["dapo"]
-    lesson = teach(GRAFT(balanced=False), receiver, groups, peers)
+    batch = teach(GRAFT(balanced=False), receiver, groups, peers)
     solo = teach(Solo(), receiver, groups, {})
-    assert [replace(s, surrogate=None) for s in lesson.samples] == solo.samples
-    assert +lesson.dropped == {"not_needed": 2}
+    assert [replace(s, objective=None) for s in batch.samples] == solo.samples
+    assert +batch.dropped == {"not_needed": 2}
 
 
 def test_graft_takes_the_source_with_the_most_successes(receiver):

@@ -26,7 +26,7 @@ def own(policy, text, advantage, behavior=None, finished=True):
 
 def plain_logprobs(policy, sample):
     token_ids = torch.tensor([sample.prompt_ids + sample.completion_ids])
-    logits = policy.model(token_ids).logits[0, :-1].masked_fill(policy.banned, -torch.inf)
+    logits = policy.model(token_ids).logits[0, :-1].masked_fill(policy.suppressed, -torch.inf)
     logprobs = torch.log_softmax(logits, -1).gather(1, token_ids[0, 1:, None]).squeeze(1)
     return logprobs[len(sample.prompt_ids) - 1 :]
 
@@ -72,7 +72,7 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
     path.write_text(json.dumps(settings))
     policy = Policy(PolicyConfig("m", str(tmp_path / "m")))
     assert policy.tokenizer.pad_token_id == policy.end_id
-    assert not policy.banned[policy.end_id]
+    assert not policy.suppressed[policy.end_id]
     _, mask = policy.completion_logprobs([[5, 6]], [[7, policy.end_id]])
     assert mask.tolist() == [[True, True]]
 
@@ -181,7 +181,7 @@ def test_every_end_token_of_the_generation_config_ends_a_completion(random_pair,
 def test_embedding_rows_without_a_token_are_never_written(random_pair, make_policy):
     policy = make_policy()
     policy.model.resize_token_embeddings(len(policy.tokenizer) + 5)
-    assert policy._find_banned()[len(policy.tokenizer) :].all()
+    assert policy._find_suppressed()[len(policy.tokenizer) :].all()
 
 
 def test_templates_chat_plain_and_own(make_policy, random_pair):

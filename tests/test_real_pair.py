@@ -100,9 +100,9 @@ def test_every_end_token_of_the_generation_config_ends_and_dead_rows_are_never_w
     qwen, smol = make_chat("qwen"), make_chat("smol")
     assert qwen.end_ids == [2, 0]  # <|im_end|> first, then <|endoftext|>
     assert smol.end_ids == [2]
-    assert qwen.banned[len(qwen.tokenizer) :].all()
-    assert not qwen.banned[qwen.end_ids].any()
-    assert not smol.banned[2]  # its padding token is its end token
+    assert qwen.suppressed[len(qwen.tokenizer) :].all()
+    assert not qwen.suppressed[qwen.end_ids].any()
+    assert not smol.suppressed[2]  # its padding token is its end token
 
 
 def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, capsys):
@@ -135,7 +135,9 @@ def test_other_precisions_and_checkpointing_learn_nearly_the_same(make_chat, nam
     for chosen in ({}, settings):
         policy = make_chat(name, max_grad_norm=1e9, **chosen)
         sample = TrainingSample([5, 6, 7], [9, 10, 11, 2], advantage=1.0)
-        sample.behavior_logprobs = policy.score([sample.prompt_ids], [sample.completion_ids])[0]
+        sample.behavior_logprobs = policy.logprobs_of([sample.prompt_ids], [sample.completion_ids])[
+            0
+        ]
         kept = []
         policy.optimizer.step = lambda kept=kept, policy=policy: kept.extend(
             p.grad.float().clone() for p in policy.model.parameters()
@@ -153,7 +155,7 @@ def test_what_is_sampled_is_what_is_scored_in_bfloat16_up_to_its_rounding(make_c
 
     policy = make_chat("qwen", dtype="mixed", checkpointing=True)
     (group,) = policy.rollout([Problem("a", "1+1?", "2")], torch.Generator().manual_seed(0))
-    scored = policy.score(
+    scored = policy.logprobs_of(
         [group.prompt_ids] * 8, [rollout.completion_ids for rollout in group.rollouts]
     )
     for rollout, logprobs in zip(group.rollouts, scored, strict=True):

@@ -685,7 +685,7 @@ HOSTILE_BOXES = {
     "bell and backspace": "8\b7\a",
     "newline, as JSON lines hate it": '7\n{"answer": "1", "box": "1"}\n',
     "carriage return": "7\r\n",
-    "lone surrogate": "\ud800",
+    "lone objective": "\ud800",
     "lone surrogates around a number": "\udfff7\udc00",
     "text direction": "\u202e7",
     "full-width digit": "８",

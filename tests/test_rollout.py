@@ -88,7 +88,7 @@ def assert_logprobs_of_a_plain_forward_pass(policy, groups, temperature=1.0):
             token_ids = torch.tensor([group.prompt_ids + rollout.completion_ids])
             with torch.no_grad():
                 logits = policy.model(token_ids).logits[0].double() / temperature
-            logits[:, policy.banned] = -torch.inf
+            logits[:, policy.suppressed] = -torch.inf
             start = len(group.prompt_ids)
             want = [
                 float(torch.log_softmax(logits[start + t - 1], -1)[token])
@@ -101,13 +101,13 @@ def assert_logprobs_of_a_plain_forward_pass(policy, groups, temperature=1.0):
 def test_greedy_tokens_are_those_of_generate(make_policy, name):
     policy = make_policy(name, max_new_tokens=10)
     groups = policy.rollout(PROBLEMS, generator(), group_size=2, temperature=0.0)
-    banned = policy.banned.nonzero().squeeze(1).tolist()
+    suppressed = policy.suppressed.nonzero().squeeze(1).tolist()
     for group in groups:
         want = policy.model.generate(
             torch.tensor([group.prompt_ids]),
             do_sample=False,
             max_new_tokens=10,
-            suppress_tokens=banned,
+            suppress_tokens=suppressed,
             pad_token_id=0,
         )[0, len(group.prompt_ids) :].tolist()
         assert [r.completion_ids for r in group.rollouts] == [want, want]
@@ -121,7 +121,7 @@ def sample(policy, prompts, group_size, seed=0, end_ids=None):
         max_new_tokens=12,
         temperature=1.0,
         end_ids=torch.tensor(policy.end_ids if end_ids is None else end_ids),
-        banned=policy.banned,
+        suppressed=policy.suppressed,
         generator=generator(seed),
     )
 

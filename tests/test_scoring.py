@@ -30,14 +30,14 @@ def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
     policy = make_policy(name)
     weights = torch.rand(5, 4)
 
-    logprobs, mask = completion_logprobs(policy.model, PROMPTS, COMPLETIONS, policy.banned, 0.7)
+    logprobs, mask = completion_logprobs(policy.model, PROMPTS, COMPLETIONS, policy.suppressed, 0.7)
     (logprobs * weights * mask).sum().backward()
     got = [p.grad.clone() for p in policy.model.parameters()]
     policy.model.zero_grad()
     total = 0.0
     for row, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
         logits = policy.model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-        logits = (logits / 0.7).masked_fill(policy.banned, -torch.inf)
+        logits = (logits / 0.7).masked_fill(policy.suppressed, -torch.inf)
         plain = torch.log_softmax(logits, -1)[torch.arange(len(completion)), completion]
         torch.testing.assert_close(logprobs[row, : len(completion)], plain, atol=2e-5, rtol=0)
         total = total + (plain * weights[row, : len(completion)]).sum()
@@ -48,7 +48,7 @@ def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
 
 def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
     policy = make_policy()
-    assert can_pack(policy.model, policy.banned)
+    assert can_pack(policy.model, policy.suppressed)
     decoder = policy.model.get_decoder()
     forward = decoder.forward
 
@@ -56,7 +56,7 @@ def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
         return forward(*args, attention_mask=None, **kwargs)
 
     monkeypatch.setattr(decoder, "forward", deaf)
-    assert not can_pack(policy.model, policy.banned)
+    assert not can_pack(policy.model, policy.suppressed)
 
 
 def test_cutting_by_tokens_counts_a_shared_prompt_once_and_loses_nobody():

@@ -133,8 +133,8 @@ def test_hacpo_over_four_updates(agents, case, alpha):
     toy = Letters(logits, "gspo")
     groups, peers = rollout_case(toy, agents, case, random.Random(agents))
     mode = HACPO(alpha=alpha)
-    lesson = mode.training_samples(toy, groups, peers, random.Random(0))
-    learn(toy, lesson.samples, mode.minibatches)
+    batch = mode.training_samples(toy, groups, peers, random.Random(0))
+    learn(toy, batch.samples, mode.minibatches)
     gradients, seen = hacpo_by_hand(logits, groups, peers, alpha)
     assert seen == {(place, up) for place in ("below", "inside", "above") for up in (True, False)}
     assert len(toy.path) == 4
@@ -186,8 +186,8 @@ def test_prp_with_a_peer_of_the_same_distribution_has_naives_gradient(level, obj
                     lps = [-0.7 * n for n in cut]
                     records.append(told("x", "b", index, text, cut, lps, 0.0, index == 0))
                 group = Group(Problem("x", "x", "1"), [0], own)
-                lesson = mode.training_samples(toy, [group], {"x": records}, random.Random(0))
-                learn(toy, lesson.samples)
+                batch = mode.training_samples(toy, [group], {"x": records}, random.Random(0))
+                learn(toy, batch.samples)
                 updates.append(toy.path[0])
             assert float(updates[0].norm()) > 0.01
             torch.testing.assert_close(*updates, atol=1e-6, rtol=1e-4)

@@ -7,7 +7,16 @@ import mini_mrl
 from mrl.config import DATA
 from mrl.errors import MrlError
 from mrl.experiment.problems import load_problems
-from mrl.tiny.skills import DATA_SEED, SKILLS, evaluate, generate, make_problem_sets, number_choices, solution, split_numbers
+from mrl.tiny.skills import (
+    DATA_SEED,
+    SKILLS,
+    evaluate,
+    generate,
+    make_problem_sets,
+    number_choices,
+    solution,
+    split_numbers,
+)
 from mrl.tiny.pair import FOREIGN_RIGHT, OWN_SKILLS, demonstrations, right_share
 
 

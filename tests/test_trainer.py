@@ -11,8 +11,14 @@ from mrl.config import RunConfig
 from mrl.distributed import Company
 from mrl.experiment.evaluation import Evaluation, evaluate_policy, pass_at_k
 from mrl.exchange import Exchange
-from mrl.experiment.metrics import METRICS, group_metrics, lesson_metrics, run_residual, without_time
-from mrl.modes import Lesson, make_mode
+from mrl.experiment.metrics import (
+    METRICS,
+    group_metrics,
+    lesson_metrics,
+    run_residual,
+    without_time,
+)
+from mrl.modes import TrainingBatch, make_mode
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord, unpack
 from mrl.residual import measure
 from mrl.samples import Verdict
@@ -78,11 +84,11 @@ def test_group_metrics_by_hand():
 
 
 def test_the_residual_of_a_run_is_the_sum_over_its_lines():
-    one, two = Lesson([]), Lesson([])
+    one, two = TrainingBatch([]), TrainingBatch([])
     one.residual = measure([b"ab"], [b"a", b"b"], [-1.0])
     two.residual = measure([b"c"], [b"c"], [-2.0], canonical=False)
     two.residual.refused["not_utf8"] += 3
-    lines = [lesson_metrics(lesson, nll_nats=math.log(2)) for lesson in (one, two, Lesson([]))]
+    lines = [lesson_metrics(batch, nll_nats=math.log(2)) for batch in (one, two, TrainingBatch([]))]
     assert run_residual(lines) == one.residual + two.residual
     assert lines[0]["thl/receiver_bits_per_byte"] == pytest.approx(0.5)
     assert lines[0]["thl/share_one_to_one"] == 0.0
@@ -193,7 +199,7 @@ def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learni
         for step in (1, 2):
             lines[name] = trainer.train_step(step).metrics["qwen-tiny"]
         weights[name] = trainer.allocation.policies[0].model.state_dict()
-    said = ("time/", "exchange/", "fate/", "dropped/")
+    said = ("time/", "exchange/", "outcome/", "dropped/")
     silent, hostile = (
         {key: value for key, value in lines[name].items() if not key.startswith(said)}
         for name in ("silent", "hostile")
@@ -301,7 +307,7 @@ def test_whatever_numbers_and_strings_a_peer_says_its_receiver_stays_finite(make
             trainer.verifier.verify_batch = lambda items: [Verdict.WRONG] * len(items)
         for step in (1, 2):
             report = trainer.train_step(step)
-            assert report.troubles == []
+            assert report.failures == []
             lines[case] = report.metrics["qwen-tiny"]
             assert lines[case]["update_skipped"] == 0
         weights[case] = trainer.allocation.policies[0].model.state_dict()

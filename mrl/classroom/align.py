@@ -76,13 +76,13 @@ def expected(source: list[bytes], receiver: list[bytes]) -> Chunks:
 
 
 def cut(text: bytes, rng: random.Random, longest: int = 4) -> list[bytes]:
-    """The bytes in random pieces; characters are cut, too."""
-    pieces = []
+    """The bytes in random token_bytes; characters are cut, too."""
+    token_bytes = []
     while text:
         length = rng.randint(1, longest)
-        pieces.append(text[:length])
+        token_bytes.append(text[:length])
         text = text[length:]
-    return pieces
+    return token_bytes
 
 
 def check(session: Session, rng: random.Random, say: Callable[[str], None]) -> Iterator[Finding]:

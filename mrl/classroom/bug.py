@@ -13,7 +13,7 @@ import torch
 from mrl.advantages import group_advantages
 from mrl.classroom import Finding, examine, shown
 from mrl.classroom.sandbox import ROOT, Session
-from mrl.modes import Lesson, Receiver
+from mrl.modes import Receiver, TrainingBatch
 from mrl.modes.solo import Solo, samples_with
 from mrl.objectives import clipped_loss, token_coefficients, token_ratio
 from mrl.records import Record
@@ -78,12 +78,12 @@ class MixedGroups(Solo):
         groups: Sequence[Group],
         peers: Mapping[str, Sequence[Record]],
         rng: random.Random,
-    ) -> Lesson:
+    ) -> TrainingBatch:
         """Own samples with advantages that belong to others."""
         rewards = torch.tensor([group.rewards for group in groups])
         mixed = group_advantages(rewards).T.reshape(rewards.shape)
         rows = zip(groups, mixed.tolist(), strict=True)
-        return Lesson([sample for group, row in rows for sample in samples_with(row, group)])
+        return TrainingBatch([sample for group, row in rows for sample in samples_with(row, group)])
 
 
 def also_write(folder: Path) -> list[Path]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from shutil import copyfile
 from types import ModuleType
 
-from mrl.errors import MrlError
 from mrl.classroom import ASSIGNMENTS, OUT_OF, Finding
 from mrl.classroom.sandbox import OUTPUT_BYTES, SUBMISSION, Gone, Raised, Server, visible
+from mrl.errors import MrlError
 
 LARGEST_FILE = 1 << 20
 

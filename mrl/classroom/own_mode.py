@@ -16,8 +16,7 @@ from mrl.classroom.toy import ACTIONS, Table, ask_mode, describe, rollout, sampl
 from mrl.learning import learn
 from mrl.modes.solo import own_samples
 from mrl.records import RECORD_TYPES, make_records
-from mrl.samples import Group
-from mrl.samples import Problem
+from mrl.samples import Group, Problem
 
 PRELOAD = ("mrl.classroom.toy",)
 BLOCKED = (
@@ -36,7 +35,7 @@ Both sample a budget of 1,920 completions each, four a problem and step. Your mo
 Contract:
 - one subclass of Mode in this file; `consumes` is RolloutRecord, RewardStats or SuccessRecord
   (mrl.records); records are honest and verified
-- training_samples returns a Lesson; see mrl/modes/solo.py for the own part, mrl/modes/peers.py
+- training_samples returns a TrainingBatch; see mrl/modes/solo.py for the own part, mrl/modes/peers.py
   for a peer's text in the receiver's tokens, mrl/samples.py for what a sample may say
 - no other mode of mrl.modes may be imported
 - `rollout_factor = 2` samples twice as many completions a step, and makes half as many steps
@@ -50,7 +49,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mrl.records import Record
-from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes import TrainingBatch, Mode, Receiver
 from mrl.modes.solo import own_samples
 from mrl.samples import Group
 
@@ -70,15 +69,15 @@ class Mine(Mode):
         groups: Sequence[Group],
         peers: Mapping[str, Sequence[Record]],
         rng: random.Random,
-    ) -> Lesson:
+    ) -> TrainingBatch:
         """As solo does it; now let peers take part."""
-        return Lesson([sample for group in groups for sample in own_samples(receiver, group)])
+        return TrainingBatch([sample for group in groups for sample in own_samples(receiver, group)])
 '''
 PROBLEMS, RIGHT, GROUP, BUDGET, SEEDS, RATE = 8, (0, 1), 4, 1920, 8, 2.0
 
 
 def perform(module: ModuleType, do: str, given: Any, ask: Callable[[Any], Any]) -> Any:
-    """Describe the submission's mode, or ask it for a lesson."""
+    """Describe the submission's mode, or ask it for a batch."""
     return describe(module) if do == "describe" else ask_mode(module, given)
 
 
@@ -175,7 +174,7 @@ def check(session: Session, rng: random.Random, say: Callable[[str], None]) -> I
             said = f"{'complementary' if apart else 'useless'} peer, {len(found) + 1} of {SEEDS}"
             say(said)
             mine = train(
-                draw_pair(random.Random(seed), apart), lambda g: session.call("lesson", g), about,
+                draw_pair(random.Random(seed), apart), lambda g: session.call("batch", g), about,
                 seed,
             )  # fmt: skip
             if isinstance(mine, str):

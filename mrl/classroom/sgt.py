@@ -10,8 +10,7 @@ from mrl.classroom import Finding, examine, shown
 from mrl.classroom.sandbox import Session
 from mrl.classroom.toy import END, Table, ask_mode, describe, rollout, samples_of, told
 from mrl.records import SuccessRecord
-from mrl.samples import Group, TrainingSample
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, TrainingSample
 
 PRELOAD = ("mrl.classroom.toy",)
 BLOCKED = ("mrl.modes.sgt", "mrl.lab.bandit")
@@ -23,7 +22,7 @@ STUB = '''"""Success-Gated Transfer (arXiv 2605.07244): imitate only where all o
                                                  some peer has a verified success (the rescue set)
 
 Contract of `training_samples`:
-- returns a Lesson whose samples are the own ones (mrl.modes.solo.own_samples makes them) and, for
+- returns a TrainingBatch whose samples are the own ones (mrl.modes.solo.own_samples makes them) and, for
   each prompt of the rescue set, one TrainingSample with objective "nll", weight
   `imitation_weight`, the peer's name as source, reward 1.0
 - one of all the peers' successes is drawn, each with the same chance; use rng and nothing else
@@ -39,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mrl.records import SuccessRecord
-from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes import TrainingBatch, Mode, Receiver
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.samples import Group, TrainingSample
@@ -61,7 +60,7 @@ class MySGT(Mode):
         groups: Sequence[Group],
         peers: Mapping[str, Sequence[SuccessRecord]],
         rng: random.Random,
-    ) -> Lesson:
+    ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
         raise NotImplementedError("your turn")
 '''
@@ -69,7 +68,7 @@ KINDS = {"all_fail": (0, 0, 0), "mixed": (1, 0, 0), "all_pass": (1, 1, 1)}
 
 
 def perform(module: ModuleType, do: str, given: Any, ask: Callable[[Any], Any]) -> Any:
-    """Describe the submission's mode, or ask it for a lesson."""
+    """Describe the submission's mode, or ask it for a batch."""
     return describe(module) if do == "describe" else ask_mode(module, given)
 
 
@@ -91,16 +90,16 @@ def check(session: Session, rng: random.Random, say: Callable[[str], None]) -> I
     """What it consumes, when it rescues, what it imitates, and that own samples stay."""
     receiver = Table("a", [[0.0] * 6 for _ in range(4)])
 
-    def lesson(
+    def batch(
         groups: list[Group], records: list[SuccessRecord], seed: int = 0, **settings: Any
     ) -> list[TrainingSample] | str:
-        return samples_of(session.call("lesson", told(receiver, groups, records, seed, **settings)))
+        return samples_of(session.call("batch", told(receiver, groups, records, seed, **settings)))
 
     def rescues(
         groups: list[Group], records: list[SuccessRecord], seed: int = 0, **settings: Any
     ) -> list[TrainingSample] | str:
-        found = lesson(groups, records, seed, **settings)
-        return found if isinstance(found, str) else [s for s in found if s.objective == "nll"]
+        found = batch(groups, records, seed, **settings)
+        return found if isinstance(found, str) else [s for s in found if s.loss == "imitation"]
 
     def consumes() -> str | None:
         kind = session.call("describe")["kind"]
@@ -149,10 +148,10 @@ def check(session: Session, rng: random.Random, say: Callable[[str], None]) -> I
 
     def own() -> str | None:
         groups = [group_of("x", 0, (0, 0, 0)), group_of("y", 1, (1, 0, 0))]
-        found = lesson(groups, [success("x", "d")])
+        found = batch(groups, [success("x", "d")])
         if isinstance(found, str):
             return found
-        policy = [s for s in found if s.objective == "policy"]
+        policy = [s for s in found if s.loss == "policy"]
         if len(policy) != 6:
             return f"{len(policy)} own samples of two groups of three, not 6"
         advantages = [round(s.advantage, 3) for s in policy]

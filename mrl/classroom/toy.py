@@ -15,9 +15,7 @@ from mrl.alignment import LossyText
 from mrl.lab.bandit import Letters, Toy
 from mrl.modes import Mode
 from mrl.records import Record
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout, TrainingSample
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 
 ACTIONS = "abcdef"
 END = 9  # the end token of these toys, the number after all letters
@@ -102,8 +100,8 @@ def ask_mode(module: ModuleType, given: dict) -> dict:
         record = Record.from_json(line)
         peers[record.prompt_id].append(record)
     receiver = Table(given["name"], given["logits"])
-    lesson = mode.training_samples(receiver, groups, peers, random.Random(given["seed"]))
-    samples = [{name: getattr(s, name) for name in FIELDS} for s in lesson.samples]
+    batch = mode.training_samples(receiver, groups, peers, random.Random(given["seed"]))
+    samples = [{name: getattr(s, name) for name in FIELDS} for s in batch.samples]
     return {"samples": samples, "minibatches": int(mode.minibatches)}
 
 
@@ -146,7 +144,7 @@ def samples_of(said: Any) -> list[TrainingSample] | str:
             if not sample.completion_ids or set(sample.completion_ids) - letters:
                 return "a training sample's completion_ids are no tokens of the receiver"
             missing = len(sample.completion_ids) - len(sample.behavior_logprobs)
-            if sample.objective == "policy" and missing:
+            if sample.loss == "policy" and missing:
                 return "a policy sample needs a behaviour log-prob for each of its tokens"
     except (TypeError, KeyError, ValueError, AttributeError):
         return "the training samples are not of the form of mrl.samples.TrainingSample"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
+from mrl.experiment.problems import load_problems
 from mrl.policy import Policy
 from mrl.rewards import Verifier, verify_groups
 from mrl.rollout import derive_seed
-from mrl.experiment.problems import load_problems
 from mrl.samples import Problem
 
 PROBLEMS_AT_ONCE = 64

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from mrl.config import RunConfig
-from mrl.policy import Policy
 from mrl.logprobs import CHUNK
+from mrl.policy import Policy
 
 ACTIVATION_FACTOR = 32  # tensors of the hidden size that a layer keeps for its backward pass
 LOGIT_COPIES = 4  # logits, float32 copy, log-probs, gradient
@@ -93,9 +93,13 @@ class Placement:
 def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> Placement:
     """What was asked for; `auto` is parallel under torchrun, resident if that fits, else swap."""
     counted = ", ".join(f"{e.policy} {e.peak / 2**30:.1f}" for e in estimates)
-    sizes = f"{needed(estimates, 'resident') / 2**30:.1f} GiB of tensors at the peak ({counted} alone)"
+    sizes = (
+        f"{needed(estimates, 'resident') / 2**30:.1f} GiB of tensors at the peak ({counted} alone)"
+    )
     if torch.distributed.is_initialized():
-        return Placement("parallel", f"Placement parallel: a process for each policy; {counted} GiB.")
+        return Placement(
+            "parallel", f"Placement parallel: a process for each policy; {counted} GiB."
+        )
     name, why = wanted, ""
     if wanted == "auto":
         name, why = "resident", " on one CPU"
@@ -104,5 +108,7 @@ def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) ->
         fits = needed(estimates, "resident") <= HEADROOM * free
         name, why = ("resident" if fits else "swap"), f", {free / 2**30:.0f} GiB are free"
         if needed(estimates, name) > HEADROOM * free:
-            why += "; even one policy alone may not fit: lower micro_batch or set checkpointing=true"
+            why += (
+                "; even one policy alone may not fit: lower micro_batch or set checkpointing=true"
+            )
     return Placement(name, f"Placement {name}: {sizes}{why}.")

@@ -10,8 +10,7 @@ from mrl.learning import UpdateStats
 from mrl.modes import TrainingBatch
 from mrl.records import Record
 from mrl.residual import Residual
-from mrl.samples import Verdict
-from mrl.samples import Group
+from mrl.samples import Group, Verdict
 
 METRICS = {
     "step": "loop iteration, from 1",
@@ -140,7 +139,9 @@ def update_metrics(stats: UpdateStats) -> dict[str, float]:
         "loss_nll": totals["nll_loss"],
         "grad_norm": totals["grad_norm"] / max(stats.updates, 1),
         "update_skipped": int(totals["update_skipped"]),
-        "samples_learnt": sum(stats.outcomes[outcome] for outcome in ("taught", "clipped", "rescued")),
+        "samples_learnt": sum(
+            stats.outcomes[outcome] for outcome in ("taught", "clipped", "rescued")
+        ),
         "logprob_gap": highest["own/logprob_gap"],
     }
     if "kl" in totals:

@@ -7,14 +7,15 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 import torch.distributed
+from safetensors import SafetensorError
 
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation, join_processes, pick_device
@@ -38,7 +39,6 @@ from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, witho
 from mrl.experiment.problems import load_problems
 from mrl.experiment.run_directory import (
     read_evaluations,
-    read_run_config,
     unused_name,
     with_weights_of,
 )
@@ -70,6 +70,7 @@ class Run:
         self.rescues: Counter[tuple[str, str, str]] = Counter()  # (receiver, source, skill)
         self.not_finite: Counter[str] = Counter()  # steps in a row
         self.stopping = False  # somebody wants the run to end after this step
+        self.scoring = False  # held-out problems: nothing is lost if that ends at once
         self.first_step = 1
         self.make_records = make_records  # the one place where a lesson can plant a lie
         self.verifier = Verifier(timeout_s=config.verify_timeout_s)
@@ -80,9 +81,10 @@ class Run:
             raise
 
     def _load(self, config: RunConfig, resumed: Path | None) -> None:
-        torch.set_num_threads(config.threads)  # the same seed needs the same number
         self.device = pick_device(config.device)
-        self.stored, self.left_out = read_log(Path(config.peer_log)) if config.peer_log else ([], {})
+        self.stored, self.left_out = (
+            read_log(Path(config.peer_log)) if config.peer_log else ([], {})
+        )
         self.modes = {name: make_mode(config.mode, config.settings) for name in self.local}
         self.mode = self.modes[self.local[0]]  # all are of one class
         self._check_peer_log(config.peer_log)
@@ -101,13 +103,11 @@ class Run:
             )
         checkpoint = newest_checkpoint(resumed) if resumed else None
         start = with_weights_of(config, checkpoint) if checkpoint else config
-        self.policies = load_policies(start.policies, self.device, self.local)
+        self.policies = load_policies(start.policies, self.device, config.threads, self.local)
         problems = [*self.problems, *(p for part in self.heldout.values() for p in part)]
         estimates = [estimate(p, config, p.check_lengths(problems)) for p in self.policies]
         self.placement = choose_placement(estimates, config.placement, self.device)
-        self.allocation = Allocation(
-            self.policies, self.names, self.placement.name, self.device
-        )
+        self.allocation = Allocation(self.policies, self.names, self.placement.name, self.device)
         if not config.name:  # the first process decides
             mine = dict.fromkeys(self.local, unused_name(config))
             config = replace(config, name=self.allocation.gather(mine)[self.names[0]])
@@ -122,7 +122,8 @@ class Run:
         self.collapse = CollapseWatch()
         self.scalars = scalar_writer(self.directory) if self.writes else lambda line: None
         self.metrics_log, self.samples_log = (p.open("a", encoding="utf-8") for p in logs[:2])
-        self.exchange = Exchange(logs[2], config.max_staleness)
+        largest = self.mode.rollout_factor * max(p.group_size for p in config.policies)
+        self.exchange = Exchange(logs[2], config.max_staleness, largest)
         self.exchange.store(self.stored)
         if checkpoint:
             self.exchange.restore_window(read_state(checkpoint)["window"])
@@ -171,6 +172,13 @@ class Run:
                 )
         self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
 
+    def stop(self, number: int, frame: object) -> None:
+        """Ctrl-C: end after this step, so that no policy is a version behind; twice: at once."""
+        if self.stopping or self.scoring:
+            raise KeyboardInterrupt
+        self.stopping = True
+        self.view.say("Stopping after this step; Ctrl-C again stops at once.")
+
     def __enter__(self) -> "Run":
         return self
 
@@ -181,7 +189,7 @@ class Run:
         """End the verifier's process and close the logs; meet the other processes if all is well."""
         self.verifier.close()
         for log in ("metrics_log", "samples_log", "exchange"):
-            with suppress(AttributeError, OSError):  # not opened yet; a full disk, said before
+            with suppress(AttributeError, OSError):  # not opened yet; the disk is full
                 getattr(self, log).close()
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
@@ -239,9 +247,9 @@ class Run:
         }
         for policy in self.policies:
             policy.codec.clear_cache()  # the next step has other prompts
-        said = self.allocation.gather(mine)
-        lines = {name: entry["metrics"] for name, entry in said.items()}
-        samples = [line for entry in said.values() for line in entry["samples"]]
+        noted = self.allocation.gather(mine)
+        lines = {name: entry["metrics"] for name, entry in noted.items()}
+        samples = [line for entry in noted.values() for line in entry["samples"]]
         for name, line in lines.items():
             self.exchange.advance(name, line["version"])
         with self.writing():
@@ -260,7 +268,7 @@ class Run:
         for warning in self.collapse.notice(lines):
             self.view.say(warning)
         last = step == self.config.steps
-        stopping = any(entry["stopping"] for entry in said.values())
+        stopping = any(entry["stopping"] for entry in noted.values())
         every = self.config.checkpoint_every
         if last or stopping or (every and step % every == 0):
             with self.writing():
@@ -323,12 +331,14 @@ class Run:
     def evaluate(self, when: str) -> None:
         """Score the held-out problems and keep the result in `evaluation.json`."""
         self.view.say(f"Scoring the held-out problems {when} training.")
+        self.scoring = True
         scored = {}
         for policy in self.policies:
             with self.allocation.turn(policy, "evaluate"):
                 samples, seed = self.config.eval_samples, self.config.seed
                 found = evaluate_all([policy], self.heldout, self.verifier, samples, seed)
                 scored[policy.name] = [score.to_dict() for score in found]
+        self.scoring = False
         rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
         self.evaluations[when] = [score for row in rows for score in row]
         if self.writes:
@@ -340,9 +350,13 @@ class Run:
 
 
 def load_policies(
-    configs: Iterable[PolicyConfig], device: str, names: Iterable[str] | None = None
+    configs: Iterable[PolicyConfig],
+    device: str,
+    threads: int = 1,
+    names: Iterable[str] | None = None,
 ) -> list[Policy]:
     """The policies of a run (or those named), on one device; each knows its place in the run."""
+    torch.set_num_threads(threads)  # said, because the same seed needs the same number
     return [
         Policy(config, index, device)
         for index, config in enumerate(configs)

@@ -15,12 +15,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mrl.config import RunConfig
 from mrl.experiment.launch import is_worker
 from mrl.experiment.metrics import run_residual
-from mrl.config import RunConfig
 
 REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/")
-FATES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped", "refused")
+OUTCOMES = (
+    "taught",
+    "rescued",
+    "clipped",
+    "all_fail",
+    "all_pass",
+    "not_needed",
+    "dropped",
+    "refused",
+)
 RECENT_STEPS = 10  # numbers in the live view are means over so many steps
 KINDS = ("all_fail", "mixed", "all_pass")
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run
@@ -192,10 +201,10 @@ class LiveView(PlainLines):
                 form.format(means[name][key]) if means[name] else "-" for name in self.policies
             ]
             table.add_row(label, *cells)
-        for fate in FATES:
-            cells = [means[name].get(f"fate/{fate}", 0.0) for name in self.policies]
+        for outcome in OUTCOMES:
+            cells = [means[name].get(f"outcome/{outcome}", 0.0) for name in self.policies]
             if any(cells):
-                label = f"completions: {fate.replace('_', '-')}"
+                label = f"completions: {outcome.replace('_', '-')}"
                 table.add_row(label, *(f"{cell:.0%}" for cell in cells))
         shares = {name: self._share_one_to_one(name) for name in self.policies}
         if any(shares.values()):

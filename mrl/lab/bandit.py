@@ -35,9 +35,7 @@ from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, Rollout, Verdict
 
 GROUP = 3
 
@@ -89,7 +87,7 @@ class Letters:
         """Action numbers."""
         return [ord(letter) - 97 for letter in text]
 
-    def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
+    def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
         """One letter each."""
         return [bytes([97 + token_id]) for token_id in token_ids]
 

@@ -10,7 +10,7 @@ from typing import Any
 POLICY_COLORS = ("#0072b2", "#d55e00", "#cc79a7", "#009e73")  # told apart by the colour-blind, too
 POLICY_STYLES = ("-", "--", ":", "-.")
 KIND_COLORS = {"all_fail": "#bb5566", "mixed": "#ddaa33", "all_pass": "#6699cc"}
-FATES = {  # in the order of the stack, with what the reader is told
+OUTCOMES = {  # in the order of the stack, with what the reader is told
     "taught": ("#009e73", "taught"),
     "rescued": ("#56b4e9", "rescued (imitated)"),
     "clipped": ("#e69f00", "in the clip's flat part"),
@@ -86,14 +86,14 @@ def draw_fates(lines: Lines, path: Path, window: int = 10) -> None:
     names = policies_of(lines)
     figure, all_axes = new_figure(4.4 * len(names), 3.6, columns=len(names))
     for axes, name in zip(all_axes, names, strict=True):
-        steps, _ = series(lines, name, "fate/taught")
-        stacked = [series(lines, name, f"fate/{fate}", window)[1] for fate in FATES]
-        axes.stackplot(steps, stacked, colors=[color for color, _ in FATES.values()])
+        steps, _ = series(lines, name, "outcome/taught")
+        stacked = [series(lines, name, f"outcome/{outcome}", window)[1] for outcome in OUTCOMES]
+        axes.stackplot(steps, stacked, colors=[color for color, _ in OUTCOMES.values()])
         axes.set(title=name, xlabel="step", ylim=(0, 1), xlim=(steps[0], max(steps[-1], 2)))
     all_axes[0].set_ylabel(f"share of completions (mean of {window} steps)")
-    present = [f for f in FATES if any(line.get(f"fate/{f}") for line in lines)]
-    handles = [all_axes[0].fill_between([], [], color=FATES[fate][0]) for fate in present]
-    labels = [FATES[fate][1] for fate in present]
+    present = [f for f in OUTCOMES if any(line.get(f"outcome/{f}") for line in lines)]
+    handles = [all_axes[0].fill_between([], [], color=OUTCOMES[outcome][0]) for outcome in present]
+    labels = [OUTCOMES[outcome][1] for outcome in present]
     figure.legend(handles, labels, ncols=3, loc="outside lower center", frameon=False)
     save_figure(figure, path)
 

@@ -13,13 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from mrl.alignment import ByteCodec, LossyText, align
-from mrl.experiment.checkpoint import newest_checkpoint
 from mrl.config import RunConfig
-from mrl.experiment.view import printable
 from mrl.errors import MrlError
-from mrl.lab import figures
-from mrl.policy import load_tokenizer
-from mrl.modes import make_mode
+from mrl.experiment.checkpoint import newest_checkpoint
 from mrl.experiment.run import load_policies
 from mrl.experiment.run_directory import (
     read_evaluations,
@@ -28,8 +24,12 @@ from mrl.experiment.run_directory import (
     read_run_config,
     with_weights_of,
 )
-from mrl.samples import Problem
 from mrl.experiment.summary import learnt_sentence, residual_sentences
+from mrl.experiment.view import printable
+from mrl.lab import figures
+from mrl.modes import make_mode
+from mrl.policy import load_tokenizer
+from mrl.samples import Problem
 
 SHOWN_RESCUES = 5
 WINDOW = 10  # steps that curves are averaged over
@@ -177,7 +177,7 @@ def _pictures(directory: Path, lines: list[dict], config: RunConfig) -> list[str
         ("solve_rate", "Solve rate", curves(reward, "share"), reward),
         ("skills", "Solve rate by skill", curves(skills, "share"), skills),
         ("kinds", "Kinds of groups", figures.draw_kinds, {"groups/mixed": ""}),
-        ("fates", "Where did my gradient go?", figures.draw_fates, {"fate/taught": ""}),
+        ("outcomes", "Where did my gradient go?", figures.draw_fates, {"outcome/taught": ""}),
         ("rescues", "The rescue set", curves(rescues, "prompts a step"), rescues),
         ("traffic", "What crossed", curves(traffic, "bytes a step"), traffic),
         ("timeline", "Who worked when", figures.draw_timeline, {"time/turns": ""}),
@@ -268,15 +268,15 @@ def _tokens(text: str, source: str | None, receiver: str | None) -> str:
         return ""  # a peer whose log was read: its tokenizer is not here
     try:
         codecs = [ByteCodec(load_tokenizer(path)) for path in (source, receiver)]
-        pieces = [codec.pieces(codec.encode(text)) for codec in codecs]
+        token_bytes = [codec.token_bytes(codec.encode(text)) for codec in codecs]
     except (LossyText, MrlError):
         return ""
     rows = []
     for side, label in enumerate(("source", "receiver")):
         spans = []
-        for number, chunk in enumerate(align(*pieces)):
+        for number, chunk in enumerate(align(*token_bytes)):
             start, stop = (chunk.source, chunk.receiver)[side]
-            for piece in pieces[side][start:stop]:
+            for piece in token_bytes[side][start:stop]:
                 shown = escape(printable(piece.decode("utf-8", errors="replace")))
                 color = CHUNK_COLORS[number % 2]
                 spans.append(f'<span style="background:{color}">{shown}</span>')

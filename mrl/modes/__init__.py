@@ -1,10 +1,7 @@
-"""Sharing modes: the one place where strategies differ. One file a mode.
+"""The sharing modes, one file each, and how one is found by its name.
 
-A mode declares which record type it consumes and turns (own groups, peers' records, receiver)
-into training samples. It never samples, never touches a device, never steps an optimizer.
-
-To add one, write a subclass of `Mode` in a file of this folder and name it in `MODES`; or in any
-file, and run it with `--mode that_file.py:ItsClass`.
+To add one, write a subclass of `Mode` (mode.py) in a file of this folder and name it in `MODES`; or
+in any file, and run it with `--mode that_file.py:ItsClass`.
 
 | mode    | paper         | what crosses        | what the receiver pays                           |
 |---------|---------------|---------------------|--------------------------------------------------|
@@ -20,110 +17,33 @@ file, and run it with `--mode that_file.py:ItsClass`.
 
 import difflib
 import importlib.util
-import random
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
-from mrl.alignment import ByteCodec
 from mrl.config import check_table
 from mrl.errors import MrlError
-from mrl.objectives import Objective
-from mrl.records import Record
-from mrl.residual import Residual
-from mrl.samples import Group, TrainingSample
+from mrl.modes.graft import GRAFT
+from mrl.modes.hacpo import HACPO
+from mrl.modes.mode import Mode, Prompts, Receiver, Rescue, TrainingBatch
+from mrl.modes.naive import Naive
+from mrl.modes.prp import PRP
+from mrl.modes.sgt import SGT
+from mrl.modes.solo import Solo, SoloX2
+from mrl.modes.xgrpo import XGRPO
 
+__all__ = [
+    "MODES",
+    "Mode",
+    "Prompts",
+    "Receiver",
+    "Rescue",
+    "TrainingBatch",
+    "make_mode",
+    "mode_class",
+]
 
-class Receiver(Protocol):
-    """What a mode may know of the policy that is about to learn."""
-
-    name: str
-    codec: ByteCodec
-    objective: Objective
-    end_id: int
-    max_new_tokens: int
-
-    def score(
-        self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
-    ) -> list[list[float]]:
-        """Its log-probs of completions' tokens before this step's first update, nats."""
-
-
-@dataclass
-class Rescue:
-    """A prompt that the receiver failed on and a peer solved: shown to people, never trained on."""
-
-    problem_id: str
-    prompt: str
-    skill: str
-    receiver: str
-    receiver_text: str  # one of its failures
-    source: str
-    source_text: str
-
-
-@dataclass
-class Lesson:
-    """What a mode hands to the trainer for one receiver and step."""
-
-    samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
-    rescues: list[Rescue] = field(default_factory=list)
-    rescue_set: int = 0  # prompts that all failed here and that a peer solved
-    dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by the mode's reason
-    residual: Residual = field(default_factory=Residual)  # of the records that it retokenized
-    replaced: int = 0  # own completions of failed groups in whose place a peer's group stands
-    notes: dict[str, float] = field(default_factory=dict)  # the mode's own figures, by name
-
-
-@dataclass
-class Mode(ABC):
-    """Base of all modes. Settings of a mode are the fields of its dataclass.
-
-    Every policy has an instance of its own: what one remembers comes from the groups and records
-    that its policy was given, so nothing crosses between policies past the exchange.
-    """
-
-    name: ClassVar[str]
-    consumes: ClassVar[type[Record] | None] = None  # the only record type it is ever given
-    rollout_factor: ClassVar[int] = 1  # times the policy's group size
-    peers_are_live: ClassVar[bool] = True  # False with the stored records of a finished run
-
-    minibatches: int = 1  # optimizer updates that a step's samples are cut into
-
-    def state(self) -> dict:
-        """What it remembers from step to step, as JSON for a checkpoint."""
-        return {}
-
-    def restore(self, state: dict) -> None:  # noqa: B027, most modes have nothing to take back
-        """Take back what `state` gave."""
-
-    @abstractmethod
-    def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[Record]],
-        rng: random.Random,
-    ) -> Lesson:
-        """Turn own groups and peers' records (by prompt id) into what the receiver learns from.
-
-        rng: seeded by run, step and receiver; the only source of chance that a mode may use.
-        """
-
-
-MODES = {
-    "solo": "mrl.modes.solo:Solo",
-    "solo-x2": "mrl.modes.solo:SoloX2",
-    "naive": "mrl.modes.naive:Naive",
-    "prp": "mrl.modes.prp:PRP",
-    "xgrpo": "mrl.modes.xgrpo:XGRPO",
-    "sgt": "mrl.modes.sgt:SGT",
-    "hacpo": "mrl.modes.hacpo:HACPO",
-    "graft": "mrl.modes.graft:GRAFT",
+MODES: dict[str, type[Mode]] = {
+    kind.name: kind for kind in (Solo, SoloX2, Naive, PRP, XGRPO, SGT, HACPO, GRAFT)
 }
 
 
@@ -138,8 +58,7 @@ def mode_class(name: str) -> type[Mode]:
             f"There is no mode {name!r}.{hint} Modes: {', '.join(MODES)}, or your own as "
             "file.py:Class."
         )
-    module, class_name = MODES[name].split(":")
-    return getattr(import_module(module), class_name)
+    return MODES[name]
 
 
 def _class_from_file(path: str, class_name: str) -> type[Mode]:

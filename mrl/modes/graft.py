@@ -8,18 +8,18 @@ For a receiver R and a source S:
 3. R's failed group gives way to S's group, successes and failures, with the advantages computed
    inside S's group
 4. compatibility  s = exp(mean log-prob under R,old of R's tokens - mean under S,old of S's tokens);
-   a completion with s <= `least` (0.8) is dropped, the others weigh min(s, 1)
+   a completion with s <= `min_compatibility` (0.8) is dropped, the others weigh min(s, 1)
 
 The token ratio is pi_R / pi_R,old for both kinds of samples: what differs between the models is in
-the weight alone. DAPO-style (`base`): clip 0.2 / 0.28, token-mean loss; minibatches with grafted
-groups come last. With stored trajectories of a finished run there is no other direction to balance
+the weight alone. DAPO-style (`own_objective`): clip 0.2 / 0.28, token-mean loss; minibatches with
+grafted groups come last. With stored trajectories of a finished run there is no other direction to balance
 with, so every candidate is kept. With more than two policies each pair is balanced by itself, and
 a prompt that several sources could give takes the one with the most successes (our reading).
 """
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -27,7 +27,7 @@ import torch
 
 from mrl.advantages import group_advantages
 from mrl.errors import MrlError
-from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import own_samples
 from mrl.objectives import OBJECTIVES
@@ -44,49 +44,46 @@ class GRAFT(Mode):
     name = "graft"
     consumes = RolloutRecord
     minibatches: int = 4
-    base: str = "dapo"
-    least: float = 0.8  # compatibility that a completion must exceed
+    own_objective: str = "dapo"
+    min_compatibility: float = 0.8  # compatibility that a completion must exceed
     balanced: bool = True
 
     def __post_init__(self) -> None:
-        if self.base and self.base not in OBJECTIVES:
-            raise MrlError(f"graft.base is {self.base!r}; use {', '.join(OBJECTIVES)} or nothing.")
-        if self.least < 0:
-            raise MrlError(f"graft.least is {self.least}, but must be 0 or more.")
+        if self.own_objective and self.own_objective not in OBJECTIVES:
+            raise MrlError(
+                f"graft.own_objective is {self.own_objective!r}; use {', '.join(OBJECTIVES)} or "
+                "nothing."
+            )
+        if self.min_compatibility < 0:
+            raise MrlError(
+                f"graft.min_compatibility is {self.min_compatibility}, but must be 0 or more."
+            )
 
     def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[RolloutRecord]],
-        rng: random.Random,
-    ) -> Lesson:
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
         """Own groups, then the groups grafted in the place of failed ones."""
-        lesson = Lesson()
-        surrogate = OBJECTIVES[self.base] if self.base else None
-        chosen = self._chosen(groups, peers)
+        batch = TrainingBatch()
+        objective = OBJECTIVES[self.own_objective] if self.own_objective else None
+        chosen = self._chosen(prompts)
         grafted: list[TrainingSample] = []
-        for group in groups:
-            by_source = _by_source(peers.get(group.problem.id, ()))
-            records = by_source.pop(chosen.get(group.problem.id), [])
-            lesson.dropped["not_needed"] += sum(map(len, by_source.values()))
-            if not records:
-                lesson.samples += own_samples(receiver, group, surrogate)
+        for group, records in prompts:
+            source = chosen.get(group.problem.id)
+            if source is None:
+                batch.samples += own_samples(receiver, group, objective)
                 continue
-            lesson.rescue_set += 1
-            lesson.replaced += len(group.rollouts)
-            grafted += self._graft(receiver, group, records, lesson)
-        lesson.samples += grafted
-        return lesson
+            batch.rescue_set += 1
+            batch.replaced += len(group.rollouts)
+            grafted += self._graft(receiver, group, _by_source(records)[source], batch)
+        batch.samples += grafted
+        return batch
 
-    def _chosen(
-        self, groups: Sequence[Group], peers: Mapping[str, Sequence[RolloutRecord]]
-    ) -> dict[str, str]:
+    def _chosen(self, prompts: Prompts) -> dict[str, str]:
         """Prompt id -> the source whose group is grafted there."""
         inward: dict[str, dict[str, int]] = {}  # source -> prompt -> its successes
         outward: dict[str, int] = {}  # source -> prompts that the receiver could give it
-        for group in groups:
-            for source, records in _by_source(peers.get(group.problem.id, ())).items():
+        for group, received in prompts:
+            for source, records in _by_source(received).items():
                 solved = sum(record.reward > 0 for record in records)
                 if group.kind == "all_fail" and 0 < solved < len(records):
                     inward.setdefault(source, {})[group.problem.id] = solved
@@ -106,16 +103,16 @@ class GRAFT(Mode):
         return {prompt: source for prompt, (_, source) in best.items()}
 
     def _graft(
-        self, receiver: Receiver, group: Group, records: Records, lesson: Lesson
+        self, receiver: Receiver, group: Group, records: Records, batch: TrainingBatch
     ) -> list[TrainingSample]:
         """The source's group, each completion with its advantage there and its compatibility."""
-        surrogate = OBJECTIVES[self.base] if self.base else None
-        scale_by_std = (surrogate or receiver.objective).scale_by_std
+        objective = OBJECTIVES[self.own_objective] if self.own_objective else None
+        scale_by_std = (objective or receiver.objective).scale_by_std
         rewards = torch.tensor([[record.reward for record in records]])
         advantages = group_advantages(rewards, scale_by_std)[0].tolist()
         advantage_of = {id(r): a for r, a in zip(records, advantages, strict=True)}
-        pairs = peer_samples(receiver, group, records, lesson)
-        scored = receiver.score(
+        pairs = peer_samples(receiver, group, records, batch)
+        scored = receiver.logprobs_of(
             [sample.prompt_ids for sample, _ in pairs],
             [sample.completion_ids for sample, _ in pairs],
         )
@@ -123,13 +120,13 @@ class GRAFT(Mode):
         for (sample, record), old_logprobs in zip(pairs, scored, strict=True):
             gap = fmean(old_logprobs) - fmean(source_logprobs(record))
             compatibility = math.exp(min(gap, 20.0))  # whatever a peer claims, no overflow
-            if compatibility <= self.least:
-                lesson.dropped["incompatible"] += 1
+            if compatibility <= self.min_compatibility:
+                batch.dropped["incompatible"] += 1
                 continue
             sample.advantage = advantage_of[id(record)]
             sample.behavior_logprobs = old_logprobs
             sample.weight = min(compatibility, 1.0)
-            sample.surrogate = surrogate
+            sample.objective = objective
             kept.append(sample)
         return kept
 

@@ -10,7 +10,8 @@ For a learner k and the completions of all n agents j, G each, on a prompt:
 4. stepwise clipping           only s within [1 - delta + u * delta_step, 1.0] teaches after u
                                updates: a peer's sample has no min() around the clip
 
-Own samples follow GSPO (`base`), as published; `base=""` leaves the receiver its own objective.
+Own samples follow GSPO (`own_objective`), as published; with `own_objective=""` they follow the
+receiver's own.
 
 We follow the text (v1). The released program teaches from the same samples, and differs so:
 
@@ -26,7 +27,6 @@ What an exchange refused takes no part; what the receiver's tokenizer refused do
 
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -34,12 +34,12 @@ import torch
 
 from mrl.advantages import capability_advantages
 from mrl.errors import MrlError
-from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import samples_with
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
-from mrl.samples import Group, TrainingSample
+from mrl.samples import TrainingSample
 
 WIDEST = (0.1, 10.0)  # of a capability ratio; the released program's clamp
 
@@ -51,7 +51,7 @@ class HACPO(Mode):
     name = "hacpo"
     consumes = RolloutRecord
     minibatches: int = 4
-    base: str = "gspo"
+    own_objective: str = "gspo"
     capability_advantage: bool = True  # 1.
     capability_weight: bool = True  # 2.
     exponential: bool = True  # 3.
@@ -63,50 +63,43 @@ class HACPO(Mode):
     _means: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.base and self.base not in OBJECTIVES:
-            raise MrlError(f"hacpo.base is {self.base!r}; use {', '.join(OBJECTIVES)} or nothing.")
+        if self.own_objective and self.own_objective not in OBJECTIVES:
+            raise MrlError(
+                f"hacpo.own_objective is {self.own_objective!r}; use {', '.join(OBJECTIVES)} or "
+                "nothing."
+            )
         if not (0 <= self.delta <= 1 and self.delta_step >= 0 and self.alpha >= 0):
             raise MrlError("hacpo.delta is from 0 to 1, delta_step and alpha 0 or more.")
         if self.window < 1:
             raise MrlError(f"hacpo.window is {self.window}, but must be 1 or more.")
 
     def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[RolloutRecord]],
-        rng: random.Random,
-    ) -> Lesson:
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
         """Own and peers' samples of a prompt side by side, for `minibatches` updates."""
-        lesson = Lesson()
-        capability = self._capability(receiver.name, groups, peers)
-        own_objective = OBJECTIVES[self.base] if self.base else None
-        for group in groups:
+        batch = TrainingBatch()
+        capability = self._capability(receiver.name, prompts)
+        own_objective = OBJECTIVES[self.own_objective] if self.own_objective else None
+        for group, records in prompts:
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
-            for sample, record in peer_samples(
-                receiver, group, peers.get(group.problem.id, ()), lesson
-            ):
+            for sample, record in peer_samples(receiver, group, records, batch):
                 logprobs = source_logprobs(record)
                 # the mean of these is the source's mean: each side over its own tokens
                 sample.behavior_logprobs = [fmean(logprobs)] * len(sample.completion_ids)
-                sample.surrogate = self._peer_objective()
+                sample.objective = self._peer_objective()
                 if self.capability_weight:
                     sample.weight = _bounded(capability[record.source], capability[receiver.name])
                 pooled.append(sample)
             self._set_advantages(receiver.name, pooled, capability)
-            lesson.samples += pooled
-        lesson.notes = {f"capability/{name}": mean for name, mean in capability.items()}
-        return lesson
+            batch.samples += pooled
+        batch.notes = {f"capability/{name}": mean for name, mean in capability.items()}
+        return batch
 
-    def _capability(
-        self,
-        receiver: str,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[RolloutRecord]],
-    ) -> dict[str, float]:
-        """P of every agent that the receiver has heard of, its own included."""
-        rewards = {receiver: [reward for group in groups for reward in group.rewards]}
-        for records in peers.values():
+    def _capability(self, receiver: str, prompts: Prompts) -> dict[str, float]:
+        """P of every agent that has published so far, the receiver's own included."""
+        rewards: dict[str, list[float]] = {receiver: []}
+        for group, records in prompts:
+            rewards[receiver] += group.rewards
             for record in records:
                 rewards.setdefault(record.source, []).append(record.reward)
         for name, values in rewards.items():

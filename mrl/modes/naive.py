@@ -10,17 +10,11 @@ most; it is known to hurt, and that is what it is here for.
 """
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from mrl.advantages import group_advantages
-from mrl.modes import Lesson, Mode, Receiver
-from mrl.modes.peers import peer_samples
-from mrl.modes.solo import samples_with
+from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.peers import peer_samples, pooled
 from mrl.records import RolloutRecord
-from mrl.samples import Group
 
 
 @dataclass
@@ -31,28 +25,18 @@ class Naive(Mode):
     consumes = RolloutRecord
 
     def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[RolloutRecord]],
-        rng: random.Random,
-    ) -> Lesson:
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
         """Own and peers' samples of a prompt side by side, advantages over all of them."""
-        lesson = Lesson()
-        for group in groups:
-            records = peers.get(group.problem.id, ())
-            pooled = samples_with([0.0] * len(group.rollouts), group)
-            pooled += [sample for sample, _ in peer_samples(receiver, group, records, lesson)]
-            rewards = torch.tensor([[sample.reward for sample in pooled]])  # [1, own + peers']
-            advantages = group_advantages(rewards, receiver.objective.scale_by_std)[0]
-            for sample, advantage in zip(pooled, advantages.tolist(), strict=True):
-                sample.advantage = advantage
-            lesson.samples += pooled
-        foreign = [sample for sample in lesson.samples if sample.source and sample.can_teach]
-        scored = receiver.score(
+        batch = TrainingBatch()
+        for group, records in prompts:
+            foreign = [sample for sample, _ in peer_samples(receiver, group, records, batch)]
+            batch.samples += pooled(receiver, group, foreign)
+        foreign = [sample for sample in batch.samples if sample.source and sample.has_gradient]
+        scored = receiver.logprobs_of(
             [sample.prompt_ids for sample in foreign],
             [sample.completion_ids for sample in foreign],
         )
         for sample, old_logprobs in zip(foreign, scored, strict=True):
             sample.behavior_logprobs = old_logprobs
-        return lesson
+        return batch

@@ -2,32 +2,36 @@
 
 from collections.abc import Iterable, Sequence
 
+import torch
+
+from mrl.advantages import group_advantages
 from mrl.alignment import LossyText, project, retokenize, split_text
-from mrl.modes import Lesson, Receiver
+from mrl.modes.mode import Receiver, TrainingBatch
+from mrl.modes.solo import samples_with
 from mrl.records import RolloutRecord, SuccessRecord
 from mrl.residual import measure
 from mrl.samples import Group, TrainingSample
 
 
 def retokenized(
-    receiver: Receiver, record: RolloutRecord | SuccessRecord, lesson: Lesson
+    receiver: Receiver, record: RolloutRecord | SuccessRecord, batch: TrainingBatch
 ) -> list[int] | None:
     """A peer's completion in the receiver's tokens, its own end token included.
 
     None if the receiver's tokenizer cannot hold the text exactly, or if it is longer than what the
-    receiver could ever write itself; the lesson counts why, and what alignment cost otherwise.
+    receiver could ever write itself; the batch counts why, and what alignment cost otherwise.
     """
     try:
         completion_ids = retokenize(receiver.codec, record.text, record.finished, receiver.end_id)
     except LossyText as loss:
-        lesson.residual.refused[loss.reason] += 1
+        batch.residual.refused[loss.reason] += 1
         return None
     if not completion_ids or len(completion_ids) > receiver.max_new_tokens:
-        lesson.dropped["too_long" if completion_ids else "empty"] += 1
+        batch.dropped["too_long" if completion_ids else "empty"] += 1
         return None
-    lesson.residual += measure(
+    batch.residual += measure(
         split_text(record.text, record.token_lengths),
-        receiver.codec.pieces(completion_ids[: len(completion_ids) - record.finished]),
+        receiver.codec.token_bytes(completion_ids[: len(completion_ids) - record.finished]),
         getattr(record, "logprobs", None),
         record.canonical,
     )
@@ -49,9 +53,9 @@ def projected(
     tokens are a chunk of their own.
     """
     content = completion_ids[: len(completion_ids) - record.finished]
-    pieces = receiver.codec.pieces(content)
+    token_bytes = receiver.codec.token_bytes(content)
     source = split_text(record.text, record.token_lengths)
-    spread, chunk_of = project(source, pieces, record.logprobs)
+    spread, chunk_of = project(source, token_bytes, record.logprobs)
     if record.finished:
         spread.append(record.end_logprob)
         chunk_of.append(chunk_of[-1] + 1 if chunk_of else 0)
@@ -59,12 +63,12 @@ def projected(
 
 
 def peer_samples(
-    receiver: Receiver, group: Group, records: Iterable[RolloutRecord], lesson: Lesson
+    receiver: Receiver, group: Group, records: Iterable[RolloutRecord], batch: TrainingBatch
 ) -> list[tuple[TrainingSample, RolloutRecord]]:
     """A training sample for each record that survives; advantage and behaviour still missing."""
     samples = []
     for record in records:
-        completion_ids = retokenized(receiver, record, lesson)
+        completion_ids = retokenized(receiver, record, batch)
         if completion_ids is not None:
             sample = TrainingSample(
                 prompt_ids=group.prompt_ids,
@@ -73,4 +77,16 @@ def peer_samples(
                 reward=record.reward,
             )
             samples.append((sample, record))
+    return samples
+
+
+def pooled(
+    receiver: Receiver, group: Group, foreign: Sequence[TrainingSample]
+) -> list[TrainingSample]:
+    """Own and peers' samples of one prompt, each with its advantage among all of them."""
+    samples = [*samples_with([0.0] * len(group.rollouts), group), *foreign]
+    rewards = torch.tensor([[sample.reward for sample in samples]])  # [1, own + peers']
+    advantages = group_advantages(rewards, receiver.objective.scale_by_std)[0]
+    for sample, advantage in zip(samples, advantages.tolist(), strict=True):
+        sample.advantage = advantage
     return samples

@@ -15,18 +15,12 @@ that with the variance of the density ratio and with what alignment loses:
 """
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
-from mrl.advantages import group_advantages
 from mrl.errors import MrlError
-from mrl.modes import Lesson, Mode, Receiver
-from mrl.modes.peers import peer_samples, projected
-from mrl.modes.solo import samples_with
+from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.peers import peer_samples, pooled, projected
 from mrl.records import RolloutRecord
-from mrl.samples import Group
 
 LEVELS = ("token", "chunk", "sequence")
 
@@ -48,33 +42,23 @@ class PRP(Mode):
             raise MrlError("prp.clip_low and prp.clip_high must be 0 or more.")
 
     def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[RolloutRecord]],
-        rng: random.Random,
-    ) -> Lesson:
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
         """Own and peers' samples of a prompt side by side, advantages over all of them."""
-        lesson = Lesson()
-        surrogate = replace(
+        batch = TrainingBatch()
+        objective = replace(
             receiver.objective,
             ratio_level=self.ratio_level,
             clip_low=self.clip_low,
             clip_high=self.clip_high,
         )
-        for group in groups:
-            pooled = samples_with([0.0] * len(group.rollouts), group)
-            for sample, record in peer_samples(
-                receiver, group, peers.get(group.problem.id, ()), lesson
-            ):
-                sample.surrogate = surrogate
+        for group, records in prompts:
+            foreign = []
+            for sample, record in peer_samples(receiver, group, records, batch):
+                sample.objective = objective
                 sample.behavior_logprobs, sample.chunk_of = projected(
                     receiver, record, sample.completion_ids
                 )
-                pooled.append(sample)
-            rewards = torch.tensor([[sample.reward for sample in pooled]])  # [1, own + peers']
-            advantages = group_advantages(rewards, receiver.objective.scale_by_std)[0]
-            for sample, advantage in zip(pooled, advantages.tolist(), strict=True):
-                sample.advantage = advantage
-            lesson.samples += pooled
-        return lesson
+                foreign.append(sample)
+            batch.samples += pooled(receiver, group, foreign)
+        return batch

@@ -13,11 +13,10 @@ prompts of the step, is our reading: a last prompt to be rescued then weighs as 
 """
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mrl.errors import MrlError
-from mrl.modes import Lesson, Mode, Receiver, Rescue
+from mrl.modes.mode import Mode, Prompts, Receiver, Rescue, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
@@ -39,42 +38,35 @@ class SGT(Mode):
             )
 
     def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[SuccessRecord]],
-        rng: random.Random,
-    ) -> Lesson:
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
-        lesson = Lesson()
-        for group in groups:
-            lesson.samples += own_samples(receiver, group)
-            successes = peers.get(group.problem.id, ())
+        batch = TrainingBatch()
+        for group, successes in prompts:
+            batch.samples += own_samples(receiver, group)
             if group.kind != "all_fail" or not successes:
-                lesson.dropped["not_needed"] += len(successes)
-                continue
-            lesson.rescue_set += 1
+                continue  # the receiver's own samples teach it something, or nobody can
+            batch.rescue_set += 1
             left, completion_ids = list(range(len(successes))), None
             while left and completion_ids is None:  # uniform over all peers' usable successes
                 place = rng.choice(left)
                 left.remove(place)
                 success = successes[place]
-                completion_ids = retokenized(receiver, success, lesson)
-            lesson.dropped["not_drawn"] += len(left)
+                completion_ids = retokenized(receiver, success, batch)
             if completion_ids is None:
                 continue
-            lesson.samples.append(
+            batch.samples.append(
                 TrainingSample(
                     prompt_ids=group.prompt_ids,
                     completion_ids=completion_ids,
-                    objective="nll",
+                    loss="imitation",
                     weight=self.imitation_weight,
                     source=success.source,
                     reward=1.0,
                 )
             )
-            lesson.rescues.append(_describe(group, success, receiver))
-        return lesson
+            batch.rescues.append(_describe(group, success, receiver))
+        return batch
 
 
 def _describe(group: Group, success: SuccessRecord, receiver: Receiver) -> Rescue:

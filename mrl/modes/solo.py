@@ -5,15 +5,14 @@ updates, for what a receiver pays when it also learns from a peer's group.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.objectives import Objective
-from mrl.records import Record
 from mrl.samples import Group, TrainingSample
 
 
@@ -25,14 +24,12 @@ class Solo(Mode):
     consumes = None
 
     def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[Record]],
-        rng: random.Random,
-    ) -> Lesson:
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
         """The receiver's own groups, scored by its own objective's advantage."""
-        return Lesson([sample for group in groups for sample in own_samples(receiver, group)])
+        return TrainingBatch(
+            [sample for group, _ in prompts for sample in own_samples(receiver, group)]
+        )
 
 
 @dataclass
@@ -45,19 +42,19 @@ class SoloX2(Solo):
 
 
 def own_samples(
-    receiver: Receiver, group: Group, surrogate: Objective | None = None
+    receiver: Receiver, group: Group, objective: Objective | None = None
 ) -> list[TrainingSample]:
     """Own completions with group-relative advantages: the on-policy part of most modes.
 
-    surrogate: an objective in place of the receiver's own.
+    objective: an objective in place of the receiver's own.
     """
-    scale_by_std = (surrogate or receiver.objective).scale_by_std
+    scale_by_std = (objective or receiver.objective).scale_by_std
     advantages = group_advantages(torch.tensor([group.rewards]), scale_by_std)
-    return samples_with(advantages[0].tolist(), group, surrogate)
+    return samples_with(advantages[0].tolist(), group, objective)
 
 
 def samples_with(
-    advantages: Sequence[float], group: Group, surrogate: Objective | None = None
+    advantages: Sequence[float], group: Group, objective: Objective | None = None
 ) -> list[TrainingSample]:
     """Own completions of one group with the given advantages.
 
@@ -70,7 +67,7 @@ def samples_with(
             completion_ids=rollout.completion_ids,
             advantage=advantage,
             behavior_logprobs=rollout.logprobs,
-            surrogate=surrogate,
+            objective=objective,
             reward=rollout.reward,
         )
         for rollout, advantage in zip(group.rollouts, advantages, strict=True)

@@ -3,7 +3,7 @@
 A group that failed altogether has no gradient of its own. If a peer succeeded on the prompt, the
 shared baseline says that there was something to gain:
 
-    A_i = (r_i - mu) / (sigma + eps),   mu = (1 - mix) * mean_own + mix * mean_all
+    A_i = (r_i - mu) / (sigma + eps),   mu = (1 - peer_share) * mean_own + peer_share * mean_all
 
 with mean_all and sigma over own and peers' rewards together. All own completions of such a group
 are pushed down. The gradient is back, but its support stays on-policy: no text crosses, so the
@@ -11,17 +11,15 @@ receiver learns what not to say, never what to say instead.
 """
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mrl.advantages import shared_baseline_advantages
 from mrl.errors import MrlError
-from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.solo import samples_with
 from mrl.records import RewardStats
-from mrl.samples import Group
 
 
 @dataclass
@@ -30,31 +28,26 @@ class XGRPO(Mode):
 
     name = "xgrpo"
     consumes = RewardStats
-    mix: float = 1.0  # 0 keeps the own mean as baseline; sigma is of all rewards either way
+    peer_share: float = 1.0  # 0 keeps the own mean as baseline; sigma is of all rewards either way
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mix <= 1:
-            raise MrlError(f"xgrpo.mix is {self.mix}, but must be from 0 to 1.")
+        if not 0 <= self.peer_share <= 1:
+            raise MrlError(f"xgrpo.peer_share is {self.peer_share}, but must be from 0 to 1.")
 
     def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[RewardStats]],
-        rng: random.Random,
-    ) -> Lesson:
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
         """Own samples with shared-baseline advantages."""
-        said = [peers.get(group.problem.id, ()) for group in groups]
-        width = max(map(len, said), default=0)
-        figures = torch.zeros(3, len(groups), width)  # count, mean, std: [3, prompts, peers]
-        for p, stats in enumerate(said):
+        width = max(len(stats) for _, stats in prompts)
+        figures = torch.zeros(3, len(prompts), width)  # count, mean, std: [3, prompts, peers]
+        for p, (_, stats) in enumerate(prompts):
             for j, peer in enumerate(stats):
                 figures[:, p, j] = torch.tensor([peer.count, peer.mean, peer.std])
-        rewards = torch.tensor([group.rewards for group in groups])  # [prompts, group]
+        rewards = torch.tensor([group.rewards for group, _ in prompts])  # [prompts, group]
         advantages = shared_baseline_advantages(
-            rewards, *figures, self.mix, receiver.objective.scale_by_std
+            rewards, *figures, self.peer_share, receiver.objective.scale_by_std
         )
-        lesson = Lesson()
-        for group, row in zip(groups, advantages.tolist(), strict=True):
-            lesson.samples += samples_with(row, group)
-        return lesson
+        batch = TrainingBatch()
+        for (group, _), row in zip(prompts, advantages.tolist(), strict=True):
+            batch.samples += samples_with(row, group)
+        return batch

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes import TrainingBatch, Mode, Receiver
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import Record, SuccessRecord
@@ -26,25 +26,25 @@ class Mine(Mode):
         groups: Sequence[Group],
         peers: Mapping[str, Sequence[Record]],
         rng: random.Random,
-    ) -> Lesson:
+    ) -> TrainingBatch:
         """Own samples, and imitation where one is weak."""
-        lesson = Lesson()
+        batch = TrainingBatch()
         for group in groups:
-            lesson.samples += own_samples(receiver, group)
+            batch.samples += own_samples(receiver, group)
             successes = peers.get(group.problem.id, ())
             if sum(group.rewards) > 1 or not successes:
                 continue
-            completion_ids = retokenized(receiver, rng.choice(successes), lesson)
+            completion_ids = retokenized(receiver, rng.choice(successes), batch)
             if completion_ids is None:
                 continue
-            lesson.samples.append(
+            batch.samples.append(
                 TrainingSample(
                     prompt_ids=group.prompt_ids,
                     completion_ids=completion_ids,
-                    objective="nll",
+                    loss="imitation",
                     weight=0.5,
                     source="peer",
                     reward=1.0,
                 )
             )
-        return lesson
+        return batch

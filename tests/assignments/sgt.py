@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.modes import Lesson, Mode, Receiver
+from mrl.modes import TrainingBatch, Mode, Receiver
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
@@ -27,26 +27,26 @@ class MySGT(Mode):
         groups: Sequence[Group],
         peers: Mapping[str, Sequence[SuccessRecord]],
         rng: random.Random,
-    ) -> Lesson:
+    ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
-        lesson = Lesson()
+        batch = TrainingBatch()
         for group in groups:
-            lesson.samples += own_samples(receiver, group)
+            batch.samples += own_samples(receiver, group)
             successes = peers.get(group.problem.id, ())
             if group.kind != "all_fail" or not successes:
                 continue
             success = rng.choice(successes)
-            completion_ids = retokenized(receiver, success, lesson)
+            completion_ids = retokenized(receiver, success, batch)
             if completion_ids is None:
                 continue
-            lesson.samples.append(
+            batch.samples.append(
                 TrainingSample(
                     prompt_ids=group.prompt_ids,
                     completion_ids=completion_ids,
-                    objective="nll",
+                    loss="imitation",
                     weight=self.imitation_weight,
                     source=success.source,
                     reward=1.0,
                 )
             )
-        return lesson
+        return batch

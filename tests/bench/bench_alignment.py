@@ -53,10 +53,10 @@ def main() -> None:
             parts.append(next(pairs)[1] + " ")
             length += len(codecs[0].encode(parts[-1]))
         texts.append("".join(parts))
-    rows = [[codec.pieces(codec.encode(text)) for text in texts] for codec in codecs]
-    tokens = sum(len(pieces) for side in rows for pieces in side)
+    rows = [[codec.token_bytes(codec.encode(text)) for text in texts] for codec in codecs]
+    tokens = sum(len(token_bytes) for side in rows for token_bytes in side)
     few = texts[::SLOW_SHARE]
-    decoded = [[[p.decode("utf-8", "replace") for p in pieces] for pieces in side[::SLOW_SHARE]]
+    decoded = [[[p.decode("utf-8", "replace") for p in token_bytes] for token_bytes in side[::SLOW_SHARE]]
                for side in rows]  # fmt: skip
 
     def run_align() -> None:

@@ -110,7 +110,7 @@ class Ours:
             )
         )
         if self.forced:
-            self.policy.banned[self.policy.end_ids] = True
+            self.policy.suppressed[self.policy.end_ids] = True
         self.problems = itertools.cycle(steps(size))
         self.generator = torch.Generator().manual_seed(0)
         self.right = []  # share of completions, step by step

@@ -95,7 +95,9 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_keeps_the_last_checkpoint(
 ):
     (place / "run.toml").write_text(OFTEN)
     saved = []
-    original = mini_mrl.sys.modules.get("mrl.experiment.run") or __import__("mrl.experiment.run", fromlist=["x"])
+    original = mini_mrl.sys.modules.get("mrl.experiment.run") or __import__(
+        "mrl.experiment.run", fromlist=["x"]
+    )
     save_policies = original.save_policies
 
     def fill_up(directory, step, policies):

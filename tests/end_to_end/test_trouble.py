@@ -79,12 +79,12 @@ class Leaky(Solo):
     kept: dict = field(default_factory=dict, init=False)
 
     def training_samples(self, receiver, groups, peers, rng):
-        lesson = super().training_samples(receiver, groups, peers, rng)
+        batch = super().training_samples(receiver, groups, peers, rng)
         foreign = [g for name, kept in self.kept.items() if name != receiver.name for g in kept]
-        lesson.samples += [s for group in foreign for s in own_samples(receiver, group)]
-        lesson.notes = {"foreign": len(foreign), "remembers": len(self.kept)}
+        batch.samples += [s for group in foreign for s in own_samples(receiver, group)]
+        batch.notes = {"foreign": len(foreign), "remembers": len(self.kept)}
         self.kept[receiver.name] = groups
-        return lesson
+        return batch
 
     def state(self):
         return {"saw": list(self.kept)}
@@ -188,6 +188,6 @@ def test_every_mode_gives_finite_numbers_and_shares_that_add_up(place, mode):
     for line in lines("runs/r/metrics.jsonl"):
         numbers = [v for v in line.values() if isinstance(v, int | float)]
         assert all(abs(number) < 1e12 for number in numbers)
-        fates = [value for key, value in line.items() if key.startswith("fate/")]
-        assert sum(fates) == pytest.approx(1.0)
+        outcomes = [value for key, value in line.items() if key.startswith("outcome/")]
+        assert sum(outcomes) == pytest.approx(1.0)
         assert line["update_skipped"] == 0

@@ -1,0 +1,2 @@
+def hang_in(app):
+    pass

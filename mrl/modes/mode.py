@@ -1,0 +1,94 @@
+"""The contract of a sharing mode: the one place where strategies differ.
+
+A mode declares the one type of record that it consumes and turns its receiver's own groups, and
+the peers' records about the same prompts, into training samples. It never samples, never touches a
+device and never steps an optimizer. Each policy has its own instance: what a mode remembers is its
+receiver's alone.
+"""
+
+import random
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from mrl.alignment import ByteCodec
+from mrl.objectives import Objective
+from mrl.records import Record
+from mrl.residual import Residual
+from mrl.samples import Group, TrainingSample
+
+Prompts = Sequence[tuple[Group, Sequence[Record]]]  # own group, peers' records about its prompt
+
+
+class Receiver(Protocol):
+    """What a mode may know of the policy that is about to learn."""
+
+    name: str
+    codec: ByteCodec
+    objective: Objective
+    end_id: int
+    max_new_tokens: int
+
+    def logprobs_of(
+        self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """Its log-probs of completions' tokens before this step's first update, nats."""
+
+
+@dataclass
+class Rescue:
+    """A prompt that the receiver failed on and a peer solved: shown to people, never trained on."""
+
+    problem_id: str
+    prompt: str
+    skill: str
+    receiver: str
+    receiver_text: str  # one of its failures
+    source: str
+    source_text: str
+
+
+@dataclass
+class TrainingBatch:
+    """What a mode makes of one step for one receiver.
+
+    A mode counts what it wanted and could not use; what it never wanted is received minus used.
+    """
+
+    samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
+    rescues: list[Rescue] = field(default_factory=list)
+    rescue_set: int = 0  # prompts that all failed here and that a peer solved
+    dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by the mode's reason
+    residual: Residual = field(default_factory=Residual)  # of the records that it retokenized
+    replaced: int = 0  # own completions of failed groups in whose place a peer's group stands
+    notes: dict[str, float] = field(default_factory=dict)  # the mode's own figures, by name
+
+
+@dataclass
+class Mode(ABC):
+    """Base of all modes. Settings of a mode are the fields of its dataclass."""
+
+    name: ClassVar[str]
+    consumes: ClassVar[type[Record] | None] = None  # the only record type it is ever given
+    rollout_factor: ClassVar[int] = 1  # times the policy's group size
+    peers_are_live: ClassVar[bool] = True  # False with the stored records of a finished run
+
+    minibatches: int = 1  # optimizer updates that a step's samples are cut into
+
+    @abstractmethod
+    def training_samples(
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
+        """Turn own groups and peers' records into what the receiver learns from.
+
+        rng: seeded by run, step and receiver; the only source of chance that a mode may use.
+        """
+
+    def state(self) -> dict:
+        """What it remembers from step to step, as JSON for a checkpoint."""
+        return {}
+
+    def restore(self, state: dict) -> None:  # noqa: B027, most modes have nothing to take back
+        """Take back what `state` gave."""
