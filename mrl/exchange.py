@@ -86,7 +86,7 @@ class Exchange:
     def publish(self, record: Record | LossyText, source: str) -> bool:
         """Take a record in, or refuse it and count why. Returns whether it was taken."""
         traffic = self._traffic_of(source)
-        if reason := self._refusal(record, source):
+        if reason := self._admit(record, source):
             self.refused[source, reason] += 1
             traffic[f"refused/{reason}"] += 1
             return False
@@ -102,7 +102,7 @@ class Exchange:
                 traffic["not_logged"] += 1
         return True
 
-    def _refusal(self, record: Record | LossyText, source: str) -> str | None:
+    def _admit(self, record: Record | LossyText, source: str) -> str | None:
         """Put a record into the live book, or say why not."""
         if isinstance(record, LossyText):
             return record.reason
