@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from mrl.objectives import Objective
+if TYPE_CHECKING:  # without torch: the verifier's process reads this file, too
+    from mrl.objectives import Objective
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class TrainingSample:
     advantage: float = 0.0
     behavior_logprobs: list[float] = field(default_factory=list)  # nats, one a completion token
     weight: float = 1.0
-    objective: Objective | None = None  # None: the receiver's own
+    objective: "Objective | None" = None  # None: the receiver's own
     chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for a chunk ratio
     source: str = ""  # the peer that wrote it; empty: the receiver itself
     reward: float = 0.0
