@@ -1,5 +1,6 @@
 """The laboratory's commands, hung into `mini_mrl.py`: torch and matplotlib load inside them."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -24,14 +25,14 @@ def compare(
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
     from mrl.lab import compare_view as view
-    from mrl.lab.compare import QUICK, Plan, default_jobs, read_all, run_all
+    from mrl.lab.compare import QUICK, Plan, read_all, run_all
 
     chosen, numbers = modes.split(","), list(range(1, seeds + 1))
     if quick:
         chosen, numbers, steps = QUICK["modes"], QUICK["seeds"], steps or QUICK["steps"]
     given = {"--steps": steps, "--pair": pair, "--config": config}
     options = [str(x) for key, value in given.items() if value is not None for x in (key, value)]
-    plan = Plan(chosen, numbers, out, jobs or default_jobs(), options)
+    plan = Plan(chosen, numbers, out, jobs or os.cpu_count() or 1, options)
     failures = run_all(plan, lambda text: console.print(text, soft_wrap=True, highlight=False))
     results = read_all(plan)
     if not results:
