@@ -63,9 +63,7 @@ def shared_baseline_advantages(
     return centered / (sigma + eps) if scale_by_std else centered
 
 
-def capability_advantages(
-    rewards: Tensor, capability: Tensor, correction: int = 0, eps: float = 1e-6
-) -> Tensor:
+def capability_advantages(rewards: Tensor, capability: Tensor, eps: float = 1e-6) -> Tensor:
     """Score all agents' completions of one prompt against one learner's scaled baseline.
 
     A_i = (r_i - mu_k) / (sigma + eps),  mu_k = mean_i w(k, j_i) * r_i    HACPO, arXiv 2603.02604
@@ -74,7 +72,7 @@ def capability_advantages(
     *unscaled* rewards. With w = 1 throughout this is the plain mixed baseline.
 
     rewards: [completions] of all agents; capability: [completions], w(k, j) of the agent j that
-    wrote each. correction=1 is the sample std (the released program).  Returns [completions].
+    wrote each.  Returns [completions].
     Rewards that all agree give exact zeros: the text would divide by eps there; the released
     program does as we do.
     """
@@ -82,4 +80,4 @@ def capability_advantages(
     if bool((rewards == rewards[0]).all()):
         return torch.zeros_like(rewards)
     baseline = (capability * rewards).mean()
-    return (rewards - baseline) / (rewards.std(correction=correction) + eps)
+    return (rewards - baseline) / (rewards.std(correction=0) + eps)

@@ -15,6 +15,7 @@ from torch import Tensor
 from mrl.objectives import (
     Objective,
     chunk_ratio,
+    chunk_share,
     in_flat_part,
     k3,
     sequence_ratio,
@@ -143,14 +144,15 @@ def _policy_loss(
     learnt: Learnt,
 ) -> Tensor:
     objective = batch[0].surrogate or policy.objective
-    behavior = torch.zeros_like(mask, dtype=torch.float32)
+    behavior = torch.zeros_like(logprobs)
     for row, sample in enumerate(batch):
-        behavior[row, : len(sample.completion_ids)] = torch.tensor(sample.behavior_logprobs)
+        told = logprobs.new_tensor(sample.behavior_logprobs)
+        behavior[row, : len(sample.completion_ids)] = told
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])
-    ratio = _ratio(objective, batch, logprobs, behavior, mask)  # [batch, seq]
+    ratio, share = _ratio(objective, batch, logprobs, behavior, mask)  # [batch, seq]
     losses = surrogate_loss(ratio, advantages, objective, update)
-    factors = weights * token_coefficients(mask, objective.aggregation, **counts)
+    factors = weights * share * token_coefficients(mask, objective.aggregation, **counts)
     with torch.no_grad():
         below, above = in_flat_part(ratio, advantages, objective, update)
         flat = ((below | above) & mask).sum(dim=1) == mask.sum(dim=1)  # [batch]
@@ -179,15 +181,16 @@ def _ratio(
     logprobs: Tensor,
     behavior: Tensor,
     mask: Tensor,
-) -> Tensor:
+) -> tuple[Tensor, Tensor | float]:
+    """Each token's ratio, and what share of that ratio's loss stands at the token."""
     if objective.ratio_level == "token":
-        return token_ratio(logprobs, behavior, mask)
-    if objective.ratio_level == "sequence":
-        return sequence_ratio(logprobs, behavior, mask)
+        return token_ratio(logprobs, behavior, mask), 1.0
+    if objective.ratio_level == "sequence":  # its gradient has the 1 / |y| within it
+        return sequence_ratio(logprobs, behavior, mask), 1.0
     chunk_of = torch.zeros_like(mask, dtype=torch.int64)
     for row, sample in enumerate(batch):
         chunk_of[row, : len(sample.chunk_of)] = torch.tensor(sample.chunk_of)
-    return chunk_ratio(logprobs, behavior, mask, chunk_of)
+    return chunk_ratio(logprobs, behavior, mask, chunk_of), chunk_share(mask, chunk_of)
 
 
 def _nll_loss(

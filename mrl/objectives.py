@@ -22,9 +22,13 @@ class Objective:
     clip_low: float  # the ratio counts within 1 - clip_low .. 1 + clip_high
     clip_high: float
     scale_by_std: bool = True  # of the group's rewards
-    pessimistic: bool = True  # PPO's min(): the clip takes the gradient away on one side only
-    ratio_power: float = 0.0  # the loss is multiplied by sg[ratio] ** ratio_power
+    ratio_power: float | None = None  # None: PPO's min(); a number: HACPO's peers (surrogate_loss)
     clip_low_step: float = 0.0  # clip_low shrinks by this with each update of the step
+
+    def band(self, updates_done: int = 0) -> tuple[float, float]:
+        """Lowest and highest ratio that counts; the band never turns inside out."""
+        high = 1 + self.clip_high
+        return min(1 - self.clip_low + updates_done * self.clip_low_step, high), high
 
 
 OBJECTIVES = {
@@ -78,6 +82,17 @@ def chunk_ratio(
     return _exp(sums.gather(1, chunk_of)).masked_fill(~completion_mask, 1.0)
 
 
+def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
+    """1 / the number of tokens in a token's chunk; [batch, seq].
+
+    A chunk's ratio depends on all its n tokens and stands at each of them: without this share its
+    tokens would weigh n times as much as others.
+    """
+    mask = completion_mask.float()
+    sizes = mask.new_zeros(len(mask), int(chunk_of.max()) + 1).scatter_add(1, chunk_of, mask)
+    return 1 / sizes.gather(1, chunk_of).clamp(min=1)
+
+
 def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
     """-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A), per token.
 
@@ -95,22 +110,17 @@ def surrogate_loss(
 ) -> Tensor:
     """The loss of one objective, per token; `clipped_loss` for all but HACPO's peer samples.
 
-    HACPO, arXiv 2603.02604, on a peer's sample with ratio s after u updates of this step:
-        -min(s * A, clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * A) * sg[s] ** power
-    pessimistic=False is the released program: -clip(s) * A * sg[clip(s)] ** power, without min.
+    HACPO, arXiv 2603.02604 (v1), eq. 50 and 52, on a peer's sample with ratio s after u updates:
+        -clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * sg[s] ** ratio_power * A
+    There is no min(): outside the band no gradient, for either sign of A. The power is of the
+    clipped s: the same gradient, and finite whatever a peer claims.
 
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
     """
-    clip_low = objective.clip_low - updates_done * objective.clip_low_step
-    clip_low = max(clip_low, -objective.clip_high)  # the band never turns inside out
-    if objective.pessimistic:
-        losses, powered = clipped_loss(ratio, advantages, clip_low, objective.clip_high), ratio
-    else:
-        powered = ratio.clamp(1 - clip_low, 1 + objective.clip_high)
-        losses = -powered * advantages
-    if objective.ratio_power == 0:
-        return losses
-    return losses * powered.detach() ** objective.ratio_power
+    if objective.ratio_power is None:
+        return clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
+    clipped = ratio.clamp(*objective.band(updates_done))
+    return -clipped * clipped.detach() ** objective.ratio_power * advantages
 
 
 def in_flat_part(
@@ -118,12 +128,11 @@ def in_flat_part(
 ) -> tuple[Tensor, Tensor]:
     """Where clipping takes the gradient away: (below, above), each [batch, seq] bool.
 
-    Below: ratio < 1 - clip_low and A < 0.  Above: ratio > 1 + clip_high and A > 0.
-    Without PPO's min (pessimistic=False) the sign of A does not matter.
+    Below the band if A < 0, above it if A > 0; HACPO's peers: whatever the sign of A.
     """
-    clip_low = objective.clip_low - updates_done * objective.clip_low_step
-    below, above = ratio < 1 - clip_low, ratio > 1 + objective.clip_high
-    if objective.pessimistic:
+    low, high = objective.band(updates_done)
+    below, above = ratio < low, ratio > high
+    if objective.ratio_power is None:
         return below & (advantages < 0), above & (advantages > 0)
     return below, above
 

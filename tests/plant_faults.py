@@ -1,4 +1,4 @@
-"""Plants 42 one-line faults in the core, one at a time, and sees whether the tests notice.
+"""Plants one-line faults in the core, one at a time, and sees whether the tests notice.
 
     python tests/plant_faults.py            # all; about ten minutes on one core
     python tests/plant_faults.py sgt graft  # those whose file or text holds one of the words
@@ -39,9 +39,9 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      "ratio.clamp(1 - clip_high, 1 + clip_low)\n    return", OBJECTIVES),
     ("objectives", "difference.sum(dim=1, keepdim=True) / lengths", "difference.sum(dim=1, keepdim=True)",
      OBJECTIVES),
-    ("objectives", "powered.detach() ** objective", "powered ** objective", OBJECTIVES),
-    ("objectives", "objective.clip_low - updates_done * objective.clip_low_step\n    clip_low = max",
-     "objective.clip_low + updates_done * objective.clip_low_step\n    clip_low = max", OBJECTIVES),
+    ("objectives", "clipped.detach() ** objective", "clipped ** objective", OBJECTIVES),
+    ("objectives", "+ updates_done * self.clip_low_step", "- updates_done * self.clip_low_step",
+     OBJECTIVES),
     ("objectives", "scatter_add(1, chunk_of, difference)", "scatter(1, chunk_of, difference)",
      OBJECTIVES),
     ("objectives", "difference = ref_logprobs - logprobs", "difference = logprobs - ref_logprobs",
@@ -82,6 +82,10 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("modes/graft", "0 < solved < len(records)", "0 < solved", MODES),
     ("modes/graft", "lesson.samples += grafted", "lesson.samples[:0] = grafted", MODES),
     ("exchange", "record.source == receiver", "record.source == \"\"", ["tests/test_exchange.py"]),
+    ("objectives", "if objective.ratio_power is None:\n        return clipped_loss",
+     "if objective:\n        return clipped_loss", ["tests/test_second_implementations.py"]),
+    ("learning", "weights * share * token", "weights * token",
+     ["tests/test_second_implementations.py"]),
 ]  # fmt: skip
 
 

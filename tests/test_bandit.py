@@ -123,7 +123,22 @@ def test_hacpos_baseline_is_unbiased_only_if_the_ratio_is_the_same_everywhere():
 def test_hacpos_peer_gradient_helps_with_a_right_peer_and_harms_with_a_wrong_one():
     good, wrong = peers_confidence()
     assert peer_alignment(good, (0.5, 0.5), 2) > 0.5
-    assert peer_alignment(wrong, (0.5, 0.5), 2) < 0
+    assert peer_alignment(wrong, (0.5, 0.5), 2) < -0.1
+
+
+def test_a_complementary_peer_is_outside_hacpos_band_and_leaves_xgrpos_direction():
+    assert all(peer_alignment(context, (0.5, 0.5), 2) == 0 for context in CONTEXTS)
+    hacpo = analyse(bandit_modes(CONTEXTS)["hacpo"], CONTEXTS, 2)
+    xgrpo = analyse(XGRPO(), CONTEXTS, 2)
+    assert hacpo.angle < 1
+    assert hacpo.noise == pytest.approx(xgrpo.noise, rel=0.01)
+
+
+def test_a_context_without_an_update_has_no_angle():
+    sure = Context((0.0, 0.0), (0.0, 0.0), frozenset({0, 1}))  # every action is right
+    assert math.isnan(analyse(Solo(), [sure], 2).angle)
+    both = analyse(Solo(), [CONTEXTS[0], sure], 2)
+    assert (both.angle, both.distance) == pytest.approx((0, 0.5), abs=1e-4)
 
 
 def test_the_pick_is_the_one_that_was_asked_for():

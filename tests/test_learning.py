@@ -9,7 +9,7 @@ import torch
 from mrl.learning import learn
 from mrl.metrics import fate_metrics, learning_metrics
 from mrl.modes import Lesson
-from mrl.objectives import OBJECTIVES, Objective
+from mrl.objectives import OBJECTIVES
 from mrl.samples import TrainingSample
 
 
@@ -56,32 +56,6 @@ def test_own_and_peers_samples_are_told_apart_in_the_metrics(make_policy):
     assert got["peer/clip_ratio/high_mean"] == pytest.approx(0.5)
     assert got["peer/weight_mean"] == pytest.approx(0.25)  # of .5, and of 0 where nothing passes
     assert "peer/ratio/max" not in learning_metrics(learn(policy, [own]))
-
-
-def test_hacpos_peer_objective_against_its_equation(make_policy):
-    """-clip'd s * sg[s]^alpha * A after u updates, as a loop over Python numbers."""
-    from mrl.objectives import surrogate_loss
-
-    text = Objective("sequence", "sequence", 0.2, 0.0, ratio_power=2.0, clip_low_step=0.025)
-    program = replace(text, pessimistic=False)
-    for s in (0.5, 0.79, 0.82, 0.95, 1.3):
-        for advantage in (1.0, -1.0):
-            for updates in (0, 2, 100):
-                low = min(0.8 + updates * 0.025, 1.0)
-                clipped = min(max(s, low), 1.0)
-                ratio = torch.tensor([[s]], requires_grad=True)
-                one = surrogate_loss(ratio, torch.tensor([[advantage]]), text, updates)
-                assert float(one.detach()) == pytest.approx(
-                    -min(s * advantage, clipped * advantage) * s**2, rel=1e-5
-                )
-                two = surrogate_loss(ratio, torch.tensor([[advantage]]), program, updates)
-                assert float(two.detach()) == pytest.approx(
-                    -clipped * advantage * clipped**2, rel=1e-5
-                )
-                (gradient,) = torch.autograd.grad(two.sum(), ratio)
-                inside = low <= s <= 1.0
-                want = -advantage * clipped**2 if inside else 0.0  # sg[.]: no gradient of the power
-                assert float(gradient) == pytest.approx(want, abs=1e-5)
 
 
 def test_kl_is_zero_at_the_reference_and_pulls_back_to_it(make_policy):

@@ -7,10 +7,12 @@ from mrl.objectives import (
     OBJECTIVES,
     Objective,
     chunk_ratio,
+    chunk_share,
     clipped_loss,
     in_flat_part,
     k3,
     sequence_ratio,
+    surrogate_loss,
     token_coefficients,
     token_ratio,
 )
@@ -191,14 +193,30 @@ def test_no_logprob_that_a_peer_claims_makes_a_ratio_infinite():
         assert float(gradient) == 0.0
 
 
-def test_the_flat_part_of_hacpos_program_is_outside_its_narrowing_band():
-    objective = Objective("sequence", "sequence", 0.2, 0.0, pessimistic=False, clip_low_step=0.05)
-    ratio = torch.tensor([[0.7, 0.82, 0.95, 1.1]])
-    for advantage in (1.0, -1.0):
-        below, above = in_flat_part(ratio, torch.tensor([[advantage]]), objective, 0)
-        assert (below | above).tolist() == [[True, False, False, True]]
-        below, above = in_flat_part(ratio, torch.tensor([[advantage]]), objective, 1)
-        assert (below | above).tolist() == [[True, True, False, True]]
+def test_the_flat_part_of_hacpos_peers_is_outside_a_narrowing_band_that_never_inverts():
+    objective = Objective("sequence", "sequence", 0.2, 0.0, ratio_power=1.0, clip_low_step=0.05)
+    for updates, want in ((0, [1, 0, 0, 0, 1]), (1, [1, 1, 0, 0, 1]), (9, [1, 1, 1, 0, 1])):
+        for advantage in (torch.ones(1, 1), -torch.ones(1, 1)):
+            ratio = torch.tensor([[0.7, 0.82, 0.95, 1.0, 1.1]], requires_grad=True)
+            below, above = in_flat_part(ratio.detach(), advantage, objective, updates)
+            assert (below | above).int().tolist() == [want]
+            surrogate_loss(ratio, advantage, objective, updates).sum().backward()
+            slope = -advantage * ratio.detach() * (1 - torch.tensor([want]))  # sg[s] ** 1
+            torch.testing.assert_close(ratio.grad, slope)
+
+
+def test_no_power_of_a_ratio_that_a_peer_claims_is_infinite():
+    objective = Objective("sequence", "sequence", 0.2, 0.0, ratio_power=5.0)
+    ratio = torch.tensor([[math.exp(20.0)]], requires_grad=True)
+    loss = surrogate_loss(ratio, torch.ones(1, 1), objective)
+    assert torch.isfinite(loss).all()
+    assert torch.autograd.grad(loss.sum(), ratio)[0].item() == 0
+
+
+def test_chunk_shares_by_hand():
+    chunk_of = torch.tensor([[0, 0, 1, 0]])  # padding claims chunk 0, too
+    mask = torch.tensor([[True, True, True, False]])
+    assert chunk_share(mask, chunk_of)[:, :3].tolist() == [[0.5, 0.5, 1.0]]
 
 
 def test_k3_by_hand_and_on_average():

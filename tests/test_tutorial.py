@@ -19,6 +19,7 @@ from mrl.lab.compare_view import estimate
 
 ROOT = Path(mini_mrl.__file__).parent
 TUTORIAL = (ROOT / "TUTORIAL.md").read_text(encoding="utf-8")
+MEASURED = TUTORIAL.replace(" †", "")  # the mark of what is being measured again
 BLOCKS = re.findall(r"```bash\n(.*?)```", TUTORIAL, re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
 
@@ -73,7 +74,7 @@ def test_the_pictures_of_the_run_come_from_its_kept_metrics(tmp_path):
 
 @pytest.mark.parametrize("document", ["README.md", "TUTORIAL.md"])
 def test_the_table_of_modes_is_the_measured_one(document):
-    text = (ROOT / document).read_text(encoding="utf-8")
+    text = (ROOT / document).read_text(encoding="utf-8").replace(" †", "")
     results = ROOT / "data" / "results" / "tiny-pair" / "table.md"
     heldout = results.read_text(encoding="utf-8").split("## newtemplates")[0]
     head, _, *rows = (
@@ -173,12 +174,12 @@ def test_what_each_mode_opens_and_pays_is_measured():
             for closed in sorted(CLOSED, reverse=True)
         ]
         cells.append("" if mode == "solo" else str(above((table, mode), (table, "solo"))))
-        assert f"| {mode} | {' | '.join(cells)} |" in TUTORIAL
+        assert f"| {mode} | {' | '.join(cells)} |" in MEASURED
 
 
 def test_the_control_with_four_updates_is_the_measured_one():
     four, table = ("sweeps/four-updates.csv", "solo"), "tiny-pair/table.csv"
-    said = " ".join(TUTORIAL.split())
+    said = " ".join(MEASURED.split())
 
     def all_skills(policy, skill):
         return skill == "all"

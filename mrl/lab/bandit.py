@@ -7,7 +7,8 @@ drawn here cannot drift away from what trains language models. For each context 
 
     update      the expected ascent direction E[u] in the receiver's logits, first update of a step
     variance    trace of Cov[u]
-    support     chance that u is not zero; and that it points uphill, u . g > 0
+    support     chance that u is not zero; and that it points uphill, u . g > 0. (Not the paper's
+                support, which asks what the actor can reach: by that XGRPO stays on-policy.)
     bias        against g, the gradient of the receiver's expected reward: the angle, and the
                 distance after the best scaling (dividing by a group's std rescales every update)
 """
@@ -16,8 +17,9 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import combinations_with_replacement
+from statistics import fmean
 from types import SimpleNamespace
 
 import torch
@@ -188,7 +190,10 @@ def update_of(
     says are successes. pick: which success is drawn, where one is.
     """
     toy = Toy(context.receiver)
-    logprobs = {who: torch.tensor(context.probabilities(who)).log() for who in ("receiver", "peer")}
+    logprobs = {  # as the receiver computes its own: a copy has a ratio of exactly 1
+        who: torch.log_softmax(torch.tensor(getattr(context, who), dtype=torch.float64), 0)
+        for who in ("receiver", "peer")
+    }
 
     def verdict(action: int) -> Verdict:
         return Verdict.CORRECT if action in context.right else Verdict.WRONG
@@ -226,14 +231,29 @@ def update_of(
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one mode, averaged over contexts."""
+    """Of one mode, in one context or averaged over several."""
 
     variance: float
     support: float
     uphill: float  # chance that an update points uphill
-    angle: float  # degrees between expected update and gradient; mean over contexts with both
+    angle: float  # degrees between expected update and gradient; nan if there is no update
     distance: float  # |E[u] scaled - g| / |g|: the sine of that angle, 1 where there is no update
     strength: float  # |E[u]|
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of an update over its mean's length.
+
+        Its square is the number of groups until that mean is as long as its own standard error.
+        """
+        return self.variance**0.5 / self.strength if self.strength else math.inf
+
+
+def average(found: Sequence[Figures]) -> Figures:
+    """Over contexts; a context without an update has no angle to average."""
+    columns = zip(*map(astuple, found), strict=True)
+    known = [[value for value in column if not math.isnan(value)] for column in columns]
+    return Figures(*(fmean(column) if column else math.nan for column in known))
 
 
 def analyse(
@@ -255,11 +275,11 @@ def analyse(
         gradient = context.gradient()
         norms = float(mean.norm() * gradient.norm())
         cosine = float(mean @ gradient) / norms if norms > 1e-12 else 0.0
-        angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine)))) if norms > 1e-12 else 90.0
+        angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine)))) if norms > 1e-12 else math.nan
         distance = math.sqrt(max(0.0, 1 - max(cosine, 0.0) ** 2))
         variance = square - float(mean @ mean)
-        rows.append((variance, support, uphill, angle, distance, float(mean.norm())))
-    return Figures(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
+        rows.append(Figures(variance, support, uphill, angle, distance, float(mean.norm())))
+    return average(rows)
 
 
 def moments(
@@ -332,7 +352,8 @@ def capability_ratio(contexts: Sequence[Context]) -> float:
 def peer_alignment(context: Context, capability: tuple[float, float], group: int = GROUP) -> float:
     """Cosine between the gradient of the expected reward and what the peer's samples add, expected.
 
-    The paper's theorem: positive, if the peer's confidence goes with its quality.
+    The paper's theorem: positive, if the peer's confidence goes with its quality. 0 if all of them
+    fall outside the band.
     """
     mode = KnownCapability(minibatches=1, base="grpo")
     mode.known = capability

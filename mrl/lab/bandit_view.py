@@ -1,5 +1,6 @@
 """`python mini_mrl.py bandit`: the exact analysis as a table, sentences and a picture."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from mrl.lab.bandit import (
     Context,
     Figures,
     analyse,
+    average,
     bandit_modes,
     baseline_bias,
     capability_ratio,
@@ -26,22 +28,20 @@ PEERS = (1, 3)
 LABELS = {"prp": (8, 6, "left"), "xgrpo": (-8, -5, "right")}  # where dots lie close
 
 
-def noise(figures: Figures) -> float:
-    """Standard deviation of an update over its mean's length: how many samples it takes."""
-    return figures.variance**0.5 / figures.strength if figures.strength else float("inf")
-
-
 def bandit_table() -> Table:
     """Every mode where the peer knows what the receiver does not."""
     contexts = complementary()
     table = Table(title=f"complementary pair, G = {GROUP}, exact")
-    for column in ("mode", "support", "uphill", "variance", "noise", "angle to g", "distance"):
+    columns = ("support", "uphill", "variance", "noise", "angle", "distance", "blind spot")
+    for column in ("mode", *columns):
         table.add_column(column, justify="left" if column == "mode" else "right")
     for name, mode in bandit_modes(contexts).items():
-        found = analyse(mode, contexts)
+        each = [analyse(mode, [context]) for context in contexts]
+        found = average(each)
         table.add_row(
             name, f"{found.support:.0%}", f"{found.uphill:.0%}", f"{found.variance:.3f}",
-            f"{noise(found):.2f}", f"{found.angle:.0f}°", f"{found.distance:.2f}",
+            f"{found.noise:.2f}", f"{found.angle:.1f}°", f"{found.distance:.2f}",
+            f"{each[1].noise ** 2:.2g}",
         )  # fmt: skip
     return table
 
@@ -57,8 +57,8 @@ def bandit_sentences() -> Iterator[str]:
     good, wrong = peers_confidence()
     yield (
         "What a peer's samples add, against the gradient: cosine "
-        f"{peer_alignment(good, (0.5, 0.5)):+.2f} if it is confident where it is right, "
-        f"{peer_alignment(wrong, (0.5, 0.5)):+.2f} if it is confident and wrong."
+        f"{peer_alignment(good, (0.5, 0.5)):+.2f} if it is surer than the receiver of the answer, "
+        f"{peer_alignment(wrong, (0.5, 0.5)):+.2f} if of a mistake."
     )
     mistaken = complementary()[1].receiver
     hard = [Context(mistaken, mistaken, frozenset({0, 1}))]  # both err, and in the same way
@@ -79,9 +79,15 @@ def bandit_sentences() -> Iterator[str]:
 
 
 def peers_confidence() -> tuple[Context, Context]:
-    """The receiver leans to a mistake; the peer is sure of the answer, or of that mistake."""
-    receiver, right = (-2.0, -1.3, 0.0), frozenset({0})
-    return Context(receiver, (2.5, 0.0, 0.0), right), Context(receiver, (-1.0, -1.7, 1.4), right)
+    """The peer is a little surer than the receiver of the answer, 0, or of the mistake 2.
+
+    Only that action's ratio, 5 / 6, is within HACPO's band; the others are above 1.
+    """
+    receiver, good, wrong = (
+        tuple(math.log(p) for p in chances)
+        for chances in ((0.1, 0.8, 0.1), (0.12, 0.79, 0.09), (0.085, 0.795, 0.12))
+    )
+    return Context(receiver, good, frozenset({0})), Context(receiver, wrong, frozenset({0}))
 
 
 def _uphill(found: Figures) -> str:
@@ -101,7 +107,7 @@ def draw_bandit(path: Path) -> None:
         for name, mode in bandit_modes(contexts).items():
             found = analyse(mode, contexts)
             last = place == len(APART) - 1
-            for axes, y in ((left, noise(found)), (right, found.angle)):
+            for axes, y in ((left, found.noise), (right, found.angle)):
                 color = figures.color_of(name)
                 axes.scatter(found.support, y, color=color, s=90 if last else 14, zorder=3)
                 if last:

@@ -7,17 +7,21 @@ For a learner k and the completions of all n agents j, G each, on a prompt:
 2. capability discrepancy      a sample of j weighs w(j, k) = P_j / P_k
 3. exponential importance      s * sg[s]^alpha, s = (pi_k(y) / pi_j,old(y))^(1/|y|), each side over
                                its own tokens
-4. stepwise clipping           s of peers within [1 - delta + u * delta_step, 1.0] after u updates
+4. stepwise clipping           only s within [1 - delta + u * delta_step, 1.0] teaches after u
+                               updates: a peer's sample has no min() around the clip
 
 Own samples follow GSPO (`base`), as published; `base=""` leaves the receiver its own objective.
 
-The released program differs from the text; `released=true` follows the program where that can
-matter: no min() around the clip, so only the band teaches; sg[.]^alpha of the *clipped* ratio; the
-sample std; k's own mean as baseline if mu_k > 1; own minibatches first, so that no peer sample
-meets the widest band. In both: A = 0 if all rewards of a prompt agree, and w within [0.1, 10] (the
-text has neither; P_k = 0 happens). The program cuts the end token off and truncates what is too
-long; here stopping is trained, and what is too long is dropped. A record that an exchange or a
-tokenizer refused takes no part in P and mu, which is ours.
+We follow the text (v1). The released program teaches from the same samples, and differs so:
+
+- p is the share of rewards > 0, at least 1e-8; w within [0.1, 10] (we too: P_k = 0 happens);
+- the sample std; A = 0 if all rewards of a prompt agree (we too); k's own mean if mu_k > 1;
+- log s within +-10; alpha of the clipped s, where the text has s: no other gradient (we too);
+- own minibatches first, so that no peer sample meets the widest band; k3 KL 1e-3 on own samples;
+- one mean over all n * G samples (we too), where the text adds a mean of own and one of peers';
+- the end token cut off, too long texts truncated: we train stopping and drop what is too long.
+
+What an exchange refused takes no part; what the receiver's tokenizer refused does in P, not in mu.
 """
 
 import random
@@ -56,7 +60,6 @@ class HACPO(Mode):
     delta: float = 0.2
     delta_step: float = 0.025
     window: int = 5
-    released: bool = False
     _means: dict[str, dict[str, deque]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -92,8 +95,6 @@ class HACPO(Mode):
                 pooled.append(sample)
             self._set_advantages(receiver.name, pooled, capability)
             lesson.samples += pooled
-        if self.released:
-            lesson.samples.sort(key=lambda sample: bool(sample.source))  # own ones first; stable
         lesson.notes = {f"capability/{name}": mean for name, mean in capability.items()}
         return lesson
 
@@ -122,10 +123,7 @@ class HACPO(Mode):
             for row, sample in enumerate(pooled):
                 if sample.source:
                     scale[row] = _bounded(capability[receiver], capability[sample.source])
-        advantages = capability_advantages(rewards, scale, correction=int(self.released))
-        if self.released and float((scale * rewards).mean()) > 1:
-            own = torch.tensor([sample.reward for sample in pooled if not sample.source])
-            advantages = (rewards - own.mean()) / (rewards.std() + 1e-6)
+        advantages = capability_advantages(rewards, scale)
         for sample, advantage in zip(pooled, advantages.tolist(), strict=True):
             sample.advantage = advantage
 
@@ -137,7 +135,6 @@ class HACPO(Mode):
             clip_high=0.0,
             clip_low_step=self.delta_step if self.stepwise_clip else 0.0,
             ratio_power=self.alpha if self.exponential else 0.0,
-            pessimistic=not self.released,
         )
 
     def state(self) -> dict:

@@ -9,7 +9,8 @@ clipped as the own one. It is the only mode that corrects for who wrote a text, 
 that with the variance of the density ratio and with what alignment loses:
 
 - token: a chunk's log-prob spread over its receiver tokens by bytes; approximate;
-- chunk: both sides summed between shared byte boundaries; exact (our default);
+- chunk: both sides summed between shared byte boundaries; exact (our default). A chunk's ratio
+  stands once in the loss, however many tokens the receiver has in it;
 - sequence: the geometric mean over the whole completion, as in GSPO; exact, little variance.
 """
 
