@@ -29,7 +29,7 @@ from mrl.classroom.commands import assignment
 from mrl.config import HELP, RunConfig
 from mrl.errors import MrlError, PeerLost, RunFailed
 from mrl.experiment import launch
-from mrl.experiment.commands import hang_in as hang_in_experiment
+from mrl.experiment.commands import COMMANDS as EXPERIMENT_COMMANDS
 from mrl.experiment.metrics import StepResult
 from mrl.experiment.pairs import choose_pair, run_config
 from mrl.experiment.problems import problems_of_step
@@ -37,7 +37,7 @@ from mrl.experiment.run import Run
 from mrl.experiment.run_directory import continued_config, unused_name
 from mrl.experiment.summary import first_lines, last_lines
 from mrl.experiment.view import make_view, printable
-from mrl.lab.commands import hang_in as hang_in_lab
+from mrl.lab.commands import COMMANDS as LAB_COMMANDS
 from mrl.lab.faults import lying_records
 from mrl.learning import learn
 from mrl.rewards import verify_groups
@@ -105,8 +105,8 @@ def train_loop(run: Run) -> bool:
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(assignment, name="assignment", help="Assignments for a class, that check themselves.")
-hang_in_experiment(app)
-hang_in_lab(app)
+for command in (*EXPERIMENT_COMMANDS, *LAB_COMMANDS):
+    app.command()(command)
 console = Console()
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
 

@@ -5,8 +5,8 @@ decoder that the tokenizer describes itself with; character offsets and decoded 
 consulted, because they are wrong just where it matters (split characters, marks for spaces).
 
     text --encode--> receiver ids --token_bytes--> bytes of each token
-    align(source token_bytes, receiver token_bytes) -> chunks between shared byte boundaries
-    project(source token_bytes, receiver token_bytes, log-probs) -> log-probs at the receiver's tokens
+    align(source bytes, receiver bytes) -> chunks between shared byte boundaries
+    project(source bytes, receiver bytes, log-probs) -> log-probs at the receiver's tokens
 
 Text that does not survive as bytes is refused with a reason, never repaired.
 """

@@ -18,7 +18,7 @@ from mrl.objectives import OBJECTIVES
 DATA = Path(__file__).resolve().parent.parent / "data"
 
 
-def setting(default: Any, text: str, **rule: Any) -> Any:
+def setting(default: Any, text: str, **rule: Any) -> Any:  # typed by the field
     """A field with its help text and what its values must be.
 
     rule: `least`, `above`, `most` for numbers, `choices` for texts, `why` for the error's sentence.
@@ -249,7 +249,7 @@ def check(config: RunConfig) -> None:
         _check_rules(policy, f"policy {policy.name}: ")
         if policy.template and "{prompt}" not in policy.template:
             raise MrlError(
-                f"policy {policy.name}: the template lacks {{prompt}}, so no problem would be asked."
+                f"policy {policy.name}: the template lacks {{prompt}}; no problem would be asked."
             )
     _check_rules(config)
     if config.name and not _is_plain(config.name):

@@ -9,7 +9,7 @@ class MrlError(Exception):
 
 
 class RunFailed(Exception):
-    """A run ended before its last step, by nobody's mistake; exit code 1, its checkpoint is kept."""
+    """A run ended early, by nobody's mistake; exit code 1, its last checkpoint is kept."""
 
 
 class PeerLost(RunFailed):

@@ -75,7 +75,7 @@ class Group:
 class TrainingSample:
     """One completion that a receiver learns from, in the receiver's own tokens.
 
-    `loss` is "policy" (a clipped surrogate, with `advantage` and `behavior_logprobs`) or
+    `loss` is "policy" (a clipped objective, with `advantage` and `behavior_logprobs`) or
     "imitation" (negative log-likelihood, which needs neither).
     """
 

@@ -23,8 +23,10 @@ KEPT = ROOT / "runs" / "same-metrics"
 MODES = ("solo", "solo-x2", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
 CASES = [*((mode, "resident") for mode in MODES), ("sgt", "swap"), ("hacpo", "parallel")]
 CASES += [("graft", "resume")]
-RENAMED: dict[str, str] = {}  # old key -> new key, as regular expressions for re.sub
-DROPPED = r"time/"
+RENAMED: dict[str, str] = {
+    "^fate/": "outcome/"
+}  # old key -> new key, as regular expressions for re.sub
+DROPPED = r"time/|gradient/|dropped/not_(needed|drawn)"
 
 
 def run_case(tree: Path, out: Path, mode: str, how: str) -> None:

@@ -3,20 +3,19 @@ import time
 
 import pytest
 import torch
+from mrl.distributed import Company
+from mrl.trainer import Trainer
 
 from mrl.allocation import PARTS, PATIENCE, Allocation, _move, pick_device, spread_devices
 from mrl.config import RunConfig
-from mrl.distributed import Company
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
-from mrl.learning import learn
 from mrl.experiment.memory import choose_placement, estimate, needed
 from mrl.experiment.metrics import without_time
+from mrl.learning import learn
 from mrl.modes import make_mode
-from mrl.samples import Verdict
-from mrl.samples import TrainingSample
+from mrl.samples import TrainingSample, Verdict
 from mrl.tiny.skills import SKILLS, generate
-from mrl.trainer import Trainer
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import mini_mrl
-from mrl.errors import MrlError
 from mrl.classroom import ASSIGNMENTS, OUT_OF
 from mrl.classroom.grading import assignment_of, grade_all, load_assignment, write_stub
 from mrl.classroom.own_mode import draw_pair, solo
+from mrl.errors import MrlError
 
 REFERENCES = Path(__file__).parent / "assignments"
 CHEATS = {  # for every assignment: what stands in front of the reference, or in its place

@@ -31,14 +31,12 @@ with open("calls.txt", "a") as log:
     log.write(" ".join(arguments) + "\\n")
 if arguments[0] == "resume":
     directory = Path(arguments[1])
-    if not (directory / "checkpoint").exists():
-        sys.exit("there is nothing to go on from")
     mode, seed = directory.name.rsplit("-s", 1)
 else:
     of = lambda key: arguments[arguments.index(key) + 1]
     mode, seed = of("--mode"), of("--seed")
     directory = Path(of("--runs")) / of("--name")
-    directory.mkdir()
+    directory.mkdir(parents=True)
 if mode == "xgrpo":
     sys.exit("it is broken")
 write_run(directory, {{"solo": 50, "sgt": 60}}.get(mode, 55) + int(seed))
@@ -69,7 +67,15 @@ def write_run(directory, score, steps=3):
 def plan(place, modes=("solo", "sgt"), seeds=(1, 2, 3)):
     path = place / "stand_in.py"
     path.write_text(STAND_IN.format(root=str(Path(__file__).parent.parent)))
-    return Plan(modes, seeds, place / "out", 2, program=(sys.executable, str(path)))
+    return Plan(modes, seeds, place / "out", 2)
+
+
+@pytest.fixture(autouse=True)
+def stand_in(tmp_path, monkeypatch, request):
+    """Plans start the program above in the place of `mini_mrl.py`, unless the test is slow."""
+    if request.node.get_closest_marker("slow") is None:
+        program = (sys.executable, str(tmp_path / "stand_in.py"))
+        monkeypatch.setattr("mrl.lab.compare.PROGRAM", program)
 
 
 def test_the_interval_over_seeds_by_hand():
@@ -99,10 +105,10 @@ def test_the_words_say_what_the_data_do_not_support(tmp_path):
     for seed, (a, b) in {1: (50, 52), 2: (52, 51)}.items():
         write_run(plan(tmp_path).directory("solo", seed), a)
         write_run(plan(tmp_path).directory("sgt", seed), b)
-    (said,) = sentences(read_all(plan(tmp_path, seeds=(1, 2))), "heldout")
-    assert said.startswith("sgt and solo can't be told apart with 2 seeds (+0.5 ±")
-    (said,) = sentences(read_all(plan(tmp_path, seeds=(1,))), "heldout")
-    assert said == "sgt is +2.0 points from solo with 1 seed: no interval."
+    (sentence,) = sentences(read_all(plan(tmp_path, seeds=(1, 2))), "heldout")
+    assert sentence.startswith("sgt and solo can't be told apart with 2 seeds (+0.5 ±")
+    (sentence,) = sentences(read_all(plan(tmp_path, seeds=(1,))), "heldout")
+    assert sentence == "sgt is +2.0 points from solo with 1 seed: no interval."
 
 
 def test_costs_are_counted_from_the_metrics(tmp_path):
@@ -119,28 +125,42 @@ def test_costs_are_counted_from_the_metrics(tmp_path):
 def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chosen = plan(tmp_path, ("solo", "xgrpo", "sgt"), (1, 2))
-    said = []
-    failures = run_all(chosen, said.append)
+    lines = []
+    failures = run_all(chosen, lines.append)
     assert failures == [f"xgrpo, seed {seed}: it is broken" for seed in (1, 2)]
     assert all(is_finished(chosen.directory(m, s)) for m in ("solo", "sgt") for s in (1, 2))
     calls = Path("calls.txt").read_text().splitlines()
     assert len(calls) == 6
     assert {int(call.split("--seed ")[1][0]) for call in calls[:2]} == {1}  # seeds outermost
-    assert "6/6, 0 min left" in said[-1]
-    run_all(chosen, said.append)  # again: only the broken ones are tried, and begin anew
+    assert "6/6, 0 min left" in lines[-1]
+    run_all(chosen, lines.append)  # again: only the broken ones are tried, from their beginning
     again = Path("calls.txt").read_text().splitlines()[6:]
-    assert sum(call.startswith("resume") for call in again) == 2
-    assert len(again) == 4
-    assert "6 runs, 4 of them there already" in said[7]
+    assert len(again) == 2
+    assert all(call.startswith("--mode xgrpo") for call in again)
+    assert "6 runs, 4 of them there" in lines[7]
 
 
-def test_an_interrupted_run_is_gone_on_with(tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_from_its_checkpoint_if_it_has_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    chosen = plan(tmp_path, ("sgt",), (1,))
-    chosen.directory("sgt", 1).mkdir(parents=True)
-    (chosen.directory("sgt", 1) / "checkpoint").touch()
+    chosen = plan(tmp_path, ("sgt",), (1, 2))
+    (chosen.directory("sgt", 1) / "checkpoints" / "step-000005").mkdir(parents=True)
+    (chosen.directory("sgt", 2) / "checkpoints" / ".partial-000005").mkdir(parents=True)
     assert run_all(chosen, lambda text: None) == []
-    assert Path("calls.txt").read_text().startswith("resume")
+    calls = sorted(Path("calls.txt").read_text().splitlines())
+    assert [call.split()[0] for call in calls] == ["--mode", "resume"]
+
+
+def test_ctrl_c_starts_no_further_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen = plan(tmp_path, ("solo",), range(1, 9))
+
+    def say(text):
+        if "finished" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_all(chosen, say)
+    assert len(Path("calls.txt").read_text().splitlines()) < 6
 
 
 def test_the_curves_are_kept_as_numbers(tmp_path):

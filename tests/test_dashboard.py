@@ -1,11 +1,11 @@
 import io
 
+from mrl.trainer import StepReport
 from rich.console import Console
 
+from mrl.experiment.summary import evaluation_table
 from mrl.experiment.view import LiveView, PlainLines, minutes, printable
 from mrl.modes import Rescue
-from mrl.trainer import StepReport
-from mrl.experiment.summary import evaluation_table
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 LINE = {

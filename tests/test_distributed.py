@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from mrl.distributed import Company, Processes, find_company
 
 import mini_mrl
-from mrl.distributed import Company, Processes, find_company
 from mrl.errors import MrlError
 from mrl.experiment.metrics import without_time
 from mrl.experiment.problems import save_problems

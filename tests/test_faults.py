@@ -3,9 +3,7 @@ import pytest
 from mrl.errors import MrlError
 from mrl.lab.faults import Fault, lying_records, parse_fault
 from mrl.records import RewardStats, SuccessRecord, make_records
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, Rollout, Verdict
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from mrl.allocation import Allocation
 from mrl.config import PolicyConfig, RunConfig
-from mrl.learning import learn
 from mrl.experiment.memory import estimate, needed
+from mrl.learning import learn
 from mrl.policy import Policy
-from mrl.samples import TrainingSample
-from mrl.samples import Problem
+from mrl.samples import Problem, TrainingSample
 from tests.test_real_pair import chat_pair, chat_tokenizer
 
 __all__ = ["chat_pair"]  # a fixture

@@ -10,8 +10,8 @@ import pytest
 
 import mini_mrl
 from mrl.errors import MrlError
-from mrl.lab.gsm8k import BASE_URL, SHA256, fetch_gsm8k
 from mrl.experiment.problems import load_problems
+from mrl.lab.gsm8k import BASE_URL, SHA256, fetch_gsm8k
 
 LINES = [
     {"question": "Ann has 1,200. Eats 5.", "answer": "1200-5=<<1200-5=1195>>1195\n#### 1,195"},
@@ -50,9 +50,9 @@ def checksums(text=TEXT):
 
 
 def test_questions_become_prompts_and_only_the_final_number_the_answer(server, tmp_path, verifier):
-    said = []
-    fetch_gsm8k(tmp_path / "g", said.append, server[0], checksums())
-    assert said[0] == "train: 3 problems, checksum right"
+    lines = []
+    fetch_gsm8k(tmp_path / "g", lines.append, server[0], checksums())
+    assert lines[0] == "train: 3 problems, checksum right"
     assert sorted(path.name for path in (tmp_path / "g").iterdir()) == ["test.jsonl", "train.jsonl"]
     found = load_problems(tmp_path / "g" / "train.jsonl", verifier.check_answer)
     assert [p.answer for p in found] == ["1195", "-3", "0.5"]
@@ -67,8 +67,8 @@ def test_questions_become_prompts_and_only_the_final_number_the_answer(server, t
     ("files", "part"),
     [
         ({"/test.jsonl": TEXT[:-1] + b" "}, "has the SHA-256"),
-        ({"/test.jsonl": TEXT[:40]}, "the connection broke: IncompleteRead"),
-        ({"/test.jsonl": None}, "the server answers 404"),
+        ({"/test.jsonl": TEXT[:40]}, "could not be fetched (IncompleteRead("),
+        ({"/test.jsonl": None}, "could not be fetched (HTTP Error 404: Not Found)"),
     ],
 )
 def test_what_goes_wrong_gets_one_sentence_and_leaves_nothing(server, tmp_path, files, part):
@@ -84,7 +84,7 @@ def test_no_network_and_a_folder_that_cannot_be_written(server, tmp_path):
     with socket.socket() as unheard:  # bound, but nobody listens
         unheard.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{unheard.getsockname()[1]}"
-        with pytest.raises(MrlError, match="no connection"):
+        with pytest.raises(MrlError, match="Connection refused"):
             fetch_gsm8k(tmp_path, base_url=closed, checksums=checksums())
     (tmp_path / "file").write_text("")
     with pytest.raises(MrlError, match="cannot be written"):
@@ -92,7 +92,8 @@ def test_no_network_and_a_folder_that_cannot_be_written(server, tmp_path):
     (tmp_path / "g" / "test.jsonl").mkdir(parents=True)
     with pytest.raises(MrlError, match="cannot be written"):
         fetch_gsm8k(tmp_path / "g", base_url=server[0], checksums=checksums())
-    assert not list((tmp_path / "g").glob(".*"))
+    left = {path.name for path in (tmp_path / "g").iterdir()}
+    assert left == {"train.jsonl", "test.jsonl"}  # nothing half written
 
 
 @pytest.mark.parametrize(

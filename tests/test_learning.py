@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mrl.experiment.metrics import learning_metrics, outcome_metrics
 from mrl.learning import learn
-from mrl.experiment.metrics import outcome_metrics, learning_metrics
 from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
 from mrl.samples import TrainingSample

@@ -10,9 +10,7 @@ from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RewardStats, SuccessRecord
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout, TrainingSample
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 
 
 @dataclass

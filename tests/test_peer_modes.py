@@ -21,9 +21,7 @@ from mrl.modes.prp import PRP
 from mrl.modes.solo import Solo
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, Rollout, Verdict
 
 RIGHT, WRONG = "\\boxed{1}", "\\boxed{2}"
 

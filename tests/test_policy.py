@@ -7,12 +7,10 @@ from transformers import AutoTokenizer
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.learning import learn
-from mrl.policy import load_tokenizer
 from mrl.experiment.metrics import learning_metrics
-from mrl.policy import Policy
-from mrl.samples import TrainingSample
-from mrl.samples import Problem
+from mrl.learning import learn
+from mrl.policy import Policy, load_tokenizer
+from mrl.samples import Problem, TrainingSample
 
 PROMPT = "Ann has 12 nuts and eats 11. How many?"
 

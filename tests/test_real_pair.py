@@ -18,12 +18,12 @@ from transformers import (
 
 import mini_mrl
 from mrl.config import PAIRS, PolicyConfig, RunConfig, check
-from mrl.learning import learn
-from mrl.experiment.pairs import choose_pair
 from mrl.experiment.memory import estimate, needed
+from mrl.experiment.pairs import choose_pair
+from mrl.experiment.problems import save_problems
+from mrl.learning import learn
 from mrl.policy import Policy
 from mrl.samples import TrainingSample
-from mrl.experiment.problems import save_problems
 from mrl.tiny.skills import SKILLS, generate
 
 CHATML = (

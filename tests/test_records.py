@@ -19,9 +19,7 @@ from mrl.records import (
     read_log,
     unpack,
 )
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, Rollout, Verdict
 
 SUCCESS = SuccessRecord(
     prompt_id="p", source="a", version=0, text="\\boxed{1}", finished=True, answer="1",

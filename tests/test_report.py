@@ -7,10 +7,10 @@ import pytest
 
 import mini_mrl
 from mrl.errors import MrlError
-from mrl.lab import figures
-from mrl.lab.report import write_report
 from mrl.experiment.run_directory import read_metrics
 from mrl.experiment.summary import learnt_sentence
+from mrl.lab import figures
+from mrl.lab.report import write_report
 from tests.end_to_end.test_main import SMALL, place, run
 
 __all__ = ["place"]  # a fixture
@@ -19,9 +19,8 @@ HOSTILE = '<script>alert(1)</script>\x1b[31m "quoted" & \\boxed{2}'
 
 @pytest.fixture
 def finished(place):
-    """A run that has sampled, exchanged, measured gradients and ended."""
-    (place / "run.toml").write_text("gradient_every = 1\n")
-    assert run("--steps", "4", "--name", "r", "--config", "run.toml", *SMALL) == 0
+    """A run that has sampled, exchanged and ended."""
+    assert run("--steps", "4", "--name", "r", *SMALL) == 0
     return place / "runs" / "r"
 
 
@@ -31,8 +30,8 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     page = (finished / "report.html").read_text()
     for part in (
         "Held-out problems", "Where did my gradient go?", "Who worked when", "The rescue set",
-        "Who rescued whom", "What crossed", "gradients", "alignment cost", "side by side",
-        "says now", "of the time before", "class=tokens",
+        "Who rescued whom", "What crossed", "alignment cost", "side by side",
+        " now: ", "of the time before", "class=tokens",
     ):  # fmt: skip
         assert part in page, part
     assert "<script" not in page
@@ -67,7 +66,7 @@ def test_an_unfinished_run_with_a_torn_line_has_a_report_too(finished):
     shutil.rmtree(finished / "checkpoints")
     page = write_report(finished).read_text()
     assert "4 of 4 steps" in page
-    assert "says now" not in page
+    assert " now: " not in page
 
 
 def test_no_run_gets_one_sentence(tmp_path, finished):

@@ -387,7 +387,7 @@ def test_works_in_a_script_from_another_directory_with_misleading_files(tmp_path
 HOSTILE_BOXES = {
     "NUL": "7\0", "only NUL": "\0" * 1_000, "escape sequence": "\x1b[31m7\x1b[0m",
     "bell and backspace": "8\b7\a", "newlines": "7\n1\n", "carriage return": "7\r\n",
-    "lone surrogate": "\ud800",
+    "lone objective": "\ud800",
     "lone surrogates around a number": "\udfff7\udc00", "text direction": "\u202e7",
     "full-width digit": "８", "replacement characters": "\ufffd" * 100,
     "line separators": "7\u2028\u2029\x85", "unbalanced LaTeX": r"\frac{1}{\left(\sqrt{2}",

@@ -3,8 +3,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from mrl.config import PolicyConfig
-from mrl.policy import load_tokenizer
-from mrl.policy import Policy
+from mrl.policy import Policy, load_tokenizer
 from mrl.rollout import draw, sample_completions, scaled_logprobs
 from mrl.samples import Problem
 

@@ -13,9 +13,7 @@ from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
 from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, Rollout, Verdict
 
 
 class Letters(Toy):

@@ -3,10 +3,10 @@ import random
 
 import pytest
 
-import mini_mrl
 from mrl.config import DATA
 from mrl.errors import MrlError
-from mrl.experiment.problems import load_problems
+from mrl.lab import commands
+from mrl.tiny.pair import FOREIGN_RIGHT, OWN_SKILLS, demonstrations, right_share
 from mrl.tiny.skills import (
     DATA_SEED,
     SKILLS,
@@ -17,7 +17,6 @@ from mrl.tiny.skills import (
     solution,
     split_numbers,
 )
-from mrl.tiny.pair import FOREIGN_RIGHT, OWN_SKILLS, demonstrations, right_share
 
 
 @pytest.mark.parametrize("part", ["train", "heldout", "newtemplates"])
@@ -119,7 +118,7 @@ def test_how_complementary_the_pair_starts_can_be_chosen():
         packs = [solution for prompt, solution in shown if " boxes of " in prompt]
         return sum("/" in solution.split("=")[0] for solution in packs) / len(packs)
 
-    assert mini_mrl.warmstart.__defaults__[-1] == FOREIGN_RIGHT
+    assert commands.warmstart.__defaults__[-1] == FOREIGN_RIGHT
     assert shown_right(FOREIGN_RIGHT) < 0.1 < 0.4 < shown_right(0.5) < 0.6 < 0.9 < shown_right(1.0)
 
 

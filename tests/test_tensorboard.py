@@ -2,8 +2,9 @@ import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
 
-from mrl.lab import tensorboard
 from mrl.lab.tensorboard import scalar_writer
+
+from mrl.lab import tensorboard
 
 LINE = {"step": 3, "policy": "a", "reward": 0.5, "updates": 1, "time/turns": [["learn", 0, 1, 0]]}
 

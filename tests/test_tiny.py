@@ -7,10 +7,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mrl.config import DATA, PolicyConfig
 from mrl.experiment.evaluation import evaluate_policy
-from mrl.policy import Policy
 from mrl.experiment.problems import load_problems
-from mrl.tiny.skills import SKILLS
+from mrl.policy import Policy
 from mrl.tiny.pair import OWN_SKILLS, _encode_example, _pad, build_tokenizer, warm_start_pair
+from mrl.tiny.skills import SKILLS
 
 HELDOUT = load_problems(DATA / "words" / "heldout.jsonl")
 

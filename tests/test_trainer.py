@@ -4,13 +4,14 @@ import random
 
 import pytest
 import torch
+from mrl.distributed import Company
+from mrl.trainer import Trainer, derive_seed, problems_of_step
 
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
-from mrl.distributed import Company
-from mrl.experiment.evaluation import Evaluation, evaluate_policy, pass_at_k
 from mrl.exchange import Exchange
+from mrl.experiment.evaluation import Evaluation, evaluate_policy, pass_at_k
 from mrl.experiment.metrics import (
     METRICS,
     group_metrics,
@@ -21,11 +22,8 @@ from mrl.experiment.metrics import (
 from mrl.modes import TrainingBatch, make_mode
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord, unpack
 from mrl.residual import measure
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.tiny.skills import SKILLS, generate
-from mrl.trainer import Trainer, derive_seed, problems_of_step
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]
 

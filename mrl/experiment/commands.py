@@ -21,12 +21,6 @@ from mrl.rewards import Verifier
 console = Console()
 
 
-def hang_in(app: typer.Typer) -> None:
-    """Make these functions commands of the program."""
-    for function in (evaluate, modes, settings):
-        app.command()(function)
-
-
 def modes() -> None:
     """List the sharing modes: what each does, what crosses, its settings."""
     console.print(modes_table(list(MODES.values())))
@@ -66,3 +60,6 @@ def evaluate(
             scores = evaluate_all(policies, parts, verifier, count, config.seed, temperature)
             results[when] = [score.to_dict() for score in scores]
     console.print(evaluation_table(results))
+
+
+COMMANDS = (evaluate, modes, settings)

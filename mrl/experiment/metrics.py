@@ -49,7 +49,7 @@ METRICS = {
     "peer/weight_mean": "effective weight of peers' samples: 0 for one in the clip's flat part",
     "logprob_gap": "largest |log-prob when sampled - when scored| of an own token, nats; not 0 "
     "only by rounding as long as one step is one update",
-    "outcome/<outcome>": "share of completions, own and received: taught, rescued (imitated), clipped "
+    "outcome/<outcome>": "share of completions, own and received: taught, rescued, clipped "
     "(wholly in the flat part), all_fail, all_pass (no advantage), not_needed, dropped, refused "
     "(by alignment), skipped (the update was not finite); they add up to 1",
     "mode/<figure>": "what the mode itself notes",

@@ -1,4 +1,4 @@
-"""A run's settings put together; pairs of models by name: the tiny pair, the real pair, any others."""
+"""A run's settings put together; pairs of models by name, and which one is the default."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

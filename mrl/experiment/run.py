@@ -186,7 +186,7 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """End the verifier's process and close the logs; meet the other processes if all is well."""
+        """End the verifier's process, close the logs, leave the other processes."""
         self.verifier.close()
         for log in ("metrics_log", "samples_log", "exchange"):
             with suppress(AttributeError, OSError):  # not opened yet; the disk is full

@@ -4,14 +4,13 @@ Every mode and seed is a run of its own, a process of its own, several at a time
 is paired by seed: two runs of a seed begin with the same weights and the same order of problems.
 """
 
-import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -32,7 +31,6 @@ class Plan:
     out: Path
     jobs: int = 2
     options: Sequence[str] = ()
-    program: Sequence[str] = PROGRAM
 
     def check(self) -> None:
         """MrlError for a plan that cannot work."""
@@ -48,46 +46,27 @@ class Plan:
         return self.out / "runs" / f"{mode_class(mode).name}-s{seed}"
 
 
-# ------------------------------------------------------------------------------ running
-
-
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     """Make every run that is not there yet; returns a sentence for each that failed.
 
     Seeds come outermost, so that a comparison that is cut short is balanced. The same call goes on
-    where it was stopped.
+    where it was stopped: Ctrl-C reaches the runs too, and each saves after its step.
     """
     plan.check()
-    jobs = [(mode, seed) for seed in plan.seeds for mode in plan.modes]
-    missing = [job for job in jobs if not is_finished(plan.directory(*job))]
-    say(
-        f"{len(jobs)} runs, {len(jobs) - len(missing)} of them there already; "
-        f"{plan.jobs} at a time."
-    )
-    children: list[subprocess.Popen] = []
-    started, done = time.monotonic(), 0
-    failures = []
-
-    def one(job: tuple[str, int]) -> str:
-        return _run_one(plan, *job, children)
-
-    with ThreadPoolExecutor(plan.jobs) as pool:
-        try:
-            for (mode, seed), failure in zip(missing, pool.map(one, missing), strict=True):
-                done += 1
-                left = (time.monotonic() - started) / done * (len(missing) - done)
-                outcome = failure or "finished"
-                say(
-                    f"{mode}, seed {seed}: {outcome}; {done}/{len(missing)}, "
-                    f"{left / 60:.0f} min left"
-                )
-                if failure:
-                    failures.append(f"{mode}, seed {seed}: {failure}")
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in children:
-                child.terminate()
-            raise
+    runs = [(mode, seed) for seed in plan.seeds for mode in plan.modes]
+    missing = [run for run in runs if not is_finished(plan.directory(*run))]
+    say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")
+    started, failures = time.monotonic(), []
+    pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for processes
+    try:
+        ends = pool.map(lambda run: _run_one(plan, *run), missing)
+        for done, ((mode, seed), failure) in enumerate(zip(missing, ends, strict=True), start=1):
+            left = (time.monotonic() - started) / done * (len(missing) - done) / 60
+            what = f"{mode}, seed {seed}: {failure or 'finished'}"
+            say(f"{what}; {done}/{len(missing)}, {left:.0f} min left")
+            failures += [what] if failure else []
+    finally:
+        pool.shutdown(cancel_futures=True)
     return failures
 
 
@@ -96,36 +75,22 @@ def is_finished(directory: Path) -> bool:
     return "after" in read_evaluations(directory)
 
 
-def _run_one(plan: Plan, mode: str, seed: int, children: list[subprocess.Popen]) -> str:
-    """Start a run, or go on with it; returns its last words if it failed."""
+def _run_one(plan: Plan, mode: str, seed: int) -> str:
+    """Start a run, or go on from its last checkpoint; returns its last words if it failed."""
     directory = plan.directory(mode, seed)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    commands = []
-    if directory.exists():
-        commands.append(["resume", str(directory), "--plain"])
-    fresh = ["--mode", mode, "--seed", str(seed), "--runs", str(directory.parent)]
-    commands.append([*fresh, "--name", directory.name, "--plain", *plan.options])
-    words = ""
-    for number, command in enumerate(commands):
-        if number:  # it could not be resumed: begin anew
-            shutil.rmtree(directory)
-        child = subprocess.Popen(
-            [*plan.program, *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        children.append(child)
-        output, _ = child.communicate()
-        children.remove(child)
-        if child.returncode == 0:
-            return ""
-        words = (output.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-    return words
-
-
-# ------------------------------------------------------------------------------ reading
+    if any(directory.glob("checkpoints/step-*")):
+        arguments = ["resume", str(directory)]
+    else:
+        shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
+        place = ["--set", f"runs={directory.parent}", "--name", directory.name]
+        place += ["--placement", "resident"]  # a core for each run, not for each policy
+        arguments = ["--mode", mode, "--seed", str(seed), *place, *plan.options]
+    done = subprocess.run(
+        [*PROGRAM, *arguments, "--plain"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    words = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
+    return words[-1] if done.returncode else ""
 
 
 @dataclass
@@ -134,51 +99,43 @@ class Result:
 
     mode: str
     seed: int
-    scores: dict[tuple[str, str, str, str], float] = field(default_factory=dict)
-    costs: dict[str, float] = field(default_factory=dict)
-    lines: list[dict] = field(default_factory=list)
+    scores: dict[tuple[str, str, str, str], float]
+    costs: dict[str, float]
+    lines: list[dict]
 
     def overall(self, part: str, metric: str = "pass@1") -> float:
         """Mean over policies and skills."""
-        return fmean(
-            v for (p, _, s, m), v in self.scores.items() if (p, s, m) == (part, "all", metric)
-        )
-
-
-def read_result(directory: Path, mode: str, seed: int) -> Result:
-    """Scores, costs and metrics of a finished run."""
-    result = Result(mode, seed)
-    for scores in read_evaluations(directory)["after"]:
-        for skill, values in (("all", scores), *scores["skills"].items()):
-            for metric in (key for key in values if key.startswith("pass@")):
-                key = (scores["part"], scores["policy"], skill, metric)
-                result.scores[key] = 100 * values[metric]
-    result.lines = lines = read_metrics(directory)
-    prompts = read_run_config(directory).prompts_per_step
-    steps = {line["step"] for line in lines}
-    slowest = {s: max(ln["time/step_s"] for ln in lines if ln["step"] == s) for s in steps}
-    received = sum(line["exchange/received_bytes"] for line in lines)
-    result.costs = {
-        "rollouts": sum(line["num_tokens"] / line["completions/mean_length"] for line in lines),
-        "sampled tokens": sum(line["num_tokens"] for line in lines),
-        "updates": sum(line["updates"] for line in lines),
-        "bytes received": received,
-        "bytes a prompt": received / (prompts * len(lines)),
-        "seconds": sum(slowest.values()),
-    }
-    return result
+        wanted = (part, "all", metric)
+        return fmean(v for (p, _, s, m), v in self.scores.items() if (p, s, m) == wanted)
 
 
 def read_all(plan: Plan) -> list[Result]:
     """The finished runs of a plan."""
-    return [
-        read_result(plan.directory(mode, seed), mode, seed)
-        for mode in plan.modes
-        for seed in plan.seeds
-        if is_finished(plan.directory(mode, seed))
-    ]
+    runs = [(plan.directory(mode, seed), mode, seed) for mode in plan.modes for seed in plan.seeds]
+    return [read_result(*run) for run in runs if is_finished(run[0])]
 
 
-def default_jobs() -> int:
-    """As many runs at a time as there are cores; each uses one thread."""
-    return os.cpu_count() or 1
+def read_result(directory: Path, mode: str, seed: int) -> Result:
+    """Scores, costs and metrics of a finished run."""
+    scores = {
+        (entry["part"], entry["policy"], skill, metric): 100 * value
+        for entry in read_evaluations(directory)["after"]
+        for skill, values in (("all", entry), *entry["skills"].items())
+        for metric, value in values.items()
+        if metric.startswith("pass@")
+    }
+    lines = read_metrics(directory)
+    slowest: dict[int, float] = {}  # step -> seconds; its lines are of policies side by side
+    for line in lines:
+        slowest[line["step"]] = max(slowest.get(line["step"], 0.0), line["time/step_s"])
+    received = sum(line["exchange/received_bytes"] for line in lines)
+    prompts = read_run_config(directory).prompts_per_step * len(lines)
+    costs = {
+        "rollouts": sum(line["num_tokens"] / line["completions/mean_length"] for line in lines),
+        "sampled tokens": sum(line["num_tokens"] for line in lines),
+        "updates": sum(line["updates"] for line in lines),
+        "bytes received": received,
+        "bytes a prompt": received / prompts,
+        "seconds": sum(slowest.values()),
+    }
+    return Result(mode, seed, scores, costs, lines)

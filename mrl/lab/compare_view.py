@@ -59,31 +59,31 @@ def difference(results: Sequence[Result], one: str, two: str, part: str) -> Esti
     return estimate(pairs) if pairs else None
 
 
+def ranked(results: Sequence[Result], part: str) -> list[str]:
+    """The modes, the best first."""
+    modes = dict.fromkeys(result.mode for result in results)
+    return sorted(modes, key=lambda mode: -fmean(by_seed(results, mode, part).values()))
+
+
 def sentences(results: Sequence[Result], part: str) -> list[str]:
-    """What the data support and what not: each mode against the controls, and neighbours."""
-    modes = list(dict.fromkeys(result.mode for result in results))
-    ranking = sorted(modes, key=lambda m: -fmean(by_seed(results, m, part).values()))
-    pairs = [(m, control) for control in CONTROLS if control in modes for m in ranking]
-    pairs += [pair for pair in pairwise(ranking) if pair not in pairs]
-    said = []
-    for one, two in pairs:
-        if one == two or (two, one) in pairs[: pairs.index((one, two))]:
-            continue
-        found = difference(results, one, two, part)
-        if found is None:
-            continue
-        if math.isnan(found.half):
-            said.append(f"{one} is {found.mean:+.1f} points from {two} with 1 seed: no interval.")
-        elif found.clear:
-            word = "beats" if found.mean > 0 else "is worse than"
-            distance = f"{abs(found.mean):.1f} ± {found.half:.1f} points, {found.seeds} seeds"
-            said.append(f"{one} {word} {two} by {distance}.")
-        else:
-            said.append(
-                f"{one} and {two} can't be told apart with {found.seeds} seeds "
-                f"({found.mean:+.1f} ± {found.half:.1f} points)."
-            )
-    return said
+    """What the data support and what not: each mode against the controls, and neighbors."""
+    modes, pairs = ranked(results, part), {}
+    against = [(mode, control) for control in CONTROLS if control in modes for mode in modes]
+    for one, two in [*against, *pairwise(modes)]:
+        if one != two:
+            pairs.setdefault(frozenset((one, two)), (one, two))
+    gaps = [(*pair, difference(results, *pair, part)) for pair in pairs.values()]
+    return [_sentence(one, two, gap) for one, two, gap in gaps if gap]
+
+
+def _sentence(one: str, two: str, gap: Estimate) -> str:
+    if math.isnan(gap.half):
+        return f"{one} is {gap.mean:+.1f} points from {two} with 1 seed: no interval."
+    if not gap.clear:
+        about = f"{gap.seeds} seeds ({gap.mean:+.1f} ± {gap.half:.1f} points)"
+        return f"{one} and {two} can't be told apart with {about}."
+    word = "beats" if gap.mean > 0 else "is worse than"
+    return f"{one} {word} {two} by {abs(gap.mean):.1f} ± {gap.half:.1f} points, {gap.seeds} seeds."
 
 
 HEAD = (
@@ -94,44 +94,36 @@ HEAD = (
 
 def rows(results: Sequence[Result], part: str) -> Iterator[list[str]]:
     """The summary table, the best mode first; cells as in `HEAD`."""
-    modes = list(dict.fromkeys(result.mode for result in results))
-    for mode in sorted(modes, key=lambda m: -fmean(by_seed(results, m, part).values())):
+    for mode in ranked(results, part):
         chosen = [result for result in results if result.mode == mode]
-        metrics = sorted({key[3] for result in chosen for key in result.scores})
+        last = max(key[3] for result in chosen for key in result.scores)  # pass@k beside pass@1
         against = [difference(results, mode, c, part) if mode != c else None for c in CONTROLS]
-        cost = {name: fmean(r.costs[name] for r in chosen) for name in chosen[0].costs}
         yield [
             mode,
             str(estimate(list(by_seed(results, mode, part).values()))),
-            *("" if found is None else str(found) for found in against),
-            str(estimate([result.overall(part, metrics[-1]) for result in chosen])),
-            f"{cost['rollouts']:,.0f}",
-            f"{cost['updates']:,.0f}",
-            f"{cost['bytes a prompt']:,.0f}",
-            f"{cost['seconds']:,.0f}",
+            *(str(gap or "") for gap in against),
+            str(estimate([result.overall(part, last) for result in chosen])),
+            *(f"{fmean(r.costs[name] for r in chosen):,.0f}" for name in HEAD[5:]),
         ]
 
 
 def write_tables(results: Sequence[Result], out: Path, command: str) -> None:
     """`table.csv` (every number, long), `curves.csv` (what the picture of learning shows, every
     tenth step and the last) and `table.md` (the summary and what it supports)."""
-    with (out / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("mode", "seed", "part", "policy", "skill", "metric", "value"))
-        for result in results:
-            for key, value in result.scores.items():
-                writer.writerow((result.mode, result.seed, *key, f"{value:.2f}"))
-            for name, value in result.costs.items():
-                writer.writerow((result.mode, result.seed, "", "", "", name, f"{value:.2f}"))
-    with (out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("mode", "step", "sampled_tokens", "mean", "lowest", "highest"))
-        for mode, (tokens, rates) in figures.mode_curves(results).items():
-            for step in sorted({*range(10, len(tokens) + 1, 10), len(tokens)}):
-                of_step = rates[:, step - 1]
-                ends = (of_step.mean(), of_step.min(), of_step.max())
-                row = (f"{tokens[step - 1]:.0f}", *(f"{rate:.4f}" for rate in ends))
-                writer.writerow((mode, step, *row))
+    long = [("mode", "seed", "part", "policy", "skill", "metric", "value")]
+    for result in results:
+        costs = {("", "", "", name): value for name, value in result.costs.items()}
+        for key, value in (result.scores | costs).items():
+            long.append((result.mode, result.seed, *key, f"{value:.2f}"))
+    curves = [("mode", "step", "sampled_tokens", "mean", "lowest", "highest")]
+    for mode, (tokens, rates) in figures.mode_curves(results).items():
+        for step in sorted({*range(10, len(tokens) + 1, 10), len(tokens)}):
+            of_step = rates[:, step - 1]  # [seeds]
+            ends = (of_step.mean(), of_step.min(), of_step.max())
+            curves.append((mode, step, f"{tokens[step - 1]:.0f}", *(f"{x:.4f}" for x in ends)))
+    for name, table in (("table.csv", long), ("curves.csv", curves)):
+        with (out / name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(table)
     lines = [f"Made with `{command}`. Held-out pass@1 in percent, mean over policies and skills;"]
     lines += ["± is a 95 % interval over seeds (Student's t), differences are paired by seed.", ""]
     for part in parts_of(results):

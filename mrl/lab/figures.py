@@ -1,33 +1,83 @@
 """Pictures of a run, drawn from its `metrics.jsonl`: one function a picture.
 
-Policies keep one colour and one line style in all of them; modes keep one colour in comparisons.
+Policies keep one color and one line style in all of them; modes keep one color in comparisons.
 """
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-POLICY_COLORS = ("#0072b2", "#d55e00", "#cc79a7", "#009e73")  # told apart by the colour-blind, too
+WINDOW = 10  # steps that curves and shares are averaged over
+POLICY_COLORS = ("#0072b2", "#d55e00", "#cc79a7", "#009e73")  # told apart by the color-blind, too
 POLICY_STYLES = ("-", "--", ":", "-.")
-KIND_COLORS = {"all_fail": "#bb5566", "mixed": "#ddaa33", "all_pass": "#6699cc"}
-OUTCOMES = {  # in the order of the stack, with what the reader is told
-    "taught": ("#009e73", "taught"),
-    "rescued": ("#56b4e9", "rescued (imitated)"),
-    "clipped": ("#e69f00", "in the clip's flat part"),
-    "all_fail": ("#bb5566", "no advantage: all failed"),
-    "all_pass": ("#6699cc", "no advantage: all passed"),
-    "not_needed": ("#dddddd", "received, not needed"),
-    "dropped": ("#999999", "dropped by the mode"),
-    "refused": ("#555555", "refused by alignment"),
-    "skipped": ("#000000", "update not finite"),
+KINDS = {"groups/all_fail": "all-fail", "groups/mixed": "mixed", "groups/all_pass": "all-pass"}
+OUTCOMES = {  # in the order of the stack
+    "outcome/taught": "taught",
+    "outcome/rescued": "rescued (imitated)",
+    "outcome/clipped": "in the clip's flat part",
+    "outcome/all_fail": "no advantage: all failed",
+    "outcome/all_pass": "no advantage: all passed",
+    "outcome/not_needed": "received, not needed",
+    "outcome/dropped": "dropped by the mode",
+    "outcome/refused": "refused by alignment",
+    "outcome/skipped": "update not finite",
 }
-PHASE_COLORS = {
-    "rollout": "#0072b2",
-    "verify": "#cc79a7",
-    "collect": "#f0e442",
-    "learn": "#d55e00",
+SHARE_COLORS = {
+    "all_fail": "#bb5566", "mixed": "#ddaa33", "all_pass": "#6699cc", "taught": "#009e73",
+    "rescued": "#56b4e9", "clipped": "#e69f00", "not_needed": "#dddddd", "dropped": "#999999",
+    "refused": "#555555", "skipped": "#000000",
+}  # fmt: skip
+RATIOS = {
+    "ratio/max": "largest own ratio",
+    "clip_ratio/low_mean": "own tokens clipped below",
+    "clip_ratio/high_mean": "own tokens clipped above",
+    "peer/ratio/mean": "peers' mean ratio",
+    "peer/ratio/max": "peers' largest ratio",
+    "peer/clip_ratio/low_mean": "peers' tokens clipped below",
+    "peer/weight_mean": "peers' effective weight",
 }
+PHASE_COLORS = dict(rollout="#0072b2", verify="#cc79a7", collect="#f0e442", learn="#d55e00")
 Lines = Sequence[dict[str, Any]]
+
+
+def pictures_of(lines: Lines) -> list[tuple]:
+    """What can be drawn of a run: (name, title, caption, function, metrics with labels, y label).
+
+    Each function is called with (lines, path, metrics, y label).
+    """
+    there = dict.fromkeys(key for line in lines for key in line)
+    skills = {key: key.split("/")[1] for key in there if key.startswith("skill/")}
+    traffic = {
+        key: "bytes of {1} records from {2}".format(*key.split("/"))
+        for key in there
+        if key.startswith("exchange/") and key.endswith("/bytes")
+    }
+    reward = {"reward": "solve rate of the sampled completions"}
+    rescues = {"rescue_set": "rescue set", "rescues": "rescues"}
+    thl = {"thl/share_one_to_one": "bytes in 1:1 chunks", "thl/length_ratio": "length ratio"}
+    kinds = "Groups that all failed, were mixed, all passed: only mixed ones teach on their own."
+    outcomes = "What became of every completion, own and received, over steps."
+    turns = "A few steps in the middle; a hatched turn moved weights between host and device."
+    wanted = [
+        ("solve_rate", "Solve rate", "", draw_curves, reward, "share"),
+        ("skills", "Solve rate by skill", "", draw_curves, skills, "share"),
+        ("kinds", "Kinds of groups", kinds, draw_shares, KINDS, "share of groups"),
+        (
+            "outcomes",
+            "Where did my gradient go?",
+            outcomes,
+            draw_shares,
+            OUTCOMES,
+            "share of completions",
+        ),
+        ("rescues", "The rescue set", "", draw_curves, rescues, "prompts a step"),
+        ("traffic", "What crossed", "", draw_curves, traffic, "bytes a step"),
+        ("timeline", "Who worked when", turns, draw_timeline, {"time/turns": ""}, "seconds"),
+        ("ratios", "Ratios and clipping", "", draw_curves, RATIOS, ""),
+        ("alignment", "What alignment cost", "", draw_curves, thl, ""),
+    ]
+    return [row for row in wanted if any(line.get(key) for line in lines for key in row[4])]
 
 
 def policies_of(lines: Lines) -> list[str]:
@@ -41,25 +91,20 @@ def series(lines: Lines, policy: str, key: str, window: int = 1) -> tuple[list, 
         (line["step"], line[key]) for line in lines if line["policy"] == policy and key in line
     ]
     steps, values = [step for step, _ in chosen], [value for _, value in chosen]
-    means = [
-        sum(values[max(0, i + 1 - window) : i + 1]) / len(values[max(0, i + 1 - window) : i + 1])
-        for i in range(len(values))
-    ]
-    return steps, means
+    recent = (values[max(0, end - window) : end] for end in range(1, len(values) + 1))
+    return steps, [sum(part) / len(part) for part in recent]
 
 
-def draw_timeline(lines: Lines, path: Path, steps: int = 4) -> None:
-    """Who worked when: the ledger of a few steps in the middle of a run, end to end.
+def draw_timeline(lines: Lines, path: Path, keys: dict[str, str], label: str) -> None:
+    """Who worked when: the ledger of four steps in the middle of a run, end to end.
 
     A bar is a turn; a hatched one moved weights or optimizer state between host and device.
     """
     names = policies_of(lines)
     there = sorted({line["step"] for line in lines})
-    first = there[len(there) // 2]
-    shown = [step for step in there if step >= first][:steps]
     figure, (axes,) = new_figure(9, 0.7 * len(names) + 1.3)
     begin = 0.0
-    for step in shown:
+    for step in there[len(there) // 2 :][:4]:
         of_step = [line for line in lines if line["step"] == step]
         axes.axvline(begin, color="0.6", linewidth=0.8)
         axes.text(begin, len(names) - 0.45, f" step {step}", fontsize=9, va="bottom")
@@ -74,75 +119,50 @@ def draw_timeline(lines: Lines, path: Path, steps: int = 4) -> None:
         begin += max(line["time/step_s"] for line in of_step)
     axes.set_yticks(range(len(names)), names[::-1])
     axes.set_ylim(-0.5, len(names) - 0.1)
-    axes.set_xlabel("seconds")
+    axes.set_xlabel(label)
     for phase, color in PHASE_COLORS.items():
         axes.plot([], [], color=color, linewidth=6, label=phase)
     axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.35), frameon=False)
     save_figure(figure, path)
 
 
-def draw_fates(lines: Lines, path: Path, window: int = 10) -> None:
-    """Where did my gradient go: what became of every completion, own and received, over steps."""
+def draw_shares(lines: Lines, path: Path, keys: dict[str, str], label: str) -> None:
+    """Shares that add up to 1, stacked over steps, a panel a policy; means of `WINDOW` steps."""
     names = policies_of(lines)
-    figure, all_axes = new_figure(4.4 * len(names), 3.6, columns=len(names))
-    for axes, name in zip(all_axes, names, strict=True):
-        steps, _ = series(lines, name, "outcome/taught")
-        stacked = [series(lines, name, f"outcome/{outcome}", window)[1] for outcome in OUTCOMES]
-        axes.stackplot(steps, stacked, colors=[color for color, _ in OUTCOMES.values()])
+    figure, panels = new_figure(4.4 * len(names), 3.6, columns=len(names))
+    present = {key: SHARE_COLORS[key.split("/")[1]] for key in keys
+               if any(line.get(key) for line in lines)}  # fmt: skip
+    for axes, name in zip(panels, names, strict=True):
+        steps, _ = series(lines, name, next(iter(present)))
+        stacked = [series(lines, name, key, WINDOW)[1] for key in present]
+        axes.stackplot(steps, stacked, colors=present.values())
         axes.set(title=name, xlabel="step", ylim=(0, 1), xlim=(steps[0], max(steps[-1], 2)))
-    all_axes[0].set_ylabel(f"share of completions (mean of {window} steps)")
-    present = [f for f in OUTCOMES if any(line.get(f"outcome/{f}") for line in lines)]
-    handles = [all_axes[0].fill_between([], [], color=OUTCOMES[outcome][0]) for outcome in present]
-    labels = [OUTCOMES[outcome][1] for outcome in present]
+    panels[0].set_ylabel(f"{label} (mean of {WINDOW} steps)")
+    handles = [panels[0].fill_between([], [], color=color) for color in present.values()]
+    labels = [keys[key] for key in present]
     figure.legend(handles, labels, ncols=3, loc="outside lower center", frameon=False)
     save_figure(figure, path)
 
 
-def draw_curves(
-    lines: Lines,
-    path: Path,
-    keys: dict[str, str],
-    label: str,
-    window: int = 10,
-    from_zero: bool = True,
-) -> None:
+def draw_curves(lines: Lines, path: Path, keys: dict[str, str], label: str) -> None:
     """Metrics over steps, a panel a key (`keys`: metric -> panel title), a line a policy."""
-    names = policies_of(lines)
     present = [key for key in keys if any(key in line for line in lines)]
     columns = min(3, max(1, len(present)))
     rows = -(-len(present) // columns) or 1
-    figure, all_axes = new_figure(3.6 * columns + 0.6, 2.4 * rows + 0.6, rows, columns)
-    for axes, key in zip(all_axes, present, strict=False):
-        for number, name in enumerate(names):
-            axes.plot(
-                *series(lines, name, key, window),
-                color=POLICY_COLORS[number % 4],
-                linestyle=POLICY_STYLES[number % 4],
-                label=name,
-            )
+    figure, panels = new_figure(3.6 * columns + 0.6, 2.4 * rows + 0.6, rows, columns)
+    for axes, key in zip(panels, present, strict=False):
+        for name, color, style in zip(
+            policies_of(lines), cycle(POLICY_COLORS), cycle(POLICY_STYLES)
+        ):
+            curve = series(lines, name, key, WINDOW)
+            axes.plot(*curve, color=color, linestyle=style, label=name)
         axes.set_title(keys[key].replace("$", r"\$"), fontsize=10)  # no mathematics
-        if from_zero:
-            axes.set_ylim(bottom=0)
-    for axes in all_axes[len(present) :]:
+        axes.set_ylim(bottom=0)
+    for axes in panels[len(present) :]:
         axes.axis("off")
-    all_axes[0].set_ylabel(label)
-    all_axes[0].legend(frameon=False, fontsize=9)
-    figure.supxlabel(f"step (mean of {window} steps)" if window > 1 else "step", fontsize=10)
-    save_figure(figure, path)
-
-
-def draw_kinds(lines: Lines, path: Path, window: int = 10) -> None:
-    """Groups that all failed, were mixed, all passed: only mixed ones teach on their own."""
-    names = policies_of(lines)
-    figure, all_axes = new_figure(4.4 * len(names), 3.0, columns=len(names))
-    for axes, name in zip(all_axes, names, strict=True):
-        steps, _ = series(lines, name, "groups/mixed")
-        stacked = [series(lines, name, f"groups/{kind}", window)[1] for kind in KIND_COLORS]
-        labels = [kind.replace("_", "-") for kind in KIND_COLORS]
-        axes.stackplot(steps, stacked, colors=KIND_COLORS.values(), labels=labels)
-        axes.set(title=name, xlabel="step", ylim=(0, 1), xlim=(steps[0], max(steps[-1], 2)))
-    all_axes[0].set_ylabel(f"share of groups (mean of {window} steps)")
-    all_axes[-1].legend(loc="upper right", fontsize=9)
+    panels[0].set_ylabel(label)
+    panels[0].legend(frameon=False, fontsize=9)
+    figure.supxlabel(f"step (mean of {WINDOW} steps)", fontsize=10)
     save_figure(figure, path)
 
 
@@ -166,22 +186,14 @@ def save_figure(figure: Any, path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-# ------------------------------------------------------------------------------ comparisons
-
 MODE_COLORS = {
-    "solo": "#444444",
-    "solo-x2": "#999999",
-    "naive": "#bb5566",
-    "prp": "#cc79a7",
-    "xgrpo": "#e69f00",
-    "sgt": "#009e73",
-    "hacpo": "#0072b2",
-    "graft": "#56b4e9",
-}
+    "solo": "#444444", "solo-x2": "#999999", "naive": "#bb5566", "prp": "#cc79a7",
+    "xgrpo": "#e69f00", "sgt": "#009e73", "hacpo": "#0072b2", "graft": "#56b4e9",
+}  # fmt: skip
 
 
 def color_of(mode: str) -> str:
-    """A mode's colour in all figures; modes of one's own share one."""
+    """A mode's color in all figures; modes of one's own share one."""
     return MODE_COLORS.get(mode, "#882255")
 
 

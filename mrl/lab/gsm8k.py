@@ -8,12 +8,10 @@ the worked solution with its `<<..>>` notes is left out.
 import hashlib
 import http.client
 import json
-import os
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from mrl.errors import MrlError
 
@@ -37,8 +35,8 @@ def fetch_gsm8k(
 ) -> None:
     """Write `train.jsonl` and `test.jsonl` into `out`; nothing is left behind if that fails.
 
-    Raises MrlError with one sentence for no network, a broken connection, a wrong checksum, a line
-    that is no problem, or a folder that cannot be written.
+    Raises MrlError with one sentence for what could not be fetched, a wrong checksum, a line that
+    is no problem, or a folder that cannot be written.
     """
     made = {}
     for part, expected in checksums.items():
@@ -53,17 +51,14 @@ def fetch_gsm8k(
         lines = list(problems(data.decode("utf-8"), part, url))
         made[part] = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         say(f"{part}: {len(lines)} problems, checksum right")
-    partial = {part: out / f".{part}.partial" for part in made}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for part, text in made.items():
-            partial[part].write_text(text, encoding="utf-8")
-        for part in made:  # only when both are complete
-            os.replace(partial[part], out / f"{part}.jsonl")
+        with TemporaryDirectory(dir=out) as partial:
+            for part, text in made.items():
+                (Path(partial) / part).write_text(text, encoding="utf-8")
+            for part in made:  # only when both are complete
+                (Path(partial) / part).replace(out / f"{part}.jsonl")
     except OSError as error:
-        for path in partial.values():
-            with suppress(OSError):
-                path.unlink()
         raise MrlError(f"{out}: cannot be written ({error.strerror}).") from None
 
 
@@ -71,16 +66,11 @@ def _download(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
             return response.read()
-    except urllib.error.HTTPError as error:
-        reason = f"the server answers {error.code} {error.reason}"
-    except urllib.error.URLError as error:
-        reason = f"no connection: {error.reason}"
-    except (http.client.HTTPException, OSError) as error:
-        reason = f"the connection broke: {type(error).__name__}"
-    raise MrlError(
-        f"{url}: could not be fetched ({reason}); check the network and try again, or put "
-        "problems of your own into a JSONL file (data/README.md) and give it with --data."
-    )
+    except (http.client.HTTPException, OSError) as error:  # an HTTPError or URLError is an OSError
+        raise MrlError(
+            f"{url}: could not be fetched ({error}); check the network and try again, or put "
+            "problems of your own into a JSONL file (data/README.md) and give it with --data."
+        ) from None
 
 
 def problems(text: str, part: str, where: str) -> Iterator[dict[str, str]]:
@@ -94,8 +84,5 @@ def problems(text: str, part: str, where: str) -> Iterator[dict[str, str]]:
             mark = ""
         if not mark or not answer.strip() or not question:
             raise MrlError(f"{where}:{number}: is no GSM8K problem (a question, {MARK} an answer).")
-        yield {
-            "id": f"gsm8k-{part}-{number:04d}",
-            "prompt": question,
-            "answer": answer.strip().replace(",", ""),
-        }
+        answer = answer.strip().replace(",", "")
+        yield {"id": f"gsm8k-{part}-{number:04d}", "prompt": question, "answer": answer}

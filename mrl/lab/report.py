@@ -6,8 +6,7 @@ and its control characters are made visible.
 
 import base64
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,13 @@ from mrl.experiment.run_directory import (
     read_run_config,
     with_weights_of,
 )
-from mrl.experiment.summary import learnt_sentence, residual_sentences
+from mrl.experiment.summary import evaluation_table, learnt_sentence, residual_sentences
 from mrl.experiment.view import printable
 from mrl.lab import figures
-from mrl.modes import make_mode
 from mrl.policy import load_tokenizer
 from mrl.samples import Problem
 
 SHOWN_RESCUES = 5
-WINDOW = 10  # steps that curves are averaged over
 REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/", "dropped/")
 CHUNK_COLORS = ("#cfe8ff", "#ffe3c2")
 STYLE = """
@@ -59,18 +56,30 @@ def write_report(directory: Path, sample: bool = True) -> Path:
     lines = read_metrics(directory)
     if not lines:
         raise MrlError(f"{directory}: has no finished step yet, so there is nothing to report.")
-    rescues = read_rescues(directory)
+    samples = read_json_lines(directory / "samples.jsonl")
+    rescues = [{"step": line["step"], **line["rescue"]} for line in samples if "rescue" in line]
+    failures = [(line["step"], line["trouble"]) for line in samples if "trouble" in line]
+    counts = Counter((r["receiver"], r["source"], r["skill"]) for r in rescues)
     evaluations = read_evaluations(directory)
-    sentence = learnt_sentence(evaluations, rescue_counts(rescues))
+    sentence = learnt_sentence(evaluations, counts)
+    sizes = ", ".join(f"{policy.name} (G = {policy.group_size})" for policy in config.policies)
+    note = (
+        f"Mode {config.mode}, seed {config.seed}, {lines[-1]['step']} of {config.steps} steps of "
+        f"{config.prompts_per_step} prompts; {sizes}. Made by "
+    )
     parts = [
         f"<h1>{escape(directory.name)}</h1>",
         f"<p><strong>{escape(sentence)}</strong></p>" if sentence else "",
-        f"<p class=note>{escape(_settings(config, lines))}</p>",
-        _troubles(directory),
-        _evaluation_table(evaluations),
-        *_pictures(directory, lines, config),
-        _who_rescued_whom(rescues),
-        _refusals(lines),
+        f"<p class=note>{escape(note)}<code>python mini_mrl.py report</code>.</p>",
+        _table("What went wrong", ("step", "what"), failures),
+        _evaluations(evaluations),
+        *_pictures(directory, lines),
+        _table(
+            "Who rescued whom",
+            ("receiver", "source", "skill", "rescues"),
+            [(*key, number) for key, number in counts.most_common()],
+        ),
+        _table("Refused and dropped records", ("policy", "reason", "records"), _refusals(lines)),
         *(f"<p>{escape(s)}</p>" for s in residual_sentences(lines)),
         _rescued_problems(directory, config, rescues, sample),
     ]
@@ -81,126 +90,48 @@ def write_report(directory: Path, sample: bool = True) -> Path:
         f"<style>{STYLE}</style></head><body><main>{''.join(parts)}</main></body></html>"
     )
     path = directory / "report.html"
-    path.write_text(page, encoding="utf-8", errors="replace")
+    path.write_text(printable(page, limit=len(page)), encoding="utf-8")
     return path
 
 
-def read_rescues(directory: Path) -> list[dict[str, Any]]:
-    """The rescues of a run, in order, each with its step."""
-    lines = read_json_lines(directory / "samples.jsonl")
-    return [{"step": line["step"], **line["rescue"]} for line in lines if "rescue" in line]
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table under its heading; nothing where there are no rows."""
+
+    def line(tag: str, cells: Sequence[Any]) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    table = f"<div class=wide><table>{line('th', head)}{body}</table></div>"
+    return f"<h2>{escape(title)}</h2>{table}" if body else ""
 
 
-def rescue_counts(rescues: Sequence[dict]) -> Counter[tuple[str, str, str]]:
-    """(receiver, source, skill) -> rescues."""
-    return Counter((r["receiver"], r["source"], r["skill"]) for r in rescues)
+def _evaluations(evaluations: dict[str, list[dict]]) -> str:
+    """The table that the terminal shows, in percent."""
+    if not evaluations:
+        return ""
+    columns = evaluation_table(evaluations).columns
+    rows = zip(*(column.cells for column in columns), strict=True)
+    return _table("Held-out problems, in percent", [column.header for column in columns], rows)
 
 
-# ------------------------------------------------------------------------------ parts
+def _refusals(lines: Sequence[dict]) -> list[tuple[str, str, int]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for line in lines:
+        for key in (key for key in line if key.startswith(REFUSALS)):
+            counts[line["policy"], key] += line[key]
+    return [(*about, round(number)) for about, number in counts.items()]
 
 
-def _settings(config: RunConfig, lines: Sequence[dict]) -> str:
-    base = ""
-    with suppress(MrlError):  # a mode's file may be gone by now
-        base = getattr(make_mode(config.mode, config.settings), "base", "")
-    policies = ", ".join(
-        f"{p.name} ({base or p.objective}, G = {p.group_size})" for p in config.policies
-    )
-    return (
-        f"Mode {config.mode}, seed {config.seed}, {lines[-1]['step']} of {config.steps} steps of "
-        f"{config.prompts_per_step} prompts; {policies}."
-    )
-
-
-def _troubles(directory: Path) -> str:
-    lines = read_json_lines(directory / "samples.jsonl")
-    rows = [[str(line["step"]), line["trouble"]] for line in lines if "trouble" in line]
-    return f"<h2>What went wrong</h2>{_table(('step', 'what'), rows)}" if rows else ""
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{escape(text)}</th>" for text in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(printable(text))}</td>" for text in row) + "</tr>"
-        for row in rows
-    )
-    return f"<div class=wide><table><tr>{cells}</tr>{body}</table></div>"
-
-
-def _evaluation_table(evaluations: dict[str, list[dict]]) -> str:
-    last = evaluations.get("after") or evaluations.get("before") or []
-    first = {(s["policy"], s["part"]): s for s in evaluations.get("before", [])}
-    cells: dict[tuple[str, str], dict[str, str]] = {}  # (part, skill) -> policy -> text
-    for scores in last:
-        old = first.get((scores["policy"], scores["part"]), scores)
-        about = [("all skills", old, scores)]
-        about += [(k, old["skills"].get(k, v), v) for k, v in scores["skills"].items()]
-        for skill, before, after in about:
-            text = f"{100 * before['pass@1']:.0f} \u2192 {100 * after['pass@1']:.0f}"
-            cells.setdefault((scores["part"], skill), {})[scores["policy"]] = text
-    policies = list(dict.fromkeys(scores["policy"] for scores in last))
-    rows = [[*about, *(row.get(p, "") for p in policies)] for about, row in cells.items()]
-    title = "Held-out problems, pass@1 in percent before \u2192 after"
-    return f"<h2>{title}</h2>{_table(('part', 'skill', *policies), rows)}" if rows else ""
-
-
-def _pictures(directory: Path, lines: list[dict], config: RunConfig) -> list[str]:
-    skills = {k: k.split("/")[1] for line in lines for k in line if k.startswith("skill/")}
-    traffic = {
-        key: f"bytes of {key.split('/')[1]} records from {key.split('/')[2]}"
-        for line in lines
-        for key in line
-        if key.startswith("exchange/") and key.endswith("/bytes")
-    }
-    ratios = {
-        "ratio/max": "largest own ratio",
-        "clip_ratio/low_mean": "own tokens clipped below",
-        "clip_ratio/high_mean": "own tokens clipped above",
-        "peer/ratio/mean": "peers' mean ratio",
-        "peer/ratio/max": "peers' largest ratio",
-        "peer/clip_ratio/low_mean": "peers' tokens clipped below",
-        "peer/weight_mean": "peers' effective weight",
-    }
-    gradients = {
-        "gradient/own_norm": "gradient norm, own part",
-        "gradient/peer_norm": "gradient norm, peers' part",
-        "gradient/cosine": "cosine between them",
-    }
-    rescues = {"rescue_set": "rescue set", "rescues": "rescues"}
-    thl = {"thl/share_one_to_one": "bytes in 1:1 chunks", "thl/length_ratio": "length ratio"}
-
-    def curves(keys: dict[str, str], label: str, window: int = WINDOW, zero: bool = True) -> Any:
-        return lambda lines, path: figures.draw_curves(lines, path, keys, label, window, zero)
-
-    reward = {"reward": "solve rate of the sampled completions"}
-    wanted = [
-        ("solve_rate", "Solve rate", curves(reward, "share"), reward),
-        ("skills", "Solve rate by skill", curves(skills, "share"), skills),
-        ("kinds", "Kinds of groups", figures.draw_kinds, {"groups/mixed": ""}),
-        ("outcomes", "Where did my gradient go?", figures.draw_fates, {"outcome/taught": ""}),
-        ("rescues", "The rescue set", curves(rescues, "prompts a step"), rescues),
-        ("traffic", "What crossed", curves(traffic, "bytes a step"), traffic),
-        ("timeline", "Who worked when", figures.draw_timeline, {"time/turns": ""}),
-        ("ratios", "Ratios and clipping", curves(ratios, ""), ratios),
-        ("gradients", "Own and peers' gradients", curves(gradients, "", 1, False), gradients),
-        ("alignment", "What alignment cost", curves(thl, ""), thl),
-    ]
+def _pictures(directory: Path, lines: list[dict]) -> list[str]:
     made = []
-    for name, title, draw, keys in wanted:
-        if not any(line.get(key) for line in lines for key in keys):
-            continue
+    for name, title, caption, draw, keys, label in figures.pictures_of(lines):
         path = directory / "figures" / f"{name}.png"
-        draw(lines, path)
+        draw(lines, path, keys, label)
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-        meaning = (draw.__doc__ or f"{title}, over steps.").split("\n")[0]
-        caption = (
-            f"{meaning} Drawn by <code>python mini_mrl.py report</code>; mode "
-            f"{escape(config.mode)}, seed {config.seed}."
-        )
         made.append(
             f"<h2>{escape(title)}</h2><figure>"
             f'<img alt="{escape(_alt(title, lines, keys))}" src="data:image/png;base64,{data}">'
-            f"<figcaption>{caption}</figcaption></figure>"
+            f"<figcaption>{escape(caption or f'{title}, over steps.')}</figcaption></figure>"
         )
     return made
 
@@ -210,29 +141,10 @@ def _alt(title: str, lines: Sequence[dict], keys: dict[str, str]) -> str:
     ends = []
     for policy in figures.policies_of(lines):
         for key, label in keys.items():
-            steps, values = figures.series(lines, policy, key, WINDOW) if label else ([], [])
-            if steps:
+            _, values = figures.series(lines, policy, key, figures.WINDOW) if label else ([], [])
+            if any(values):
                 ends.append(f"{policy}, {label}: {values[0]:.3g} to {values[-1]:.3g}")
     return f"{title}, step {lines[0]['step']} to {lines[-1]['step']}. " + "; ".join(ends[:12])
-
-
-def _who_rescued_whom(rescues: Sequence[dict]) -> str:
-    if not rescues:
-        return ""
-    rows = [[*key, str(number)] for key, number in rescue_counts(rescues).most_common()]
-    head = ("receiver", "source", "skill", "rescues")
-    return f"<h2>Who rescued whom</h2>{_table(head, rows)}"
-
-
-def _refusals(lines: Sequence[dict]) -> str:
-    counts: Counter[tuple[str, str]] = Counter()
-    for line in lines:
-        for key, number in line.items():
-            if key.startswith(REFUSALS):
-                counts[line["policy"], key] += number
-    rows = [[policy, reason, f"{number:.0f}"] for (policy, reason), number in counts.items()]
-    head = ("policy", "reason", "records")
-    return f"<h2>Refused and dropped records</h2>{_table(head, rows)}" if rows else ""
 
 
 def _rescued_problems(
@@ -240,30 +152,29 @@ def _rescued_problems(
 ) -> str:
     """Up to five rescued problems side by side: before, the peer's tokens and one's own, now."""
     shown = list({(r["receiver"], r["skill"]): r for r in rescues}.values())[:SHOWN_RESCUES]
-    if not shown:
-        return ""
-    paths = {policy.name: policy.path for policy in config.policies}
     now = _answers_now(directory, config, shown) if sample else {}
-    blocks = ["<h2>Rescued problems, side by side</h2>"]
+    paths = {policy.name: policy.path for policy in config.policies}
+    blocks = ["<h2>Rescued problems, side by side</h2>"] if shown else []
     for rescue in shown:
         receiver, source = rescue["receiver"], rescue["source"]
-        said = [
-            (f"{receiver} said in step {rescue['step']}", rescue["receiver_text"]),
-            (f"{source} said", rescue["source_text"]),
-        ]
-        if (receiver, rescue["problem_id"]) in now:
-            said.append((f"{receiver} says now", now[receiver, rescue["problem_id"]]))
+        answers = {
+            f"{receiver} in step {rescue['step']}": rescue["receiver_text"],
+            source: rescue["source_text"],
+            f"{receiver} now": now.get((receiver, rescue["problem_id"])),
+        }
         quotes = "".join(
-            f"<p>{escape(who)}: <code>{escape(printable(text))}</code></p>" for who, text in said
+            f"<p>{escape(who)}: <code>{escape(text)}</code></p>"
+            for who, text in answers.items()
+            if text is not None
         )
         tokens = _tokens(rescue["source_text"], paths.get(source), paths.get(receiver))
-        prompt = escape(printable(rescue["prompt"]))
+        prompt = escape(rescue["prompt"])
         blocks.append(f"<div class=rescue><h3>{prompt}</h3>{quotes}{tokens}</div>")
     return "".join(blocks)
 
 
 def _tokens(text: str, source: str | None, receiver: str | None) -> str:
-    """One text in both tokenizations, coloured by chunk."""
+    """One text in both tokenizations, colored by chunk."""
     if source is None or receiver is None:
         return ""  # a peer whose log was read: its tokenizer is not here
     try:
@@ -271,23 +182,19 @@ def _tokens(text: str, source: str | None, receiver: str | None) -> str:
         token_bytes = [codec.token_bytes(codec.encode(text)) for codec in codecs]
     except (LossyText, MrlError):
         return ""
-    rows = []
-    for side, label in enumerate(("source", "receiver")):
-        spans = []
-        for number, chunk in enumerate(align(*token_bytes)):
-            start, stop = (chunk.source, chunk.receiver)[side]
-            for piece in token_bytes[side][start:stop]:
-                shown = escape(printable(piece.decode("utf-8", errors="replace")))
-                color = CHUNK_COLORS[number % 2]
-                spans.append(f'<span style="background:{color}">{shown}</span>')
-        rows.append(f"<div class=tokens>{label}: {''.join(spans)}</div>")
-    return "".join(rows)
+    spans = ["", ""]
+    for number, chunk in enumerate(align(*token_bytes)):
+        for side, place in enumerate((chunk.source, chunk.receiver)):
+            for piece in token_bytes[side][slice(*place)]:
+                shown = escape(piece.decode("utf-8", errors="replace"))
+                spans[side] += f'<span style="background:{CHUNK_COLORS[number % 2]}">{shown}</span>'
+    return f"<div class=tokens>source: {spans[0]}</div><div class=tokens>receiver: {spans[1]}</div>"
 
 
 def _answers_now(
     directory: Path, config: RunConfig, rescues: Sequence[dict]
 ) -> dict[tuple[str, str], str]:
-    """What the newest weights say, greedily, to each rescued problem; {} if there are none."""
+    """What the newest weights answer, greedily, to each rescued problem; {} if there are none."""
     import torch
 
     try:

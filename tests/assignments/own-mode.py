@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.modes import TrainingBatch, Mode, Receiver
+from mrl.modes import Mode, Receiver, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import Record, SuccessRecord

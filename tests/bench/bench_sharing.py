@@ -19,9 +19,10 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
+from mrl.trainer import Trainer
+
 import mini_mrl
 from mrl.modes import mode_class
-from mrl.trainer import Trainer
 
 WARM_UP = 10
 

@@ -7,8 +7,8 @@ import pytest
 
 import mini_mrl
 from mrl.config import DATA
-from mrl.lab.report import write_report
 from mrl.experiment.metrics import without_time
+from mrl.lab.report import write_report
 from mrl.modes import MODES
 from tests.end_to_end.test_main import SMALL, assert_same_run, lines, place, run
 
