@@ -156,12 +156,10 @@ def test_what_looks_alike_to_a_mode_is_summed_up_once():
 
 
 def test_the_sentences_and_the_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr("mrl.lab.bandit_view.GROUP", 2)
-    monkeypatch.setattr("mrl.lab.bandit.GROUP", 2)
     monkeypatch.setattr("mrl.lab.bandit_view.APART", (0.0, 1.0))
     monkeypatch.setattr("mrl.lab.bandit_view.PEERS", (1, 2))
-    found = {apart: dict(list(modes.items())[:3]) for apart, modes in analyse_all().items()}
-    assert bandit_table(found).row_count == 3
+    found = analyse_all(group=2)
+    assert bandit_table(found).row_count == 7
     draw_bandit(found, tmp_path / "b.png")
     assert (tmp_path / "b.png").stat().st_size > 10_000
     assert len(list(bandit_sentences())) == 8

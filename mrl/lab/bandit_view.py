@@ -31,11 +31,11 @@ LABELS = {"prp": (8, 6, "left"), "xgrpo": (-8, -5, "right")}  # where dots lie c
 Found = dict[float, dict[str, list[Figures]]]
 
 
-def analyse_all() -> Found:
+def analyse_all(group: int = GROUP) -> Found:
     """How far apart -> mode -> its figures in each context: for the table and for the picture."""
     return {
         apart: {
-            name: [analyse(mode, [context]) for context in complementary(apart)]
+            name: [analyse(mode, [context], group) for context in complementary(apart)]
             for name, mode in bandit_modes(complementary(apart)).items()
         }
         for apart in APART

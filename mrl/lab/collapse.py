@@ -7,7 +7,7 @@ from mrl.trainer import StepReport
 
 WINDOW = 10  # steps whose mean is compared with the best mean so far
 FALL = 0.4  # of the best mean: below this it is a cliff
-SIGNS = {  # metric -> (what the person is told, the usual causes)
+SIGNS = {  # metric -> (its name for people, the usual causes)
     "reward": ("solve rate", "a learning rate too high, or imitation of wrong solutions"),
     "entropy": ("entropy", "a policy that has become sure too early: lower the learning rate"),
     "completions/mean_length": ("completion length", "an end token that is rewarded too early"),
@@ -16,12 +16,12 @@ LEAST = {"reward": 0.2, "entropy": 0.02, "completions/mean_length": 8.0}  # belo
 
 
 class CollapseWatch:
-    """Keeps recent means of every policy; says each kind of fall once."""
+    """Keeps recent means of every policy; warns of each kind of fall once."""
 
     def __init__(self) -> None:
         self._recent: dict[tuple[str, str], deque] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._best: dict[tuple[str, str], float] = defaultdict(float)
-        self._said: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     def notice(self, report: StepReport) -> Iterator[str]:
         """A sentence for each cliff that this step shows."""
@@ -31,11 +31,11 @@ class CollapseWatch:
                 recent = self._recent[key]
                 recent.append(line[metric])
                 mean = sum(recent) / len(recent)
-                if len(recent) < WINDOW or key in self._said:
+                if len(recent) < WINDOW or key in self._warned:
                     continue
                 best = self._best[key] = max(self._best[key], mean)
                 solved = metric == "entropy" and line["reward"] > 0.9  # sure and right is fine
                 if best >= LEAST[metric] and mean < FALL * best and not solved:
-                    self._said.add(key)
+                    self._warned.add(key)
                     fall = f"from {best:.2f} to {mean:.2f} (means of {WINDOW} steps)"
                     yield f"Warning: {policy}'s {what} has fallen {fall}; the usual cause: {cause}."

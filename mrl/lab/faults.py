@@ -31,7 +31,7 @@ class Fault:
 
     @property
     def make_records(self) -> Callable[..., Iterable[Record | LossyText]]:
-        """What policies tell of their groups: the truth, unless they lie."""
+        """How policies make records of their groups: honestly, unless they lie."""
         return lying_records(self.rate, self.seed) if self.kind == "liar" else make_records
 
     def before_turn(self, policy: str, phase: str, step: int) -> None:
@@ -80,7 +80,7 @@ def lying_records(rate: float, seed: int) -> Callable[..., Iterable[Record | Los
                 false = replace(rollout, verdict=Verdict.CORRECT)
                 lie = Group(group.problem, group.prompt_ids, [false])
                 for record in make_records(kind, source, version, [lie], codec):
-                    told = isinstance(record, Record)
-                    yield replace(record, index=number) if told else record
+                    refused = isinstance(record, LossyText)
+                    yield record if refused else replace(record, index=number)
 
     return make

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 WINDOW = 10  # steps that curves and shares are averaged over
-POLICY_COLORS = ("#0072b2", "#d55e00", "#cc79a7", "#009e73")  # told apart by the color-blind, too
+POLICY_COLORS = ("#0072b2", "#d55e00", "#cc79a7", "#009e73")  # the color-blind see them, too
 POLICY_STYLES = ("-", "--", ":", "-.")
 KINDS = {"groups/all_fail": "all-fail", "groups/mixed": "mixed", "groups/all_pass": "all-pass"}
 FATES = {  # in the order of the stack
