@@ -22,19 +22,19 @@ def groups(make_policy):
 def test_a_liar_claims_failed_completions_at_its_rate_and_keeps_its_honest_ones(groups):
     groups, codec = groups
     honest = list(make_records(SuccessRecord, "a", 3, groups, codec))
-    told = list(lying_records(0.3, seed=0)(SuccessRecord, "a", 3, groups, codec))
-    assert told[:50] == honest
-    lies = told[50:]
+    made = list(lying_records(0.3, seed=0)(SuccessRecord, "a", 3, groups, codec))
+    assert made[:50] == honest
+    lies = made[50:]
     assert 15 < len(lies) < 45  # 0.3 of 100 failed completions
     assert all(record.verdict == "correct" and "{1}" not in record.text for record in lies)
     assert {record.index for record in lies} <= {1, 2}
-    assert told == list(lying_records(0.3, seed=0)(SuccessRecord, "a", 3, groups, codec))
+    assert made == list(lying_records(0.3, seed=0)(SuccessRecord, "a", 3, groups, codec))
 
 
-def test_other_levels_are_told_as_they_are(groups):
+def test_other_levels_stay_as_they_are(groups):
     groups, codec = groups
-    told = list(lying_records(1.0, seed=0)(RewardStats, "a", 0, groups, codec))
-    assert told == list(make_records(RewardStats, "a", 0, groups, codec))
+    made = list(lying_records(1.0, seed=0)(RewardStats, "a", 0, groups, codec))
+    assert made == list(make_records(RewardStats, "a", 0, groups, codec))
 
 
 NAMES = ["qwen-tiny", "llama-tiny"]
