@@ -320,7 +320,7 @@ def peer_alignment(context: Context, capability: tuple[float, float], group: int
     """
     means = []
     for kind in (KnownCapability, OwnPart):
-        mode = kind(minibatches=1, base="grpo")
+        mode = kind(minibatches=1, own_objective="grpo")
         mode.known = capability
         means.append(moments(mode, context, group)[0])
     added, gradient = means[0] - means[1], context.gradient()
