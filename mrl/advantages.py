@@ -49,7 +49,7 @@ def shared_baseline_advantages(
     where a peer said nothing.  Returns [prompts, group] float32, no unit.
     A union whose rewards all agree gives exact zeros. No peers: group_advantages, for any mix.
     """
-    # sums of both sides, put together from counts, means and deviations: no reward crosses itself
+    # the union, put together from counts, means and deviations: nothing else crosses
     rewards = rewards.float()
     own = rewards.shape[1]
     total = own + peer_count.sum(dim=1, keepdim=True)  # [prompts, 1]
