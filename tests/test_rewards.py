@@ -406,7 +406,8 @@ HOSTILE_BOXES = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_BOXES)
-def test_hostile_box_gets_a_verdict_and_no_reward(verifier, name):
+def test_hostile_box_gets_a_verdict_and_no_reward(verifier, name, monkeypatch):
+    monkeypatch.setattr(verifier, "timeout_s", 20)  # the deep ones are slow, not endless
     completion = f"\\boxed{{{HOSTILE_BOXES[name]}}}"
     for answer in ("49", r"\frac{5}{7}", "x^2+y"):
         assert verifier.verify(answer, completion) in (WRONG, UNPARSED)
