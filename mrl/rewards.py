@@ -99,7 +99,7 @@ def math_verdict(answer: str, box: str) -> Verdict:
     from math_verify import LatexExtractionConfig, parse, verify
     from sympy.core.random import seed
 
-    seed(0)  # sympy tries random numbers, and now and then a verdict hung on them
+    seed(0)  # sympy tries random points: the same verdicts in every run
     gold, given = (
         parse(
             f"\\boxed{{{text}}}",

@@ -262,13 +262,14 @@ def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
         assert verifier.verify("1/5", r"\boxed{0.5}") is WRONG
 
 
-def test_the_same_pair_gets_the_same_verdict_whatever_sympy_has_drawn_before():
+def test_verdict_does_not_hang_on_what_sympy_draws():
     dice = """
 from sympy.core.cache import clear_cache
 from sympy.core.random import seed
 def judge(answer, box):
+    real(answer, box)  # first, as sympy is lazy
     clear_cache()
-    seed(6)  # math-verify alone calls the pair below equal in three of a hundred such states
+    seed(6)  # math-verify alone calls the pair below equal in three of seventy such states
     return real(answer, box)
 r.math_verdict = judge"""
     with fake(patched(dice), timeout_s=10) as verifier:
@@ -406,7 +407,8 @@ HOSTILE_BOXES = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_BOXES)
-def test_hostile_box_gets_a_verdict_and_no_reward(verifier, name):
+def test_hostile_box_gets_a_verdict_and_no_reward(verifier, name, monkeypatch):
+    monkeypatch.setattr(verifier, "timeout_s", 20)  # the deep ones are slow, not endless
     completion = f"\\boxed{{{HOSTILE_BOXES[name]}}}"
     for answer in ("49", r"\frac{5}{7}", "x^2+y"):
         assert verifier.verify(answer, completion) in (WRONG, UNPARSED)
