@@ -123,6 +123,7 @@ class Policy:
         messages = [{"role": "user", "content": prompt}]
         if self.config.system_prompt:
             messages.insert(0, {"role": "system", "content": self.config.system_prompt})
+        # to text first: some templates' own tokenizing would add the begin token twice
         text = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )
@@ -153,6 +154,7 @@ class Policy:
         """Sample a group for each problem; verdicts are still missing."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
+        # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
         with self._precision():
             sampled = sample_completions(
                 self.model.eval(),
@@ -201,7 +203,7 @@ class Policy:
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
         """Log-probs of each completion's tokens under the current parameters, nats."""
-        scored: list[list[float]] = []
+        scored: list[list[float]] = []  # [completions][tokens]
         for rows in cut_by_tokens(prompts, completions, self.micro_batch):
             chosen = completions[rows]
             logprobs, _ = self.completion_logprobs(prompts[rows], chosen)

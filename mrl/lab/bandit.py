@@ -25,7 +25,7 @@ from types import SimpleNamespace
 import torch
 
 from mrl.learning import learn
-from mrl.modes import Lesson, Mode
+from mrl.modes import TrainingBatch, Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
 from mrl.modes.naive import Naive
@@ -35,9 +35,7 @@ from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, RolloutRecord, SuccessRecord, make_records
-from mrl.samples import Verdict
-from mrl.samples import Group, Rollout
-from mrl.samples import Problem
+from mrl.samples import Group, Problem, Rollout, Verdict
 
 GROUP = 3
 
@@ -123,7 +121,7 @@ class Toy:
         return logprobs, torch.ones_like(actions, dtype=torch.bool)
 
     @torch.no_grad()
-    def score(
+    def logprobs_of(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
         """As a policy's."""
@@ -135,7 +133,7 @@ class KnownCapability(HACPO):
 
     known: tuple[float, float] = (1.0, 1.0)
 
-    def _capability(self, receiver: str, groups: object, peers: object) -> dict[str, float]:
+    def _capability(self, receiver: str, prompts: object) -> dict[str, float]:
         return {receiver: self.known[0], "peer": self.known[1]}
 
 
@@ -217,8 +215,8 @@ def _push(
 ) -> torch.Tensor:
     """The mode, then the program's learning step."""
     toy, rng = Toy(context.receiver), SimpleNamespace(choice=itemgetter(pick))
-    lesson = mode.training_samples(toy, [group_of(context, "receiver", own)], {"x": records}, rng)
-    learn(toy, lesson.samples)
+    batch = mode.training_samples(toy, [(group_of(context, "receiver", own), records)], rng)
+    learn(toy, batch.samples)
     return toy.update
 
 
@@ -322,7 +320,7 @@ def peer_alignment(context: Context, capability: tuple[float, float], group: int
     """
     means = []
     for kind in (KnownCapability, OwnPart):
-        mode = kind(minibatches=1, base="grpo")
+        mode = kind(minibatches=1, own_objective="grpo")
         mode.known = capability
         means.append(moments(mode, context, group)[0])
     added, gradient = means[0] - means[1], context.gradient()
@@ -332,9 +330,9 @@ def peer_alignment(context: Context, capability: tuple[float, float], group: int
 class OwnPart(KnownCapability):
     """Own samples alone: a peer's lose their advantage but stay in the averages."""
 
-    def training_samples(self, *about: object) -> Lesson:
+    def training_samples(self, *about: object) -> TrainingBatch:
         """HACPO's, with advantage 0 for what a peer wrote."""
-        lesson = super().training_samples(*about)
-        for sample in lesson.samples:
+        batch = super().training_samples(*about)
+        for sample in batch.samples:
             sample.advantage *= not sample.source
-        return lesson
+        return batch

@@ -20,7 +20,7 @@ from mrl.modes.mode import Mode, Prompts, Receiver, Rescue, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
-from mrl.samples import Group, TrainingSample
+from mrl.samples import TrainingSample
 
 
 @dataclass
