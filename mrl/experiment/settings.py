@@ -85,6 +85,7 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
     (`qwen-tiny.objective`) or of the run's mode (`sgt.imitation_weight`).
     """
     policies = {policy.name: policy for policy in values["policies"]}
+    of_policy = {entry.name for entry in fields(PolicyConfig)} - {"name", "path"}
     for text in sorted(texts, key=lambda text: "." in text.partition("=")[0]):  # the general first
         key, equals, value = text.partition("=")
         where, _, name = key.rpartition(".")
@@ -94,7 +95,7 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value
-        if where in policies or (not where and name in PolicyConfig.__dataclass_fields__):
+        if where in policies or (not where and name in of_policy):
             for policy in [policies[where]] if where else policies.values():
                 vars(policy).update(check_table({name: parsed}, PolicyConfig, f"--set {text}"))
             continue
