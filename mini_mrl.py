@@ -31,10 +31,11 @@ from mrl.errors import MrlError, PeerLost, RunFailed
 from mrl.experiment import launch
 from mrl.experiment.commands import COMMANDS as EXPERIMENT_COMMANDS
 from mrl.experiment.metrics import StepResult
-from mrl.experiment.pairs import choose_pair, run_config
+from mrl.experiment.pairs import choose_pair
 from mrl.experiment.problems import problems_of_step
 from mrl.experiment.run import Run
 from mrl.experiment.run_directory import continued_config, unused_name
+from mrl.experiment.settings import run_config, usage_sentence
 from mrl.experiment.summary import first_lines, last_lines
 from mrl.experiment.view import make_view, printable
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
@@ -199,8 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _end("Stopped.", 130)
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of the command line
-            message = error.format_message().rstrip(".")
-            return _end(f"{message}; `python mini_mrl.py --help` shows all options.", 2)
+            return _end(usage_sentence(error.format_message()), 2)
         traceback.print_exc()
         return _end("This is a bug of mini-mrl; the lines above say where.", 1)
 

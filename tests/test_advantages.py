@@ -64,7 +64,7 @@ NOBODY = torch.zeros(1, 0)
 
 
 def shared(rewards, peers, **settings):
-    """peers: one list of rewards a peer, told as count, mean and std."""
+    """peers: one list of rewards a peer, which cross as count, mean and std."""
     stats = [torch.tensor([float(len(p)) for p in peers])[None]]
     stats.append(torch.tensor([sum(p) / len(p) for p in peers])[None])
     stats.append(torch.tensor([torch.tensor(p).std(correction=0) for p in peers])[None])

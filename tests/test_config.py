@@ -1,16 +1,9 @@
 import pytest
 
-from mrl.config import (
-    PolicyConfig,
-    RunConfig,
-    check,
-    config_toml,
-    load_config,
-    parse_settings,
-    policies_from_paths,
-    tiny_pair,
-)
+from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
+from mrl.experiment.pairs import pair_settings, tiny_pair
+from mrl.experiment.settings import check, load_config, run_config
 
 
 def test_a_config_file_that_uses_everything(tmp_path):
@@ -47,8 +40,8 @@ def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
     config = RunConfig(tiny_pair(), name='odd "name"\\', settings={"sgt": {"imitation_weight": 2}})
     config.policies[0].template = 'line\nbreak\t"{prompt}" \u2028'
     config.policies[1].clip_low = 0.25
-    path = tmp_path / "config.toml"
-    path.write_text(config_toml(config), encoding="utf-8")
+    path = tmp_path / "config.json"
+    path.write_text(config.to_json(), encoding="utf-8")
     assert RunConfig(**load_config(path)) == config
 
 
@@ -60,14 +53,18 @@ def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
         ("steps = 1.5", "must be of type int"),
         ("steps = true", "must be of type int"),
         ("verify_timeout_s = nan", "must be a finite number"),
-        ("heldout = 'x'", "heldout is 'x'"),
+        ("heldout = 3", "heldout is 3, but must be of type list[str]"),
         ("heldout = [1]", "heldout is [1]"),
         ("steps = ", "is not TOML"),
         ("[policy]\npath = 'x'", "[[policy]]"),
         ("[[policy]]\nname = 'x'", "[[policy]] number 1: `path` is missing"),
         ("[[policy]]\npath = 'x'\ngroupsize = 3", "did you mean `group_size`"),
-        ("policies = 3", "there is no setting `policies`; did you mean `policy`?"),
+        ("policies = 3", "policies are written as [[policy]] tables"),
         ("zzz = 1", "known are"),
+        ("mode = 3", "mode is 3, but must be of type str"),
+        ("settings = 1", "settings is 1, but must be of type dict"),
+        ("data = 'x'", "there is no setting `data` any more; write `train`"),
+        ("turn_budget_s = 3", "no turn is given up any more"),
     ],
 )
 def test_a_wrong_config_file_gets_one_sentence_with_the_place(tmp_path, text, part):
@@ -87,9 +84,9 @@ def test_a_missing_config_file(tmp_path):
 @pytest.mark.parametrize(
     ("run", "policy", "part"),
     [
-        ({}, {"group_size": 1}, "an advantage compares completions"),
-        ({}, {"objective": "grop"}, "did you mean `grpo`"),
-        ({}, {"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({}, {"group_size": 1}, "must be 2 or more (completions a prompt; an advantage compares"),
+        ({}, {"objective": "grop"}, "known are grpo, dapo, dr_grpo, gspo."),
+        ({}, {"learning_rate": 0.0}, "policy p: learning_rate is 0, but must be above 0"),
         ({}, {"temperature": 0.0}, "temperature"),
         ({}, {"max_new_tokens": 0}, "max_new_tokens"),
         ({}, {"clip_low": -0.1}, "clip_low"),
@@ -100,6 +97,9 @@ def test_a_missing_config_file(tmp_path):
         ({}, {"learning_rate": float("inf")}, "learning_rate is inf"),
         ({}, {"learning_rate": 5.0}, "1e-4 is usual"),
         ({"threads": 1_000_000}, {}, "256 or less"),
+        ({"liar": 1.5}, {}, "liar is 1.5, but must be 1 or less"),
+        ({"trust": "blindly"}, {}, "known are verify, claim."),
+        ({"name": "../x"}, {}, "--name is '../x'"),
         (
             {"peer_log": "x", "policies": [PolicyConfig("a", "x"), PolicyConfig("b", "y")]},
             {},
@@ -123,14 +123,72 @@ def test_values_that_cannot_work_are_refused(run, policy, part):
 def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_names():
     with pytest.raises(MrlError, match="called 'p'"):
         check(RunConfig([PolicyConfig("p", "x"), PolicyConfig("p", "y")]))
-    names = [policy.name for policy in policies_from_paths(["m/a", "m/a", "m/b"])]
+    names = [policy.name for policy in pair_settings("m/a,m/a,m/b")["policies"]]
     assert names == ["a", "a-2", "b"]
-    check(RunConfig(policies_from_paths(["m/a", "n/a", "o/a"])))
+    check(RunConfig(**pair_settings("m/a,n/a,o/a")))
 
 
-def test_settings_from_the_command_line():
-    got = parse_settings(["sgt.imitation_weight=0.3", "x.on=true", "x.word=abc"], {"x": {"n": 1}})
-    assert got == {"sgt": {"imitation_weight": 0.3}, "x": {"n": 1, "on": True, "word": "abc"}}
-    for wrong in ("sgt", "sgt.x", "=3", ".x=1", "sgt=1"):
-        with pytest.raises(MrlError, match="write it as mode"):
-            parse_settings([wrong], {})
+def made(*settings, pair=None, file=None, **given):
+    return run_config(pair, file, given, settings)
+
+
+def test_set_reaches_run_policies_one_policy_and_mode():
+    config = made(
+        "qwen-tiny.objective=gspo", "objective=dapo", "clip_high=1", "checkpointing=true",
+        "llama-tiny.template={prompt}?", "name=mine", "prompts_per_step=3", "train=my.jsonl",
+        "heldout=a.jsonl", "liar=0.5", "sgt.imitation_weight=0.3", "sgt.minibatches=2",
+    )  # fmt: skip
+    qwen, llama = config.policies
+    assert (qwen.objective, llama.objective) == ("gspo", "dapo")  # the nearer one, in any order
+    assert (qwen.clip_high, llama.checkpointing, llama.template) == (1.0, True, "{prompt}?")
+    assert (config.prompts_per_step, config.train, config.heldout) == (3, "my.jsonl", ["a.jsonl"])
+    assert (config.liar, config.name, qwen.name) == (0.5, "mine", "qwen-tiny")
+    assert config.settings == {"sgt": {"imitation_weight": 0.3, "minibatches": 2}}
+    assert made('heldout=["a", "b"]').heldout == ["a", "b"]
+    for number, policy in enumerate(made("group_size=3").policies):
+        assert policy.group_size == 3, number
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("sgt", "--set sgt: write it as key=value"),
+        ("=3", "write it as key=value"),
+        ("sgt.=1", "write it as key=value"),
+        ("stpes=1", "--set stpes=1: there is no setting `stpes`; did you mean `steps`?"),
+        ("steps=many", "steps is 'many', but must be of type int"),
+        ("group_size=two", "group_size is 'two'"),
+        ("qwen-tiny.objectve=gspo", "did you mean `objective`"),
+        ("qwen-tiny.steps=3", "there is no setting `steps`"),
+        ("gpt.objective=gspo", "`gpt` is not for this run's mode or policies (sgt, qwen-tiny"),
+        ("graft.minibatches=2", "`graft` is not for this run's mode"),
+        ("fault=liar", "there is no setting `fault` any more; write `liar`"),
+        ("policies=3", "there is no setting `policies`"),
+        ("path=models/x", "there is no setting `path`"),  # every policy would be the same
+    ],
+)
+def test_a_wrong_set_gets_one_sentence(text, part):
+    with pytest.raises(MrlError) as caught:
+        made(text)
+    assert part in str(caught.value)
+
+
+def test_options_win_over_the_file_and_the_file_over_the_pair(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("steps = 7\nseed = 7\nmode = 'graft'\n[settings.graft]\nbalanced = false")
+    config = made("seed=9", "graft.minibatches=2", file=path, steps=8, name=None)
+    assert (config.steps, config.seed, config.mode, len(config.policies)) == (8, 9, "graft", 2)
+    assert config.settings == {"graft": {"balanced": False, "minibatches": 2}}
+    path.write_text("[[policy]]\npath = 'm/own'\neval_samples = 2")
+    with pytest.raises(MrlError, match="number 1: there is no setting `eval_samples`"):
+        made(file=path)
+    path.write_text("[[policy]]\npath = 'm/own'\ngroup_size = 2")
+    assert [policy.name for policy in made(file=path).policies] == ["own"]
+    assert [policy.name for policy in made(file=path, pair="m/other").policies] == ["other"]
+    assert made(pair="qwen-smol").eval_samples == 1  # the preset of the real pair
+    assert made("eval_samples=2", pair="qwen-smol").eval_samples == 2
+
+
+def test_a_mode_of_ones_own_keeps_its_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert made(mode="my.py:Mine").mode == f"{tmp_path / 'my.py'}:Mine"

@@ -2,15 +2,16 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from mrl.experiment.metrics import learning_metrics, outcome_metrics
+from mrl.experiment.metrics import StepResult, outcome_metrics, update_metrics
 from mrl.learning import learn
 from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
-from mrl.samples import TrainingSample
+from mrl.samples import Group, Problem, TrainingSample
 
 
 def sample(policy, text, advantage, **fields):
@@ -37,25 +38,25 @@ def test_minibatches_are_updates_in_the_order_of_the_samples(make_policy):
 def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_policy):
     policy = make_policy(learning_rate=3e-3)
     samples = [sample(policy, text, 1.0) for text in ("1", "2", "3", "4")]
-    assert learning_metrics(learn(policy, samples[:2]))["ratio/mean"] == pytest.approx(1, abs=1e-4)
-    later = learning_metrics(learn(policy, [replace(s, advantage=1.0) for s in samples]))
+    assert update_metrics(learn(policy, samples[:2]))["ratio/mean"] == pytest.approx(1, abs=1e-4)
+    later = update_metrics(learn(policy, [replace(s, advantage=1.0) for s in samples]))
     assert later["ratio/max"] > 1.2
     assert later["clip_ratio/high_mean"] > 0
 
 
-def test_own_and_peers_samples_are_told_apart_in_the_metrics(make_policy):
+def test_own_and_peers_samples_are_apart_in_the_metrics(make_policy):
     policy = make_policy()
     own = sample(policy, "1", 1.0)
     objective = replace(OBJECTIVES["grpo"], ratio_level="sequence")
     peer = sample(policy, "2", 1.0, source="b", weight=0.5, objective=objective)
     far = sample(policy, "3", 1.0, source="b", weight=0.5, objective=objective)
     far.behavior_logprobs = [value - 1.0 for value in far.behavior_logprobs]  # ratio e: clipped
-    got = learning_metrics(learn(policy, [own, peer, far]))
+    got = update_metrics(learn(policy, [own, peer, far]))
     assert got["ratio/max"] == pytest.approx(1.0, abs=1e-4)
     assert got["peer/ratio/max"] == pytest.approx(math.e, abs=1e-3)
     assert got["peer/clip_ratio/high_mean"] == pytest.approx(0.5)
     assert got["peer/weight_mean"] == pytest.approx(0.25)  # of .5, and of 0 where nothing passes
-    assert "peer/ratio/max" not in learning_metrics(learn(policy, [own]))
+    assert "peer/ratio/max" not in update_metrics(learn(policy, [own]))
 
 
 def test_kl_is_zero_at_the_reference_and_pulls_back_to_it(make_policy):
@@ -64,9 +65,9 @@ def test_kl_is_zero_at_the_reference_and_pulls_back_to_it(make_policy):
     for policy in (free, held):
         start = [p.clone() for p in policy.model.parameters()]
         samples = [sample(policy, "1", 1.0), sample(policy, "2", -1.0)]
-        first = learning_metrics(learn(policy, samples))
+        first = update_metrics(learn(policy, samples))
         for _ in range(5):
-            last = learning_metrics(learn(policy, samples))
+            last = update_metrics(learn(policy, samples))
         pairs = zip(start, policy.model.parameters(), strict=True)
         distances.append(sum(float((a - b).detach().square().sum()) for a, b in pairs))
         if policy is held:
@@ -74,24 +75,6 @@ def test_kl_is_zero_at_the_reference_and_pulls_back_to_it(make_policy):
             assert last["kl"] > 0
     assert distances[1] < distances[0]
     assert all(not p.requires_grad for p in held.reference.parameters())
-
-
-def test_the_gradients_of_both_parts_add_up_and_their_cosine_is_right(make_policy):
-    policy = make_policy(max_grad_norm=1e9)
-    own, peer = sample(policy, "1", 1.0), sample(policy, "2", -0.5, source="b")
-    policy.optimizer.step = lambda: None
-    parts = []
-    for samples in ([own], [peer]):
-        twice = [*samples, replace(own, advantage=0.0)]  # counts in the average, gives nothing
-        stats = learn(policy, twice, measure_gradients=True)
-        parts.append(stats.gradients["gradient/own_norm"] or stats.gradients["gradient/peer_norm"])
-    both = learn(policy, [own, peer], measure_gradients=True)
-    assert both.gradients["gradient/own_norm"] == pytest.approx(parts[0], rel=1e-4)
-    assert both.gradients["gradient/peer_norm"] == pytest.approx(parts[1], rel=1e-4)
-    a, b, cosine = *parts, both.gradients["gradient/cosine"]
-    whole = math.sqrt(a * a + b * b + 2 * a * b * cosine)
-    assert both.totals["grad_norm"] == pytest.approx(whole, rel=1e-4)
-    assert learn(policy, [own, peer]).gradients == {}
 
 
 def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, monkeypatch):
@@ -123,7 +106,7 @@ def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, m
         learn(short, samples)
 
 
-def test_every_completion_has_one_fate(make_policy):
+def test_every_completion_has_one_outcome(make_policy):
     policy = make_policy()
     samples = [
         sample(policy, "1", 1.0),
@@ -136,14 +119,12 @@ def test_every_completion_has_one_fate(make_policy):
     stats = learn(policy, samples)
     assert stats.outcomes == {"taught": 1, "all_fail": 2, "all_pass": 1, "rescued": 1, "clipped": 1}
     batch = TrainingBatch(samples)
-    batch.dropped.update(too_long=1, not_needed=2)
+    batch.dropped.update(too_long=1)
     batch.residual.refused.update(not_utf8=1)
-    peers = {"x": [type("Told", (), {"text": ""})()] * 6}
-
-    class Four:
-        rollouts = [None] * 4
-
-    got = outcome_metrics([Four()], peers, batch, stats)
+    own = Group(Problem("x", "1+1?", "2"), [5], [None] * 4)
+    received = {"x": [SimpleNamespace(text="")] * 6}  # 2 became samples; 2 nobody wanted
+    got = outcome_metrics(StepResult([own], received, batch, stats))
     assert sum(got.values()) == pytest.approx(1.0)
     assert got["outcome/dropped"] == got["outcome/refused"] == pytest.approx(0.1)
     assert got["outcome/not_needed"] == pytest.approx(0.2)
+    assert got["outcome/taught"] == got["outcome/rescued"] == pytest.approx(0.1)

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.experiment.metrics import learning_metrics
+from mrl.experiment.metrics import update_metrics
 from mrl.learning import learn
 from mrl.policy import Policy, load_tokenizer
 from mrl.samples import Problem, TrainingSample
@@ -76,7 +76,7 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
 
 
 def metrics_of(policy, samples):
-    return learning_metrics(learn(policy, samples))
+    return update_metrics(learn(policy, samples))
 
 
 def test_policy_gradient_against_autograd_on_a_plain_forward_pass(frozen):
@@ -97,7 +97,7 @@ def test_imitation_adds_weight_times_the_mean_over_its_samples_of_mean_nll(froze
     policy = frozen()
     samples = [own(policy, text, 0.0) for text in ("12-11", "1")]
     for sample in samples:
-        sample.objective, sample.weight, sample.behavior_logprobs = "nll", 0.1, []
+        sample.loss, sample.weight, sample.behavior_logprobs = "imitation", 0.1, []
     good = own(policy, "5", 0.6)
     good.behavior_logprobs = plain_logprobs(policy, good).tolist()
     learn(policy, [good, own(policy, "zero", 0.0), *samples])
@@ -115,7 +115,7 @@ def test_gradients_do_not_depend_on_the_micro_batch(frozen, objective):
         policy = frozen(micro_batch=micro_batch, objective=objective)
         samples = [own(policy, "1" * n, (-1) ** n * n, behavior=-5.0) for n in range(1, 6)]
         samples.append(own(policy, "99", 0.0))
-        samples[-1].objective = "nll"
+        samples[-1].loss = "imitation"
         learn(policy, samples)
         results.append(gradients(policy))
     torch.testing.assert_close(results[0], results[2], atol=1e-5, rtol=1e-3)
@@ -216,7 +216,7 @@ def test_a_missing_model_gets_one_sentence(path, part):
 
 
 def test_a_directory_without_a_model_gets_one_sentence(tmp_path):
-    with pytest.raises(MrlError, match="no directory that transformers can load") as caught:
+    with pytest.raises(MrlError, match="is no model that transformers can load") as caught:
         Policy(PolicyConfig("x", str(tmp_path)))
     assert "\n" not in str(caught.value)
 

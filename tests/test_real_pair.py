@@ -17,10 +17,11 @@ from transformers import (
 )
 
 import mini_mrl
-from mrl.config import PAIRS, PolicyConfig, RunConfig, check
+from mrl.config import PolicyConfig, RunConfig
 from mrl.experiment.memory import estimate, needed
-from mrl.experiment.pairs import choose_pair
+from mrl.experiment.pairs import PAIRS, choose_pair
 from mrl.experiment.problems import save_problems
+from mrl.experiment.settings import check
 from mrl.learning import learn
 from mrl.policy import Policy
 from mrl.samples import TrainingSample
@@ -111,19 +112,21 @@ def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, 
         made = [problem for skill in SKILLS for problem, _ in generate(skill, part, 2, 0)]
         save_problems(tmp_path / f"{part}.jsonl", made)
     arguments = ["--pair", f"{chat_pair}/qwen,{chat_pair}/smol", "--mode", "prp", "--steps", "3"]
-    arguments += ["--data", "train.jsonl", "--heldout", "heldout.jsonl", "--group-size", "3"]
-    assert mini_mrl.main([*arguments, "--prompts-per-step", "4"]) == 0
+    for setting in ("train=train.jsonl", "heldout=heldout.jsonl", "group_size=3"):
+        arguments += ["--set", setting]
+    arguments += ["--set", "prompts_per_step=4", "--placement", "resident"]
+    assert mini_mrl.main(arguments) == 0
     out = capsys.readouterr().out
     assert out.startswith("Training qwen and smol, on cpu.")
     text = Path("runs/prp-s0/metrics.jsonl").read_text()
     metrics = [json.loads(line) for line in text.splitlines()]
     assert len(metrics) == 6
-    told = [  # random weights write much that is no UTF-8: refused, and counted
+    published = [  # random weights write much that is no UTF-8: refused, and counted
         sum(v for k, v in line.items() if k.startswith("exchange/refused/"))
         + line["exchange/published_records"]
         for line in metrics
     ]
-    assert told == [12] * 6
+    assert published == [12] * 6
 
 
 @pytest.mark.parametrize("name", ["qwen", "smol"])
@@ -183,7 +186,7 @@ def test_the_pair_for_somebody_who_names_none(monkeypatch, tmp_path):
     assert "no CUDA device" in choose_pair()[1]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert "the hub does not answer" in choose_pair()[1]  # the tests are offline
-    monkeypatch.setattr("mrl.loading.can_load", lambda name: True)
+    monkeypatch.setattr("mrl.experiment.pairs.can_load", lambda name: True)
     assert "data gsm8k" in choose_pair()[1]
     (tmp_path / "train.jsonl").write_text("")
     make, preset = PAIRS["qwen-smol"]

@@ -38,7 +38,7 @@ def test_draw_follows_the_distribution():
     torch.testing.assert_close(shares, probabilities, atol=0.01, rtol=0)
 
 
-def test_scaled_logprobs_divides_by_the_temperature_and_leaves_banned_tokens_out():
+def test_scaled_logprobs_divides_by_the_temperature_and_leaves_suppressed_tokens_out():
     logits = torch.tensor([[1.0, 3.0, 100.0]])
     got = scaled_logprobs(logits, torch.tensor([False, False, True]), temperature=2.0).exp()
     want = torch.softmax(torch.tensor([0.5, 1.5]), dim=0)

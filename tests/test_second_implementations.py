@@ -34,13 +34,13 @@ class Letters(Toy):
         pad = torch.nn.utils.rnn.pad_sequence
         return pad(rows, batch_first=True), pad(ones, batch_first=True)
 
-    def score(self, prompts, completions):
+    def logprobs_of(self, prompts, completions):
         with torch.no_grad():
             logprobs, mask = self.completion_logprobs(prompts, completions)
         return [row[here].tolist() for row, here in zip(logprobs, mask, strict=True)]
 
 
-def told(prompt, source, index, text, lengths, logprobs, end_logprob, reward):
+def record(prompt, source, index, text, lengths, logprobs, end_logprob, reward):
     return RolloutRecord(
         prompt_id=prompt, source=source, version=0, index=index, text=text,
         finished=end_logprob is not None, token_lengths=tuple(lengths), canonical=True,
@@ -62,7 +62,7 @@ def rollout_case(toy, agents, case, rng):
                 reward = rng.random() < (0.3, 0.7, 0.5)[agent]
                 reward = reward and not (case == "never" and agent == 0)
                 reward = True if case == "equal" and int(prompt) % 2 else reward
-                (own,) = toy.score([[0]], [ids])
+                (own,) = toy.logprobs_of([[0]], [ids])
                 if agent == 0:
                     verdict = Verdict.CORRECT if reward else Verdict.WRONG
                     rollouts.append(Rollout(ids, own, finished, text, verdict))
@@ -72,7 +72,7 @@ def rollout_case(toy, agents, case, rng):
                 shift = [rng.uniform(-0.1, 0.1) for _ in lengths]
                 logprobs = [mean + x - fmean(shift) for x in shift]
                 peers.setdefault(prompt, []).append(
-                    told(prompt, f"peer{agent}", index, text, lengths, logprobs,
+                    record(prompt, f"peer{agent}", index, text, lengths, logprobs,
                          mean if finished else None, reward)
                 )  # fmt: skip
         groups.append(Group(Problem(prompt, prompt, "1"), [0], rollouts))
@@ -131,7 +131,8 @@ def test_hacpo_over_four_updates(agents, case, alpha):
     toy = Letters(logits, "gspo")
     groups, peers = rollout_case(toy, agents, case, random.Random(agents))
     mode = HACPO(alpha=alpha)
-    batch = mode.training_samples(toy, groups, peers, random.Random(0))
+    prompts = [(group, peers.get(group.problem.id, [])) for group in groups]
+    batch = mode.training_samples(toy, prompts, random.Random(0))
     learn(toy, batch.samples, mode.minibatches)
     gradients, seen = hacpo_by_hand(logits, groups, peers, alpha)
     assert seen == {(place, up) for place in ("below", "inside", "above") for up in (True, False)}
@@ -155,7 +156,7 @@ class Cut(Letters):
         self.known += [piece for piece in cut if piece not in self.known]
         return [self.known.index(piece) for piece in cut]
 
-    def pieces(self, ids):
+    def token_bytes(self, ids):
         return [self.known[i] for i in ids]
 
     def completion_logprobs(self, prompts, completions, model=None):
@@ -176,15 +177,15 @@ def test_prp_with_a_peer_of_the_same_distribution_has_naives_gradient(level, obj
             for mode in (Naive(), PRP(ratio_level=level)):
                 toy = Cut(size, objective)
                 ids = [*toy.encode("own"), 0]
-                (logprobs,) = toy.score([[0]], [ids])
+                (logprobs,) = toy.logprobs_of([[0]], [ids])
                 own = [Rollout(ids, logprobs, True, "own", Verdict.WRONG)] * 2
                 records = []
                 for index, text in enumerate(texts):
                     cut = [min(theirs, len(text) - i) for i in range(0, len(text), theirs)]
                     lps = [-0.7 * n for n in cut]
-                    records.append(told("x", "b", index, text, cut, lps, 0.0, index == 0))
+                    records.append(record("x", "b", index, text, cut, lps, 0.0, index == 0))
                 group = Group(Problem("x", "x", "1"), [0], own)
-                batch = mode.training_samples(toy, [group], {"x": records}, random.Random(0))
+                batch = mode.training_samples(toy, [(group, records)], random.Random(0))
                 learn(toy, batch.samples)
                 updates.append(toy.path[0])
             assert float(updates[0].norm()) > 0.01

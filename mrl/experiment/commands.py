@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from mrl.allocation import pick_device
-from mrl.config import PolicyConfig, RunConfig, check
+from mrl.config import PolicyConfig, RunConfig
 from mrl.experiment.checkpoint import newest_checkpoint
 from mrl.experiment.evaluation import evaluate_all, load_heldout
 from mrl.experiment.run import load_policies
 from mrl.experiment.run_directory import read_run_config, with_weights_of
+from mrl.experiment.settings import check
 from mrl.experiment.summary import evaluation_table, modes_table
 from mrl.modes import MODES
 from mrl.rewards import Verifier

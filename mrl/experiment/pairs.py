@@ -1,14 +1,13 @@
-"""A run's settings put together; pairs of models by name, and which one is the default."""
+"""Pairs of models by name, and which one is the default."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mrl.config import DATA, PolicyConfig, RunConfig, apply_settings, check, load_config
-from mrl.modes import mode_class
+from mrl.config import DATA, PolicyConfig
 from mrl.policy import can_load
 
 SYSTEM_PROMPT = "Reason step by step and put the final answer into \\boxed{}."
@@ -62,25 +61,6 @@ def pair_settings(pair: str) -> dict[str, Any]:
         seen[name] += 1
         made.append(PolicyConfig(f"{name}-{seen[name]}" if seen[name] > 1 else name, path))
     return {"policies": made}
-
-
-def run_config(
-    pair: str | None, file: Path | None, given: dict[str, Any], settings: Sequence[str]
-) -> RunConfig:
-    """Defaults < the pair's preset < --config file < options; `settings` are the texts of --set."""
-    chosen = load_config(file) if file else {}
-    preset = {} if "policies" in chosen and not pair else pair_settings(pair or "tiny")
-    if pair:
-        chosen.pop("policies", None)
-    values = preset | chosen | {key: value for key, value in given.items() if value is not None}
-    if ".py" in values.get("mode", ""):  # with its whole path: a run may be resumed from anywhere
-        path, _, class_name = values["mode"].partition(":")
-        values["mode"] = f"{Path(path).resolve()}:{class_name}"
-    mode = mode_class(values.get("mode", RunConfig.mode))
-    apply_settings(values, settings, [mode.name])
-    made = RunConfig(**values)
-    check(made)
-    return made
 
 
 def choose_pair() -> tuple[str, str]:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation, join_processes, pick_device
-from mrl.config import PolicyConfig, RunConfig, check
+from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
 from mrl.experiment.checkpoint import (
@@ -42,9 +42,9 @@ from mrl.experiment.run_directory import (
     unused_name,
     with_weights_of,
 )
+from mrl.experiment.settings import check, make_mode
 from mrl.experiment.tensorboard import scalar_writer
 from mrl.experiment.view import PlainLines
-from mrl.modes import make_mode
 from mrl.policy import Policy
 from mrl.records import RECORD_TYPES, Record, RewardStats, make_records, read_log
 from mrl.rewards import Verifier

@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mrl.config import RunConfig, load_config
+from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.experiment.checkpoint import newest_checkpoint, read_state
-from mrl.modes import mode_class
+from mrl.experiment.settings import load_config, mode_class
 
 
 def unused_name(config: RunConfig) -> str:

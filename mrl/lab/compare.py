@@ -16,7 +16,7 @@ from statistics import fmean
 
 from mrl.errors import MrlError
 from mrl.experiment.run_directory import read_evaluations, read_metrics, read_run_config
-from mrl.modes import mode_class
+from mrl.experiment.settings import mode_class
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
 QUICK = {"modes": ["solo", "sgt"], "seeds": [1, 2], "steps": 120}

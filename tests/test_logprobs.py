@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mrl import scoring
+from mrl import logprobs as module
 from mrl.logprobs import can_pack, completion_logprobs, cut_by_tokens, pack
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
@@ -26,7 +26,7 @@ def test_completions_of_one_prompt_share_a_row_and_do_not_see_each_other():
 def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
     make_policy, monkeypatch, name, chunk
 ):
-    monkeypatch.setattr(scoring, "CHUNK", chunk)
+    monkeypatch.setattr(module, "CHUNK", chunk)
     policy = make_policy(name)
     weights = torch.rand(5, 4)
 

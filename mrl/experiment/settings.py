@@ -1,0 +1,255 @@
+"""A run's settings put together and checked; every mistake in them gets one sentence.
+
+Precedence: defaults < preset of the pair < `--config` file < options of the command line.
+"""
+
+import difflib
+import importlib.util
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+from mrl.config import HELP, PolicyConfig, RunConfig
+from mrl.errors import MrlError
+from mrl.experiment.pairs import pair_settings
+from mrl.modes import MODES, Mode
+
+RENAMED = {  # settings and options of earlier versions
+    "data": "train",
+    "fault": "liar",
+    "least": "min_compatibility",
+    "mix": "peer_share",
+    "base": "own_objective",
+}
+GONE = {
+    "turn_budget_s": "no turn is given up any more",
+    "gradient_every": "no picture of the gradients is drawn any more",
+    "released": "text and released program have the same gradient now",
+}
+
+
+def run_config(
+    pair: str | None, file: Path | None, given: dict[str, Any], settings: Sequence[str]
+) -> RunConfig:
+    """The settings of a new run, checked. given: options, or None; settings: texts of --set."""
+    chosen = load_config(file) if file else {}
+    if pair:
+        chosen.pop("policies", None)
+    preset = {} if "policies" in chosen else pair_settings(pair or "tiny")
+    values = preset | chosen | {key: value for key, value in given.items() if value is not None}
+    apply_settings(values, settings)
+    made = RunConfig(**values)
+    if ".py" in made.mode:  # with its whole path: a run may be resumed from anywhere
+        path, _, class_name = made.mode.partition(":")
+        made.mode = f"{Path(path).resolve()}:{class_name}"
+    check(made)
+    return made
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """Read a run's TOML file (or a run's own config.json) into `RunConfig` fields.
+
+    Raises MrlError with the place for a missing file, broken TOML, an unknown key (naming the
+    nearest right one) or a value of the wrong type.
+    """
+    read = json.loads if path.suffix == ".json" else tomllib.loads
+    try:
+        table = read(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MrlError(f"{path}: cannot be read ({error.strerror}); give a TOML file.") from None
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise MrlError(f"{path}: is not {kind}: {error}.") from None
+    policies = table.pop("policy", table.pop("policies", []))
+    if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
+        raise MrlError(f"{path}: policies are written as [[policy]] tables, with two brackets.")
+    values = check_table(table, RunConfig, str(path))
+    for number, entry in enumerate(policies, start=1):
+        where = f"{path}, [[policy]] number {number}"
+        policy = check_table(entry, PolicyConfig, where)
+        if "path" not in policy:
+            raise MrlError(f"{where}: `path` is missing; give a model directory or a hub name.")
+        policy.setdefault("name", Path(policy["path"]).name)
+        values.setdefault("policies", []).append(PolicyConfig(**policy))
+    return values
+
+
+def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
+    """Put `--set` texts into `RunConfig` fields: `key=value`, values as in TOML.
+
+    A key is a setting of the run or of every policy (`steps`, `objective`), of one policy
+    (`qwen-tiny.objective`) or of the run's mode (`sgt.imitation_weight`).
+    """
+    policies = {policy.name: policy for policy in values["policies"]}
+    of_policy = {entry.name for entry in fields(PolicyConfig)} - {"name", "path"}
+    for text in sorted(texts, key=lambda text: "." in text.partition("=")[0]):  # the general first
+        key, equals, value = text.partition("=")
+        where, _, name = key.rpartition(".")
+        if not (equals and name):
+            raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value
+        if where in policies or (not where and name in of_policy):
+            for policy in [policies[where]] if where else policies.values():
+                vars(policy).update(check_table({name: parsed}, PolicyConfig, f"--set {text}"))
+            continue
+        if not where:
+            values |= check_table({name: parsed}, RunConfig, f"--set {text}")
+            continue
+        mode = mode_class(values.get("mode", RunConfig.mode)).name
+        if where != mode:
+            known = ", ".join([mode, *policies])
+            raise MrlError(
+                f"--set {text}: `{where}` is not for this run's mode or policies ({known})."
+            )
+        settings = values.get("settings", {})
+        values["settings"] = settings | {mode: settings.get(mode, {}) | {name: parsed}}
+
+
+def check_table(table: dict[str, Any], target: type, where: str) -> dict[str, Any]:
+    """The table as keyword arguments for dataclass `target`, every key and type checked."""
+    hints = get_type_hints(target)
+    known = {entry.name: hints[entry.name] for entry in fields(target) if entry.init}
+    known.pop("policies", None)
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known and key in RENAMED | GONE:
+            now = GONE.get(key) or f"write `{RENAMED[key]}`"
+            raise MrlError(f"{where}: there is no setting `{key}` any more; {now}.")
+        if key not in known:
+            also = ["policy"] if target is RunConfig else []
+            raise MrlError(f"{where}: there is no setting `{key}`{_nearest(key, [*known, *also])}")
+        hint = known[key]
+        if hint in (float, float | None) and type(value) is int:
+            value = float(value)
+        if hint == list[str] and isinstance(value, str):
+            value = [value]
+        if type(value) is float and not math.isfinite(value):
+            raise MrlError(f"{where}: {key} is {value}, but must be a finite number.")
+        if not _fits(value, hint):
+            wanted = hint.__name__ if isinstance(hint, type) else hint
+            raise MrlError(f"{where}: {key} is {value!r}, but must be of type {wanted}.")
+        values[key] = value
+    return values
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint == float | None:
+        return value is None or type(value) is float
+    if hint == list[str]:
+        return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+    return type(value) is (get_origin(hint) or hint)  # not isinstance: True is no number
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    return f"; did you mean `{near[0]}`?" if near else f"; known are {', '.join(sorted(known))}."
+
+
+# ------------------------------------------------------------------------------ checks
+
+
+def check(config: RunConfig) -> None:
+    """Raise MrlError for values that cannot work, each with what to do instead."""
+    if not config.policies:
+        raise MrlError("The run has no policy; give --pair or [[policy]] tables in --config.")
+    names = [policy.name for policy in config.policies]
+    for policy in config.policies:
+        if names.count(policy.name) > 1:
+            raise MrlError(f"Two policies are called {policy.name!r}; give each its own name.")
+        if not _is_plain(policy.name):
+            raise MrlError(f"A policy's name is {policy.name!r}; use letters, digits, '-' and '_'.")
+        _check_rules(policy, f"policy {policy.name}: ")
+        if policy.template and "{prompt}" not in policy.template:
+            raise MrlError(
+                f"policy {policy.name}: the template lacks {{prompt}}; no problem would be asked."
+            )
+    _check_rules(config)
+    if config.name and not _is_plain(config.name):
+        raise MrlError(f"--name is {config.name!r}; give a plain directory name.")
+    if config.peer_log and len(config.policies) > 1:
+        raise MrlError(
+            "peer_log stands in for live peers, so only one policy can be trained; "
+            "name it with --pair DIR."
+        )
+
+
+def _is_plain(name: str) -> bool:
+    return bool(name) and not set(name) & set("/\\\0") and not name.startswith(".")
+
+
+def _check_rules(config: object, where: str = "") -> None:
+    """Hold every field against the rule that `setting` declared it with."""
+    for entry in fields(config):
+        value, rule = getattr(config, entry.name), entry.metadata
+        if value is None:
+            continue
+        if "choices" in rule and value not in rule["choices"]:
+            known = ", ".join(filter(None, rule["choices"]))
+            raise MrlError(f"{where}{entry.name} is {value!r}; known are {known}.")
+        wrong = (
+            f"{rule['least']} or more" if "least" in rule and not value >= rule["least"]
+            else f"above {rule['above']}" if "above" in rule and not value > rule["above"]
+            else f"{rule['most']} or less" if "most" in rule and not value <= rule["most"]
+            else ""
+        )  # fmt: skip
+        if wrong:
+            raise MrlError(
+                f"{where}{entry.name} is {value:g}, but must be {wrong} ({rule['help']})."
+            )
+
+
+def usage_sentence(message: str) -> str:
+    """What to do about a usage error of the command line; most options of old are settings now."""
+    option = next((word for word in message.split() if word.startswith("--")), "")
+    key = option.strip("-.").replace("-", "_")
+    key = RENAMED.get(key, key)
+    hint = GONE.get(key) or "`python mini_mrl.py --help` shows all options"
+    hint = f"write --set {key}=VALUE" if key in HELP else hint
+    return f"{message.rstrip('.')}; {hint}."
+
+
+# ------------------------------------------------------------------------------ modes
+
+
+def mode_class(name: str) -> type[Mode]:
+    """The class of a mode, by its name or as `file.py:Class`; MrlError if there is none."""
+    if name in MODES:
+        return MODES[name]
+    if ".py" not in name:
+        hint = _nearest(name.lower(), MODES)
+        raise MrlError(f"There is no mode {name!r}{hint} A mode of your own is file.py:Class.")
+    path, _, class_name = name.partition(":")
+    if not class_name:
+        raise MrlError(f"--mode {path}: name the class, too, as {path}:MyMode.")
+    if not Path(path).is_file():
+        raise MrlError(f"--mode {name}: there is no file {path}.")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise MrlError(f"--mode {name}: {path} cannot be loaded ({error!r}).") from error
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Mode)):
+        raise MrlError(f"--mode {name}: {path} has no class {class_name} that is a Mode.")
+    if found.__abstractmethods__:
+        raise MrlError(f"--mode {name}: {class_name} does not define training_samples yet.")
+    if not isinstance(getattr(found, "name", None), str):
+        raise MrlError(f'--mode {name}: {class_name} needs a name, as `name = "mine"` in it.')
+    return found
+
+
+def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
+    """The mode of that name; settings are by mode name. MrlError names the nearest right one."""
+    chosen = mode_class(name)
+    made = chosen(**check_table(settings.get(chosen.name, {}), chosen, f"settings.{chosen.name}"))
+    if made.minibatches < 1:
+        raise MrlError(f"{chosen.name}.minibatches is {made.minibatches}, but must be 1 or more.")
+    return made
