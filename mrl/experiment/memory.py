@@ -1,4 +1,4 @@
-"""How much memory a run will need: an estimate before it, the measured peak after it.
+"""How much memory a run will need, and the placement that follows from it.
 
 Sums of what is known to be big:
 
@@ -11,7 +11,7 @@ Sums of what is known to be big:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -22,10 +22,10 @@ from mrl.policy import Policy
 ACTIVATION_FACTOR = 32  # tensors of the hidden size that a layer keeps for its backward pass
 LOGIT_COPIES = 4  # logits, float32 copy, log-probs, gradient
 HEADROOM = 0.9  # of the device's memory that a plan may fill
+GIB = 2**30
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Bytes of one policy at this run's batch sizes."""
 
     policy: str
@@ -44,8 +44,7 @@ class Estimate:
     @property
     def peak(self) -> int:
         """In its own turn: the larger of sampling and learning."""
-        learning = self.gradients + self.activations + self.logits
-        return self.weights + self.optimizer + max(self.kv_cache, learning)
+        return self.at_rest + max(self.kv_cache, self.gradients + self.activations + self.logits)
 
 
 def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
@@ -77,13 +76,11 @@ def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
 def needed(estimates: Sequence[Estimate], placement: str) -> int:
     """Bytes on one device: everybody's rest and the largest turn, or only the largest turn."""
     if placement == "resident":
-        rest = sum(e.at_rest for e in estimates)
-        return rest + max(e.peak - e.at_rest for e in estimates)
+        return sum(e.at_rest for e in estimates) + max(e.peak - e.at_rest for e in estimates)
     return max(e.peak for e in estimates)
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Where the policies live, and one sentence for the person: what was counted, and why."""
 
     name: str
@@ -92,23 +89,17 @@ class Placement:
 
 def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> Placement:
     """What was asked for; `auto` is parallel under torchrun, resident if that fits, else swap."""
-    counted = ", ".join(f"{e.policy} {e.peak / 2**30:.1f}" for e in estimates)
-    sizes = (
-        f"{needed(estimates, 'resident') / 2**30:.1f} GiB of tensors at the peak ({counted} alone)"
-    )
+    name, why = "resident" if wanted == "auto" else wanted, ""
     if torch.distributed.is_initialized():
-        return Placement(
-            "parallel", f"Placement parallel: a process for each policy; {counted} GiB."
-        )
-    name, why = wanted, ""
-    if wanted == "auto":
-        name, why = "resident", " on one CPU"
-    if wanted == "auto" and device.startswith("cuda"):
+        name, why = "parallel", ", a process for each policy"
+    elif wanted == "auto" and device.startswith("cuda"):
         free, _ = torch.cuda.mem_get_info(device)
-        fits = needed(estimates, "resident") <= HEADROOM * free
-        name, why = ("resident" if fits else "swap"), f", {free / 2**30:.0f} GiB are free"
+        why = f", {free / GIB:.0f} GiB are free"
         if needed(estimates, name) > HEADROOM * free:
-            why += (
-                "; even one policy alone may not fit: lower micro_batch or set checkpointing=true"
-            )
-    return Placement(name, f"Placement {name}: {sizes}{why}.")
+            name = "swap"
+        if needed(estimates, name) > HEADROOM * free:
+            why += "; one policy alone may not fit: lower micro_batch or set checkpointing=true"
+    counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
+    peak = needed(estimates, name) / GIB
+    sentence = f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
+    return Placement(name, sentence)
