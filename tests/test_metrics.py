@@ -4,8 +4,9 @@ import pytest
 from rich.console import Console
 
 import mini_mrl
+from mrl.config import RunConfig
 from mrl.experiment.metrics import METRICS, batch_metrics, group_metrics, run_residual
-from mrl.experiment.pairs import run_config
+from mrl.experiment.pairs import pair_settings
 from mrl.experiment.run import Run
 from mrl.experiment.run_directory import read_metrics
 from mrl.experiment.view import View
@@ -55,8 +56,8 @@ def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):
     documented = [name.split("<")[0] for key in METRICS for name in key.split(", ")]
     seen = set()
     for mode in ("sgt", "hacpo", "graft"):
-        given = {"mode": mode, "placement": "resident", "steps": 1}
-        config = run_config("tiny", None, given, ["prompts_per_step=4", "max_new_tokens=24"])
+        settings = {"mode": mode, "placement": "resident", "steps": 1, "prompts_per_step": 4}
+        config = RunConfig(**pair_settings("tiny") | settings)
         with Run(config, View(Console(quiet=True), names, 1)) as run:
             run.note(1, mini_mrl.train_step(run, 1))
         lines = read_metrics(tmp_path / "runs" / f"{mode}-s0")

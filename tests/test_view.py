@@ -13,7 +13,7 @@ LINE = {
     "groups/all_pass": 0.25, "rescue_set": 3, "rescues": 2, "completions/clipped_ratio": 0.0,
     "grad_norm": 0.7, "exchange/published_records": 9, "exchange/received_records": 12,
     "exchange/received_bytes": 3456, "outcome/not_needed": 0.125, "time/rollout_s": 0.2,
-    "time/step_s": 0.6, "skill/eats": 0.5,
+    "time/step_s": 0.6, "skill/eats [/b]": 0.5,
 }  # fmt: skip
 RESCUE = {
     "prompt": "Ann eats 3?\x1b[31m", "receiver": "llama-tiny", "receiver_text": "5+3\x07",
@@ -54,6 +54,7 @@ def test_the_live_view_shows_both_policies_the_exchange_and_the_newest_rescue():
         assert part in text, part
     assert "\x1b" not in text
     assert "token limit" not in text  # a row of zeros
+    assert "eats [/b]" in text  # no markup
     assert max(map(len, text.splitlines())) == 100
 
 

@@ -76,10 +76,8 @@ def problems_of_step(
 ) -> list[Problem]:
     """The step's problems: each epoch is a new shuffle, a remainder smaller than `count` is left.
 
-    step counts from 1. Raises ValueError if there are fewer problems than `count`.
+    step counts from 1; there are at least `count` problems (a run checks that first).
     """
-    if count > len(problems):
-        raise ValueError(f"{count} prompts a step, but only {len(problems)} problems")
     epoch, place = divmod(step - 1, len(problems) // count)
     order = list(problems)
     random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)

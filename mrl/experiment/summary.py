@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from rich.table import Table
+from rich.text import Text
 
 from mrl.experiment.metrics import run_residual
 from mrl.experiment.run_directory import read_metrics
@@ -99,7 +100,7 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
                 sides = [side["skills"][skill] if skill else side for side in sides if side]
                 for metric in metrics:
                     cells.append(" -> ".join(f"{100 * side[metric]:.0f}" for side in sides))
-            about = ("", skill) if skill else (part, "all skills")
+            about = (Text(), Text(skill)) if skill else (Text(part), "all skills")  # no markup
             table.add_row(*about, *cells, style="" if skill else "bold")
         table.add_section()
     return table

@@ -157,14 +157,15 @@ class View:
             parts += [head, Columns(tables)]
         if self.rescue:
             parts.append(self._newest_rescue(self.rescue))
-        return Panel(Group(*parts, *self.scoring.splitlines()), title=self.title)
+        parts += [Text(self.scoring)] if self.scoring else []
+        return Panel(Group(*parts), title=self.title)
 
     def _table(self, title: str, rows: Rows) -> Table:
         table = Table(title, box=None, padding=(0, 1))
         for name, color in zip(self.policies, cycle(COLORS), strict=False):
             table.add_column(name, justify="right", style=color)
         for label, cells in self.cells(rows):
-            table.add_row(label, *cells)
+            table.add_row(Text(label), *cells)  # no markup: a person's file names the skills
         return table
 
     def _newest_rescue(self, rescue: dict) -> RenderableType:

@@ -209,10 +209,7 @@ def _warm_start(
 
 
 def warm_start_pair(
-    directory: Path,
-    seed: int = 0,
-    updates: int | None = None,
-    foreign_right: float = FOREIGN_RIGHT,
+    directory: Path, seed: int = 0, updates: int | None = None, foreign_right: float = FOREIGN_RIGHT
 ) -> None:
     """Make both policies side by side, a process and a thread each.
 
