@@ -32,7 +32,7 @@ from mrl.experiment.checkpoint import (
     save_policies,
 )
 from mrl.experiment.collapse import CollapseWatch
-from mrl.experiment.evaluation import evaluate_all, load_heldout
+from mrl.experiment.evaluation import evaluate, load_heldout
 from mrl.experiment.launch import is_worker, was_restarted
 from mrl.experiment.memory import choose_placement, estimate
 from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, without_time
@@ -44,7 +44,7 @@ from mrl.experiment.run_directory import (
 )
 from mrl.experiment.settings import check, make_mode
 from mrl.experiment.tensorboard import scalar_writer
-from mrl.experiment.view import PlainLines
+from mrl.experiment.view import View
 from mrl.policy import Policy
 from mrl.records import RECORD_TYPES, Record, RewardStats, make_records, read_log
 from mrl.rewards import Verifier
@@ -59,7 +59,7 @@ class Run:
     resumed: the directory of a stopped run, to go on with from its newest checkpoint.
     """
 
-    def __init__(self, config: RunConfig, view: PlainLines, resumed: Path | None = None) -> None:
+    def __init__(self, config: RunConfig, view: View, resumed: Path | None = None) -> None:
         check(config)
         self.view = view
         self.names = [policy.name for policy in config.policies]
@@ -336,8 +336,9 @@ class Run:
         for policy in self.policies:
             with self.allocation.turn(policy, "evaluate"):
                 samples, seed = self.config.eval_samples, self.config.seed
-                found = evaluate_all([policy], self.heldout, self.verifier, samples, seed)
-                scored[policy.name] = [score.to_dict() for score in found]
+                scored[policy.name] = evaluate(
+                    policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
+                )
         self.scoring = False
         rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
         self.evaluations[when] = [score for row in rows for score in row]
