@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import mini_mrl
-from mrl.config import RunConfig, check, load_config
+from mrl.config import RunConfig
+from mrl.experiment.settings import check, load_config
 from mrl.modes import MODES
 
 ROOT = Path(mini_mrl.__file__).parent
