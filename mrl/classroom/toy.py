@@ -78,7 +78,7 @@ def told(
             [g.problem.id, g.prompt_ids, [[r.completion_ids, r.logprobs, r.reward] for r in
              g.rollouts]] for g in groups
         ],
-        "records": [record.to_json() for record in records],
+        "records": [record.line.decode() for record in records],
         "seed": seed,
         "settings": settings,
     }  # fmt: skip

@@ -57,7 +57,6 @@ METRICS = {
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
     "exchange/<kind>/<source>/records, exchange/<kind>/<source>/bytes": "of one type from one peer",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
-    "exchange/not_logged": "records that exchange.jsonl, at its largest size, has no room for",
     "exchange/not_believed": "peers' claimed successes that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, collect, learn",
     "time/moved_bytes": "weights and optimizer state moved for its turns (placement swap)",

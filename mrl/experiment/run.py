@@ -36,6 +36,7 @@ from mrl.experiment.evaluation import evaluate, load_heldout
 from mrl.experiment.launch import is_worker, was_restarted
 from mrl.experiment.memory import choose_placement, estimate
 from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, without_time
+from mrl.experiment.peer_log import read_log
 from mrl.experiment.problems import load_problems
 from mrl.experiment.run_directory import (
     read_evaluations,
@@ -46,7 +47,7 @@ from mrl.experiment.settings import check, make_mode
 from mrl.experiment.tensorboard import scalar_writer
 from mrl.experiment.view import View
 from mrl.policy import Policy
-from mrl.records import RECORD_TYPES, Record, RewardStats, make_records, read_log
+from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
 from mrl.rewards import Verifier
 from mrl.samples import Problem, Verdict
 
@@ -245,8 +246,6 @@ class Run:
             }
             for policy in self.policies
         }
-        for policy in self.policies:
-            policy.codec.clear_cache()  # the next step has other prompts
         noted = self.allocation.gather(mine)
         lines = {name: entry["metrics"] for name, entry in noted.items()}
         samples = [line for entry in noted.values() for line in entry["samples"]]
