@@ -49,6 +49,7 @@ def shared_baseline_advantages(
     where a peer said nothing.  Returns [prompts, group] float32, no unit.
     A union whose rewards all agree gives exact zeros. No peers: group_advantages, for any mix.
     """
+    # the union, put together from counts, means and deviations: nothing else crosses
     rewards = rewards.float()
     own = rewards.shape[1]
     total = own + peer_count.sum(dim=1, keepdim=True)  # [prompts, 1]
@@ -79,5 +80,5 @@ def capability_advantages(rewards: Tensor, capability: Tensor, eps: float = 1e-6
     rewards = rewards.float()
     if bool((rewards == rewards[0]).all()):
         return torch.zeros_like(rewards)
-    baseline = (capability * rewards).mean()
+    baseline = (capability * rewards).mean()  # a stronger peer's success raises it by less than 1
     return (rewards - baseline) / (rewards.std(correction=0) + eps)

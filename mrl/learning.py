@@ -60,7 +60,7 @@ def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 
     If the memory does not suffice, the micro-batch is halved and that update begins again.
     """
     stats = UpdateStats()
-    size = math.ceil(len(samples) / minibatches) or 1
+    size = math.ceil(len(samples) / minibatches) or 1  # of a minibatch, in samples
     for update, start in enumerate(range(0, len(samples), size)):
         minibatch = samples[start : start + size]
         while True:
@@ -116,7 +116,7 @@ def _micro_batches(samples: Sequence[TrainingSample], most: int) -> Iterator[lis
     """Samples of one kind, own before peers', up to `most` tokens of neighbours together."""
     kinds: dict[tuple, list[TrainingSample]] = {}
     for sample in samples:
-        if sample.has_gradient:
+        if sample.has_gradient:  # an all-fail group costs no forward pass
             kind = (bool(sample.source), sample.loss == "imitation", sample.objective)
             kinds.setdefault(kind, []).append(sample)
     for _, chosen in sorted(kinds.items(), key=lambda item: item[0][:2]):
@@ -134,18 +134,18 @@ def _policy_loss(
     update: int,
     stats: UpdateStats,
 ) -> Tensor:
-    objective = batch[0].objective or policy.objective
+    objective = batch[0].objective or policy.objective  # one for all: see _micro_batches
     behavior = torch.zeros_like(logprobs)
     for row, sample in enumerate(batch):
         # in the dtype of logprobs: a text that the receiver wrote itself has a ratio of exactly 1
         written_with = logprobs.new_tensor(sample.behavior_logprobs)
         behavior[row, : len(sample.completion_ids)] = written_with
-    advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])
+    advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])
     ratio, share = _ratio(objective, batch, logprobs, behavior, mask)  # [batch, seq]
-    losses = surrogate_loss(ratio, advantages, objective, update)
+    losses = surrogate_loss(ratio, advantages, objective, update)  # [batch, seq]
     factors = weights * share * token_coefficients(mask, objective.aggregation, **counts)
-    loss = (losses * factors).sum()
+    loss = (losses * factors).sum()  # near 0 while ratios are 1: advantages of a group sum to 0
     with torch.no_grad():
         who = "peer" if batch[0].source else "own"
         flat = in_flat_part(ratio, advantages, objective, update)
@@ -205,6 +205,7 @@ def _nll_loss(
     batch: list[TrainingSample], logprobs: Tensor, mask: Tensor, imitated: int, stats: UpdateStats
 ) -> Tensor:
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])
+    # mean over a text's tokens, then over the step's imitated texts: a long one weighs no more
     loss = -(logprobs * weights * token_coefficients(mask, "sequence", imitated, 0, 0)).sum()
     stats.totals["nll_loss"] += float(loss.detach())
     stats.totals["nll_nats"] -= float(logprobs.detach().sum())

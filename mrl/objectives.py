@@ -47,6 +47,7 @@ def token_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Te
 
     logprobs, behavior_logprobs: [batch, seq] nats.  Returns [batch, seq].
     """
+    # before the exp: what stands in the padding may be anything, even infinite
     difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     return _exp(difference)
 
@@ -61,7 +62,7 @@ def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask:
     GSPO, arXiv 2507.18071, eq. 7.  Inputs [batch, seq] nats; returns [batch, seq].
     """
     difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
-    lengths = completion_mask.sum(dim=1, keepdim=True).clamp(min=1)
+    lengths = completion_mask.sum(dim=1, keepdim=True).clamp(min=1)  # [batch, 1]
     return _exp(difference.sum(dim=1, keepdim=True) / lengths).expand_as(logprobs)
 
 
@@ -78,6 +79,7 @@ def chunk_ratio(
     """
     difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     chunks = int(chunk_of.max()) + 1
+    # [batch, seq] -> [batch, chunks]; padding adds its zeros to chunk 0
     sums = difference.new_zeros(len(difference), chunks).scatter_add(1, chunk_of, difference)
     return _exp(sums.gather(1, chunk_of)).masked_fill(~completion_mask, 1.0)
 
@@ -102,6 +104,7 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
     construction, its gradient does not.
     """
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    # the smaller of both: a clip must never make a policy look better than it is
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
@@ -119,7 +122,7 @@ def surrogate_loss(
     """
     if objective.ratio_power is None:
         return clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
-    clipped = ratio.clamp(*objective.band(updates_done))
+    clipped = ratio.clamp(*objective.band(updates_done))  # flat, so without gradient, outside
     return -clipped * clipped.detach() ** objective.ratio_power * advantages
 
 
@@ -163,7 +166,7 @@ def token_coefficients(
     sequences, tokens: counts of the *whole* update, samples without gradient included.
     """
     mask = completion_mask.float()
-    if aggregation == "sequence":
+    if aggregation == "sequence":  # a short answer's tokens weigh more than a long one's
         return mask / mask.sum(dim=1, keepdim=True).clamp(min=1) / sequences
     if aggregation == "token":
         return mask / tokens

@@ -52,12 +52,17 @@ class Policy:
             self.reference.requires_grad_(False)
         self.codec = ByteCodec(self.tokenizer)
         self.end_ids = self._find_end_ids()
+        self.end_id = self.end_ids[0]  # for a peer's completion, retokenized for this policy
+        self.max_new_tokens = config.max_new_tokens  # what it writes, and so what it imitates
         self.suppressed = self._find_suppressed().to(device)
         if not can_pack(self.model, self.suppressed):
             raise MrlError(
                 f"{config.path}: this architecture cannot be trained here: its attention does not "
                 "follow a mask over several completions; the Llama and Qwen families can."
             )
+        self.computes_in_bfloat16 = config.dtype in ("mixed", "bfloat16") or (
+            config.dtype == "auto" and torch.device(device).type == "cuda"
+        )
         if config.dtype == "bfloat16":
             self.model.to(torch.bfloat16)
         published = OBJECTIVES[config.objective]
@@ -75,26 +80,10 @@ class Policy:
         """Where the weights are now."""
         return self.model.device
 
-    @property
-    def computes_in_bfloat16(self) -> bool:
-        """As told, or by default on CUDA."""
-        wanted = self.config.dtype
-        return wanted in ("mixed", "bfloat16") or (wanted == "auto" and self.device.type == "cuda")
-
     def _precision(self) -> torch.autocast:
         """bfloat16 for the matrix products of a "mixed" policy; its weights stay float32."""
         mixed = self.computes_in_bfloat16 and self.model.dtype != torch.bfloat16
         return torch.autocast(self.device.type, torch.bfloat16, enabled=mixed)
-
-    @property
-    def end_id(self) -> int:
-        """The end token that a peer's completion gets when it is retokenized for this policy."""
-        return self.end_ids[0]
-
-    @property
-    def max_new_tokens(self) -> int:
-        """The longest completion that it writes, and so the longest that it imitates."""
-        return self.config.max_new_tokens
 
     def _find_end_ids(self) -> list[int]:
         """The tokenizer's end token first, then every other one of the generation config."""
@@ -134,6 +123,7 @@ class Policy:
         messages = [{"role": "user", "content": prompt}]
         if self.config.system_prompt:
             messages.insert(0, {"role": "system", "content": self.config.system_prompt})
+        # to text first: some templates' own tokenizing would add the begin token twice
         text = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )
@@ -145,7 +135,7 @@ class Policy:
         longest = 0
         for problem in problems:
             longest = max(longest, len(self.prompt_ids(problem.prompt)))
-            needed = longest + self.config.max_new_tokens
+            needed = longest + self.max_new_tokens
             if needed > context:
                 raise MrlError(
                     f"Problem {problem.id}: its prompt and {self.config.max_new_tokens} new tokens "
@@ -164,12 +154,13 @@ class Policy:
         """Sample a group for each problem; verdicts are still missing."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
+        # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
         with self._precision():
             sampled = sample_completions(
                 self.model.eval(),
                 prompts,
                 group_size,
-                max_new_tokens=self.config.max_new_tokens,
+                max_new_tokens=self.max_new_tokens,
                 temperature=self.config.temperature if temperature is None else temperature,
                 end_ids=torch.tensor(self.end_ids, device=self.device),
                 suppressed=self.suppressed.to(self.device),
@@ -212,7 +203,7 @@ class Policy:
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
         """Log-probs of each completion's tokens under the current parameters, nats."""
-        scored: list[list[float]] = []
+        scored: list[list[float]] = []  # [completions][tokens]
         for rows in cut_by_tokens(prompts, completions, self.micro_batch):
             chosen = completions[rows]
             logprobs, _ = self.completion_logprobs(prompts[rows], chosen)

@@ -60,6 +60,7 @@ def pad_left(
     """Token ids and attention mask, both [batch, seq], real tokens at the right edge."""
     longest = max(len(sequence) for sequence in sequences)
     token_ids = torch.full((len(sequences), longest), pad_id)
+    # from lengths, never `token_ids == pad_id`: a padding token may also end a completion
     mask = torch.zeros_like(token_ids, dtype=torch.bool)
     for row, sequence in enumerate(sequences):
         token_ids[row, longest - len(sequence) :] = torch.tensor(sequence)
@@ -87,6 +88,7 @@ def sample_completions(
     """
     device = model.device
     rows = len(prompts) * group_size
+    # on the CPU whatever the device, so that a seed means the same draw everywhere
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
     token_ids = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)
     logprobs = torch.zeros(rows, max_new_tokens, device=device)
@@ -96,7 +98,7 @@ def sample_completions(
     # 1. prefill each prompt once, then repeat its cache for the group
     prompt_ids, mask = pad_left(prompts, pad_id=0, device=device)
     cache = DynamicCache(config=model.config)
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
     logits = _last_logits(model, prompt_ids, mask, positions, cache)
     cache.batch_repeat_interleave(group_size)
     logits = logits.repeat_interleave(group_size, dim=0)  # [prompts, vocab] -> [rows, vocab]
@@ -106,12 +108,12 @@ def sample_completions(
 
     # 2. one token a row and round
     for t in range(max_new_tokens):
-        step_logprobs = scaled_logprobs(logits, suppressed, temperature or 1.0)
+        step_logprobs = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [active, vocab]
         if temperature == 0:
             chosen = step_logprobs.argmax(dim=-1)
         else:
             chosen = draw(step_logprobs, uniform[t, active])
-        running = ~finished[active]
+        running = ~finished[active]  # a finished row is computed on, but no longer written down
         rows_now = active[running]
         token_ids[rows_now, t] = chosen[running]
         logprobs[rows_now, t] = step_logprobs.gather(1, chosen[:, None])[running, 0]
@@ -123,7 +125,7 @@ def sample_completions(
         if still == 0 or t + 1 == max_new_tokens:
             break
         if still < COMPACT_BELOW * len(active):
-            kept = running.nonzero().squeeze(1)
+            kept = running.nonzero().squeeze(1)  # copying the cache costs: so only below a share
             cache.batch_select_indices(kept)
             active, chosen, mask, positions = (x[kept] for x in (active, chosen, mask, positions))
         mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)

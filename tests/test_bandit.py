@@ -6,18 +6,24 @@ import torch
 
 from mrl.lab.bandit import (
     Context,
-    Pick,
     analyse,
     bandit_modes,
     baseline_bias,
     capability_ratio,
     complementary,
+    crossings,
     moments,
     outcomes,
     peer_alignment,
     update_of,
 )
-from mrl.lab.bandit_view import bandit_sentences, draw_bandit, peers_confidence
+from mrl.lab.bandit_view import (
+    analyse_all,
+    bandit_sentences,
+    bandit_table,
+    draw_bandit,
+    peers_confidence,
+)
 from mrl.modes.prp import PRP
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
@@ -141,15 +147,19 @@ def test_a_context_without_an_update_has_no_angle():
     assert (both.angle, both.distance) == pytest.approx((0, 0.5), abs=1e-4)
 
 
-def test_the_pick_is_the_one_that_was_asked_for():
-    assert [Pick(n).choice("abc") for n in range(3)] == ["a", "b", "c"]
+def test_what_looks_alike_to_a_mode_is_summed_up_once():
+    seen = crossings(XGRPO(), CONTEXTS[1], 3, 0.0, 0.0)
+    assert len(seen) == 4  # 0 to 3 right
+    assert sum(crossings(SGT(), CONTEXTS[1], 3, 0.0, 0.3).values()) == pytest.approx(1)
+    honest, lied = (crossings(SGT(), CONTEXTS[1], 1, 0.0, rate)[(), 0] for rate in (0.0, 0.3))
+    assert lied == pytest.approx(0.7 * honest)
 
 
 def test_the_sentences_and_the_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr("mrl.lab.bandit_view.GROUP", 2)
-    monkeypatch.setattr("mrl.lab.bandit.GROUP", 2)
     monkeypatch.setattr("mrl.lab.bandit_view.APART", (0.0, 1.0))
     monkeypatch.setattr("mrl.lab.bandit_view.PEERS", (1, 2))
-    draw_bandit(tmp_path / "b.png")
+    found = analyse_all(group=2)
+    assert bandit_table(found).row_count == 7
+    draw_bandit(found, tmp_path / "b.png")
     assert (tmp_path / "b.png").stat().st_size > 10_000
     assert len(list(bandit_sentences())) == 8

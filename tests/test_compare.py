@@ -196,7 +196,6 @@ def test_tables_and_figures(tmp_path, monkeypatch):
     for name, draw in (
         ("learning", figures.draw_learning_curves),
         ("gains", lambda r, p: figures.draw_gains(r, p, "heldout")),
-        ("price", lambda r, p: figures.draw_price(r, p, "heldout")),
     ):
         draw(results, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").stat().st_size > 5000

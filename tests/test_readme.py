@@ -1,5 +1,6 @@
 """What README.md says exists and is spelt right; .ci/run runs its two commands."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -35,26 +36,47 @@ def test_the_toml_example_is_a_valid_run(tmp_path):
     assert all((ROOT / policy.path).is_dir() for policy in config.policies)
 
 
-def test_every_module_is_in_the_readme():
-    for path in [*(ROOT / "mrl").glob("*.py"), *(ROOT / "mrl" / "lab").glob("*.py")]:
-        if path.name not in ("__init__.py", "errors.py"):
-            assert path.relative_to(ROOT).as_posix() in README, path.name
+def files_of_the_tree():
+    """The files under mrl/ that README's tree names; those of a folder are indented by four."""
+    tree = re.search(r"^mrl/\n(.*?)^data/", README, re.DOTALL | re.MULTILINE)[1]
+    folder = ""
+    for indent, names in re.findall(r"^( +)((?:\w+(?:\.py|/) ?)+)", tree, re.MULTILINE):
+        if names.strip().endswith("/"):
+            folder = names.strip()
+            continue
+        yield from (f"mrl/{folder if len(indent) == 4 else ''}{name}" for name in names.split())
 
 
-def test_the_core_touches_the_lab_in_three_places_only():
-    touched = set()
-    for path in [*(ROOT / "mrl").glob("*.py"), *(ROOT / "mrl" / "modes").glob("*.py")]:
-        for module in re.findall(
-            r"^ *from (mrl\.lab\S*|mini_mrl) import",
-            path.read_text(encoding="utf-8"),
-            re.MULTILINE,
-        ):
-            touched.add((path.name, module))
-    assert touched == {
-        ("run.py", "mrl.lab.collapse"),
-        ("run.py", "mrl.lab.faults"),
-        ("run.py", "mrl.lab.tensorboard"),
-    }
+def test_the_tree_has_every_module_once():
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mrl").rglob("*.py")}
+    assignments = {path for path in there if path.startswith("mrl/classroom/")}
+    named = list(files_of_the_tree())
+    assert len(named) == len(set(named)) >= 40
+    assert set(named) == {p for p in there - assignments if not p.endswith("__init__.py")}
+
+
+# a folder (the method is mrl/*.py and mrl/modes) -> folders that it must not import from
+NOT_FROM = {
+    "mrl": ("experiment", "tiny", "lab", "classroom"),
+    "mrl/modes": ("experiment", "tiny", "lab", "classroom"),
+    "mrl/tiny": ("lab", "classroom"),
+    "mrl/experiment": ("lab", "classroom"),
+    "mrl/lab": ("classroom",),
+}
+
+
+@pytest.mark.parametrize("folder", NOT_FROM)
+def test_imports_go_down_the_list(folder):
+    files = list((ROOT / folder).glob("*.py"))
+    assert len(files) >= 3
+    forbidden = re.compile(rf"mini_mrl|mrl\.({'|'.join(NOT_FROM[folder])})\b")
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in getattr(node, "names", [])]
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{name}" for name in names]
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                assert not any(forbidden.match(name) for name in names), (path, names)
 
 
 def test_every_mode_is_in_the_readme_and_every_path_there_exists():

@@ -92,12 +92,8 @@ def test_last_box_returns_what_was_put_in(content):
 
 def test_last_box_of_a_huge_text_is_found_in_bounded_time():
     begin = time.monotonic()
-    for text in (
-        "\\boxed{" * 1_000_000,
-        "{" * 5_000_000,
-        "\\boxed   " * 1_000_000,
-        "\\" * 5_000_000,
-    ):
+    for part in ("\\boxed{", "{", "\\boxed   ", "\\"):
+        text = part * (5_000_000 // len(part))
         assert last_box(text) is None
         assert last_box(text + r"} \boxed{8}") == "8"
     assert last_box(r"\boxed{1}" + " " * 10_000_000) is None  # too far back to be an answer
@@ -136,7 +132,7 @@ VERDICTS = {  # what a group shows, and of which verdict: answer, box
     ],
     ("nothing to read is not the same as wrong", UNPARSED): [
         ("1/2", ""), ("1/2", "."), ("1/2", r"\frac{1}{}"), ("1/2", "???"),
-        ("1-1/e", "1+..."), ("1-1/e", r"1+\ldots"),
+        ("1-1/e", "1+..."), ("1-1/e", r"1+\ldots"), ("42", "??? $42$"), ("7", r"\text{ }"),
     ],
     ("a row of guesses is not rewarded for its sum", UNPARSED): [
         ("3", "1 2"), ("9", "4 $5$"), ("7", r"3 \ 4"), ("8", r"7 \quad 1"), ("3", "1~2"),
@@ -249,30 +245,36 @@ def test_verdict_is_remembered_and_not_asked_for_again():
         assert verifier._judge.cache_info().maxsize == CACHE_SIZE
 
 
-def test_stopped_child_is_replaced():
-    with Verifier(timeout_s=0.5) as verifier:
+def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
+    with fake(HANGING, timeout_s=1.0) as verifier:
         verifier.canary()
-        os.kill(verifier._child.pid, signal.SIGSTOP)
-        assert verifier.verify(*RIGHT) is TIMEOUT
+        os.kill(verifier._child.pid, signal.SIGKILL)  # while idle
+        os.waitid(os.P_PID, verifier._child.pid, os.WEXITED | os.WNOWAIT)
         assert verifier.verify(*RIGHT) is CORRECT
-
-
-def test_child_killed_while_judging_costs_one_verdict():
-    with fake(HANGING, timeout_s=30) as verifier:
-        verifier.canary()
+        os.kill(verifier._child.pid, signal.SIGSTOP)
+        assert verifier.verify("1/3", r"\boxed{0.5}") is TIMEOUT
+        assert verifier.verify("1/3", r"\boxed{0.5}") is WRONG
+        verifier.timeout_s = 30
         threading.Timer(0.4, os.kill, (verifier._child.pid, signal.SIGKILL)).start()
         begin = time.monotonic()
         assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
         assert time.monotonic() - begin < 10  # the death is noticed, not waited for
-        assert verifier.verify(*RIGHT) is CORRECT
+        assert verifier.verify("1/5", r"\boxed{0.5}") is WRONG
 
 
-def test_child_killed_while_idle_costs_nothing():
-    with Verifier() as verifier:
-        verifier.canary()
-        os.kill(verifier._child.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, verifier._child.pid, os.WEXITED | os.WNOWAIT)
-        assert verifier.verify(*RIGHT) is CORRECT
+def test_verdict_does_not_hang_on_what_sympy_draws():
+    dice = """
+from sympy.core.cache import clear_cache
+from sympy.core.random import seed
+def judge(answer, box):
+    real(answer, box)  # first, as sympy is lazy
+    clear_cache()
+    seed(6)  # math-verify alone calls the pair below equal in three of seventy such states
+    return real(answer, box)
+r.math_verdict = judge"""
+    with fake(patched(dice), timeout_s=10) as verifier:
+        answer, box = r"\frac{3}{4}-e1,234", r"no=\infty^1 1/2"
+        assert verifier.verify(answer, rf"\boxed{{{box}}}") is WRONG
 
 
 def test_late_reply_is_not_taken_for_the_next_verdict_after_an_interrupt(monkeypatch):
@@ -289,15 +291,14 @@ def test_late_reply_is_not_taken_for_the_next_verdict_after_an_interrupt(monkeyp
 
 
 def test_closed_verifier_has_no_child_and_can_be_used_again():
-    verifier = Verifier()
-    verifier.close()
-    assert verifier.verify(*RIGHT) is CORRECT
-    child = verifier._child
-    verifier.close()
-    verifier.close()
-    assert child.returncode is not None
-    assert verifier.verify("1/2", r"\boxed{0.6}") is WRONG
-    verifier.close()
+    with Verifier() as verifier:
+        verifier.close()
+        assert verifier.verify(*RIGHT) is CORRECT
+        child = verifier._child.pid
+        verifier.close()
+        verifier.close()
+        assert not is_running(child)
+        assert verifier.verify(r"\frac{1}{2}", r"\boxed{0.6}") is WRONG
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads from /proc")
@@ -387,7 +388,7 @@ def test_works_in_a_script_from_another_directory_with_misleading_files(tmp_path
 HOSTILE_BOXES = {
     "NUL": "7\0", "only NUL": "\0" * 1_000, "escape sequence": "\x1b[31m7\x1b[0m",
     "bell and backspace": "8\b7\a", "newlines": "7\n1\n", "carriage return": "7\r\n",
-    "lone objective": "\ud800",
+    "lone surrogate": "\ud800",
     "lone surrogates around a number": "\udfff7\udc00", "text direction": "\u202e7",
     "full-width digit": "８", "replacement characters": "\ufffd" * 100,
     "line separators": "7\u2028\u2029\x85", "unbalanced LaTeX": r"\frac{1}{\left(\sqrt{2}",
@@ -406,7 +407,8 @@ HOSTILE_BOXES = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_BOXES)
-def test_hostile_box_gets_a_verdict_and_no_reward(verifier, name):
+def test_hostile_box_gets_a_verdict_and_no_reward(verifier, name, monkeypatch):
+    monkeypatch.setattr(verifier, "timeout_s", 20)  # the deep ones are slow, not endless
     completion = f"\\boxed{{{HOSTILE_BOXES[name]}}}"
     for answer in ("49", r"\frac{5}{7}", "x^2+y"):
         assert verifier.verify(answer, completion) in (WRONG, UNPARSED)

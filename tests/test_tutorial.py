@@ -50,11 +50,18 @@ def test_every_function_that_is_named_exists():
         assert (ROOT / path).exists(), path
 
 
+def test_every_file_of_the_method_is_named():
+    files = [path for path in (ROOT / "mrl").glob("*.py") if path.name != "__init__.py"]
+    assert len(files) >= 10
+    for path in files:
+        assert f"`mrl/{path.name}" in TUTORIAL, path.name
+
+
 def test_every_picture_and_every_section_is_there():
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", TUTORIAL)
     assert len(pictures) >= 8
     for path in pictures:
-        assert (ROOT / path).read_bytes().startswith(b"\x89PNG"), path
+        assert (ROOT / path).read_bytes().startswith((b"\x89PNG", b"<svg")), path
     headings = re.findall(r"^## (.+)$", TUTORIAL, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
     assert set(re.findall(r"\]\(#([^)]+)\)", TUTORIAL)) <= anchors
@@ -86,8 +93,8 @@ def test_the_table_of_modes_is_the_measured_one(document):
     columns = [head.index(cell.strip()) for cell in shown.strip("|").split("|")]
     for row in rows:
         assert f"| {' | '.join(row[column] for column in columns)} |" in text
-    for said in re.findall(r"beats `(?:solo|hacpo)` by ([\d.]+ ± [\d.]+)", text):
-        assert said in heldout
+    for gain in re.findall(r"beats `(?:solo|hacpo)` by ([\d.]+ ± [\d.]+)", text):
+        assert gain in heldout
 
 
 CLOSED = {("qwen-tiny", "sold"), ("llama-tiny", "eats")}  # what `solo` never gets right
@@ -179,7 +186,7 @@ def test_what_each_mode_opens_and_pays_is_measured():
 
 def test_the_control_with_four_updates_is_the_measured_one():
     four, table = ("sweeps/four-updates.csv", "solo"), "tiny-pair/table.csv"
-    said = " ".join(MEASURED.split())
+    text = " ".join(MEASURED.split())
 
     def all_skills(policy, skill):
         return skill == "all"
@@ -187,14 +194,14 @@ def test_the_control_with_four_updates_is_the_measured_one():
     costs = str(above(four, (table, "solo"), all_skills))
     gains = [str(above((table, mode), four, all_skills)) for mode in ("hacpo", "graft")]
     alone = str(estimate(kept_scores(*four)))
-    assert f"ends at {alone}, {costs.removeprefix('-')} below `solo` with one" in said
+    assert f"ends at {alone}, {costs.removeprefix('-')} below `solo` with one" in text
     assert f"it ends at {alone} with four" in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"`hacpo` gains {gains[0]}, and `graft` {gains[1]}" in said
+    assert f"`hacpo` gains {gains[0]}, and `graft` {gains[1]}" in text
     graft = "sweeps/one-update.csv", "graft"
     level, kept = above(graft, (table, "solo"), all_skills), above(graft, (table, "solo"))
-    assert f"level with it ({level}, seeds 1 to 4), keeps the other skills ({kept})" in said
+    assert f"level with it ({level}, seeds 1 to 4), keeps the other skills ({kept})" in text
     sgt = above(("sweeps/foreign10.csv", "sgt"), ("sweeps/foreign10.csv", "solo"), all_skills)
-    assert f"({sgt} with the other warm start)" in said
+    assert f"({sgt} with the other warm start)" in text
 
 
 @pytest.mark.slow
@@ -210,7 +217,7 @@ def test_every_command_runs(tmp_path):
     def outcome(command):
         words = shlex.split(command)[2:]
         if "--mode" in words:
-            words += ["--steps", "6", "--heldout", "few.jsonl"]
+            words += ["--steps", "6", "--set", 'heldout=["few.jsonl"]']
         done = subprocess.run(
             [sys.executable, str(ROOT / "mini_mrl.py"), *words],
             cwd=tmp_path, capture_output=True, text=True, timeout=300,
@@ -218,20 +225,16 @@ def test_every_command_runs(tmp_path):
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
         return done.stdout
 
-    said = {}
+    printed = {}
     chosen = [command for command in COMMANDS if "compare" not in command]  # tests/test_compare.py
     for reads_a_run in (False, True):  # these after all others, and two at a time
         batch = [command for command in chosen if ("runs/" in command) == reads_a_run]
         with ThreadPoolExecutor(2) as pool:
-            said |= zip(batch, pool.map(outcome, batch), strict=True)
-    crashed = next(text for command, text in said.items() if "crash=" in command)
-    for line in ("llama-tiny failed in its rollout turn", "llama-tiny missed step 5."):
-        assert line in crashed
-        assert line in TUTORIAL
-    aligned = next(text for command, text in said.items() if " align " in command)
+            printed |= zip(batch, pool.map(outcome, batch), strict=True)
+    aligned = next(text for command, text in printed.items() if " align " in command)
     assert "12 chunks, 2 of them 1:1 (6% of the bytes)" in aligned
     assert "12 chunks, 2 of them 1:1 (6% of the bytes)" in TUTORIAL
-    lines = next(text for command, text in said.items() if "bandit" in command).splitlines()
+    lines = next(text for command, text in printed.items() if "bandit" in command).splitlines()
     table = [line for line in lines if line.startswith("│")]
     assert len(table) == 7
     assert all(line in TUTORIAL for line in table)

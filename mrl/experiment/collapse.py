@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 WINDOW = 10  # steps whose mean is compared with the best mean so far
 FALL = 0.4  # of the best mean: below this it is a cliff
-SIGNS = {  # metric -> (what the person reads, the usual causes)
+SIGNS = {  # metric -> (its name for people, the usual causes)
     "reward": ("solve rate", "a learning rate too high, or imitation of wrong solutions"),
     "entropy": ("entropy", "a policy that has become sure too early: lower the learning rate"),
     "completions/mean_length": ("completion length", "an end token that is rewarded too early"),
@@ -14,7 +14,7 @@ LEAST = {"reward": 0.2, "entropy": 0.02, "completions/mean_length": 8.0}  # belo
 
 
 class CollapseWatch:
-    """Keeps recent means of every policy; says each kind of fall once."""
+    """Keeps recent means of every policy; warns of each kind of fall once."""
 
     def __init__(self) -> None:
         self._recent: dict[tuple[str, str], deque] = defaultdict(lambda: deque(maxlen=WINDOW))

@@ -14,18 +14,18 @@ drawn here cannot drift away from what trains language models. For each context 
 """
 
 import math
-import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
-from itertools import combinations_with_replacement
+from dataclasses import astuple, dataclass
+from itertools import combinations_with_replacement, product
+from operator import itemgetter
 from statistics import fmean
 from types import SimpleNamespace
 
 import torch
 
 from mrl.learning import learn
-from mrl.modes import Mode
+from mrl.modes import TrainingBatch, Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
 from mrl.modes.naive import Naive
@@ -34,7 +34,7 @@ from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES
-from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord
+from mrl.records import Record, RolloutRecord, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 GROUP = 3
@@ -77,15 +77,16 @@ def complementary(apart: float = 1.0) -> list[Context]:
     ]
 
 
-# ------------------------------------------------------------------------------ the stand-in
-
-
 class Letters:
     """A tokenizer of one letter a token, as a codec."""
 
     def encode(self, text: str) -> list[int]:
         """Action numbers."""
         return [ord(letter) - 97 for letter in text]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Letters."""
+        return "".join(chr(97 + token_id) for token_id in token_ids)
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
         """One letter each."""
@@ -120,23 +121,11 @@ class Toy:
         return logprobs, torch.ones_like(actions, dtype=torch.bool)
 
     @torch.no_grad()
-    def score(
+    def logprobs_of(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
         """As a policy's."""
         return self.completion_logprobs(prompts, completions)[0].tolist() if completions else []
-
-
-class Pick(random.Random):
-    """A source of chance that takes the given one of the choices."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(0)
-        self.number = number
-
-    def choice(self, options: Sequence) -> object:
-        """The given one."""
-        return options[self.number]
 
 
 class KnownCapability(HACPO):
@@ -144,7 +133,7 @@ class KnownCapability(HACPO):
 
     known: tuple[float, float] = (1.0, 1.0)
 
-    def _capability(self, receiver: str, groups: object, peers: object) -> dict[str, float]:
+    def _capability(self, receiver: str, prompts: object) -> dict[str, float]:
         return {receiver: self.known[0], "peer": self.known[1]}
 
 
@@ -162,68 +151,72 @@ def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
     }  # fmt: skip
 
 
-# ------------------------------------------------------------------------------ enumeration
-
-
 def outcomes(probabilities: Sequence[float], size: int) -> Iterator[tuple[tuple[int, ...], float]]:
     """Every multiset of `size` draws and its chance."""
-    for drawn in combinations_with_replacement(range(len(probabilities)), size):
-        counts = [drawn.count(a) for a in set(drawn)]
-        ways = math.factorial(size) / math.prod(map(math.factorial, counts))
+    possible = [a for a, p in enumerate(probabilities) if p > 0]
+    for drawn in combinations_with_replacement(possible, size):
+        ways = math.factorial(size)
+        for count in Counter(drawn).values():
+            ways //= math.factorial(count)
         yield drawn, ways * math.prod(probabilities[a] for a in drawn)
 
 
-def update_of(
-    mode: Mode,
-    context: Context,
-    own: Sequence[int],
-    theirs: Sequence[int],
-    noise: float = 0.0,
-    claimed: Sequence[int] = (),
-    pick: int = 0,
-) -> torch.Tensor:
-    """What one outcome does to the receiver's logits: the mode, then the program's learning step.
+def group_of(context: Context, who: str, actions: Sequence[int], noise: float = 0.0) -> Group:
+    """One side's completions of a context with K actions.
 
-    noise: added to the peer's log-probs (the THL residual). claimed: the peer's failures that it
-    says are successes. pick: which success is drawn, where one is.
+    Action K + a is the action a with the claim that it is right. noise: added to the log-probs.
     """
-    toy = Toy(context.receiver)
-    logprobs = {  # as the receiver computes its own: a copy has a ratio of exactly 1
-        who: torch.log_softmax(torch.tensor(getattr(context, who), dtype=torch.float64), 0)
-        for who in ("receiver", "peer")
-    }
+    # as the receiver computes its own: a copy has a ratio of exactly 1
+    logprobs = torch.log_softmax(torch.tensor(getattr(context, who), dtype=torch.float64), 0)
+    rollouts = []
+    for claimed, a in (divmod(action, len(logprobs)) for action in actions):
+        verdict = Verdict.CORRECT if claimed or a in context.right else Verdict.WRONG
+        rollouts.append(Rollout([a], [float(logprobs[a]) + noise], False, chr(97 + a), verdict))
+    return Group(Problem("x", "x", "a"), [0], rollouts)
 
-    def verdict(action: int) -> Verdict:
-        return Verdict.CORRECT if action in context.right else Verdict.WRONG
 
-    rollouts = [
-        Rollout([a], [float(logprobs["receiver"][a])], False, chr(97 + a), verdict(a)) for a in own
-    ]
-    group = Group(Problem("x", "x", "a"), [0], rollouts)
-    records: list[Record] = []
-    about = {"prompt_id": "x", "source": "peer", "version": 0}
-    if mode.consumes is RewardStats and theirs:
-        rewards = [float(a in context.right) for a in theirs]
-        mean = sum(rewards) / len(rewards)
-        std = math.sqrt(mean * (1 - mean))
-        records = [RewardStats(**about, count=len(rewards), mean=mean, std=std)]
-    for number, action in enumerate(
-        (*theirs, *claimed) if mode.consumes is SuccessRecord else theirs
-    ):
-        told = {
-            **about, "index": number, "text": chr(97 + action), "finished": False,
-            "token_lengths": (1,), "canonical": True, "verdict": str(verdict(action)),
-        }  # fmt: skip
-        if mode.consumes is RolloutRecord:
-            logprob = float(logprobs["peer"][action]) + noise
-            reward = float(action in context.right)
-            records.append(
-                RolloutRecord(**told, logprobs=(logprob,), end_logprob=None, reward=reward)
-            )
-        elif mode.consumes is SuccessRecord and (action in context.right or number >= len(theirs)):
-            records.append(SuccessRecord(**told, answer="a"))
-    lesson = mode.training_samples(toy, [group], {"x": records}, Pick(pick))
-    learn(toy, lesson.samples)
+def records_of(
+    mode: Mode, context: Context, actions: Sequence[int], noise: float = 0.0
+) -> tuple[Record, ...]:
+    """What the mode is given of a peer that took these actions."""
+    if mode.consumes is None or not actions:
+        return ()
+    group = group_of(context, "peer", actions, noise)
+    return tuple(make_records(mode.consumes, "peer", 0, [group], Letters()))
+
+
+def crossings(
+    mode: Mode, context: Context, size: int, residual: float, liar: float
+) -> Counter[tuple[tuple[Record, ...], int]]:
+    """(What the mode is given, which success is drawn of it) -> chance; what looks alike is one."""
+    peer = context.probabilities("peer")
+    lies = [liar * p * (a not in context.right) for a, p in enumerate(peer)]
+    honest = [p - lie for p, lie in zip(peer, lies, strict=True)]
+    noises = (residual, -residual) if residual and mode.consumes is RolloutRecord else (0.0,)
+    found: Counter[tuple[tuple[Record, ...], int]] = Counter()
+    for (actions, chance), noise in product(outcomes([*honest, *lies], size), noises):
+        records = records_of(mode, context, actions, noise)
+        texts = [r.text for r in records] if mode.consumes is SuccessRecord else []
+        picks = [texts.index(text) for text in texts] or [0]
+        for pick in picks:
+            found[records, pick] += chance / len(noises) / len(picks)
+    return found
+
+
+def update_of(
+    mode: Mode, context: Context, own: Sequence[int], theirs: Sequence[int] = (), pick: int = 0
+) -> torch.Tensor:
+    """What one outcome does to the receiver's logits; pick: the success that is drawn, if any."""
+    return _push(mode, context, own, records_of(mode, context, theirs), pick)
+
+
+def _push(
+    mode: Mode, context: Context, own: Sequence[int], records: Sequence[Record], pick: int
+) -> torch.Tensor:
+    """The mode, then the program's learning step."""
+    toy, rng = Toy(context.receiver), SimpleNamespace(choice=itemgetter(pick))
+    batch = mode.training_samples(toy, [(group_of(context, "receiver", own), records)], rng)
+    learn(toy, batch.samples)
     return toy.update
 
 
@@ -270,13 +263,13 @@ def analyse(
     rows = []
     for context in contexts:
         mean, square, support, uphill = moments(mode, context, group, residual, liar, peers)
-        gradient = context.gradient()
-        norms = float(mean.norm() * gradient.norm())
-        cosine = float(mean @ gradient) / norms if norms > 1e-12 else 0.0
-        angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine)))) if norms > 1e-12 else math.nan
-        distance = math.sqrt(max(0.0, 1 - max(cosine, 0.0) ** 2))
-        variance = square - float(mean @ mean)
-        rows.append(Figures(variance, support, uphill, angle, distance, float(mean.norm())))
+        gradient, strength = context.gradient(), float(mean.norm())
+        variance = square - strength**2
+        norms = strength * float(gradient.norm())
+        cosine = max(-1.0, min(1.0, float(mean @ gradient) / norms)) if norms > 1e-12 else math.nan
+        angle = math.degrees(math.acos(cosine))
+        distance = math.sqrt(1 - cosine**2) if cosine > 0 else 1.0
+        rows.append(Figures(variance, support, uphill, angle, distance, strength))
     return average(rows)
 
 
@@ -292,43 +285,15 @@ def moments(
     gradient = context.gradient()
     mean = torch.zeros(len(context.receiver), dtype=torch.float64)
     square = support = uphill = 0.0
-    needs_peer = mode.consumes is not None
-    noises = (residual, -residual) if residual and mode.consumes is RolloutRecord else (0.0,)
-    told = list(_told(context, group * peers, liar)) if needs_peer else [((), (), 1.0)]
+    given = crossings(mode, context, group * peers, residual, liar)
     for own, chance in outcomes(context.probabilities("receiver"), group):
-        for theirs, claimed, other in told:
-            successes = [a for a in theirs if a in context.right] + list(claimed)
-            picks = Counter(successes) if mode.consumes is SuccessRecord else {}
-            for noise in noises:
-                for action, count in (picks or {None: 1}).items():
-                    weight = chance * other / len(noises) * count / max(1, sum(picks.values()))
-                    pick = successes.index(action) if picks else 0
-                    update = update_of(mode, context, own, theirs, noise, claimed, pick)
-                    mean += weight * update
-                    square += weight * float(update @ update)
-                    support += weight * (float(update.abs().max()) > 1e-12)
-                    uphill += weight * (float(update @ gradient) > 1e-12)
+        for (records, pick), other in given.items():
+            update, weight = _push(mode, context, own, records, pick), chance * other
+            mean += weight * update
+            square += weight * float(update @ update)
+            support += weight * (float(update.abs().max()) > 1e-12)
+            uphill += weight * (float(update @ gradient) > 1e-12)
     return mean, square, support, uphill
-
-
-def _told(
-    context: Context, size: int, liar: float
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
-    """The peer's actions, which of its failures it claims, and the chance of both."""
-    p = context.probabilities("peer")
-    if not liar:
-        for drawn, chance in outcomes(p, size):
-            yield drawn, (), chance
-        return
-    wrong = [a for a in range(len(p)) if a not in context.right]
-    split = [p[a] * (1 - liar) if a in wrong else p[a] for a in range(len(p))]
-    split += [p[a] * liar for a in wrong]  # one more action for each claimed failure
-    for drawn, chance in outcomes(split, size):
-        honest = tuple(a for a in drawn if a < len(p))
-        yield honest, tuple(wrong[a - len(p)] for a in drawn if a >= len(p)), chance
-
-
-# ------------------------------------------------------------------------------ HACPO's theorems
 
 
 def baseline_bias(context: Context, ratio: float) -> float:
@@ -353,27 +318,21 @@ def peer_alignment(context: Context, capability: tuple[float, float], group: int
     The paper's theorem: positive, if the peer's confidence goes with its quality. 0 if all of them
     fall outside the band.
     """
-    mode = KnownCapability(minibatches=1, base="grpo")
-    mode.known = capability
-    whole = moments(mode, context, group)[0]
-    only_own = moments(_OwnPart(mode), context, group)[0]
-    added, gradient = whole - only_own, context.gradient()
+    means = []
+    for kind in (KnownCapability, OwnPart):
+        mode = kind(minibatches=1, own_objective="grpo")
+        mode.known = capability
+        means.append(moments(mode, context, group)[0])
+    added, gradient = means[0] - means[1], context.gradient()
     return float(added @ gradient / (added.norm() * gradient.norm()).clamp(min=1e-12))
 
 
-class _OwnPart(Mode):
-    """A mode's own samples alone: a peer's lose their advantage but stay in the averages."""
+class OwnPart(KnownCapability):
+    """Own samples alone: a peer's lose their advantage but stay in the averages."""
 
-    name = "own part"
-    consumes = RolloutRecord
-
-    def __init__(self, mode: Mode) -> None:
-        super().__init__()
-        self.mode = mode
-
-    def training_samples(self, *about: object) -> object:
-        lesson = self.mode.training_samples(*about)
-        lesson.samples = [
-            replace(s, advantage=0.0 if s.source else s.advantage) for s in lesson.samples
-        ]
-        return lesson
+    def training_samples(self, *about: object) -> TrainingBatch:
+        """HACPO's, with advantage 0 for what a peer wrote."""
+        batch = super().training_samples(*about)
+        for sample in batch.samples:
+            sample.advantage *= not sample.source
+        return batch

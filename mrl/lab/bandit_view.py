@@ -28,19 +28,31 @@ PEERS = (1, 3)
 LABELS = {"prp": (8, 6, "left"), "xgrpo": (-8, -5, "right")}  # where dots lie close
 
 
-def bandit_table() -> Table:
+Found = dict[float, dict[str, list[Figures]]]
+
+
+def analyse_all(group: int = GROUP) -> Found:
+    """How far apart -> mode -> its figures in each context: for the table and for the picture."""
+    return {
+        apart: {
+            name: [analyse(mode, [context], group) for context in complementary(apart)]
+            for name, mode in bandit_modes(complementary(apart)).items()
+        }
+        for apart in APART
+    }
+
+
+def bandit_table(found: Found) -> Table:
     """Every mode where the peer knows what the receiver does not."""
-    contexts = complementary()
     table = Table(title=f"complementary pair, G = {GROUP}, exact")
     columns = ("support", "uphill", "variance", "noise", "angle", "distance", "blind spot")
     for column in ("mode", *columns):
         table.add_column(column, justify="left" if column == "mode" else "right")
-    for name, mode in bandit_modes(contexts).items():
-        each = [analyse(mode, [context]) for context in contexts]
-        found = average(each)
+    for name, each in found[APART[-1]].items():
+        mean = average(each)
         table.add_row(
-            name, f"{found.support:.0%}", f"{found.uphill:.0%}", f"{found.variance:.3f}",
-            f"{found.noise:.2f}", f"{found.angle:.1f}°", f"{found.distance:.2f}",
+            name, f"{mean.support:.0%}", f"{mean.uphill:.0%}", f"{mean.variance:.3f}",
+            f"{mean.noise:.2f}", f"{mean.angle:.1f}°", f"{mean.distance:.2f}",
             f"{each[1].noise ** 2:.2g}",
         )  # fmt: skip
     return table
@@ -99,21 +111,18 @@ def _list(values: list[float]) -> str:
     return ", ".join(f"{value:+.2f}" for value in values)
 
 
-def draw_bandit(path: Path) -> None:
+def draw_bandit(found: Found, path: Path) -> None:
     """Stability against support: a curve a mode, from a peer that is a copy to the opposite one."""
     figure, (left, right) = figures.new_figure(10, 4.4, columns=2)
-    for place, apart in enumerate(APART):
-        contexts = complementary(apart)
-        for name, mode in bandit_modes(contexts).items():
-            found = analyse(mode, contexts)
-            last = place == len(APART) - 1
-            for axes, y in ((left, found.noise), (right, found.angle)):
-                color = figures.color_of(name)
-                axes.scatter(found.support, y, color=color, s=90 if last else 14, zorder=3)
+    for apart, modes in found.items():
+        for name, each in modes.items():
+            mean, color, last = average(each), figures.color_of(name), apart == APART[-1]
+            for axes, y in ((left, mean.noise), (right, mean.angle)):
+                axes.scatter(mean.support, y, color=color, s=90 if last else 14, zorder=3)
                 if last:
                     dx, dy, side = LABELS.get(name, (8, -3, "left"))
                     axes.annotate(
-                        name, (found.support, y), xytext=(dx, dy), textcoords="offset points",
+                        name, (mean.support, y), xytext=(dx, dy), textcoords="offset points",
                         color=color, fontsize=10, ha=side,
                     )  # fmt: skip
     left.set(ylabel="noise: standard deviation / length of the mean update", yscale="log")

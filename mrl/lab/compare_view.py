@@ -134,10 +134,9 @@ def write_tables(results: Sequence[Result], out: Path, command: str) -> None:
 
 
 def draw_pictures(results: Sequence[Result], folder: Path) -> None:
-    """Learning curves, the price and, with `solo` among the modes, the gain over it by skill."""
+    """Learning curves and, with `solo` among the modes, the gain over it by skill."""
     part, modes = parts_of(results)[0], {result.mode for result in results}
     figures.draw_learning_curves(results, folder / "learning.png")
-    figures.draw_price(results, folder / "price.png", part)
     if {"solo"} < modes:
         figures.draw_gains(results, folder / "gains.png", part)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 WINDOW = 10  # steps that curves and shares are averaged over
-POLICY_COLORS = ("#0072b2", "#d55e00", "#cc79a7", "#009e73")  # told apart by the color-blind, too
+POLICY_COLORS = ("#0072b2", "#d55e00", "#cc79a7", "#009e73")  # the color-blind see them, too
 POLICY_STYLES = ("-", "--", ":", "-.")
 KINDS = {"groups/all_fail": "all-fail", "groups/mixed": "mixed", "groups/all_pass": "all-pass"}
 OUTCOMES = {  # in the order of the stack
@@ -255,22 +255,4 @@ def draw_gains(results: Sequence[Any], path: Path, part: str) -> None:
         axes.set_xticks(range(len(skills)), [key[2] for key in skills])
         axes.set_ylabel(f"{policy}\npoints above solo", fontsize=9)
     panels[0].legend(frameon=False, fontsize=9, ncols=4)
-    save_figure(figure, path)
-
-
-def draw_price(results: Sequence[Any], path: Path, part: str) -> None:
-    """What a mode costs in bytes a prompt against its held-out pass@1: a dot a seed."""
-    figure, (axes,) = new_figure(6.5, 4.0)
-    for mode in dict.fromkeys(result.mode for result in results):
-        chosen = [result for result in results if result.mode == mode]
-        x = [result.costs["bytes a prompt"] for result in chosen]
-        y = [result.overall(part) for result in chosen]
-        axes.scatter(x, y, color=color_of(mode), s=30)
-        axes.annotate(
-            mode, (x[0], sum(y) / len(y)), xytext=(8, 0), textcoords="offset points",
-            color=color_of(mode), fontsize=10, va="center",
-        )  # fmt: skip
-    axes.set_xscale("symlog", linthresh=100)
-    axes.set(xlabel="bytes received a prompt (log scale from 100)", ylabel="held-out pass@1, %")
-    axes.margins(x=0.15)
     save_figure(figure, path)

@@ -54,11 +54,9 @@ class HACPO(Mode):
     own_objective: str = "gspo"
     capability_advantage: bool = True  # 1.
     capability_weight: bool = True  # 2.
-    exponential: bool = True  # 3.
-    stepwise_clip: bool = True  # 4.
-    alpha: float = 1.0
-    delta: float = 0.2
-    delta_step: float = 0.025
+    alpha: float = 1.0  # 3.; 0 leaves it out
+    delta: float = 0.2  # 4.
+    delta_step: float = 0.025  # 0: the band stays as wide
     window: int = 5
     _means: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
@@ -125,8 +123,8 @@ class HACPO(Mode):
             aggregation="sequence",
             clip_low=self.delta,
             clip_high=0.0,
-            clip_low_step=self.delta_step if self.stepwise_clip else 0.0,
-            ratio_power=self.alpha if self.exponential else 0.0,
+            clip_low_step=self.delta_step,
+            ratio_power=self.alpha,
         )
 
     def state(self) -> dict:

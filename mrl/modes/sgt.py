@@ -20,7 +20,7 @@ from mrl.modes.mode import Mode, Prompts, Receiver, Rescue, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
-from mrl.samples import Group, TrainingSample
+from mrl.samples import TrainingSample
 
 
 @dataclass
@@ -47,11 +47,10 @@ class SGT(Mode):
             if group.kind != "all_fail" or not successes:
                 continue  # the receiver's own samples teach it something, or nobody can
             batch.rescue_set += 1
-            left, completion_ids = list(range(len(successes))), None
-            while left and completion_ids is None:  # uniform over all peers' usable successes
-                place = rng.choice(left)
-                left.remove(place)
-                success = successes[place]
+            left, completion_ids = list(successes), None
+            while left and completion_ids is None:  # uniform over what the receiver can use
+                success = rng.choice(left)
+                left.remove(success)
                 completion_ids = retokenized(receiver, success, batch)
             if completion_ids is None:
                 continue
@@ -65,17 +64,15 @@ class SGT(Mode):
                     reward=1.0,
                 )
             )
-            batch.rescues.append(_describe(group, success, receiver))
+            batch.rescues.append(
+                Rescue(
+                    problem_id=group.problem.id,
+                    prompt=group.problem.prompt,
+                    skill=group.problem.skill,
+                    receiver=receiver.name,
+                    receiver_text=group.rollouts[0].text,
+                    source=success.source,
+                    source_text=success.text,
+                )
+            )
         return batch
-
-
-def _describe(group: Group, success: SuccessRecord, receiver: Receiver) -> Rescue:
-    return Rescue(
-        problem_id=group.problem.id,
-        prompt=group.problem.prompt,
-        skill=group.problem.skill,
-        receiver=receiver.name,
-        receiver_text=group.rollouts[0].text,
-        source=success.source,
-        source_text=success.text,
-    )
