@@ -3,7 +3,8 @@
     python tests/plant_faults.py            # all; about ten minutes on one core
     python tests/plant_faults.py sgt graft  # those whose file or text holds one of the words
 
-Works on a copy; prints a line a fault and exits with 1 if one was not caught.
+Works on a copy, where the tests must pass without a fault first; prints a line a fault and exits
+with 1 if one was not caught.
 """
 
 import shutil
@@ -15,10 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OBJECTIVES = ["tests/test_objectives.py", "tests/test_learning.py"]
 MODES = ["tests/test_modes.py", "tests/test_peer_modes.py"]
-POLICY = ["tests/test_policy.py", "tests/test_scoring.py", "tests/test_learning.py"]
+POLICY = ["tests/test_policy.py", "tests/test_logprobs.py", "tests/test_learning.py"]
 LEAK = ["tests/end_to_end/test_trouble.py::"
         "test_a_mode_that_keeps_groups_has_none_of_another_policy"]  # fmt: skip
-SAID = ["tests/test_exchange.py", "tests/test_trainer.py"]
+RECORDS = ["tests/test_records.py", "tests/test_exchange.py"]
+SETTINGS = ["tests/test_config.py"]
 FAULTS = [  # file, what stands there, what is planted, the tests that should notice
     ("advantages", "rewards.mean(dim=1, keepdim=True)\n    # exact", "rewards.mean()\n    # exact",
      ["tests/test_advantages.py"]),
@@ -52,15 +54,15 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("objectives", "clamp(min=1) / sequences", "clamp(min=1)", OBJECTIVES),
     ("objectives", "return mask / tokens", "return mask / sequences", OBJECTIVES),
     ("objectives", "log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)", "log_ratio", OBJECTIVES),
-    ("scoring", "before[0] = len(prompt) - 1", "before[0] = start - 1", POLICY),
-    ("scoring", "len(prompt) + torch.arange(len(completion))", "start + torch.arange(len(completion))",
+    ("logprobs", "before[0] = len(prompt) - 1", "before[0] = start - 1", POLICY),
+    ("logprobs", "len(prompt) + torch.arange(len(completion))", "start + torch.arange(len(completion))",
      POLICY),
-    ("scoring", "(key == 0) | (key == query)", "(key >= 0)", POLICY),
-    ("scoring", "mask[number, : len(completion)] = True", "mask[number, : len(completion) - 1] = True",
+    ("logprobs", "(key == 0) | (key == query)", "(key >= 0)", POLICY),
+    ("logprobs", "mask[number, : len(completion)] = True", "mask[number, : len(completion) - 1] = True",
      POLICY),
     ("learning", "policy.version += 1", "policy.version += 2", POLICY),
-    ("learning", "counted = [sample for sample in samples if sample.objective == \"policy\"]",
-     "counted = [s for s in samples if s.objective == \"policy\" and s.has_gradient]", POLICY),
+    ("learning", "counted = [sample for sample in samples if sample.loss == \"policy\"]",
+     "counted = [s for s in samples if s.loss == \"policy\" and s.has_gradient]", POLICY),
     ("learning", "-(logprobs * weights * token", "(logprobs * weights * token", POLICY),
     ("alignment", "if i_byte != j_byte or i_byte == start:", "if i_byte == start:",
      ["tests/test_alignment.py"]),
@@ -74,9 +76,9 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("modes/sgt", "group.kind != \"all_fail\" or not", "group.kind == \"all_pass\" or not", MODES),
     ("modes/sgt", "rng.choice(left)", "left[0]", MODES),
     ("modes/xgrpo", "figures[:, p, j] = ", "figures[:, 0, j] = ", MODES),
-    ("modes/prp", "pooled.append(sample)\n            rewards", "pooled.insert(0, sample)\n            rewards",
-     MODES),
-    ("modes/received", "spread.append(record.end_logprob)", "spread.append(0.0)", MODES),
+    ("modes/peers", "[*samples_with([0.0] * len(group.rollouts), group), *foreign]",
+     "[*foreign, *samples_with([0.0] * len(group.rollouts), group)]", MODES),
+    ("modes/peers", "spread.append(record.end_logprob)", "spread.append(0.0)", MODES),
     ("modes/naive", "sample.behavior_logprobs = old_logprobs", "sample.behavior_logprobs = old_logprobs[1:]",
      MODES),
     ("modes/hacpo", "_bounded(capability[record.source], capability[receiver.name])",
@@ -91,26 +93,34 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      "if objective:\n        return clipped_loss", ["tests/test_second_implementations.py"]),
     ("learning", "weights * share * token", "weights * token",
      ["tests/test_second_implementations.py"]),
-    ("run", "name: make_mode(config.mode, config.settings) for name in self.company.local",
-     "n: m for m in [make_mode(config.mode, config.settings)] for n in self.company.local", LEAK),
-    ("records", "if not all(\n        low <= number", "if any(\n        low > number", SAID),
-    ("records", "if record.std**2 > record.mean * (1 - record.mean)", "if record.std > 1", SAID),
+    ("experiment/run", "name: make_mode(config.mode, config.settings) for name in self.local",
+     "n: m for m in [make_mode(config.mode, config.settings)] for n in self.local", LEAK),
+    ("records", "if not all(\n        low <= number", "if any(\n        low > number", RECORDS),
+    ("records", "if record.std**2 > record.mean * (1 - record.mean)", "if record.std > 1", RECORDS),
     ("exchange", "if record.version > version:", "if record.version < version:",
      ["tests/test_exchange.py"]),
     ("modes/sgt", "while left and completion_ids is None:", "if left and completion_ids is None:",
      MODES),
+    ("experiment/settings", "else pair_settings(pair or \"tiny\")", "else pair_settings(\"tiny\")", SETTINGS),
+    ("experiment/settings", "sorted(texts, key=", "list(texts) or sorted(texts, key=", SETTINGS),
+    ("experiment/settings", "settings.get(mode, {}) | {name: parsed}", "{name: parsed}", SETTINGS),
+    ("experiment/settings", "not value >= rule[\"least\"]", "value < rule[\"least\"]", SETTINGS),
 ]  # fmt: skip
 
 
 def main() -> int:
-    """Plant, test, tell."""
+    """Plant, test, print."""
     words = sys.argv[1:]
     chosen = [f for f in FAULTS if not words or any(w in f"{f[0]} {f[1]}" for w in words)]
-    missed = []
+    missed, sound = [], set()  # sound: tests that passed on the copy as it is
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "runs", ".venv*"))
         for number, (module, old, new, tests) in enumerate(chosen, start=1):
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+            if str(tests) not in sound and subprocess.run(command, cwd=copy).returncode:
+                raise SystemExit(f"{' '.join(tests)}: fail without any fault")
+            sound.add(str(tests))
             path = copy / "mrl" / f"{module}.py"
             text = path.read_text()
             if text.count(old) != 1:
@@ -118,13 +128,11 @@ def main() -> int:
                     f"{module}: {old!r} stands there {text.count(old)} times, not once"
                 )
             path.write_text(text.replace(old, new))
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
             caught = subprocess.run(command, cwd=copy, capture_output=True).returncode == 1
             path.write_text(text)
-            if not caught:
-                missed.append((module, old))
-            said = "caught" if caught else "NOT CAUGHT"
-            print(f"{number}/{len(chosen)} {said}: {module}: {' '.join(new.split())}", flush=True)
+            missed += [] if caught else [(module, old)]
+            result = "caught" if caught else "NOT CAUGHT"
+            print(f"{number}/{len(chosen)} {result}: {module}: {' '.join(new.split())}", flush=True)
     print(f"{len(chosen) - len(missed)} of {len(chosen)} faults were caught")
     return int(bool(missed))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -9,13 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
-from mrl.config import DATA, load_config
+from mrl.config import DATA, PolicyConfig, RunConfig
+from mrl.errors import MrlError
 from mrl.experiment.metrics import without_time
 from mrl.experiment.problems import save_problems
+from mrl.experiment.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
 
 ROOT = Path(mini_mrl.__file__).parent
@@ -31,8 +35,13 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-SMALL = ["--data", "train.jsonl", "--heldout", "heldout.jsonl", "--threads", "1"]
-SMALL += ["--prompts-per-step", "6", "--group-size", "4"]
+def settings(*texts):
+    """Each with its --set."""
+    return [word for text in texts for word in ("--set", text)]
+
+
+SMALL = settings("train=train.jsonl", "heldout=heldout.jsonl", "prompts_per_step=6", "group_size=4")
+FAST = [*SMALL, "--placement", "resident"]  # in this process; without it, a process a policy
 
 
 def run(*arguments):
@@ -52,16 +61,18 @@ def assert_same_run(one, two, steps):
     for name in ("exchange.jsonl", "samples.jsonl", "evaluation.json"):
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
     for policy in ("qwen-tiny", "llama-tiny"):
-        for file in ("model.safetensors", "optimizer.safetensors"):
-            path = Path("checkpoints", f"step-{steps:06d}", policy, file)
-            a, b = load_file(one / path), load_file(two / path)
-            assert a.keys() == b.keys()
-            assert all(a[key].equal(b[key]) for key in a)
+        saved = [d / "checkpoints" / f"step-{steps:06d}" / policy for d in (one, two)]
+        weights = [load_file(path / "model.safetensors") for path in saved]
+        assert weights[0].keys() == weights[1].keys()
+        assert all(value.equal(weights[1][key]) for key, value in weights[0].items())
+        moments = [torch.load(path / "optimizer.pt", weights_only=True) for path in saved]
+        torch.testing.assert_close(*moments, atol=0, rtol=0)
 
 
-def test_a_short_run_writes_and_says_everything(place, capsys):
-    assert run("--mode", "sgt", "--steps", "4", "--seed", "1", *SMALL) == 0
-    out = capsys.readouterr().out
+@pytest.mark.parametrize("placed", [SMALL, FAST])
+def test_a_short_run_writes_and_says_everything(place, capfd, placed):
+    assert run("--mode", "sgt", "--steps", "4", "--seed", "1", *placed) == 0
+    out = capfd.readouterr().out
     assert out.startswith(
         "Training the embedded tiny pair: qwen-tiny and llama-tiny, on cpu (there"
     )
@@ -70,7 +81,7 @@ def test_a_short_run_writes_and_says_everything(place, capsys):
     assert "before -> after" in out
     assert "problems" in out.strip().splitlines()[-1]
     directory = place / "runs" / "sgt-s1"
-    config = load_config(directory / "config.toml")
+    config = load_config(directory / "config.json")
     assert (config["mode"], config["steps"], config["seed"]) == ("sgt", 4, 1)
     assert [line["step"] for line in lines(directory / "metrics.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
     assert set(json.loads((directory / "evaluation.json").read_text())) == {"before", "after"}
@@ -83,25 +94,32 @@ def test_a_short_run_writes_and_says_everything(place, capsys):
 
 def test_the_same_seed_gives_the_same_run(place):
     for name in ("one", "two"):
-        assert run("--steps", "3", "--name", name, *SMALL) == 0
+        assert run("--steps", "3", "--name", name, *FAST) == 0
     assert_same_run("runs/one", "runs/two", 3)
 
 
 def test_a_run_without_a_name_never_overwrites_another(place):
     for _ in range(2):
-        assert run("--mode", "solo", "--steps", "1", *SMALL) == 0
+        assert run("--mode", "solo", "--steps", "1", *FAST) == 0
     assert sorted(path.name for path in (place / "runs").iterdir()) == ["solo-s0", "solo-s0-2"]
 
 
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(place, monkeypatch, capsys):
-    assert run("--steps", "4", "--name", "whole", *SMALL) == 0
-    answers = iter([False, True])  # Ctrl-C during the second step
-    monkeypatch.setattr(mini_mrl, "_stop_on_ctrl_c", lambda: lambda: next(answers))
-    assert run("--steps", "4", "--name", "cut", *SMALL) == 130
+    assert run("--steps", "4", "--name", "whole", *FAST) == 0
+    train_step = mini_mrl.train_step
+
+    def interrupted(run, step):
+        results = train_step(run, step)
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return results
+
+    monkeypatch.setattr(mini_mrl, "train_step", interrupted)
+    assert run("--steps", "4", "--name", "cut", *FAST) == 130
     assert "python mini_mrl.py resume runs/cut" in capsys.readouterr().out
     with open("runs/cut/metrics.jsonl", "a") as log:  # as if it had gone on and been killed
         log.write('{"step": 3, "torn')
-    monkeypatch.setattr(mini_mrl, "_stop_on_ctrl_c", lambda: lambda: False)
+    monkeypatch.setattr(mini_mrl, "train_step", train_step)
     assert run("resume", "runs/cut") == 0
     assert_same_run("runs/whole", "runs/cut", 4)
     assert run("resume", "runs/cut") == 2
@@ -125,7 +143,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
 
 
 def test_evaluate_shows_before_and_after(place, capsys):
-    assert run("--mode", "solo", "--steps", "2", *SMALL) == 0
+    assert run("--mode", "solo", "--steps", "2", *FAST) == 0
     capsys.readouterr()
     assert run("evaluate", "runs/solo-s0", "--samples", "2") == 0
     out = capsys.readouterr().out
@@ -137,8 +155,8 @@ def test_evaluate_shows_before_and_after(place, capsys):
 
 def test_one_policy_and_three_policies(place):
     qwen, llama = DATA / "tiny" / "qwen-tiny", DATA / "tiny" / "llama-tiny"
-    assert run("--pair", str(qwen), "--steps", "1", "--name", "one", *SMALL) == 0
-    assert run("--pair", f"{qwen},{llama},{qwen}", "--steps", "1", "--name", "three", *SMALL) == 0
+    assert run("--pair", str(qwen), "--steps", "1", "--name", "one", *FAST) == 0
+    assert run("--pair", f"{qwen},{llama},{qwen}", "--steps", "1", "--name", "three", *FAST) == 0
     names = [line["policy"] for line in lines("runs/three/metrics.jsonl")]
     assert names == ["qwen-tiny", "llama-tiny", "qwen-tiny-2"]
 
@@ -166,13 +184,13 @@ template = "<s>[INST]{{prompt}}[/INST]"
     one, two = lines("runs/own/metrics.jsonl")
     solved = [round(line["reward"] * 4 * size, 6) for line, size in ((one, 2), (two, 5))]
     assert all(number.is_integer() for number in solved)  # 4 prompts x the policy's own group
-    assert load_config(Path("runs/own/config.toml"))["policies"][1].objective == "gspo"
+    assert load_config(Path("runs/own/config.json"))["policies"][1].objective == "gspo"
 
 
 def test_with_verify_liars_change_nothing_and_with_claim_they_do(place):
-    many = [*SMALL, "--steps", "3"]
-    runs = {"honest": [], "verify": ["--fault", "liar=0.5"]}
-    runs["claim"] = [*runs["verify"], "--trust", "claim"]
+    many = [*FAST, "--steps", "3"]
+    runs = {"honest": [], "verify": settings("liar=0.5")}
+    runs["claim"] = settings("liar=0.5", "trust=claim")
     learnt, denied = {}, {}
     for name, extra in runs.items():
         assert run(*many, "--name", name, *extra) == 0
@@ -186,10 +204,10 @@ def test_with_verify_liars_change_nothing_and_with_claim_they_do(place):
 
 
 def test_the_log_of_a_finished_run_stands_in_for_the_peer(place, capsys):
-    assert run("--steps", "3", "--name", "live", *SMALL) == 0
+    assert run("--steps", "3", "--name", "live", *FAST) == 0
     capsys.readouterr()
-    alone = ["--pair", str(DATA / "tiny" / "llama-tiny"), "--steps", "3", *SMALL]
-    assert run(*alone, "--peer-log", "runs/live/exchange.jsonl", "--name", "stored") == 0
+    alone = ["--pair", str(DATA / "tiny" / "llama-tiny"), "--steps", "3", *FAST]
+    assert run(*alone, *settings("peer_log=runs/live/exchange.jsonl"), "--name", "stored") == 0
     assert "stored records of runs/live/exchange.jsonl" in capsys.readouterr().out
     metrics = lines("runs/stored/metrics.jsonl")
     assert {line["policy"] for line in metrics} == {"llama-tiny"}
@@ -212,49 +230,60 @@ def test_align_shows_and_draws_a_solution(place, capsys):
 
 TINY = str(DATA / "tiny" / "qwen-tiny")
 MISTAKES = {
-    "unknown mode": (["--mode", "stg"], "Did you mean 'sgt'?"),
-    "unknown mode, nothing near": (["--mode", "xyz"], "Modes: solo, solo-x2"),
+    "unknown mode": (["--mode", "stg"], "did you mean `sgt`?"),
+    "unknown mode, nothing near": (["--mode", "xyz"], "known are graft, hacpo, naive"),
     "no such model": (["--pair", "/no/such,/none"], "/no/such: no such model directory"),
     "no such hub name": (["--pair", "nobody/nothing"], "neither a directory here nor a model"),
     "empty pair": (["--pair", ","], "policy"),
-    "directory without model": (["--pair", "empty"], "empty: is no directory"),
+    "directory without model": (["--pair", "empty"], "empty: is no model"),
     "a share": (["warmstart", "--foreign-right", "2"], "--foreign-right is 2, but must be from"),
-    "no data": (["--data", "none.jsonl"], "none.jsonl: no such file"),
-    "broken data": (["--data", "broken.jsonl"], "broken.jsonl:2: is not JSON"),
-    "empty data": (["--data", "empty.jsonl"], "empty.jsonl: holds no problem"),
-    "answer without value": (["--data", "bad_answer.jsonl"], "bad_answer.jsonl:1: the verifier"),
-    "no held-out data": (["--heldout", "none.jsonl"], "none.jsonl: no such file"),
-    "group of one": (["--group-size", "1"], "group_size is 1, but an advantage compares"),
+    "no data": (["--set", "train=none.jsonl"], "none.jsonl: no such file"),
+    "broken data": (["--set", "train=broken.jsonl"], "broken.jsonl:2: is not JSON"),
+    "empty data": (["--set", "train=empty.jsonl"], "empty.jsonl: holds no problem"),
+    "answer without value": (
+        ["--set", "train=bad_answer.jsonl"],
+        "bad_answer.jsonl:1: the verifier",
+    ),
+    "no held-out data": (["--set", "heldout=none.jsonl"], "none.jsonl: no such file"),
+    "group of one": (["--set", "group_size=1"], "group_size is 1, but must be 2 or more"),
     "no steps": (["--steps", "0"], "steps is 0"),
     "steps no number": (["--steps", "many"], "--steps"),
     "negative seed": (["--seed", "-1"], "seed is -1"),
-    "learning rate zero": (["--learning-rate", "0"], "learning_rate is 0.0"),
-    "too many prompts": (["--prompts-per-step", "5000"], "holds only 1440 problems"),
-    "prompt too long": (["--data", "long.jsonl"], "context of 256"),
+    "learning rate zero": (["--set", "learning_rate=0"], "learning_rate is 0, but must be above 0"),
+    "too many prompts": (["--set", "prompts_per_step=5000"], "holds only 1440 problems"),
+    "prompt too long": (["--set", "train=long.jsonl"], "context of 256"),
     "run exists": (["--name", "taken"], "runs/taken: exists already"),
     "name with a path": (["--name", "../x"], "plain directory name"),
     "no config": (["--config", "none.toml"], "none.toml: cannot be read"),
     "unknown key": (["--config", "key.toml"], "did you mean `steps`"),
     "unknown option": (["--stpes", "3"], "--stpes"),
     "unknown command": (["trian"], "trian"),
-    "setting without value": (["--set", "sgt"], "mode.setting=value"),
+    "setting without value": (["--set", "sgt"], "write it as key=value"),
     "unknown setting": (["--set", "sgt.wieght=1"], "settings.sgt: there is no setting `wieght`"),
-    "device": (["--device", "warp"], "device is 'warp'"),
-    "threads": (["--threads", "0"], "threads is 0"),
-    "learning rate nan": (["--learning-rate", "nan"], "learning_rate is nan"),
-    "peer log of junk": (["--peer-log", "junk.txt", "--pair", TINY], "junk.txt: holds no record"),
+    "device": (["--set", "device=warp"], "device is 'warp'"),
+    "threads": (["--set", "threads=0"], "threads is 0"),
+    "learning rate nan": (
+        ["--set", "learning_rate=nan"],
+        "learning_rate is nan, but must be a finite number",
+    ),
+    "peer log of junk": (
+        ["--set", "peer_log=junk.txt", "--pair", TINY],
+        "junk.txt: holds no record",
+    ),
     "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
-    "unknown fault": (["--fault", "lair=1"], "known are liar=RATE"),
-    "fault of nobody": (["--fault", "crash=gpt@3"], "there is no policy 'gpt'"),
-    "fault without step": (["--fault", "hang=qwen-tiny"], "known are liar=RATE"),
-    "unknown placement": (["--placement", "swop"], "did you mean `swap`"),
-    "unknown record": (["--record", "rollouts"], "did you mean `rollout`"),
+    "option of old": (["--group-size", "4"], "write --set group_size=VALUE"),
+    "option with another name now": (["--fault", "liar=1"], "write --set liar=VALUE"),
+    "setting with another name now": (["--set", "data=x"], "any more; write `train`"),
+    "liars above all": (["--set", "liar=2"], "liar is 2, but must be 1 or less"),
+    "placement of old": (["--placement", "spread"], "known are auto, resident, swap, parallel"),
+    "unknown placement": (["--placement", "swop"], "known are auto, resident, swap, parallel"),
+    "unknown record": (["--set", "record=rollouts"], "known are rollout, rewards, success"),
     "record of another kind": (
-        ["--peer-log", "stats.jsonl", "--pair", TINY],
+        ["--set", "peer_log=stats.jsonl", "--pair", TINY],
         "consumes success records",
     ),
     "solo with a peer": (
-        ["--mode", "solo", "--peer-log", "stats.jsonl", "--pair", TINY],
+        ["--mode", "solo", "--set", "peer_log=stats.jsonl", "--pair", TINY],
         "consumes no records",
     ),
     "mode from no file": (["--mode", "none.py:Mine"], "there is no file"),
@@ -263,8 +292,11 @@ MISTAKES = {
     "mode that breaks": (["--mode", "bad_mode.py:Mine"], "cannot be loaded"),
     "ratio level": (["--mode", "prp", "--set", "prp.ratio_level=word"], "use token, chunk"),
     "minibatches": (["--set", "sgt.minibatches=0"], "sgt.minibatches is 0"),
-    "turn budget": (["--config", "budget.toml"], "turn_budget_s and gradient_every"),
-    "kl": (["--config", "kl.toml"], "kl_coef is -1.0"),
+    "turn budget": (
+        ["--config", "budget.toml"],
+        "there is no setting `turn_budget_s` any more; no turn",
+    ),
+    "kl": (["--config", "kl.toml"], "kl_coef is -1, but must be 0 or more"),
     "string for a number": (["--config", "string.toml"], "steps is '3'"),
     "broken toml": (["--config", "broken.jsonl"], "is not TOML"),
     "policy as a table": (["--config", "policy.toml"], "[[policy]] tables, with two brackets"),
@@ -272,19 +304,19 @@ MISTAKES = {
     "two of a name": (["--config", "twice.toml"], "Two policies are called"),
     "name of a policy": (["--config", "slash.toml"], "use letters, digits"),
     "template": (["--config", "template.toml"], "lacks {prompt}"),
-    "objective": (["--config", "objective.toml"], "there is no objective 'ppo'"),
-    "data is a directory": (["--data", "empty"], "empty: "),
+    "objective": (["--config", "objective.toml"], "objective is 'ppo'; known are grpo"),
+    "data is a directory": (["--set", "train=empty"], "empty: "),
     "config is a directory": (["--config", "empty"], "empty: cannot be read"),
     "resume a file": (["resume", "key.toml"], "is no run directory"),
-    "unknown trust": (["--trust", "blindly"], "trust is 'blindly'"),
-    "no peer log": (["--peer-log", "none.jsonl", "--pair", TINY], "none.jsonl: cannot be read"),
-    "peer log and a pair": (["--peer-log", "key.toml"], "only one policy can be trained"),
+    "unknown trust": (["--set", "trust=blindly"], "trust is 'blindly'"),
+    "no peer log": (["--set", "peer_log=none.jsonl", "--pair", TINY], "none.jsonl: cannot be read"),
+    "peer log and a pair": (["--set", "peer_log=key.toml"], "only one policy can be trained"),
     "align nothing": (["align"], "Give either a text or --file"),
     "align both": (["align", "x", "--file", "key.toml"], "Give either a text or --file"),
     "align no file": (["align", "--file", "none.txt"], "none.txt: cannot be read"),
     "align binary": (["align", "--file", "binary"], "binary: cannot be read"),
     "align a special token": (["align", "</s>"], "cannot write this text exactly (special_token"),
-    "align without tokenizer": (["align", "x", "--source", "empty"], "empty: is no directory"),
+    "align without tokenizer": (["align", "x", "--source", "empty"], "empty: is no model"),
     "align hub name": (["align", "x", "--receiver", "a/b"], "neither a directory here nor a model"),
     "align picture nowhere": (["align", "x", "--svg", "no/where.svg"], "cannot be written"),
     "resume nothing": (["resume", "runs/none"], "is no run directory"),
@@ -312,9 +344,9 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(place, capsys, case):
-    arguments, part = MISTAKES[case]
+@pytest.fixture
+def traps(place):
+    """Everything that the mistakes are made with."""
     Path("broken.jsonl").write_text('{"prompt": "1+1?", "answer": "2"}\n{"prompt"\n')
     Path("empty.jsonl").write_text("\n")
     Path("bad_answer.jsonl").write_text('{"prompt": "1+1?", "answer": "\\\\frac{"}\n')
@@ -326,32 +358,52 @@ def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(place, capsys, case):
         Path(name).write_text(text)
     Path("empty").mkdir()
     (place / "runs" / "taken").mkdir(parents=True)
-    Path("runs/taken/config.toml").write_text(f'[[policy]]\npath = "{TINY}"\n')
-    if "--data" in arguments:
-        arguments = [*arguments, "--prompts-per-step", "1"]
+    config = RunConfig([PolicyConfig("qwen-tiny", TINY)])
+    Path("runs/taken/config.json").write_text(config.to_json())
+
+
+def assert_one_sentence(arguments, part, capfd):
+    if any(word.startswith("train=") for word in arguments):
+        arguments = [*arguments, "--set", "prompts_per_step=1"]
     before = sorted(os.walk("."))
     assert run(*arguments) == 2
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert part in captured.err
     assert len(captured.err.strip().splitlines()) == 1
     assert "Traceback" not in captured.err + captured.out
     assert sorted(os.walk(".")) == before  # no half-made run directory
 
 
-def test_debug_shows_the_traceback(place):
-    from mrl.errors import MrlError
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(traps, capfd, case):
+    arguments, part = MISTAKES[case]
+    if arguments[0].startswith("--") and "--placement" not in arguments:
+        arguments = [*arguments, "--placement", "resident"]
+    assert_one_sentence(arguments, part, capfd)
 
+
+@pytest.mark.parametrize("case", ["prompt too long", "run exists"])
+def test_a_mistake_gets_the_same_sentence_from_processes_of_their_own(traps, capfd, case):
+    arguments, part = MISTAKES[case]
+    assert_one_sentence([*arguments, "--placement", "parallel"], part, capfd)
+
+
+def test_debug_shows_the_traceback(place):
     with pytest.raises(MrlError):
         run("--mode", "stg", "--debug")
 
 
 def test_help_and_a_mistake_answer_within_seconds():
-    start = time.monotonic()
+    def seconds():  # of the processor: the machine may be busy with something else
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return spent.ru_utime + spent.ru_stime
+
+    start = seconds()
     command = [sys.executable, str(ROOT / "mini_mrl.py"), "--help"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "--mode" in out
     assert "warmstart" in out
-    assert time.monotonic() - start < 10
+    assert seconds() - start < 10
 
 
 def test_a_python_without_the_packages_gets_one_sentence():
@@ -366,4 +418,4 @@ def test_a_python_without_the_packages_gets_one_sentence():
 @pytest.mark.parametrize("other", ["stg", "graft"])
 def test_a_setting_of_another_mode_is_no_silent_nothing(place, capsys, other):
     assert run("--steps", "1", "--set", f"{other}.minibatches=2", *SMALL) == 2
-    assert "is not for this run's mode" in capsys.readouterr().err
+    assert "is not for this run's mode or policies" in capsys.readouterr().err

@@ -1,0 +1,89 @@
+"""The rule of the house: who may import whom, and how much there is to read."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = {  # part -> its files; the method is what a reader must know
+    "method": [*ROOT.glob("mrl/*.py"), *ROOT.glob("mrl/modes/*.py")],
+    "experiment": [*ROOT.glob("mrl/experiment/*.py"), *ROOT.glob("mrl/tiny/*.py")],
+    "lab": [*ROOT.glob("mrl/lab/*.py"), *ROOT.glob("mrl/classroom/*.py")],
+}
+PROGRAM = ROOT / "mini_mrl.py"
+FORBIDDEN = {
+    "method": ("experiment", "tiny", "lab", "classroom"),
+    "experiment": ("lab", "classroom"),
+}
+CODE = [PROGRAM, *(path for files in PARTS.values() for path in files)]
+
+
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path):
+    """Full names of all that a file imports, inside functions and under TYPE_CHECKING, too."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are written in full here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("part", FORBIDDEN)
+def test_imports_go_down(part):
+    assert len(PARTS[part]) > 10
+    for path in PARTS[part]:
+        for name in imported(path):
+            top, folder = (*name.split("."), "")[:2]
+            assert top != "mini_mrl", path
+            assert not (top == "mrl" and folder in FORBIDDEN[part]), f"{path} imports {name}"
+
+
+def test_every_file_belongs_to_a_part():
+    assert sorted(ROOT.glob("mrl/**/*.py")) == sorted(CODE[1:])
+
+
+def lines(paths):
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("most", "parts"),
+    [(3000, ["method"]), (4300, ["method", "experiment"]), (7000, list(PARTS))],
+)
+def test_there_is_not_more_to_read_than_agreed(most, parts):
+    size = lines([PROGRAM, *(path for part in parts for path in PARTS[part])])
+    assert size <= most, f"mini_mrl.py with {' and '.join(parts)}: {size - most} lines too many"
+
+
+def test_the_program_fits_on_a_few_pages():
+    assert lines([PROGRAM]) <= 250
+
+
+def test_no_function_is_longer_than_a_screen():
+    long = [
+        f"{path.name}: {node.name}"
+        for path in CODE
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 60
+    ]
+    assert not long, ", ".join(long)
+
+
+def test_no_public_name_of_the_program_is_there_for_tests_alone():
+    nodes = [(path, node) for path in CODE for node in ast.walk(tree(path))]
+    used = {node.id for _, node in nodes if isinstance(node, ast.Name)}
+    used |= {node.attr for _, node in nodes if isinstance(node, ast.Attribute)}
+    used |= {name for path in CODE for full in imported(path) for name in full.split(".")}
+    alone = [
+        f"{path.name}: {node.name}"
+        for path, node in nodes
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not (node.name.startswith("_") or node.name in used)
+        and ".command(" not in "".join(map(ast.unparse, node.decorator_list))
+    ]
+    assert not alone, ", ".join(alone)
