@@ -59,7 +59,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
 def describe(item: pytest.Item) -> dict:
     """What a test looks at, and its points."""
     variant = f", {item.callspec.id}" if hasattr(item, "callspec") else ""
-    return {"part": f"{item.function.__doc__}{variant}", "out_of": item.get_closest_marker("points").args[0]}
+    return {
+        "part": f"{item.function.__doc__}{variant}",
+        "out_of": item.get_closest_marker("points").args[0],
+    }
 
 
 def explain(found: pytest.ExceptionInfo) -> str:
