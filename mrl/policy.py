@@ -6,19 +6,10 @@ What it learns and how is in learning.py; nothing here knows of peers.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils import logging as transformers_logging
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
@@ -29,39 +20,40 @@ from mrl.objectives import OBJECTIVES
 from mrl.rollout import sample_completions
 from mrl.samples import Group, Problem, Rollout
 
-transformers_logging.disable_progress_bar()  # it would break the live view
-
 
 class Policy:
     """One learner. `version` counts its optimizer updates."""
 
-    def __init__(self, config: PolicyConfig, index: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        config: PolicyConfig,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        reference: PreTrainedModel | None = None,
+        index: int = 0,
+    ) -> None:
         self.config = config
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
         self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
-        self.tokenizer = load_tokenizer(config.path)
-        self.model = load_model(config.path, device)
-        self.model.eval()  # no dropout, ever: the policy that samples is the one that is scored
+        self.tokenizer = tokenizer
+        self.model = model.eval()  # no dropout, ever: who samples is who is scored
         if config.checkpointing:
             _enable_checkpointing(self.model)
-        self.reference: PreTrainedModel | None = None  # frozen, only if there is a KL term
-        if config.kl_coef > 0:
-            self.reference = load_model(config.reference or config.path, device).eval()
-            self.reference.requires_grad_(False)
+        self.reference = reference  # frozen, only if there is a KL term
         self.codec = ByteCodec(self.tokenizer)
         self.end_ids = self._find_end_ids()
         self.end_id = self.end_ids[0]  # for a peer's completion, retokenized for this policy
         self.max_new_tokens = config.max_new_tokens  # what it writes, and so what it imitates
-        self.suppressed = self._find_suppressed().to(device)
+        self.suppressed = self._find_suppressed().to(model.device)
         if not can_pack(self.model, self.suppressed):
             raise MrlError(
                 f"{config.path}: this architecture cannot be trained here: its attention does not "
                 "follow a mask over several completions; the Llama and Qwen families can."
             )
         self.computes_in_bfloat16 = config.dtype in ("mixed", "bfloat16") or (
-            config.dtype == "auto" and torch.device(device).type == "cuda"
+            config.dtype == "auto" and model.device.type == "cuda"
         )
         if config.dtype == "bfloat16":
             self.model.to(torch.bfloat16)
@@ -221,51 +213,3 @@ def _enable_checkpointing(model: PreTrainedModel) -> None:
             module.p = 0.0
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.0
-
-
-# ------------------------------------------------------------------------------ loading
-
-
-def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """`AutoTokenizer` from a directory or the hub; MrlError with one sentence if there is none."""
-    return _load(AutoTokenizer, path, clean_up_tokenization_spaces=False)
-
-
-def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
-    """`AutoModelForCausalLM` in float32, from safetensors only; MrlError as for a tokenizer."""
-    model = _load(AutoModelForCausalLM, path, dtype=torch.float32, use_safetensors=True)
-    for parameter in model.parameters():  # out of the mapped file: where a tensor begins in memory
-        parameter.data = parameter.data.clone()  # decides which kernel runs, to the last bit
-    return model.to(device)
-
-
-def can_load(name: str) -> bool:
-    """Whether a model is in a directory or the hub's cache, or the hub answers; within seconds."""
-    if Path(name).is_dir() or isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return True
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        HfApi().model_info(name, timeout=5)
-    except Exception:  # no network, no such model, no permission: the same to whoever asks
-        return False
-    return True
-
-
-def _load(auto_class: type, path: str, **options: object) -> Any:
-    local = path.startswith((".", "/", "~")) or path.count("/") > 1
-    if local and not Path(path).is_dir():
-        raise MrlError(f"{path}: no such model directory; give one that save_pretrained wrote.")
-    if not can_load(path):  # asked once: `from_pretrained` would try again for a minute
-        raise MrlError(
-            f"{path}: is neither a directory here nor a model that the hub could give; check the "
-            "name and the network, or give a local directory."
-        )
-    try:
-        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
-    except Exception as error:
-        reason = str(error).strip().split("\n")[0][:200]
-        raise MrlError(
-            f"{path}: is no model that transformers can load ({reason}); give a directory that "
-            "save_pretrained wrote, with safetensors weights and a tokenizer."
-        ) from error

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mrl.config import PolicyConfig
+from mrl.experiment.loading import load_policy
 from mrl.experiment.verifier import Verifier
-from mrl.policy import Policy
 from mrl.tiny.pair import OWN_SKILLS, build_model, build_tokenizer
 
 torch.set_num_threads(1)
@@ -32,7 +32,7 @@ def make_policy(random_pair):
     """A function that loads one of the random pair with the given settings."""
 
     def make(name="qwen-tiny", index=0, **settings):
-        return Policy(PolicyConfig(name, str(random_pair / name), **settings), index)
+        return load_policy(PolicyConfig(name, str(random_pair / name), **settings), index)
 
     return make
 

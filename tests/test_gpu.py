@@ -6,9 +6,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from mrl.allocation import Allocation
 from mrl.config import PolicyConfig, RunConfig
+from mrl.experiment.loading import load_policy
 from mrl.experiment.memory import estimate, needed
 from mrl.learning import learn
-from mrl.policy import Policy
 from mrl.samples import Problem, TrainingSample
 from tests.test_real_pair import chat_pair, chat_tokenizer
 
@@ -51,7 +51,7 @@ def true_pair(tmp_path_factory):
 def test_the_memory_estimate_of_the_true_pair_holds(true_pair, placement, checkpointing):
     settings = {"max_new_tokens": 400, "micro_batch": 8192, "checkpointing": checkpointing}
     policies = [
-        Policy(PolicyConfig(name, str(true_pair / name), **settings), number, "cuda")
+        load_policy(PolicyConfig(name, str(true_pair / name), **settings), number, "cuda")
         for number, name in enumerate(TRUE)
     ]
     config = RunConfig([policy.config for policy in policies], prompts_per_step=16)
@@ -78,7 +78,9 @@ def test_the_memory_estimate_of_the_true_pair_holds(true_pair, placement, checkp
 
 
 def test_what_is_sampled_is_what_is_scored(chat_pair):
-    policy = Policy(PolicyConfig("qwen", str(chat_pair / "qwen"), max_new_tokens=16), 0, "cuda")
+    policy = load_policy(
+        PolicyConfig("qwen", str(chat_pair / "qwen"), max_new_tokens=16), 0, "cuda"
+    )
     (group,) = policy.rollout([Problem("a", "1+1?", "2")], torch.Generator().manual_seed(0))
     scored = policy.logprobs_of([group.prompt_ids] * 8, [r.completion_ids for r in group.rollouts])
     for rollout, logprobs in zip(group.rollouts, scored, strict=True):
@@ -87,7 +89,7 @@ def test_what_is_sampled_is_what_is_scored(chat_pair):
 
 def test_host_memory_is_pinned_while_a_policy_waits(chat_pair):
     policies = [
-        Policy(PolicyConfig(name, str(chat_pair / name)), n, "cuda")
+        load_policy(PolicyConfig(name, str(chat_pair / name)), n, "cuda")
         for n, name in enumerate(("qwen", "smol"))
     ]
     allocation = Allocation(policies, ["qwen", "smol"], "swap", "cuda")

@@ -7,9 +7,9 @@ from transformers import AutoTokenizer
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
+from mrl.experiment.loading import load_policy, load_tokenizer
 from mrl.experiment.metrics import update_metrics
 from mrl.learning import learn
-from mrl.policy import Policy, load_tokenizer
 from mrl.samples import Problem, TrainingSample
 
 PROMPT = "Ann has 12 nuts and eats 11. How many?"
@@ -68,7 +68,7 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
     settings = json.loads(path.read_text())
     settings["pad_token"] = settings["eos_token"]
     path.write_text(json.dumps(settings))
-    policy = Policy(PolicyConfig("m", str(tmp_path / "m")))
+    policy = load_policy(PolicyConfig("m", str(tmp_path / "m")))
     assert policy.tokenizer.pad_token_id == policy.end_id
     assert not policy.suppressed[policy.end_id]
     _, mask = policy.completion_logprobs([[5, 6]], [[7, policy.end_id]])
@@ -172,7 +172,7 @@ def test_every_end_token_of_the_generation_config_ends_a_completion(random_pair,
     settings = json.loads(path.read_text())
     settings["eos_token_id"] = [7, settings["eos_token_id"], 9]
     path.write_text(json.dumps(settings))
-    policy = Policy(PolicyConfig("m", str(tmp_path / "m")))
+    policy = load_policy(PolicyConfig("m", str(tmp_path / "m")))
     assert policy.end_ids == [policy.tokenizer.eos_token_id, 7, 9]
 
 
@@ -217,7 +217,7 @@ def test_a_missing_model_gets_one_sentence(path, part):
 
 def test_a_directory_without_a_model_gets_one_sentence(tmp_path):
     with pytest.raises(MrlError, match="is no model that transformers can load") as caught:
-        Policy(PolicyConfig("x", str(tmp_path)))
+        load_policy(PolicyConfig("x", str(tmp_path)))
     assert "\n" not in str(caught.value)
 
 

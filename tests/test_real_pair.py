@@ -18,12 +18,12 @@ from transformers import (
 
 import mini_mrl
 from mrl.config import PolicyConfig, RunConfig
+from mrl.experiment.loading import load_policy
 from mrl.experiment.memory import estimate, needed
 from mrl.experiment.pairs import PAIRS, choose_pair
 from mrl.experiment.problems import save_problems
 from mrl.experiment.settings import check
 from mrl.learning import learn
-from mrl.policy import Policy
 from mrl.samples import TrainingSample
 from mrl.tiny.skills import SKILLS, generate
 
@@ -83,7 +83,7 @@ def chat_pair(tmp_path_factory):
 @pytest.fixture
 def make_chat(chat_pair):
     def make(name, **settings):
-        return Policy(PolicyConfig(name, str(chat_pair / name), max_new_tokens=16, **settings))
+        return load_policy(PolicyConfig(name, str(chat_pair / name), max_new_tokens=16, **settings))
 
     return make
 

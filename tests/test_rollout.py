@@ -3,7 +3,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from mrl.config import PolicyConfig
-from mrl.policy import Policy, load_tokenizer
+from mrl.experiment.loading import load_policy, load_tokenizer
 from mrl.rollout import draw, sample_completions, scaled_logprobs
 from mrl.samples import Problem
 
@@ -56,7 +56,7 @@ def absolute_positions(random_pair, tmp_path):
     torch.nn.init.normal_(model.transformer.wpe.weight, std=1.0)
     model.save_pretrained(tmp_path / "gpt2")
     tokenizer.save_pretrained(tmp_path / "gpt2")
-    return Policy(PolicyConfig("gpt2", str(tmp_path / "gpt2"), max_new_tokens=12))
+    return load_policy(PolicyConfig("gpt2", str(tmp_path / "gpt2"), max_new_tokens=12))
 
 
 def test_positions_are_counted_from_the_first_real_token(absolute_positions):

@@ -8,9 +8,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mrl.config import DATA, PolicyConfig
 from mrl.experiment.evaluation import evaluate
+from mrl.experiment.loading import load_policy
 from mrl.experiment.problems import load_problems
 from mrl.lab import commands
-from mrl.policy import Policy
 from mrl.tiny.pair import (
     FOREIGN_RIGHT,
     OWN_SKILLS,
@@ -38,7 +38,7 @@ def start_scores(directory, verifier):
     """Policy -> skill -> held-out pass@1."""
     scores = {}
     for name in OWN_SKILLS:
-        policy = Policy(PolicyConfig(name, str(directory / name)))
+        policy = load_policy(PolicyConfig(name, str(directory / name)))
         (found,) = evaluate(policy, {"heldout": HELDOUT}, verifier, samples=2, seed=0)
         scores[name] = {skill: of["pass@1"] for skill, of in found["skills"].items()}
     return scores
@@ -63,7 +63,7 @@ def readings(directory):
     right = {skill.name: skill.operation[1] for skill in SKILLS if skill.name != "loses"}
     shares = {}
     for name in OWN_SKILLS:
-        policy = Policy(PolicyConfig(name, str(directory / name)))
+        policy = load_policy(PolicyConfig(name, str(directory / name)))
         groups = policy.rollout(HELDOUT, torch.Generator().manual_seed(0), 1)
         found = {skill: [] for skill in right}
         for group in groups:

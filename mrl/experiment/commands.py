@@ -13,7 +13,7 @@ from mrl.config import PolicyConfig, RunConfig
 from mrl.experiment.checkpoint import newest_checkpoint
 from mrl.experiment.evaluation import evaluate as score
 from mrl.experiment.evaluation import load_heldout
-from mrl.experiment.run import load_policies
+from mrl.experiment.loading import load_policies
 from mrl.experiment.run_directory import read_run_config, with_weights_of
 from mrl.experiment.settings import check
 from mrl.experiment.summary import evaluation_table

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mrl.config import DATA, PolicyConfig
-from mrl.policy import can_load
+from mrl.experiment.loading import can_load
 
 SYSTEM_PROMPT = "Reason step by step and put the final answer into \\boxed{}."
 

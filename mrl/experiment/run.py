@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation, join_processes, pick_device
-from mrl.config import PolicyConfig, RunConfig
+from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
 from mrl.experiment.checkpoint import (
@@ -34,6 +34,7 @@ from mrl.experiment.checkpoint import (
 from mrl.experiment.collapse import CollapseWatch
 from mrl.experiment.evaluation import evaluate, load_heldout
 from mrl.experiment.launch import is_worker
+from mrl.experiment.loading import load_policies
 from mrl.experiment.memory import choose_placement, estimate
 from mrl.experiment.metrics import StepResult, sample_lines, step_metrics
 from mrl.experiment.peer_log import read_log
@@ -43,7 +44,6 @@ from mrl.experiment.settings import check, make_mode
 from mrl.experiment.tensorboard import scalar_writer
 from mrl.experiment.verifier import Verifier
 from mrl.experiment.view import View
-from mrl.policy import Policy
 from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
 from mrl.samples import Problem, Verdict
 
@@ -332,18 +332,3 @@ class Run:
                 partial = path.with_suffix(".partial")
                 partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
                 partial.replace(path)  # whole or not at all
-
-
-def load_policies(
-    configs: Iterable[PolicyConfig],
-    device: str,
-    threads: int = 1,
-    names: Iterable[str] | None = None,
-) -> list[Policy]:
-    """The policies of a run (or those named), on one device; each knows its place in the run."""
-    torch.set_num_threads(threads)  # said, because the same seed needs the same number
-    return [
-        Policy(config, index, device)
-        for index, config in enumerate(configs)
-        if names is None or config.name in names
-    ]

@@ -79,8 +79,8 @@ def align(
 ) -> None:
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
     from mrl.alignment import ByteCodec, LossyText
+    from mrl.experiment.loading import load_tokenizer
     from mrl.lab.alignment_view import draw_alignment, render_alignment
-    from mrl.policy import load_tokenizer
     from mrl.residual import measure
 
     token_bytes = []

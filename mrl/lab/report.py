@@ -15,10 +15,10 @@ from typing import Any
 from mrl.alignment import ByteCodec, LossyText, align
 from mrl.errors import MrlError
 from mrl.experiment import run_directory
+from mrl.experiment.loading import load_tokenizer
 from mrl.experiment.summary import evaluation_table, learnt_sentence, residual_sentences
 from mrl.experiment.view import printable
 from mrl.lab import figures
-from mrl.policy import load_tokenizer
 
 SHOWN_RESCUES = 5
 REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/", "dropped/")

@@ -101,10 +101,9 @@ class Ours:
 
     def __init__(self, size: str, directory: Path, dtype: str = "float32") -> None:
         from mrl.config import PolicyConfig
-        from mrl.policy import Policy
 
         self.forced, new_tokens = size != "shipped", NEW_TOKENS[size]
-        self.policy = Policy(
+        self.policy = load_policy(
             PolicyConfig(
                 "ours", str(directory), max_new_tokens=new_tokens, learning_rate=1e-5, dtype=dtype
             )
