@@ -27,14 +27,14 @@ except ModuleNotFoundError as error:
 
 from mrl.classroom.commands import assignment
 from mrl.config import HELP, RunConfig
-from mrl.errors import MrlError, PeerLost, RunFailed
+from mrl.errors import MrlError, RunFailed
 from mrl.experiment import launch
 from mrl.experiment.commands import COMMANDS as EXPERIMENT_COMMANDS
 from mrl.experiment.metrics import StepResult
 from mrl.experiment.pairs import choose_pair
 from mrl.experiment.problems import problems_of_step
 from mrl.experiment.run import Run
-from mrl.experiment.run_directory import continued_config, unused_name
+from mrl.experiment.run_directory import continued_config, new_directory
 from mrl.experiment.settings import run_config, usage_sentence
 from mrl.experiment.summary import first_lines, last_lines
 from mrl.experiment.view import make_view, printable
@@ -91,7 +91,6 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
 def train_loop(run: Run) -> bool:
     """Score, train, score again. Returns whether the run got to its end (False: it was stopped)."""
     signal.signal(signal.SIGINT, run.stop)
-    signal.signal(signal.SIGTERM, run.stop)
     if "before" not in run.evaluations:
         run.evaluate("before")
     for step in range(run.first_step, run.config.steps + 1):
@@ -163,13 +162,12 @@ def _train(
 ) -> None:
     """A run from its settings to its last sentence; in processes of their own where that pays."""
     if processes := launch.processes_for(config):
-        name = [] if resumed else ["--name", config.name or unused_name(config)]
-        code, sentence = launch.launch([*context.obj, *name], processes)
+        directory = resumed or new_directory(config)
+        name = [] if resumed else ["--name", directory.name]
+        code, sentence = launch.launch(outcome, [*context.obj, *name], directory, processes)
         if sentence:
             print(sentence, file=sys.stderr)
         raise typer.Exit(code)
-    if launch.was_restarted() and not resumed:
-        resumed = launch.checkpointed(config)
     with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
         if config.liar:  # planted on purpose: the loop does not know
             run.make_records = lying_records(config.liar, config.seed)
@@ -183,35 +181,28 @@ def _train(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; a person's mistake becomes one sentence and exit code 2."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run the command line, say how it ended, and return the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as Ctrl-C
+    code, sentence = outcome(sys.argv[1:] if arguments is None else arguments)
+    if sentence:
+        print(sentence, file=sys.stderr)
+    return code
+
+
+def outcome(arguments: list[str]) -> launch.Outcome:
+    """Exit code and last sentence of a command; 2 for what a person can put right."""
     try:
-        return app(arguments, standalone_mode=False, obj=arguments) or 0
-    except PeerLost as error:  # not the end: torchrun brings both processes back
-        if launch.has_ended():
-            return 0
-        print(error, file=sys.stderr)
-        return 1
+        return app(arguments, standalone_mode=False, obj=arguments) or 0, ""
     except (MrlError, RunFailed) as error:
         if "--debug" in arguments:
-            raise
-        return _end(str(error), 2 if isinstance(error, MrlError) else 1)
+            traceback.print_exc()
+        return error.exit_code, printable(str(error), limit=2000)
     except KeyboardInterrupt:
-        return _end("Stopped.", 130)
+        return 130, "Stopped."
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of the command line
-            return _end(usage_sentence(error.format_message()), 2)
-        traceback.print_exc()
-        return _end("This is a bug of mini-mrl; the lines above say where.", 1)
-
-
-def _end(sentence: str, code: int) -> int:
-    """Say how it ended: to the person, or from a worker to the process that started it."""
-    sentence = printable(sentence, limit=2000)
-    if launch.leave_outcome(code, sentence):
-        return 0
-    print(sentence, file=sys.stderr)
-    return code
+            return 2, printable(usage_sentence(error.format_message()), limit=2000)
+        return 1, f"{traceback.format_exc()}This is a bug of mini-mrl; the lines above say where."
 
 
 if __name__ == "__main__":

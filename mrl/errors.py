@@ -7,10 +7,16 @@ class MrlError(Exception):
     The command line prints it without a traceback and exits with code 2.
     """
 
+    exit_code = 2
+
 
 class RunFailed(Exception):
     """A run ended early, by nobody's mistake; exit code 1, its last checkpoint is kept."""
 
+    exit_code = 1
+
 
 class PeerLost(RunFailed):
-    """The process of another policy has died; torchrun starts both again."""
+    """The process of another policy has ended, and that one knows why."""
+
+    exit_code = 3

@@ -5,23 +5,19 @@
     outcome  SuccessRecord   a verified success: text, no log-probs
 
 A record is written by its source and read by everybody: byte lengths instead of token ids, and a
-refusal (`LossyText`) in place of a text that is not exact. Nobody has to trust it: `flaws` is all
+refusal (`LossyText`) in place of a text that is not exact. Nobody has to trust it: `flaw` is all
 that is checked before a record may reach a mode.
 """
 
 import json
-import math
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from statistics import fmean, pstdev
+from typing import ClassVar, TypeVar, get_args, get_origin
 
 from mrl.alignment import ByteCodec, LossyText
-from mrl.errors import MrlError
-from mrl.samples import Group, Rollout, Verdict
+from mrl.samples import Group, Problem, Rollout, Verdict
 
 MAX_RECORD_BYTES = 2**22  # of a record's JSON: some 100,000 tokens with their log-probs
 MAX_GROUP = 1024  # completions of a group, where no config says how large groups are
@@ -49,18 +45,22 @@ class Record:
     version: int
     index: int = 0  # which completion of the group
 
-    def to_json(self) -> str:
-        """One line of `exchange.jsonl`; its length in bytes is the record's price."""
-        return json.dumps({"kind": self.kind, **vars(self)}, ensure_ascii=False)
+    @cached_property
+    def line(self) -> bytes:
+        """Its line of `exchange.jsonl`; the length is the record's price.
+
+        UnicodeEncodeError for a lone surrogate, in whichever field.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps({"kind": self.kind, **values}, ensure_ascii=False).encode("utf-8")
 
     @staticmethod
-    def from_json(line: str) -> "Record":
-        """A line of `exchange.jsonl` as a record; ValueError if it is none, or not of its shape."""
+    def from_json(line: str | bytes) -> "Record":
+        """A record from its line; ValueError if it is none, or not of its shape."""
         try:
             values = json.loads(line)
             kind = RECORD_TYPES[values.pop("kind")]
-            lists = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
-            record = kind(**{**values, **lists})
+            record = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"no record of a known kind ({error})") from None
         if not _well_typed(record):
@@ -107,168 +107,101 @@ class SuccessRecord(Record):
     kind: ClassVar[str] = "success"
     text: str
     finished: bool
-    token_lengths: tuple[int, ...]  # bytes of each source token
-    canonical: bool  # the source's tokenizer would have cut the text in just this way
+    token_lengths: tuple[int, ...]
+    canonical: bool
     answer: str
     verdict: str
 
 
-REASON = re.compile("[a-z0-9_]{1,30}")  # it becomes the name of a metric
 RECORD_TYPES = {kind.kind: kind for kind in (RolloutRecord, RewardStats, SuccessRecord)}
 R = TypeVar("R", bound=Record)
 
 
-def flaws(record: Record, largest_group: int = MAX_GROUP) -> Iterator[str]:
-    """Why a record must not reach a mode, in words to count by, the gravest first; none if sound.
-
-    A number that is not finite is in no range; a later check may rely on those before it.
-    """
+def flaw(record: Record, largest_group: int = MAX_GROUP) -> str | None:
+    """Why a record must not reach a mode, as a word to count by; None if it is sound."""
     if not _well_typed(record):
-        yield "malformed"
-    of_group = {"count": (1, largest_group), "index": (0, largest_group - 1)}
-    if isinstance(record, RewardStats):
-        of_group["index"] = (0, 0)  # one a group
-    if not all(
-        low <= number <= high
-        for name, (low, high) in (RANGES | of_group).items()
-        for number in _numbers(getattr(record, name, None))
-    ):
-        yield "out_of_range"
+        return "malformed"
+    last = 0 if isinstance(record, RewardStats) else largest_group - 1  # statistics: one a group
+    for name, (low, high) in (RANGES | {"count": (1, largest_group), "index": (0, last)}).items():
+        value = getattr(record, name, None)  # None: no number, or of another type of record
+        numbers = value if isinstance(value, tuple) else (value,)
+        # a number that is not finite is in no range
+        if not all(number is None or low <= number <= high for number in numbers):
+            return "out_of_range"
     try:
-        if len(record.to_json().encode("utf-8")) > MAX_RECORD_BYTES:
-            yield "too_long"
-    except UnicodeEncodeError:  # a lone objective, in whichever field
-        yield "not_utf8"
+        if len(record.line) > MAX_RECORD_BYTES:
+            return "too_long"
+    except UnicodeEncodeError:
+        return "not_utf8"
     if isinstance(record, RewardStats):
         # rewards from 0 to 1 spread widest if all of them are 0 or 1
-        if record.std**2 > record.mean * (1 - record.mean) + 1e-9:
-            yield "out_of_range"
-        return
-    right = record.verdict == Verdict.CORRECT
-    if record.verdict not in set(Verdict) or getattr(record, "reward", 1.0) != float(right):
-        yield "unverified"
+        too_wide = record.std**2 > record.mean * (1 - record.mean) + 1e-9
+        return "out_of_range" if too_wide else None
+    right = float(record.verdict == Verdict.CORRECT)  # a success has no reward, but claims 1
+    if record.verdict not in set(Verdict) or getattr(record, "reward", 1.0) != right:
+        return "unverified"
     if isinstance(record, RolloutRecord) and (
         len(record.logprobs) != len(record.token_lengths)
         or (record.end_logprob is not None) != record.finished
     ):
-        yield "wrong_trace"
+        return "wrong_trace"
     if sum(record.token_lengths) != len(record.text.encode("utf-8")):
-        yield "not_round_trippable"
-
-
-def _numbers(value: object) -> tuple:
-    return value if isinstance(value, tuple) else () if value is None else (value,)
-
-
-@cache
-def _hints(kind: type[Record]) -> dict[str, object]:
-    hints = get_type_hints(kind).items()
-    return {name: hint for name, hint in hints if get_origin(hint) is not ClassVar}
+        return "not_round_trippable"
+    return None
 
 
 def _well_typed(record: Record) -> bool:
-    return all(_fits(getattr(record, name), hint) for name, hint in _hints(type(record)).items())
-
-
-def _fits(value: object, hint: object) -> bool:
-    if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
-    if hint == float | None:
-        return value is None or _fits(value, float)
-    return type(value) in ((int, float) if hint is float else (hint,))
-
-
-def read_log(path: Path) -> tuple[list[Record], Counter[str]]:
-    """The records of an `exchange.jsonl`, and how many lines were left out for which reason.
-
-    A torn last line (the run was killed while it wrote) is "torn"; any other bad one "malformed".
-    Raises MrlError if the file cannot be read or holds no record.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise MrlError(f"{path}: cannot be read ({error.strerror}); give a run's log.") from None
-    records: list[Record] = []
-    left_out: Counter[str] = Counter()
-    for number, line in enumerate(lines, start=1):
-        try:
-            if line:
-                records.append(Record.from_json(line))
-        except ValueError:
-            left_out["torn" if number == len(lines) else "malformed"] += 1
-    if not records:
-        raise MrlError(f"{path}: holds no record; give the exchange.jsonl of a run that shared.")
-    return records, left_out
-
-
-def pack(records: Iterable[Record | LossyText]) -> list[str | dict]:
-    """Records, and the reasons of those that there are none of, as JSON values."""
-    return [r.to_json() if isinstance(r, Record) else {"refused": r.reason} for r in records]
-
-
-def unpack(packed: object) -> list[Record | LossyText]:
-    """The reverse of `pack`; what is no record counts as refused, whoever sent it."""
-    records: list[Record | LossyText] = []
-    for entry in packed if isinstance(packed, list) else [None]:
-        reason = entry.get("refused") if isinstance(entry, dict) else None
-        try:
-            if isinstance(reason, str) and REASON.fullmatch(reason):
-                records.append(LossyText(reason))
-            else:
-                records.append(Record.from_json(entry))
-        except ValueError:
-            records.append(LossyText("malformed"))
-    return records
+    for field in fields(record):
+        value, allowed = getattr(record, field.name), get_args(field.type) or (field.type,)
+        is_tuple = get_origin(field.type) is tuple
+        # `type`, as a bool is an instance of int; tuples alone, as a list could change later
+        if is_tuple != (type(value) is tuple):
+            return False
+        if not set(map(type, value if is_tuple else (value,))) <= set(allowed):
+            return False
+    return True
 
 
 def make_records(
     kind: type[R], source: str, version: int, groups: Sequence[Group], codec: ByteCodec
 ) -> Iterable[R | LossyText]:
-    """The records of one type that a policy has to tell about its groups.
+    """The records of one type that a policy publishes about its groups.
 
     A completion whose text does not survive as bytes is yielded as the `LossyText` that says why.
     """
     for group in groups:
         about = {"prompt_id": group.problem.id, "source": source, "version": version}
         if kind is RewardStats:
-            rewards = group.rewards
-            mean = sum(rewards) / len(rewards)
-            variance = sum((reward - mean) ** 2 for reward in rewards) / len(rewards)
-            yield RewardStats(**about, count=len(rewards), mean=mean, std=math.sqrt(variance))
+            mean, std = fmean(group.rewards), pstdev(group.rewards)
+            yield RewardStats(**about, count=len(group.rewards), mean=mean, std=std)
             continue
         for index, rollout in enumerate(group.rollouts):
             if kind is SuccessRecord and rollout.verdict is not Verdict.CORRECT:
                 continue
             try:
-                yield _text_record(kind, {**about, "index": index}, group, rollout, codec)
+                facts = {**about, "index": index, **_facts(group.problem, rollout, codec)}
+                # the type decides what crosses
+                yield kind(**{field.name: facts[field.name] for field in fields(kind)})
             except LossyText as loss:
                 yield loss
 
 
-def _is_canonical(codec: ByteCodec, text: str, token_ids: Sequence[int]) -> bool:
-    """Whether the tokenizer itself cuts `text` so; a text that it cannot write it never would."""
-    try:
-        return codec.encode(text) == token_ids
-    except LossyText:  # a normaliser changes it, or it spells a special token: still exact as ids
-        return False
-
-
-def _text_record(kind: type[R], about: dict, group: Group, rollout: Rollout, codec: ByteCodec) -> R:
+def _facts(problem: Problem, rollout: Rollout, codec: ByteCodec) -> dict[str, object]:
+    """All that a record may say of a completion. Raises LossyText if its text is not exact."""
     content = rollout.content_ids
     text = codec.decode(content)
-    told = {
-        **about,
+    try:
+        canonical = codec.encode(text) == content
+    except LossyText:  # a normaliser changes it, or it spells a special token: still exact as ids
+        canonical = False
+    return {
         "text": text,
         "finished": rollout.finished,
-        "token_lengths": tuple(len(piece) for piece in codec.token_bytes(content)),
-        "canonical": _is_canonical(codec, text, content),
+        "token_lengths": tuple(map(len, codec.token_bytes(content))),
+        "canonical": canonical,
+        "logprobs": tuple(rollout.logprobs[: len(content)]),
+        "end_logprob": rollout.logprobs[-1] if rollout.finished else None,
         "verdict": str(rollout.verdict),
+        "reward": rollout.reward,
+        "answer": problem.answer,
     }
-    if kind is SuccessRecord:
-        return SuccessRecord(**told, answer=group.problem.answer)
-    return RolloutRecord(
-        **told,
-        logprobs=tuple(rollout.logprobs[: len(content)]),
-        end_logprob=rollout.logprobs[len(content)] if rollout.finished else None,
-        reward=rollout.reward,
-    )

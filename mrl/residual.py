@@ -26,9 +26,8 @@ class Residual:
     refused: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: "Residual") -> "Residual":
-        return Residual(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
+        names = [f.name for f in fields(self)]
+        return Residual(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @property
     def share_one_to_one(self) -> float:
@@ -49,24 +48,22 @@ class Residual:
 def measure(
     source: Sequence[bytes],
     receiver: Sequence[bytes],
-    logprobs: Sequence[float] | None = None,
+    logprobs: Sequence[float] = (),
     canonical: bool = True,
 ) -> Residual:
-    """The residual of one record. logprobs: the source's, one a source token, nats."""
+    """The residual of one record. logprobs: the source's, one a source token, nats; or none."""
     chunks = align(source, receiver)
-    one_to_one = sum(c.bytes[1] - c.bytes[0] for c in chunks if c.one_to_one)
-    spread = 0.0
-    for chunk in chunks if logprobs is not None else ():
-        total = sum(logprobs[slice(*chunk.source)])
-        # the shares of a chunk's receiver tokens add up to 1, so the rest of each to n - 1
-        spread += abs(total) * (chunk.receiver[1] - chunk.receiver[0] - 1)
     return Residual(
         records=1,
         bytes=sum(map(len, source)),
-        bytes_one_to_one=one_to_one,
+        bytes_one_to_one=sum(c.bytes[1] - c.bytes[0] for c in chunks if c.one_to_one),
         source_tokens=len(source),
         receiver_tokens=len(receiver),
         sampled_otherwise=int(not canonical),
-        source_nats=-sum(logprobs) if logprobs is not None else 0.0,
-        spread_nats=spread,
+        source_nats=-sum(logprobs),
+        # the shares of a chunk's n receiver tokens add up to 1, so the rest of each to n - 1
+        spread_nats=sum(
+            abs(sum(logprobs[slice(*c.source)])) * (c.receiver[1] - c.receiver[0] - 1)
+            for c in chunks
+        ),
     )

@@ -259,42 +259,6 @@ def test_after_three_misses_in_a_row_the_run_goes_on_without(make_policy, verifi
 # ------------------------------------------------------------------------------ memory, devices
 
 
-def test_the_estimate_against_arithmetic_by_hand(make_policy):
-    policy = make_policy(group_size=4, max_new_tokens=10, micro_batch=2048)
-    config = RunConfig([policy.config], prompts_per_step=2)
-    got = estimate(policy, config, prompt_tokens=20)
-    shape = policy.model.config
-    parameters = sum(p.numel() for p in policy.model.parameters())
-    assert got.weights == got.gradients == 4 * parameters
-    assert got.optimizer == 8 * parameters
-    tokens = 2 * 4 * 30  # prompts * group * (prompt + completion)
-    assert got.kv_cache == tokens * 2 * 4 * 2 * 32 * 4  # k and v, layers, KV heads, size, bytes
-    assert got.activations == tokens * 4 * 128 * 32 * 4
-    assert got.logits == tokens * shape.vocab_size * 4 * 4
-    assert got.peak == 12 * parameters + got.gradients + got.activations + got.logits
-    both = [got, got]
-    assert needed(both, "swap") == got.peak
-    assert needed(both, "resident") == got.peak + got.at_rest
-
-
-def test_the_plan_follows_the_memory_that_is_there(make_policy, monkeypatch):
-    policy = make_policy()
-    estimates = [estimate(policy, RunConfig([policy.config]), 20)] * 2
-    assert choose_placement(estimates, "cpu")[0] == "resident"
-    both, one = needed(estimates, "resident"), needed(estimates, "swap")
-    assert one < both
-
-    def plan(memory, devices):
-        there = type("Properties", (), {"total_memory": memory})
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: there)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
-        return choose_placement(estimates, "cuda:0")[0]
-
-    assert plan(2 * both, 1) == "resident"
-    assert plan(both, 1) == "swap"  # only nine tenths of a device are planned for
-    assert plan(both, 2) == "spread"
-
-
 def test_devices(monkeypatch):
     assert pick_device("cpu") == "cpu"
     assert spread_devices("cpu", 3) == ["cpu"] * 3

@@ -1,28 +1,59 @@
-"""Every assignment: its reference gets full marks, typical wrong solutions do not, and a submission
-that crashes, hangs or cheats loses only its own points."""
+"""Every assignment: right solutions get full points however they are written, typical wrong ones do
+not, and whatever a submission does it does to its own points."""
 
 import json
-import random
-import re
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import mini_mrl
-from mrl.classroom import ASSIGNMENTS, OUT_OF
-from mrl.classroom.grading import assignment_of, grade_all, load_assignment, write_stub
-from mrl.classroom.own_mode import draw_pair, solo
+from mrl.classroom import ASSIGNMENTS, OUT_OF, checking
+from mrl.classroom.checking import Grade, check_all, start
+from mrl.classroom.curves import BUGS, CURVES, drawn
 from mrl.errors import MrlError
+from tests.assignments.right import IDEAS, IMITATE, MODE, RIGHT
 
 REFERENCES = Path(__file__).parent / "assignments"
-CHEATS = {  # for every assignment: what stands in front of the reference, or in its place
-    "stops": "raise SystemExit(0)\n",
-    "hangs": "while True:\n    pass\n",
-    "prints a score": 'print(\'{"points": 10, "out_of": 10}\')\nraise SystemExit(0)\n',
-    "does not parse": "def (\n",
-    "dies": "import os\nos.kill(os.getpid(), 9)\n",
-    "takes all memory": "x = bytearray(64 << 30)\n",
-    "fills the disk": "open('x', 'wb').write(bytes(1 << 30))\n",
+HEAD = 'ASSIGNMENT = "advantages"\n'
+OWN = """
+class Own(Mode):
+    name = "own"
+    consumes = SuccessRecord
+    def training_samples(self, receiver, prompts, rng):
+        batch = Solo().training_samples(receiver, prompts, rng)
+"""
+HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said of it
+    "import sys\nsys.exit(0)": "sys.exit(0)",
+    "import os\nos._exit(0)": "ended its own process (exit status 0)",
+    "import os\nos.kill(os.getpid(), 9)": "SIGKILL",
+    "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)": "stopped after",
+    "while True:\n    pass": "stopped after",
+    "import os\nos.fork() or os.setsid()\nwhile True: pass": "stopped after",
+    "def f(): f()\nf()": "RecursionError",
+    "x = bytearray(64 << 30)": "MemoryError",
+    "open('x', 'wb').write(bytes(1 << 30))": "Error",
+    "def (": "SyntaxError: invalid syntax (submission.py, line 2) (line 2 of the file)",
+    "(" * 5000: "Error",
+    "x = '\0'": "null bytes",
+    "raise KeyboardInterrupt": "ended its own process",
+    "class E(Exception):\n    def __str__(self): raise E\nraise E": "its message cannot be read",
+    "import os\nos.close(1); os.closerange(0, 99)": "",
+    "import os\nfor n in range(600):\n    os.mkdir('d'); os.chdir('d')": "",
+    "import os\nos.mkdir('d'); open('d/x', 'w'); os.chmod('d', 0)": "",
+    "import os, pathlib\nfor p in pathlib.Path('..').iterdir(): p.is_file() and p.unlink()": "",
+    "import os\nos.symlink('/dev/zero', '../points2')": "",
+    "raise ValueError('\\x1b[2J\\u202e' * 9)": "\\x1b[2J\\u202e",
+    "print('\\x1b]0;title\\x07', {'points': 10})": "NotImplementedError",
+    "import threading\nthreading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()": "",
+    "import atexit\natexit.register(lambda: 1 / 0)": "",
+    "import mrl.advantages": "what holds an assignment's answer cannot be imported",
+    "from mrl.classroom.test_advantages import expected": "cannot be imported",
+    "from mrl.modes.solo import group_advantages": "cannot be imported",
 }
 WRONG = {  # assignment -> name -> (what stands in the reference, what stands there instead)
     "advantages": {
@@ -32,10 +63,28 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "all prompts together": ("rewards.mean(dim=1, keepdim=True)", "rewards.mean()"),
         "opposite sign": ("rewards - rewards.mean", "-rewards + rewards.mean"),
         "equal groups not zero": ("scaled.masked_fill(agree, 0.0)", "scaled"),
+        "nan": ("scaled.masked_fill(agree, 0.0)", 'scaled.masked_fill(agree, float("nan"))'),
         "std of all": ("std(dim=1, keepdim=True, correction=0)", "std(correction=0)"),
-        "no check": ("rewards.shape[1] < 2", "False"),
-        "in place": ("rewards = rewards.float()", "rewards -= 0.5"),
+        "no check": ("rewards.dim() != 2 or rewards.shape[1] < 2", "False"),
+        "more axes": ("rewards.dim() != 2 or rewards.shape[1] < 2", "rewards.shape[-1] < 2"),
+        "changes the rewards": ("rewards = rewards.float()", "rewards -= 0.5"),
         "float64": ("rewards.float()", "rewards.double()"),
+        "close is equal": (
+            "(rewards == rewards[:, :1])", "rewards.isclose(rewards[:, :1], atol=1e-5)",
+        ),
+        "close is equal, numpy's way": (
+            "(rewards == rewards[:, :1])", "rewards.isclose(rewards[:, :1])",
+        ),
+        "no eps": ("correction=0) + 1e-6", "correction=0)"),
+        "other eps": ("+ 1e-6", "+ 1e-8"),
+        "large eps": ("+ 1e-6", "+ 1e-5"),
+        "cached by shape": (
+            "def advantages(rewards: Tensor) -> Tensor:",
+            "import functools\n_k = {}\ndef advantages(rewards):\n"
+            "    return _k.setdefault(tuple(rewards.shape), None) if _k.get(tuple(rewards.shape)) "
+            "is not None else _k.update({tuple(rewards.shape): _a(rewards)}) or "
+            "_k[tuple(rewards.shape)]\n\n\ndef _a(rewards: Tensor) -> Tensor:",
+        ),
     },
     "align": {
         "only the whole": ("if byte in ends[1]:", "if byte == sum(map(len, source)):"),
@@ -46,37 +95,73 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "sides swapped": ("((i, j), (k, n))", "((k, n), (i, j))"),
         "starts over": ("i, k = j, n", "i, k = 0, 0"),
         "token by token": ("if byte in ends[1]:", "if byte in ends[1] and ends[1][byte] == j:"),
-        "quadratic": ("byte += len(piece)", "byte = len(b''.join(side[:number]))"),
+        "joins each time": ("byte += len(piece)", "byte = len(b''.join(side[:number]))"),
+        "sums each time": ("byte += len(piece)", "byte = sum(len(p) for p in side[:number])"),
+        "searches a list": ("if byte in ends[1]:", "if byte in list(ends[1]):"),
+        "floats": ("(i, j), (k, n)", "(i, float(j)), (k, n)"),
+        "strings": ("(i, j), (k, n)", "f'{i}{j}', f'{k}{n}'"),
+        "a generator": ("return chunks", "return (chunk for chunk in chunks)"),
+        "a tuple": ("return chunks", "return tuple(chunks)"),
+        "bools": ("(i, j), (k, n)", "(i, True if j == 1 else j), (k, n)"),
     },
     "bug": {
         "untouched": ("advantages.reshape(-1, 1)", "advantages.T.reshape(-1, 1)"),
-        "wrong cause": ('"mixed groups"', '"end token"'),
-        "no cause": ('"mixed groups"', '""'),
+        "two curves exchanged": ('"A": "sign", "B"', '"B": "sign", "A"'),
+        "no cause": ('"sign"', '""'),
+        "other curves": ("CURVES = 7", "CURVES = 8"),
         "one advantage for all": ("advantages.reshape(-1, 1)", "advantages.mean()"),
         "sign": ("-torch.minimum", "torch.minimum"),
         "no clip": ("ratio.clamp(0.8, 1.2)", "ratio"),
+        "no min": ("torch.minimum(ratio * per_row, ratio.clamp(0.8, 1.2) * per_row)",
+                   "ratio.clamp(0.8, 1.2) * per_row"),
         "mean over all tokens": (
             "((losses * mask).sum(dim=1) / lengths).mean()", "(losses * mask).sum() / mask.sum()",
         ),
         "padding counts": ("lengths = mask.sum(dim=1).clamp(min=1)", "lengths = mask.shape[1]"),
         "detached": ("ratio = difference.exp()", "ratio = difference.detach().exp()"),
+        "no mask": (".masked_fill(~mask, 0.0)", ""),
+        "masked by a product": (".masked_fill(~mask, 0.0)", " * mask"),
+        "nan for equal groups": ("correction=0) + 1e-6", "correction=0)"),
+        "nan loss": ("/ lengths).mean()", "/ lengths).mean() * float('nan')"),
+        "inf loss": ("/ lengths).mean()", "/ lengths).mean() + float('inf')"),
     },
     "liar": {
-        "believes the verdict": ('known[key] == "correct"', 'record.verdict == "correct"'),
-        "believes the answer": ("verify(answers[record.prompt_id],", "verify(record.answer,"),
-        "forgets nothing known": ("if key not in known:", "if True:"),
-        "forgets the prompt": ("(record.prompt_id, record.text, record.finished)", "record.text"),
-        "asks about strangers": ("if record.prompt_id not in answers:", "if False:"),
-        "what is unchecked holds": (
-            "if calls >= budget:\n                continue",
-            (
-                'if calls >= budget:\n                known[key] = "correct"\n'
-                "                kept.append(record)\n                continue"
-            ),
+        "believes the verdict": (
+            'known[key] == "correct"', 'record.verdict == "correct" or known[key] == "correct"',
         ),
+        "only what claims it": (
+            'known[key] == "correct"', 'record.verdict == known[key] == "correct"',
+        ),
+        "only with the right answer": (
+            'known[key] == "correct"',
+            'known[key] == "correct" and record.answer == answers[record.prompt_id]',
+        ),
+        "believes the answer": ("verify(answers[record.prompt_id],", "verify(record.answer,"),
+        "forgets what is known": ("if key not in known:", "if True:"),
+        "forgets the prompt": ("(record.prompt_id, record.text, record.finished)", "record.text"),
+        "forgets finished": ("record.text, record.finished)\n", "record.text)\n"),
+        "all have finished": ("record.text, record.finished)\n        if", "record.text)\n        if"),
+        "never asks of a cut text": (
+            "if record.prompt_id not in answers:",
+            "if record.prompt_id not in answers or not record.finished:",
+        ),
+        "asks about strangers": (
+            "if record.prompt_id not in answers:\n            continue",
+            "answers.setdefault(record.prompt_id, record.answer)",
+        ),
+        "what is unchecked holds": (
+            "                continue\n            calls",
+            '                known[key] = "correct"\n                kept.append(record)\n'
+            "                continue\n            calls",
+        ),
+        "stops at the budget": (
+            "                continue\n            calls", "                break\n            calls",
+        ),
+        "one short of the budget": ("if calls >= budget:", "if calls >= budget - 1:"),
         "one a prompt": ("kept.append(record)", "kept[-1:] = [record]"),
         "backwards": ("return kept", "return kept[::-1]"),
         "not wrong is right": ('known[key] == "correct"', 'known[key] != "wrong"'),
+        "a set": ("return kept", "return set(kept)"),
     },
     "sgt": {
         "always": ('group.kind != "all_fail" or not successes', "not successes"),
@@ -90,24 +175,93 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "rng.choice(sorted({s.source for s in successes})))",
         ),
         "weight 1": ("weight=self.imitation_weight", "weight=1.0"),
+        "weight nan": ("weight=self.imitation_weight", 'weight=float("nan")'),
         "no end token": ("completion_ids=completion_ids", "completion_ids=completion_ids[:1]"),
-        "a policy sample": ('loss="imitation"', 'objective="policy", behavior_logprobs=[0.0] * 9'),
+        "a policy sample": ('loss="imitation"', 'loss="policy", behavior_logprobs=[0.0] * 9'),
         "no own samples": ("batch.samples += own_samples(receiver, group)", "pass"),
         "refused text": ("if completion_ids is None:", "if False:"),
+        "ends at a refused text": (
+            "if completion_ids is None:\n                continue",
+            "if completion_ids is None:\n                break",
+        ),
         "other records": ("consumes = SuccessRecord", "consumes = None"),
         "no source": ("source=success.source", 'source="peer"'),
+        "one rescue a step": (
+            'group.kind != "all_fail"',
+            'any(s.loss == "imitation" for s in batch.samples) or group.kind != "all_fail"',
+        ),
+        "on another prompt": ("prompt_ids=group.prompt_ids", "prompt_ids=prompts[0][0].prompt_ids"),
+        "the text of another": (
+            "rng.choice(successes)",
+            "rng.choice(next(r for g, r in prompts if r and g.kind == 'all_fail'))",
+        ),
+        "shuffled advantages": (
+            "batch.samples += own_samples(receiver, group)",
+            "own = own_samples(receiver, group)\n"
+            "            a = [s.advantage for s in own]\n"
+            "            for s, x in zip(own, a[1:] + a[:1]):\n"
+            "                s.advantage = x\n"
+            "            batch.samples += own",
+        ),
+        "own samples twice": (
+            "batch.samples += own_samples(receiver, group)",
+            "batch.samples += own_samples(receiver, group) * 2",
+        ),
     },
     "own-mode": {
-        "solo": ("consumes = SuccessRecord", "consumes = None"),
-        "weight 0": ("weight=0.5", "weight=0.0"),
-        "other prompt": ("prompt_ids=group.prompt_ids", "prompt_ids=groups[0].prompt_ids"),
+        "forgets the prompt": (
+            "prompt_ids=group.prompt_ids", "prompt_ids=prompts[0][0].prompt_ids",
+        ),
         "unlearns it": ("weight=0.5", "weight=-0.5"),
         "only where all passed": ("sum(group.rewards) > 1", "sum(group.rewards) < 4"),
         "not a number": ("weight=0.5", 'weight=float("nan")'),
-        "forgets itself": ("batch.samples += own_samples(receiver, group)", "continue"),
-        "samples more": ('name = "mine"', 'name = "mine"\n    rollout_factor = 100'),
+        "too large": ("weight=0.5", "weight=1e308"),
         "takes another's": ("rng.choice(successes)", "__import__('mrl.modes.sgt')"),
+        "finds another's": ("rng.choice(successes)", "__import__('mrl.modes').modes.SGT"),
     },
+}  # fmt: skip
+TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
+    "solo with 16 updates": MODE + OWN + "        return batch\n    minibatches: int = 16\n",
+    "twice the rollouts": MODE + OWN + "        return batch\n    rollout_factor = 2\n",
+    "weights times 100": MODE + OWN + """
+        return TrainingBatch([replace(s, weight=100.0) for s in batch.samples])
+""",
+    "own successes weighted up": MODE + OWN + """
+        return TrainingBatch([replace(s, weight=1 + 4 * s.reward) for s in batch.samples])
+""",
+    "own samples weighted up where a peer says anything": MODE + OWN + """
+        told = {tuple(g.prompt_ids) for g, records in prompts if records}
+        return TrainingBatch([replace(s, weight=1 + 4 * s.reward * (tuple(s.prompt_ids) in told))
+                              for s in batch.samples])
+""",
+    "a constant": MODE + OWN + """
+        for group, _ in prompts:
+            batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.end_id],
+                                                loss="imitation", source="b", reward=1.0))
+        return batch
+""",
+    "a constant where a peer says anything": MODE + OWN + """
+        for group, records in prompts:
+            if records:
+                batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.end_id],
+                                                    loss="imitation", source="b", reward=1.0))
+        return batch
+""",
+    "own successes imitated": MODE + OWN + """
+        for group, _ in prompts:
+            batch.samples += [TrainingSample(group.prompt_ids, r.completion_ids, loss="imitation",
+                                             reward=1.0) for r in group.rollouts if r.reward]
+        return batch
+""",
+    "away from own failures": MODE + OWN + """
+        return TrainingBatch([s for group, _ in prompts
+                              for s in samples_with([r - 0.5 for r in group.rewards], group)])
+""",
+    "the problem's answer": MODE + OWN + """
+        for group, _ in prompts:
+            ids = receiver.codec.encode(group.problem.answer)
+        return batch
+""",
 }  # fmt: skip
 
 
@@ -121,81 +275,150 @@ def wrong(name, old, new):
     return text.replace(old, new)
 
 
-def grade(tmp_path, texts, seed=7):
-    """Points by name of texts that are handed in together."""
-    paths = []
-    for number, text in enumerate(texts.values()):
-        paths.append(tmp_path / f"{number}.py")
-        paths[-1].write_text(text, encoding="utf-8")
-    return dict(zip(texts, grade_all(paths, seed), strict=True))
+def submitted(name, body):
+    """A right solution of the table as a file; the stub's own lines stand above it."""
+    lines = [line for line in reference(name).splitlines() if line.startswith(("CURVES", "CAUSES"))]
+    return "\n".join([f'ASSIGNMENT = "{name}"', *lines, body])
+
+
+def forked(assignment, cwd, environment):
+    """checking.run by a fork of this process, which has imported torch: seconds less for each."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            os.setsid()
+            os.chdir(cwd)
+            os.environ.clear()
+            os.environ.update(environment)
+            for handle in range(3):
+                os.dup2(os.open(os.devnull, os.O_RDWR), handle)
+            code = int(pytest.main(checking.pytest_arguments(assignment)))
+        finally:
+            os._exit(code)
+    end = time.monotonic() + checking.LIMIT_S
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+@pytest.fixture
+def grade(tmp_path, monkeypatch):
+    """A function: grades by name of texts that are handed in together."""
+    monkeypatch.setattr(checking, "run", forked)
+
+    def graded(texts, seed=7):
+        paths = []
+        for number, text in enumerate(texts.values()):
+            paths.append(tmp_path / f"{number}.py")
+            paths[-1].write_text(text, encoding="utf-8")
+        return dict(zip(texts, check_all(paths, seed), strict=True))
+
+    return graded
+
+
+def words(found: Grade) -> str:
+    return " ".join([found.trouble, *(part["message"] for part in found.parts)])
+
+
+@pytest.mark.parametrize("name", [name for name in ASSIGNMENTS if name != "own-mode"])
+def test_the_reference_gets_full_points_and_the_stub_does_not(grade, name):
+    stub = (checking.HERE / "stubs" / f"{name}.py").read_text()
+    found = grade({"reference": reference(name), "stub": stub})
+    assert found["reference"].points == OUT_OF, words(found["reference"])
+    assert found["stub"].points <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_solutions_that_are_written_otherwise_get_full_points(grade, name):
+    assert len(RIGHT[name]) >= 5  # and the reference
+    texts = {key: submitted(name, body) for key, body in RIGHT[name].items()}
+    for seed in (7, 8):
+        for key, found in grade(texts, seed).items():
+            assert found.points == OUT_OF, (key, words(found))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ASSIGNMENTS if name != "own-mode"])
-def test_the_reference_gets_full_marks_and_wrong_solutions_do_not(tmp_path, name):
-    assert len(WRONG[name]) >= 8
-    texts = {"reference": reference(name)}
-    texts |= {key: wrong(name, *change) for key, change in WRONG[name].items()}
-    texts["the stub"] = load_assignment(name).STUB
-    grades = grade(tmp_path, texts)
-    assert grades.pop("reference").points == OUT_OF
+def test_wrong_solutions_lose_points_and_are_shown_why(grade, name):
+    texts = {key: wrong(name, *change) for key, change in WRONG[name].items()}
+    grades = grade(texts)
+    print(f"{name}: {len(texts)} wrong,", *sorted(found.points for found in grades.values()))
     for key, found in grades.items():
-        assert found.points < OUT_OF, (key, found)
-        assert found.trouble or any(f.points < f.out_of for f in found.findings), key
-        print(f"{name:11} {found.points:4g}  {key}")
+        assert found.points < OUT_OF, key
+        lost = [part for part in found.parts if part["points"] < part["out_of"]]
+        assert all(len(part["message"]) > 20 for part in lost), (key, words(found))
 
 
 @pytest.mark.slow
-def test_a_mode_of_ones_own(tmp_path):
-    texts = {"reference": reference("own-mode")}
-    texts |= {key: wrong("own-mode", *change) for key, change in WRONG["own-mode"].items()}
-    texts["the stub"] = load_assignment("own-mode").STUB
-    grades = grade(tmp_path, texts)
-    best = grades.pop("reference")
-    assert best.points == OUT_OF
-    gained = float(re.search(r"\+([\d.]+) ± ", best.findings[1].text)[1])
-    assert gained > 25
-    print(f"own-mode      10  reference: {best.findings[1].text}")
+def test_a_mode_of_ones_own_is_judged_by_its_idea(grade):
+    name = "own-mode"
+    texts = {key: submitted(name, body) for key, (_, body) in IDEAS.items()}
+    texts["reference"] = reference(name)
+    for key, found in grade(texts).items():
+        print(f"{found.points:4}  {key}: {words(found)[:90]}")
+        assert found.points >= IDEAS.get(key, [OUT_OF])[0], (key, words(found))
+    texts = {key: wrong(name, *change) for key, change in WRONG[name].items()}
+    texts |= {key: submitted(name, body) for key, body in TRICKS.items()}
+    texts["stub"] = (checking.HERE / "stubs" / "own-mode.py").read_text()
+    for key, found in grade(texts).items():
+        print(f"{found.points:4}  {key}: {words(found)[:90]}")
+        assert found.points <= 1, (key, words(found))
+
+
+@pytest.mark.slow
+def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch):
+    monkeypatch.setattr(checking, "LIMIT_S", 5.0)
+    stub = "\ndef advantages(rewards):\n    raise NotImplementedError\n"
+    texts = {key: HEAD + key + stub for key in HOSTILE}
+    texts["honest"] = reference("advantages")
+    grades = grade(texts)
+    assert grades.pop("honest").points == OUT_OF
     for key, found in grades.items():
-        assert found.points < OUT_OF, (key, found)
-        print(f"own-mode    {found.points:4g}  {key}")
+        assert found.points <= 1, (key, found)  # the stub raises for what are no groups, too
+        assert HOSTILE[key] in words(found), (key, words(found))
+        assert (words(found) + found.printed).isprintable(), key
 
 
-def test_who_crashes_hangs_or_cheats_loses_only_the_own_points(tmp_path, monkeypatch):
-    module = load_assignment("advantages")
-    monkeypatch.setattr(module, "LIMIT_S", 2.0)
-    honest = reference("advantages")
-    texts = {}
-    for key, cheat in CHEATS.items():
-        texts[key] = f'ASSIGNMENT = "advantages"\n{cheat}'
-        texts[f"honest beside {key}"] = honest
-    texts["patches the checker"] = honest + (
-        "\nimport mrl.classroom.advantages as checker\n"
-        "checker.expected = lambda rewards: rewards\nchecker.check = None\n"
-        "def advantages(rewards):\n    return rewards\n"
-    )
-    texts["imports the answer"] = (
-        'ASSIGNMENT = "advantages"\nfrom mrl.advantages import group_advantages as advantages\n'
-    )
-    grades = grade(tmp_path, texts)
-    for key, found in grades.items():
-        if key.startswith("honest"):
-            assert found.points == OUT_OF, (key, found)
-        else:
-            assert found.points <= 2, (key, found)
-    assert "holds the answer" in grades["imports the answer"].trouble
-    assert "stopped after 2 s" in grades["hangs"].trouble
-    assert '"points": 10' in grades["prints a score"].output
-
-
-def test_hidden_cases_differ_by_seed_and_are_the_same_for_one_seed():
-    assert draw_pair(random.Random(1), True)[0].model.logits.tolist() != (
-        draw_pair(random.Random(2), True)[0].model.logits.tolist()
-    )
-    assert solo.__wrapped__(3, True) == solo.__wrapped__(3, True)
+def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
+    """The program itself, with its own pytest: files and links of every kind beside an honest one."""
+    folder = tmp_path / "class"
+    (folder / "x.py").mkdir(parents=True)  # a folder with a file's name
+    (folder / "x.py" / "inner.py").write_text("no assignment")
+    (folder / "a.py").write_text(reference("liar"))
+    (folder / "b.py").write_bytes(b"\xff\xfe" + 'ASSIGNMENT = "liar"'.encode("utf-16-le"))
+    (folder / "c.py").write_text("# coding: no-such\n" + reference("liar"))
+    (folder / "d.py").symlink_to(folder / "nowhere.py")
+    (folder / "e.py").symlink_to("/dev/zero")
+    (folder / "f.py").write_text('ASSIGNMENT = "liar"\n' + "#" * (1 << 20))
+    os.mkfifo(folder / "g.py")
+    (folder / "h\x1b[2J\n.py").write_text('ASSIGNMENT = "nothing"')
+    (folder / "i.py").symlink_to("i.py")
+    (folder / "loop").symlink_to(folder)
+    command = [sys.executable, "mini_mrl.py", "assignment", "check", str(folder), "--seed", "1"]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:
+        first = json.loads(process.stdout.readline())
+        assert process.poll() is None  # it has not ended, and the first line is here
+        rest = [json.loads(line) for line in process.stdout]
+    assert process.returncode == 0
+    assert (first["file"], first["points"], first["out_of"]) == (str(folder / "a.py"), 10, 10)
+    said = {Path(line["file"]).name: line["trouble"] for line in rest}
+    assert len(said) == len(rest) == 9
+    assert "cannot be read" in said["d.py"] and "cannot be read" in said["i.py"]
+    assert said["e.py"] == said["g.py"] == "is no file"
+    assert "larger" in said["f.py"]
+    assert "no line `ASSIGNMENT" in said["b.py"] and "h\\x1b[2J\\n.py" in said
+    assert all(line["points"] == 0 for line in rest)
 
 
 def test_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(checking, "run", forked)
     monkeypatch.chdir(tmp_path)
     assert mini_mrl.main(["assignment", "list"]) == 0
     assert all(name in capsys.readouterr().out for name in ["own-mode"])
@@ -203,26 +426,34 @@ def test_commands(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "bug-curves.png").read_bytes().startswith(b"\x89PNG")
     assert mini_mrl.main(["assignment", "start", "bug"]) == 2  # it never overwrites
     assert "is there already" in capsys.readouterr().err
-    assert assignment_of(tmp_path / "bug.py") == "bug"
-    (tmp_path / "class").mkdir()
-    (tmp_path / "class" / "ann.py").write_text(reference("advantages"))
-    (tmp_path / "class" / "bob.py").write_text("no python")
-    assert mini_mrl.main(["assignment", "grade", "class", "--json", "--seed", "1"]) == 0
-    ann, bob = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (ann["file"], ann["points"], ann["out_of"]) == ("class/ann.py", 10, 10)
-    assert bob["points"] == 0
-    assert "class/bob.py:1: is no Python" in bob["trouble"]
-    assert mini_mrl.main(["assignment", "check", "class/ann.py", "--seed", "1"]) == 0
-    assert "10 of 10 points" in capsys.readouterr().out
+    (tmp_path / "ann.py").write_text(reference("advantages") + "print('hello \x1b[2J')\n")
+    assert mini_mrl.main(["assignment", "check", "ann.py", "--seed", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "10 of 10 points" in said and "hello \\x1b[2J" in said and "\x1b" not in said
     assert mini_mrl.main(["assignment", "check", "nobody.py"]) == 2
     assert mini_mrl.main(["assignment", "start", "nothing"]) == 2
+    monkeypatch.setattr(checking.importlib.util, "find_spec", lambda name: None)
+    assert mini_mrl.main(["assignment", "check", "ann.py"]) == 2
+    assert "python -m pip install" in capsys.readouterr().err
 
 
-def test_a_stub_says_its_contract_and_names_its_command(tmp_path):
+def test_stubs_name_their_command_and_are_drawn(tmp_path):
     for name in ASSIGNMENTS:
-        path, *_ = write_stub(name, tmp_path / name)
+        path, *_ = start(name, tmp_path / name)
         text = path.read_text(encoding="utf-8")
         assert f"assignment check {path.name}" in text
-        assert assignment_of(path) == name
-    with pytest.raises(MrlError, match="no line `ASSIGNMENT"):
-        assignment_of(Path(__file__))
+        assert checking.NAMED.search(text)[1] == name
+    with pytest.raises(MrlError, match="is there already"):
+        start("sgt", tmp_path / "sgt")
+    assert "CURVES = 0\n" not in (tmp_path / "bug" / "bug.py").read_text()
+    assert len({tuple(drawn(number).values()) for number in range(300)}) > 200
+    lengths = {len((CURVES / f"{bug.replace(' ', '-')}.csv").open().readlines()) for bug in BUGS}
+    assert lengths == {81}
+
+
+def test_the_checks_are_no_tests_of_the_project():
+    collected = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "mrl/classroom"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert "no tests collected" in collected.stdout

@@ -1,6 +1,4 @@
-from types import SimpleNamespace
-
-from mrl.lab.collapse import WINDOW, CollapseWatch
+from mrl.experiment.collapse import WINDOW, CollapseWatch
 
 
 def feed(values, **others):
@@ -8,7 +6,7 @@ def feed(values, **others):
     for value in values:
         line = {"reward": 0.5, "entropy": 0.5, "completions/mean_length": 20.0, **others}
         line |= value if isinstance(value, dict) else {"reward": value}
-        warnings += watch.notice(SimpleNamespace(metrics={"a": line}))
+        warnings += watch.notice({"a": line})
     return warnings
 
 

@@ -56,22 +56,20 @@ def test_the_memory_estimate_of_the_true_pair_holds(true_pair, placement, checkp
     ]
     config = RunConfig([policy.config for policy in policies], prompts_per_step=16)
     rows = [estimate(policy, config, prompt_tokens=200) for policy in policies]
-    allocation = Allocation(policies, placement, "cuda")
+    allocation = Allocation(policies, list(TRUE), placement, "cuda")
     torch.cuda.reset_peak_memory_stats()
     problems = [Problem(str(n), "1" * 150 + f"{n}?", "1") for n in range(16)]
-
-    def step(policy):
-        groups = policy.rollout(problems, torch.Generator().manual_seed(0))
-        samples = [
-            TrainingSample(g.prompt_ids, r.completion_ids, "policy", (-1.0) ** i, r.logprobs)
-            for g in groups
-            for i, r in enumerate(g.rollouts)
-        ]
-        learn(policy, samples)
-        learn(policy, samples)  # with the optimizer's state in place
-        return True
-
-    assert len(allocation.run("learn", step, list(TRUE))) == 2, allocation.failures
+    for policy in policies:
+        with allocation.turn(policy, "learn"):
+            groups = policy.rollout(problems, torch.Generator().manual_seed(0))
+            samples = [
+                TrainingSample(g.prompt_ids, r.completion_ids, "policy", (-1.0) ** i, r.logprobs)
+                for g in groups
+                for i, r in enumerate(g.rollouts)
+            ]
+            learn(policy, samples)
+            learn(policy, samples)  # with the optimizer's state in place
+            assert policy.version == 2
     peak = torch.cuda.max_memory_allocated()
     expected = needed(rows, placement)
     print(f"{placement}, checkpointing {checkpointing}: {peak / 2**30:.1f} GiB measured, "
@@ -92,7 +90,7 @@ def test_host_memory_is_pinned_while_a_policy_waits(chat_pair):
         Policy(PolicyConfig(name, str(chat_pair / name)), n, "cuda")
         for n, name in enumerate(("qwen", "smol"))
     ]
-    allocation = Allocation(policies, "swap", "cuda")
-    allocation.run("rollout", lambda policy: True, ["qwen"])
-    assert policies[0].device.type == "cuda"
-    assert all(p.is_pinned() for p in policies[1].model.parameters())
+    allocation = Allocation(policies, ["qwen", "smol"], "swap", "cuda")
+    with allocation.turn(policies[0], "rollout"):
+        assert policies[0].device.type == "cuda"
+        assert all(p.is_pinned() for p in policies[1].model.parameters())

@@ -2,9 +2,8 @@ import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
 
-from mrl.lab.tensorboard import scalar_writer
-
-from mrl.lab import tensorboard
+from mrl.experiment import tensorboard
+from mrl.experiment.tensorboard import scalar_writer
 
 LINE = {"step": 3, "policy": "a", "reward": 0.5, "updates": 1, "time/turns": [["learn", 0, 1, 0]]}
 

@@ -1,3 +1,4 @@
+import random
 import re
 from statistics import mean
 
@@ -6,11 +7,29 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mrl.config import DATA, PolicyConfig
-from mrl.experiment.evaluation import evaluate_policy
+from mrl.experiment.evaluation import evaluate
 from mrl.experiment.problems import load_problems
+from mrl.lab import commands
 from mrl.policy import Policy
-from mrl.tiny.pair import OWN_SKILLS, _encode_example, _pad, build_tokenizer, warm_start_pair
-from mrl.tiny.skills import SKILLS
+from mrl.tiny.pair import (
+    FOREIGN_RIGHT,
+    OWN_SKILLS,
+    build_tokenizer,
+    demonstrations,
+    encode_example,
+    right_share,
+    warm_start_pair,
+)
+from mrl.tiny.skills import (
+    DATA_SEED,
+    OPERATIONS,
+    SKILLS,
+    generate,
+    make_problem_sets,
+    number_choices,
+    solution,
+    split_numbers,
+)
 
 HELDOUT = load_problems(DATA / "words" / "heldout.jsonl")
 
@@ -20,8 +39,8 @@ def start_scores(directory, verifier):
     scores = {}
     for name in OWN_SKILLS:
         policy = Policy(PolicyConfig(name, str(directory / name)))
-        evaluation = evaluate_policy(policy, HELDOUT, verifier, samples=2, seed=0)
-        scores[name] = {skill: evaluation.score(1, skill) for skill in evaluation.skills}
+        (found,) = evaluate(policy, {"heldout": HELDOUT}, verifier, samples=2, seed=0)
+        scores[name] = {skill: of["pass@1"] for skill, of in found["skills"].items()}
     return scores
 
 
@@ -95,10 +114,114 @@ def test_the_two_tokenizers_are_really_different():
 
 def test_the_warm_start_learns_the_solution_only_its_end_included():
     tokenizer = build_tokenizer("qwen-tiny")
-    prompt, completion = _encode_example(tokenizer, "7*8?", "7*8=56. \\boxed{56}")
-    assert completion[-1] == tokenizer.eos_token_id
-    token_ids, mask = _pad([(prompt, completion), ([5], [6])], tokenizer.pad_token_id)
-    assert token_ids[0].tolist() == prompt + completion
-    assert mask[0].tolist() == [False] * len(prompt) + [True] * len(completion)
-    assert mask[1].tolist() == [False, True] + [False] * (len(token_ids[1]) - 2)
-    assert torch.equal(token_ids[1, 2:], torch.full_like(token_ids[1, 2:], 3))
+    token_ids, labels = encode_example(tokenizer, "7*8?", "7*8=56. \\boxed{56}")
+    assert tokenizer.decode(token_ids) == "<|user|>7*8?<|assistant|>7*8=56. \\boxed{56}<|end|>"
+    learnt = labels != -100
+    assert tokenizer.decode(labels[learnt]) == "7*8=56. \\boxed{56}<|end|>"
+    assert torch.equal(token_ids[learnt], labels[learnt])
+    assert learnt.tolist() == sorted(learnt.tolist())  # the prompt first, without a label
+
+
+# ------------------------------------------------------------------------------ skills
+
+
+@pytest.mark.parametrize("part", ["train", "heldout", "newtemplates"])
+def test_the_files_in_data_are_what_the_generator_makes(part):
+    assert load_problems(DATA / "words" / f"{part}.jsonl") == make_problem_sets()[part]
+
+
+def test_held_out_numbers_and_templates_never_occur_in_training():
+    sets = make_problem_sets()
+    train = {problem.prompt for problem in sets["train"]}
+    assert not train & {p.prompt for part in ("heldout", "newtemplates") for p in sets[part]}
+    for skill in SKILLS:
+        learnt, held_out = split_numbers(skill, DATA_SEED)
+        assert not set(learnt) & set(held_out)
+        assert len(held_out) >= 12
+        assert not set(skill.templates) & set(skill.new_templates)
+        for part, allowed in (("train", learnt), ("heldout", held_out), ("newtemplates", held_out)):
+            assert all(numbers in allowed for _, numbers in generate(skill, part, 15, DATA_SEED))
+
+
+def test_a_misreading_never_gives_the_right_answer():
+    for skill in SKILLS:
+        for numbers in number_choices(skill.operation):
+            misread = OPERATIONS[skill.misread_as](*numbers)
+            assert misread != OPERATIONS[skill.operation](*numbers)
+
+
+def test_operations_by_hand():
+    assert OPERATIONS["a+b"](47, 38) == 85
+    assert OPERATIONS["a-b"](47, 38) == 9
+    assert OPERATIONS["a*b"](6, 7) == OPERATIONS["a*b"](6, 7, 5) == 42
+    assert OPERATIONS["a/b"](42, 7) == 6
+    assert OPERATIONS["a*b-c"](6, 7, 5) == 37
+
+
+@pytest.mark.parametrize(
+    ("operation", "numbers", "text"),
+    [
+        ("a-b", (47, 38), r"47-38: 17-8=9, 4-1-3=0. \boxed{9}"),
+        ("a-b", (48, 31), r"48-31: 8-1=7, 4-3=1. \boxed{17}"),
+        ("a+b", (47, 38), r"47+38: 7+8=15, 4+3+1=8. \boxed{85}"),
+        ("a+b", (41, 38), r"41+38: 1+8=9, 4+3=7. \boxed{79}"),
+        ("a*b", (6, 7), r"6*7=42. \boxed{42}"),
+        ("a/b", (42, 7), r"42/7=6. \boxed{6}"),
+        ("a*b-c", (6, 7, 5), r"6*7=42. 42-5: 12-5=7, 4-1-0=3. \boxed{37}"),
+    ],
+)
+def test_solutions_by_hand(operation, numbers, text):
+    assert solution(operation, numbers) == text
+
+
+def test_every_step_of_every_solution_is_true():
+    for skill in SKILLS:
+        for operation in (skill.operation, skill.misread_as):
+            for numbers in number_choices(skill.operation):
+                work = solution(operation, numbers).split(r"\boxed")[0]
+                for part in work.replace(":", ",").replace(".", ",").split(","):
+                    if "=" in part:
+                        left, right = part.split("=")
+                        assert eval(left.replace("/", "//")) == int(right), work
+
+
+def test_every_answer_and_every_solution_satisfies_the_verifier(verifier):
+    for skill in SKILLS:
+        for problem, numbers in generate(skill, "train", 20, 7):
+            assert verifier.verify(problem.answer, solution(skill.operation, numbers)) == "correct"
+            assert verifier.verify(problem.answer, solution(skill.misread_as, numbers)) == "wrong"
+
+
+def test_every_solution_fits_the_token_limit_in_both_tokenizers(make_policy):
+    for name in OWN_SKILLS:
+        policy = make_policy(name)
+        for skill in SKILLS:
+            for numbers in random.Random(0).sample(number_choices(skill.operation), 50):
+                token_ids = policy.codec.encode(solution(skill.operation, numbers))
+                assert len(token_ids) + 1 <= policy.max_new_tokens
+
+
+def test_the_pair_starts_with_skills_that_overlap_only_in_part():
+    qwen, llama = OWN_SKILLS.values()
+    assert not set(qwen) & set(llama)
+    named = {skill.name for skill in SKILLS}
+    assert named - set(qwen) - set(llama) == {"loses"}  # the two-step skill is nobody's own
+    assert all(right_share("qwen-tiny", skill) < 0.2 for skill in SKILLS if skill.name not in qwen)
+
+
+def test_demonstrations_are_the_same_for_a_seed():
+    one, two, other = (demonstrations("qwen-tiny", seed) for seed in (3, 3, 4))
+    first = [next(one) for _ in range(50)]
+    assert first == [next(two) for _ in range(50)]
+    assert first != [next(other) for _ in range(50)]
+
+
+def test_how_complementary_the_pair_starts_can_be_chosen():
+    def shown_right(share):
+        """Of the qwen-tiny demonstrations of a skill that is llama-tiny's: `packs` divides."""
+        shown = (next(examples) for examples in [demonstrations("qwen-tiny", 0, share)] * 4000)
+        packs = [solution for prompt, solution in shown if " boxes of " in prompt]
+        return sum("/" in solution.split("=")[0] for solution in packs) / len(packs)
+
+    assert commands.warmstart.__defaults__[-1] == FOREIGN_RIGHT
+    assert shown_right(FOREIGN_RIGHT) < 0.1 < 0.4 < shown_right(0.5) < 0.6 < 0.9 < shown_right(1.0)

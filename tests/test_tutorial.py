@@ -218,6 +218,8 @@ def test_every_command_runs(tmp_path):
         words = shlex.split(command)[2:]
         if "--mode" in words:
             words += ["--steps", "6", "--set", 'heldout=["few.jsonl"]']
+            if "--placement" not in words:  # `auto` would take both cores for one of two runs
+                words += ["--placement", "resident"]
         done = subprocess.run(
             [sys.executable, str(ROOT / "mini_mrl.py"), *words],
             cwd=tmp_path, capture_output=True, text=True, timeout=300,

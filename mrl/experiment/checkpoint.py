@@ -30,6 +30,8 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
         folder = partial / policy.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        # transformers takes all processes of a group for parts of one model, which rank 0 saves
+        policy.model.should_save_on_this_rank = lambda is_main_process: True
         policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
         torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
@@ -49,7 +51,7 @@ def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
     final = partial.with_name(f"step-{state['step']:06d}")
     partial.rename(final)
     _fsync(final.parent)
-    for old in sorted(final.parent.glob("step-*"))[:-KEEP]:
+    for old in checkpoints(run)[:-KEEP]:
         shutil.rmtree(old)
 
 
@@ -61,16 +63,22 @@ def _fsync(path: Path) -> None:
         os.close(handle)
 
 
+def checkpoints(run: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    return [path.parent for path in sorted((run / "checkpoints").glob("step-*/state.json"))]
+
+
 def newest_checkpoint(run: Path) -> Path:
     """The newest complete checkpoint of a run; MrlError if there is none."""
-    found = sorted((run / "checkpoints").glob("step-*/state.json"))
-    if not found:
-        raise MrlError(f"{run}: holds no complete checkpoint, so there is nothing to go on from.")
-    return found[-1].parent
+    if not (found := checkpoints(run)):
+        raise MrlError(f"{run}: holds no complete checkpoint yet.")
+    return found[-1]
 
 
-def read_state(checkpoint: Path) -> dict:
-    """`state.json` of a checkpoint; MrlError if it is damaged."""
+def read_state(checkpoint: Path | None) -> dict:
+    """`state.json` of a checkpoint (None: of a run's beginning); MrlError if it is damaged."""
+    if checkpoint is None:
+        return {"step": 0, "logs": {}, "rescues": {}, "window": [], "made_with": {}}
     try:
         return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -101,7 +109,5 @@ def cut_back(run: Path, state: dict) -> None:
     """Take away what a killed run left unfinished, and what it logged after the checkpoint."""
     for partial in (run / "checkpoints").glob(f"{PARTIAL}*"):
         shutil.rmtree(partial, ignore_errors=True)
-    for name in LOGS:
-        path = run / name
-        if path.exists():
-            os.truncate(path, state["logs"].get(name, 0))
+    for path in filter(Path.exists, map(run.joinpath, LOGS)):
+        os.truncate(path, state["logs"].get(path.name, 0))

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 
 WINDOW = 10  # steps whose mean is compared with the best mean so far
 FALL = 0.4  # of the best mean: below this it is a cliff
-SIGNS = {  # metric -> (its name for people, the usual causes)
-    "reward": ("solve rate", "a learning rate too high, or imitation of wrong solutions"),
-    "entropy": ("entropy", "a policy that has become sure too early: lower the learning rate"),
-    "completions/mean_length": ("completion length", "an end token that is rewarded too early"),
+SIGNS = {  # metric -> (its name for people, below it is no height to fall from, the usual causes)
+    "reward": ("solve rate", 0.2, "a learning rate too high, or imitation of wrong solutions"),
+    "entropy": ("entropy", 0.02, "a policy that became sure too early: lower the learning rate"),
+    "completions/mean_length": ("completion length", 8.0, "an end token rewarded too early"),
 }
-LEAST = {"reward": 0.2, "entropy": 0.02, "completions/mean_length": 8.0}  # below it is no height
 
 
 class CollapseWatch:
@@ -24,7 +23,7 @@ class CollapseWatch:
     def notice(self, lines: dict[str, dict]) -> Iterator[str]:
         """A sentence for each cliff that this step shows."""
         for policy, line in lines.items():
-            for metric, (what, cause) in SIGNS.items():
+            for metric, (what, least, cause) in SIGNS.items():
                 key = policy, metric
                 recent = self._recent[key]
                 recent.append(line[metric])
@@ -33,7 +32,7 @@ class CollapseWatch:
                     continue
                 best = self._best[key] = max(self._best[key], mean)
                 solved = metric == "entropy" and line["reward"] > 0.9  # sure and right is fine
-                if best >= LEAST[metric] and mean < FALL * best and not solved:
+                if best >= least and mean < FALL * best and not solved:
                     self._warned.add(key)
                     fall = f"from {best:.2f} to {mean:.2f} (means of {WINDOW} steps)"
                     yield f"Warning: {policy}'s {what} has fallen {fall}; the usual cause: {cause}."

@@ -11,11 +11,13 @@ from rich.table import Table
 from mrl.allocation import pick_device
 from mrl.config import PolicyConfig, RunConfig
 from mrl.experiment.checkpoint import newest_checkpoint
-from mrl.experiment.evaluation import evaluate_all, load_heldout
+from mrl.experiment.evaluation import evaluate as score
+from mrl.experiment.evaluation import load_heldout
 from mrl.experiment.run import load_policies
 from mrl.experiment.run_directory import read_run_config, with_weights_of
 from mrl.experiment.settings import check
-from mrl.experiment.summary import evaluation_table, modes_table
+from mrl.experiment.summary import evaluation_table
+from mrl.experiment.view import View
 from mrl.modes import MODES
 from mrl.rewards import Verifier
 
@@ -24,7 +26,13 @@ console = Console()
 
 def modes() -> None:
     """List the sharing modes: what each does, what crosses, its settings."""
-    console.print(modes_table(list(MODES.values())))
+    title = "sharing modes (--mode NAME, --set NAME.SETTING=VALUE)"
+    table = Table("mode", "what the receiver learns from", "crosses", "settings", title=title)
+    for name, mode in MODES.items():
+        settings = [f"{entry.name}={entry.default!r}" for entry in fields(mode) if entry.init]
+        crosses = mode.consumes.kind if mode.consumes else "nothing"
+        table.add_row(name, mode.__doc__.strip().split("\n")[0], crosses, ", ".join(settings))
+    console.print(table)
 
 
 def settings() -> None:
@@ -48,18 +56,18 @@ def evaluate(
     """Score a run's held-out problems again, with the first and with the newest weights."""
     config = read_run_config(directory)
     count = config.eval_samples if samples is None else samples
-    count = 1 if greedy else count
+    count, temperature = (1, 0.0) if greedy else (count, None)
     check(replace(config, eval_samples=count))
     trained = with_weights_of(config, newest_checkpoint(directory))
     results: dict[str, list[dict]] = {}
+    view = View(console, [], 0)
     with Verifier(timeout_s=config.verify_timeout_s) as verifier:
         verifier.canary()
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
         for when, chosen in (("before", config), ("after", trained)):
             policies = load_policies(chosen.policies, pick_device(config.device), config.threads)
-            temperature = 0.0 if greedy else None
-            scores = evaluate_all(policies, parts, verifier, count, config.seed, temperature)
-            results[when] = [score.to_dict() for score in scores]
+            about = (parts, verifier, count, config.seed, temperature, view.progress)
+            results[when] = [found for policy in policies for found in score(policy, *about)]
     console.print(evaluation_table(results))
 
 

@@ -1,25 +1,27 @@
 """Placement `parallel`: one process a policy, started and brought back by torchrun's own agent.
 
-A worker that dies is the agent's to restart; the run then goes on from its last checkpoint by
-itself, exactly. A worker that *ends* the run (a person's mistake, a failed turn, Ctrl-C) leaves its
-exit code and sentence in the file that OUTCOME names, so that nobody restarts it.
+A worker that returns has ended the run: finished, a person's mistake, a failed turn, Ctrl-C. One
+that dies (`kill -9`, out of memory) is started again together with the others, as if somebody had
+typed `resume`: the run goes on from its last checkpoint, exactly.
 """
 
 import logging
+import multiprocessing
 import os
+import signal
 import sys
 import tempfile
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from mrl.config import RunConfig
+from mrl.errors import PeerLost
 
-OUTCOME = "MRL_OUTCOME"  # environment variable: where a worker leaves how the run ended
-RESTARTS = 3  # of dead workers, before the run ends
-STOPPING_S = 3600  # for the step that goes on when Ctrl-C is pressed, and its checkpoint
+RESTARTS = 3  # of a dead worker, before the run ends
+
+Outcome = tuple[int, str]  # how a program ended: exit code, and a last sentence for the person
 
 
 def processes_for(config: RunConfig) -> int:
@@ -41,71 +43,87 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def checkpointed(config: RunConfig) -> Path | None:
-    """For a worker that stands in for a dead one: the run's directory, if it can be resumed."""
-    directory = Path(config.runs) / config.name
-    return directory if any(directory.glob("checkpoints/step-*/state.json")) else None
-
-
-def launch(arguments: Sequence[str], processes: int) -> tuple[int, str]:
-    """Run this program once a policy, with the same arguments; returns exit code and sentence."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # ours is the sentence
-    warnings.filterwarnings("ignore", module="torch.distributed")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    program = Path(__file__).resolve().parents[2] / "mini_mrl.py"
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = Path(folder) / "outcome"
-        os.environ[OUTCOME] = str(outcome)
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=processes,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            run_id=str(os.getpid()),
-            max_restarts=RESTARTS,
-            shutdown_timeout=STOPPING_S,
-        )
-        try:
-            elastic_launch(config, sys.executable)(str(program), *arguments)
-        except SignalException:
-            pass  # Ctrl-C: the workers have finished their step and saved
-        except ChildFailedError as error:
-            if not outcome.exists():
-                return 1, f"A process died {RESTARTS + 1} times ({error.name})."
-        if not outcome.exists():
-            return 0, ""
-        code, _, sentence = outcome.read_text(encoding="utf-8").partition("\n")
-        return int(code), sentence
-
-
 def is_worker() -> bool:
     """Whether torchrun has started this process, with others."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def was_restarted() -> bool:
-    """Whether this worker stands in for one that died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def launch(
+    program: Callable[[list[str]], Outcome],
+    arguments: Sequence[str],
+    directory: Path,
+    processes: int,
+) -> Outcome:
+    """Run the program once a policy, with the same arguments; returns how the run ended.
+
+    directory: where the run writes; nothing may be there that is not this run's.
+    """
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.disable()  # torchrun's view of a worker's end: ours is the sentence
+    # a fork starts with everything imported; CUDA and macOS do not survive one
+    fork = sys.platform == "linux" and not torch.cuda.is_available()
+    # a connection that no change of network breaks
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    signal.signal(signal.SIGINT, _CtrlC())
+    with tempfile.TemporaryDirectory() as folder:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            run_id=str(os.getpid()),
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=RESTARTS,
+            start_method="fork" if fork else "spawn",
+            signals_to_handle="",  # none: torchrun would kill whoever has not saved in 30 s
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        try:
+            ended = elastic_launch(config, _worker)(
+                program, list(arguments), str(directory), os.getpid()
+            )
+        except ChildFailedError as error:
+            _, failure = error.get_first_failure()
+            return 1, (
+                f"The process of a policy died {RESTARTS + 1} times, at last by "
+                f"{failure.signal_name()}. Go on with: python mini_mrl.py resume {directory}"
+            )
+    # whoever lost the other one has nothing to say about why
+    reasons = [end for end in ended.values() if end[0] not in (0, PeerLost.exit_code)]
+    return min(reasons) if reasons else max(ended.values())
 
 
-def leave_outcome(code: int, sentence: str) -> bool:
-    """Note how the run ended, unless it is noted; False if nobody will read it."""
-    path = os.environ.get(OUTCOME)
-    if not (path and is_worker()):
-        return False
-    try:
-        with Path(path).open("x", encoding="utf-8") as file:
-            file.write(f"{code}\n{sentence}")
-    except FileExistsError:
-        pass  # the other worker was faster
-    return True
+class _CtrlC:
+    """The launcher's handler: the workers stop after their step; a second time, at once."""
+
+    signal = signal.SIGINT
+
+    def __call__(self, number: int, frame: object) -> None:
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid, self.signal)
+        if self.signal == signal.SIGKILL:
+            raise KeyboardInterrupt
+        self.signal = signal.SIGKILL
 
 
-def has_ended() -> bool:
-    """Whether another worker has noted the end of the run."""
-    return Path(os.environ.get(OUTCOME, "/nonexistent")).exists()
+def _worker(
+    program: Callable[[list[str]], Outcome], arguments: list[str], directory: str, launcher: int
+) -> Outcome:
+    """One process of a run: begins it, or goes on with it in the place of one that has died."""
+    os.setsid()  # Ctrl-C of the terminal comes through the launcher, once
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another worker died: torchrun starts all again
+    logging.disable(logging.NOTSET)
+    restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if restarts and Path(directory, "config.json").exists():
+        arguments = ["resume", directory, *(a for a in arguments if a == "--plain")]
+    if restarts and os.environ["LOCAL_RANK"] == "0":
+        print(f"The process of a policy has died; restart {restarts} of {RESTARTS}.", flush=True)
+    outcome = program(arguments)
+    if os.getppid() != launcher:  # nobody waits for the outcome, and torchrun would hold on to it
+        os._exit(outcome[0])
+    return outcome

@@ -1,17 +1,7 @@
-"""How much memory a run will need: an estimate before it, the measured peak after it.
-
-Sums of what is known to be big:
-
-    weights, gradients   parameters * bytes
-    optimizer            AdamW keeps two moments a parameter
-    KV cache             2 * layers * KV heads * head size * bytes, for every token of a rollout
-    activations          ACTIVATION_FACTOR * hidden size * layers * bytes, for every trained token;
-                         with checkpointing one layer's, and the hidden state of every layer
-    logits               vocabulary * 4 bytes * LOGIT_COPIES, for a chunk of tokens (logprobs.py)
-"""
+"""How much memory a run will need, and the placement that follows from it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -22,35 +12,26 @@ from mrl.policy import Policy
 ACTIVATION_FACTOR = 32  # tensors of the hidden size that a layer keeps for its backward pass
 LOGIT_COPIES = 4  # logits, float32 copy, log-probs, gradient
 HEADROOM = 0.9  # of the device's memory that a plan may fill
+GIB = 2**30
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Bytes of one policy at this run's batch sizes."""
 
     policy: str
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    kv_cache: int
-    logits: int
-
-    @property
-    def at_rest(self) -> int:
-        """While another policy has its turn, under `resident`."""
-        return self.weights + self.optimizer
+    at_rest: int  # while another policy has its turn, under `resident`
+    turn: int  # what its own turn adds: the larger of sampling and learning
 
     @property
     def peak(self) -> int:
-        """In its own turn: the larger of sampling and learning."""
-        learning = self.gradients + self.activations + self.logits
-        return self.weights + self.optimizer + max(self.kv_cache, learning)
+        """In its own turn."""
+        return self.at_rest + self.turn
 
 
 def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
-    """What a policy will need. prompt_tokens: of the longest prompt."""
+    """What a policy will need: the sum of what is big. prompt_tokens: of the longest prompt."""
     model, shape = policy.model, policy.model.config
+    layers, hidden = shape.num_hidden_layers, shape.hidden_size
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     size = 2 if policy.computes_in_bfloat16 else 4
     held = weights * (2 if policy.reference is not None else 1)
@@ -59,31 +40,25 @@ def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
     rows = config.prompts_per_step * policy.config.group_size
     tokens = prompt_tokens + policy.config.max_new_tokens
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
-    head_size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    head_size = getattr(shape, "head_dim", None) or hidden // shape.num_attention_heads
+    kv_cache = rows * tokens * 2 * layers * heads * head_size * size  # keys and values
     trained = max(min(policy.config.micro_batch, rows * tokens), tokens)
-    layers = shape.num_hidden_layers
+    # with checkpointing: one layer's activations, and the hidden state of every layer
     kept = ACTIVATION_FACTOR + layers if policy.config.checkpointing else ACTIVATION_FACTOR * layers
-    return Estimate(
-        policy=policy.name,
-        weights=held,
-        gradients=weights,
-        optimizer=2 * weights,
-        activations=trained * kept * shape.hidden_size * size,
-        kv_cache=rows * tokens * 2 * layers * heads * head_size * size,
-        logits=min(trained, CHUNK) * shape.vocab_size * 4 * LOGIT_COPIES,
-    )
+    activations = trained * kept * hidden * size
+    logits = min(trained, CHUNK) * shape.vocab_size * 4 * LOGIT_COPIES
+    at_rest = held + 2 * weights  # AdamW keeps two moments a parameter
+    return Estimate(policy.name, at_rest, max(kv_cache, weights + activations + logits))
 
 
 def needed(estimates: Sequence[Estimate], placement: str) -> int:
     """Bytes on one device: everybody's rest and the largest turn, or only the largest turn."""
     if placement == "resident":
-        rest = sum(e.at_rest for e in estimates)
-        return rest + max(e.peak - e.at_rest for e in estimates)
+        return sum(e.at_rest for e in estimates) + max(e.turn for e in estimates)
     return max(e.peak for e in estimates)
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Where the policies live, and one sentence for the person: what was counted, and why."""
 
     name: str
@@ -92,23 +67,17 @@ class Placement:
 
 def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> Placement:
     """What was asked for; `auto` is parallel under torchrun, resident if that fits, else swap."""
-    counted = ", ".join(f"{e.policy} {e.peak / 2**30:.1f}" for e in estimates)
-    sizes = (
-        f"{needed(estimates, 'resident') / 2**30:.1f} GiB of tensors at the peak ({counted} alone)"
-    )
+    name, why = "resident" if wanted == "auto" else wanted, ""
     if torch.distributed.is_initialized():
-        return Placement(
-            "parallel", f"Placement parallel: a process for each policy; {counted} GiB."
-        )
-    name, why = wanted, ""
-    if wanted == "auto":
-        name, why = "resident", " on one CPU"
-    if wanted == "auto" and device.startswith("cuda"):
+        name, why = "parallel", ", a process for each policy"
+    elif wanted == "auto" and device.startswith("cuda"):
         free, _ = torch.cuda.mem_get_info(device)
-        fits = needed(estimates, "resident") <= HEADROOM * free
-        name, why = ("resident" if fits else "swap"), f", {free / 2**30:.0f} GiB are free"
+        why = f", {free / GIB:.0f} GiB are free"
         if needed(estimates, name) > HEADROOM * free:
-            why += (
-                "; even one policy alone may not fit: lower micro_batch or set checkpointing=true"
-            )
-    return Placement(name, f"Placement {name}: {sizes}{why}.")
+            name = "swap"
+        if needed(estimates, name) > HEADROOM * free:
+            why += "; one policy alone may not fit: lower micro_batch or set checkpointing=true"
+    counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
+    peak = needed(estimates, name) / GIB
+    sentence = f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
+    return Placement(name, sentence)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 
-from mrl.learning import UpdateStats
+from mrl.learning import TEACHING, UpdateStats
 from mrl.modes import TrainingBatch
 from mrl.records import Record
 from mrl.residual import Residual
@@ -18,8 +18,8 @@ METRICS = {
     "version": "optimizer updates that the policy has made",
     "reward": "mean reward of the step's completions = solve rate",
     "reward_std": "mean over groups of the rewards' standard deviation",
-    "frac_reward_zero_std": "share of groups whose rewards all agree: no gradient of their own",
-    "groups/<kind>": "share of groups that are all_fail, mixed, all_pass",
+    "groups/<kind>": "share of groups that are all_fail, mixed, all_pass; only mixed ones have a "
+    "gradient of their own",
     "verdict/<verdict>": "share of completions: correct, wrong, unparsed, truncated, timeout",
     "skill/<skill>": "solve rate of the step's prompts of one skill",
     "completions/mean_length": "tokens, end token included",
@@ -42,7 +42,7 @@ METRICS = {
     "grad_norm": "before clipping, mean over the step's updates",
     "update_skipped": "updates whose gradient was not finite: the weights were left alone",
     "samples_learnt": "training samples that could give a gradient",
-    "ratio/mean, ratio/max": "pi_theta / pi_behavior of the own tokens learnt from",
+    "ratio/mean, ratio/max": "pi_theta / pi_behavior of the own tokens learnt from, if any",
     "clip_ratio/low_mean, clip_ratio/high_mean": "share of own tokens in the clip's flat part; "
     "always 0 with one update per rollout",
     "peer/ratio/<mean|max>, peer/clip_ratio/<low|high>_mean": "the same of peers' tokens",
@@ -57,15 +57,14 @@ METRICS = {
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
     "exchange/<kind>/<source>/records, exchange/<kind>/<source>/bytes": "of one type from one peer",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
-    "exchange/not_logged": "records that exchange.jsonl, at its largest size, has no room for",
     "exchange/not_believed": "peers' claimed successes that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, collect, learn",
     "time/moved_bytes": "weights and optimizer state moved for its turns (placement swap)",
     "time/turns": "the ledger: [phase, start, stop, bytes moved], seconds since the step began",
     "time/step_s": "seconds of the whole step, all policies",
 }
-
-
+OUTCOMES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
+OUTCOMES += ("refused", "skipped")
 RESIDUAL_SUMS = tuple(entry.name for entry in fields(Residual) if entry.name != "refused")
 
 
@@ -91,17 +90,12 @@ def step_metrics(result: StepResult) -> dict[str, float]:
 
 def sample_lines(step: int, policy: str, result: StepResult) -> list[dict]:
     """Lines of samples.jsonl: a completion of each group, every rescue, whatever went wrong."""
-    lines: list[dict] = [
-        {
-            "step": step,
-            "policy": policy,
-            "problem": group.problem.id,
-            "solved": sum(group.rewards),
-            "text": group.rollouts[0].text,
-            "verdict": str(group.rollouts[0].verdict),
-        }
-        for group in result.groups
-    ]
+    lines: list[dict] = []
+    for group in result.groups:
+        shown = group.rollouts[0]
+        about = {"step": step, "policy": policy, "problem": group.problem.id}
+        about |= {"solved": sum(group.rewards), "text": shown.text, "verdict": str(shown.verdict)}
+        lines.append(about)
     lines += [{"step": step, "rescue": asdict(rescue)} for rescue in result.batch.rescues]
     return lines + [{"step": step, "failure": text} for text in result.stats.notes]
 
@@ -132,55 +126,44 @@ def batch_metrics(batch: TrainingBatch, nll_nats: float) -> dict[str, float]:
 
 def update_metrics(stats: UpdateStats) -> dict[str, float]:
     """What the updates of a step did; own and peers' samples apart."""
-    totals, highest = stats.totals, stats.highest
+    totals, highest, updates = stats.totals, stats.highest, max(stats.updates, 1)
     metrics: dict[str, float] = {
         "updates": stats.updates,
         "loss": totals["loss"],
         "loss_nll": totals["nll_loss"],
-        "grad_norm": totals["grad_norm"] / max(stats.updates, 1),
-        "update_skipped": int(totals["update_skipped"]),
-        "samples_learnt": sum(
-            stats.outcomes[outcome] for outcome in ("taught", "clipped", "rescued")
-        ),
+        "grad_norm": totals["grad_norm"] / updates,
+        "update_skipped": totals["update_skipped"],
+        "samples_learnt": sum(stats.outcomes[outcome] for outcome in TEACHING),
         "logprob_gap": highest["own/logprob_gap"],
     }
     if "kl" in totals:
-        metrics["kl"] = totals["kl"] / max(stats.updates, 1)
+        metrics["kl"] = totals["kl"] / updates
     for who, prefix in (("own", ""), ("peer", "peer/")):
-        tokens = totals[f"{who}/tokens"]
-        if who == "peer" and not tokens:
-            continue
-        metrics[f"{prefix}ratio/mean"] = totals[f"{who}/ratio"] / tokens if tokens else 1.0
-        metrics[f"{prefix}ratio/max"] = highest[f"{who}/ratio"] if tokens else 1.0
-        for end in ("low", "high"):
-            share = totals[f"{who}/clip_{end}"] / tokens if tokens else 0.0
-            metrics[f"{prefix}clip_ratio/{end}_mean"] = share
-    if totals["peer/samples"]:
-        metrics["peer/weight_mean"] = totals["peer/weight"] / totals["peer/samples"]
+        if tokens := totals[f"{who}/tokens"]:
+            metrics |= {
+                f"{prefix}ratio/mean": totals[f"{who}/ratio"] / tokens,
+                f"{prefix}ratio/max": highest[f"{who}/ratio"],
+                f"{prefix}clip_ratio/low_mean": totals[f"{who}/clip_low"] / tokens,
+                f"{prefix}clip_ratio/high_mean": totals[f"{who}/clip_high"] / tokens,
+            }
+    if peers := totals["peer/samples"]:
+        metrics["peer/weight_mean"] = totals["peer/weight"] / peers
     return metrics
 
 
 def outcome_metrics(result: StepResult) -> dict[str, float]:
     """Where did my gradient go: what became of every completion, own or a peer's, as shares."""
-    batch, counts = result.batch, result.stats.outcomes
+    batch, counts = result.batch, Counter(result.stats.outcomes)
     received = [r for records in result.received.values() for r in records if hasattr(r, "text")]
-    completions = sum(len(group.rollouts) for group in result.groups) + len(received)
     used = sum(bool(sample.source) for sample in batch.samples)
-    refused = sum(batch.residual.refused.values())
+    counts["refused"] = sum(batch.residual.refused.values())
     dropped = sum(batch.dropped.values())
-    outcomes = {
-        "taught": counts["taught"],
-        "rescued": counts["rescued"],
-        "clipped": counts["clipped"],
-        "all_fail": counts["all_fail"] + batch.replaced,
-        "all_pass": counts["all_pass"],
-        # a mode does not count what it leaves alone: received, less what it made something of
-        "not_needed": len(received) - used - refused - dropped,
-        "dropped": counts["dropped"] + dropped,
-        "refused": refused,
-        "skipped": counts["skipped"],
-    }
-    return {f"outcome/{name}": number / completions for name, number in outcomes.items()}
+    # a mode does not count what it leaves alone: received, less what it made something of
+    counts["not_needed"] = len(received) - used - counts["refused"] - dropped
+    counts["dropped"] += dropped
+    counts["all_fail"] += batch.replaced
+    completions = sum(len(group.rollouts) for group in result.groups) + len(received)
+    return {f"outcome/{name}": counts[name] / completions for name in OUTCOMES}
 
 
 def run_residual(lines: Iterable[dict]) -> Residual:
@@ -203,7 +186,6 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     metrics = {
         "reward": statistics.fmean(reward for row in rewards for reward in row),
         "reward_std": statistics.fmean(statistics.pstdev(row) for row in rewards),
-        "frac_reward_zero_std": sum(len(set(row)) == 1 for row in rewards) / len(groups),
         **{f"groups/{k}": kinds[k] / len(groups) for k in ("all_fail", "mixed", "all_pass")},
         **{f"verdict/{verdict}": verdicts[verdict] / len(rollouts) for verdict in Verdict},
         "completions/mean_length": tokens / len(rollouts),
@@ -214,6 +196,6 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     by_skill: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         by_skill[group.problem.skill] += group.rewards
-    for skill in sorted(by_skill):
-        metrics[f"skill/{skill}"] = statistics.fmean(by_skill[skill])
-    return metrics
+    return metrics | {
+        f"skill/{skill}": statistics.fmean(by_skill[skill]) for skill in sorted(by_skill)
+    }

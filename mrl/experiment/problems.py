@@ -18,61 +18,57 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
     an answer that the verifier does not accept, a repeated id, or an empty file.
     """
     if not path.is_file():
+        remedy = "a problem file is JSONL, see data/README.md"
         if path.parent.name == "gsm8k":
-            raise MrlError(f"{path}: no such file; `python mini_mrl.py data gsm8k` fetches it.")
-        raise MrlError(f"{path}: no such file; a problem file is JSONL, see data/README.md.")
+            remedy = "`python mini_mrl.py data gsm8k` fetches it"
+        raise MrlError(f"{path}: no such file; {remedy}.")
     problems: dict[str, Problem] = {}
+    number = 0
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+            if not line.strip():
+                continue
+            problem = _parse_problem(line, str(number))
+            if problem.id in problems:
+                raise ValueError(f"the id {problem.id!r} was used before; ids are unique")
+            if accepts is not None and not accepts(problem.answer):
+                raise ValueError(
+                    f"the verifier cannot judge the answer {problem.answer!r}; give a number or "
+                    "a LaTeX expression with one value"
+                )
+            problems[problem.id] = problem
     except UnicodeDecodeError as error:
         raise MrlError(f"{path}: is not UTF-8 text ({error.reason}); convert it first.") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        problem = _parse_problem(line, f"{path}:{number}")
-        if problem.id in problems:
-            raise MrlError(
-                f"{path}:{number}: the id {problem.id!r} was used before; ids are unique."
-            )
-        if accepts is not None and not accepts(problem.answer):
-            raise MrlError(
-                f"{path}:{number}: the verifier cannot judge the answer {problem.answer!r}; "
-                "give a number or a LaTeX expression with one value."
-            )
-        problems[problem.id] = problem
+    except ValueError as error:
+        raise MrlError(f"{path}:{number}: {error}.") from None
     if not problems:
         raise MrlError(f"{path}: holds no problem; it needs at least one JSON line.")
     return list(problems.values())
 
 
-def _parse_problem(line: str, where: str) -> Problem:
+def _parse_problem(line: str, number: str) -> Problem:
+    """Raises ValueError with what is wrong. number: of the line, the id of a problem without."""
     try:
         fields = json.loads(line)
     except json.JSONDecodeError as error:
-        raise MrlError(f"{where}: is not JSON ({error.msg}, column {error.colno}).") from None
+        raise ValueError(f"is not JSON ({error.msg}, column {error.colno})") from None
     if not isinstance(fields, dict):
-        raise MrlError(f"{where}: is not a JSON object with `prompt` and `answer`.")
-    if isinstance(fields.get("answer"), int) and not isinstance(fields["answer"], bool):
+        raise ValueError("is not a JSON object with `prompt` and `answer`")
+    if type(fields.get("answer")) is int:  # a bool is not
         fields["answer"] = str(fields["answer"])
-    for name in ("prompt", "answer"):
+    defaults = {"id": number, "skill": "all"}
+    fields = defaults | {name: value for name, value in fields.items() if value != ""}
+    for name in ("prompt", "answer", "id", "skill"):
         if not isinstance(fields.get(name), str) or not fields[name].strip():
-            raise MrlError(f"{where}: `{name}` is missing or is not a text; it must be one.")
-    for name in ("id", "skill"):
-        if not isinstance(fields.get(name, ""), str):
-            raise MrlError(f"{where}: `{name}` is not a text; it must be one.")
-    return Problem(
-        id=fields.get("id") or where.rsplit(":", 1)[1],
-        prompt=fields["prompt"],
-        answer=fields["answer"],
-        skill=fields.get("skill") or "all",
-    )
+            raise ValueError(f"`{name}` is missing or is not a text; it must be one")
+    return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
 
 
 def save_problems(path: Path, problems: list[Problem]) -> None:
     """Write problems as JSONL, one object a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(asdict(problem), ensure_ascii=False) for problem in problems]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def problems_of_step(
@@ -80,12 +76,9 @@ def problems_of_step(
 ) -> list[Problem]:
     """The step's problems: each epoch is a new shuffle, a remainder smaller than `count` is left.
 
-    step counts from 1. Raises ValueError if there are fewer problems than `count`.
+    step counts from 1; there are at least `count` problems (a run checks that first).
     """
-    if count > len(problems):
-        raise ValueError(f"{count} prompts a step, but only {len(problems)} problems")
-    steps_per_epoch = len(problems) // count
-    epoch, place = divmod(step - 1, steps_per_epoch)
+    epoch, place = divmod(step - 1, len(problems) // count)
     order = list(problems)
     random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)
     return order[place * count : (place + 1) * count]

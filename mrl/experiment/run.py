@@ -5,7 +5,7 @@
 
 import json
 import os
-import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,33 +20,30 @@ from safetensors import SafetensorError
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation, join_processes, pick_device
 from mrl.config import PolicyConfig, RunConfig
-from mrl.errors import MrlError
+from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
 from mrl.experiment.checkpoint import (
     LOGS,
+    checkpoints,
     cut_back,
     finish_checkpoint,
-    newest_checkpoint,
     read_state,
     restore_optimizers,
     save_policies,
 )
 from mrl.experiment.collapse import CollapseWatch
-from mrl.experiment.evaluation import evaluate_all, load_heldout
-from mrl.experiment.launch import is_worker, was_restarted
+from mrl.experiment.evaluation import evaluate, load_heldout
+from mrl.experiment.launch import is_worker
 from mrl.experiment.memory import choose_placement, estimate
-from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, without_time
+from mrl.experiment.metrics import StepResult, sample_lines, step_metrics
+from mrl.experiment.peer_log import read_log
 from mrl.experiment.problems import load_problems
-from mrl.experiment.run_directory import (
-    read_evaluations,
-    unused_name,
-    with_weights_of,
-)
+from mrl.experiment.run_directory import new_directory, read_evaluations, with_weights_of
 from mrl.experiment.settings import check, make_mode
 from mrl.experiment.tensorboard import scalar_writer
-from mrl.experiment.view import PlainLines
+from mrl.experiment.view import View
 from mrl.policy import Policy
-from mrl.records import RECORD_TYPES, Record, RewardStats, make_records, read_log
+from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
 from mrl.rewards import Verifier
 from mrl.samples import Problem, Verdict
 
@@ -56,28 +53,28 @@ NOT_FINITE = 5  # steps in a row, then the run stops
 class Run:
     """Everything that a run needs, loaded and checked before the first file is written.
 
-    resumed: the directory of a stopped run, to go on with from its newest checkpoint.
+    resumed: the directory of a stopped run, to go on with from its newest checkpoint, or from its
+    beginning if there is none.
     """
 
-    def __init__(self, config: RunConfig, view: PlainLines, resumed: Path | None = None) -> None:
+    def __init__(self, config: RunConfig, view: View, resumed: Path | None = None) -> None:
         check(config)
         self.view = view
         self.names = [policy.name for policy in config.policies]
         self.local = [join_processes(self.names)] if is_worker() else self.names
         # one process of each machine keeps the files
-        self.writes = int(os.environ.get("LOCAL_RANK", "0")) == 0 or not is_worker()
+        self.writes = not is_worker() or os.environ["LOCAL_RANK"] == "0"
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
         self.rescues: Counter[tuple[str, str, str]] = Counter()  # (receiver, source, skill)
         self.not_finite: Counter[str] = Counter()  # steps in a row
         self.stopping = False  # somebody wants the run to end after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
-        self.first_step = 1
         self.make_records = make_records  # the one place where a lesson can plant a lie
         self.verifier = Verifier(timeout_s=config.verify_timeout_s)
         try:
             self._load(config, resumed)
         except BaseException:
-            self.close()
+            self.__exit__(*sys.exc_info())
             raise
 
     def _load(self, config: RunConfig, resumed: Path | None) -> None:
@@ -101,23 +98,33 @@ class Run:
                 f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
                 f"{len(self.problems)} problems; lower it or give more problems."
             )
-        checkpoint = newest_checkpoint(resumed) if resumed else None
+        checkpoint = (checkpoints(resumed) or [None])[-1] if resumed else None
         start = with_weights_of(config, checkpoint) if checkpoint else config
         self.policies = load_policies(start.policies, self.device, config.threads, self.local)
         problems = [*self.problems, *(p for part in self.heldout.values() for p in part)]
         estimates = [estimate(p, config, p.check_lengths(problems)) for p in self.policies]
         self.placement = choose_placement(estimates, config.placement, self.device)
         self.allocation = Allocation(self.policies, self.names, self.placement.name, self.device)
-        if not config.name:  # the first process decides
-            mine = dict.fromkeys(self.local, unused_name(config))
-            config = replace(config, name=self.allocation.gather(mine)[self.names[0]])
-        self.config = config
-        self.directory = resumed or Path(config.runs) / config.name
-        if checkpoint:
-            self._restore(checkpoint)
+        self._open(config, resumed, checkpoint)
+
+    def _open(self, config: RunConfig, resumed: Path | None, checkpoint: Path | None) -> None:
+        """The run's directory and logs, at the state of the checkpoint."""
+        state = read_state(checkpoint)
+        mine = dict.fromkeys(self.local, (str(resumed or new_directory(config)), state["step"]))
+        found = self.allocation.gather(mine)  # and nobody writes before all have looked
+        if len({step for _, step in found.values()}) > 1:
+            raise MrlError(
+                f"{resumed}: two machines' copies of the run have checkpoints of different steps; "
+                "delete the newest where it is ahead."
+            )
+        self.directory = resumed or Path(found[self.names[0]][0])  # the first process decides
+        self.config = config = replace(config, name=self.directory.name)
+        self.first_step = state["step"] + 1
+        if resumed:
+            self._restore(checkpoint, state)
         elif self.writes:
             self._make_directory()
-        self.allocation.gather({})  # nobody writes before the directory is in order
+        self.allocation.gather({})  # nor before the directory is in order
         logs = [self.directory / name if self.writes else Path(os.devnull) for name in LOGS]
         self.collapse = CollapseWatch()
         self.scalars = scalar_writer(self.directory) if self.writes else lambda line: None
@@ -125,8 +132,7 @@ class Run:
         largest = self.mode.rollout_factor * max(p.group_size for p in config.policies)
         self.exchange = Exchange(logs[2], config.max_staleness, largest)
         self.exchange.store(self.stored)
-        if checkpoint:
-            self.exchange.restore_window(read_state(checkpoint)["window"])
+        self.exchange.restore_window(state["window"])
         for policy in self.policies:
             self.exchange.versions[policy.name] = policy.version
 
@@ -140,28 +146,20 @@ class Run:
             )
 
     def _make_directory(self) -> None:
-        if was_restarted():  # a worker died before the first checkpoint: begin again
-            shutil.rmtree(self.directory, ignore_errors=True)
         try:
             self.directory.mkdir(parents=True)
             (self.directory / "config.json").write_text(self.config.to_json(), encoding="utf-8")
-        except FileExistsError:
-            raise MrlError(
-                f"{self.directory}: exists already; give another --name, or go on with "
-                f"`python mini_mrl.py resume {self.directory}`."
-            ) from None
         except OSError as error:
             raise MrlError(f"{self.directory}: cannot be made ({error.strerror}).") from None
 
-    def _restore(self, checkpoint: Path) -> None:
+    def _restore(self, checkpoint: Path | None, state: dict) -> None:
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
-        state = read_state(checkpoint)
-        restore_optimizers(checkpoint, self.policies, state)
-        for name, mode in self.modes.items():
-            mode.restore(state["modes"].get(name, {}))
+        if checkpoint:
+            restore_optimizers(checkpoint, self.policies, state)
+            for name, mode in self.modes.items():
+                mode.restore(state["modes"].get(name, {}))
         self.rescues = Counter({tuple(key.split("\t")): n for key, n in state["rescues"].items()})
         self.evaluations = read_evaluations(self.directory)
-        self.first_step = state["step"] + 1
         if self.writes:
             cut_back(self.directory, state)
         for name, old in state["made_with"].items():
@@ -182,17 +180,20 @@ class Run:
     def __enter__(self) -> "Run":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        """End the verifier's process, close the logs; after an error, let the other workers know.
 
-    def close(self) -> None:
-        """End the verifier's process, close the logs, leave the other processes."""
+        Without one the connections stay: a process that is slower may still be reading.
+        """
         self.verifier.close()
         for log in ("metrics_log", "samples_log", "exchange"):
             with suppress(AttributeError, OSError):  # not opened yet; the disk is full
                 getattr(self, log).close()
-        if torch.distributed.is_initialized():
+        if error and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+        if isinstance(error, RunFailed) and hasattr(self, "directory"):
+            go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
+            raise type(error)(f"{error} {go_on}") from error
 
     # -------------------------------------------------------------------------- during a step
 
@@ -230,77 +231,60 @@ class Run:
 
     def note(self, step: int, results: dict[str, StepResult]) -> bool:
         """Log a step and show it, save if it is time; returns whether the run ends here."""
-        mine = {
-            policy.name: {
-                "metrics": {
-                    "step": step,
-                    "policy": policy.name,
-                    "version": policy.version,
-                    **step_metrics(results[policy.name]),
-                    **self.exchange.take_traffic(policy.name),
-                    **self.allocation.ledger_of(policy.name),
-                },
-                "samples": sample_lines(step, policy.name, results[policy.name]),
-                "stopping": self.stopping,
-            }
-            for policy in self.policies
-        }
+        mine = {}
         for policy in self.policies:
-            policy.codec.clear_cache()  # the next step has other prompts
+            line = {"step": step, "policy": policy.name, "version": policy.version}
+            line |= step_metrics(results[policy.name])
+            line |= self.exchange.take_traffic(policy.name)
+            line |= self.allocation.ledger_of(policy.name)
+            samples = sample_lines(step, policy.name, results[policy.name])
+            mine[policy.name] = line, samples, self.stopping
         noted = self.allocation.gather(mine)
-        lines = {name: entry["metrics"] for name, entry in noted.items()}
-        samples = [line for entry in noted.values() for line in entry["samples"]]
-        for name, line in lines.items():
-            self.exchange.advance(name, line["version"])
+        lines = {name: line for name, (line, _, _) in noted.items()}
+        samples = [entry for _, entries, _ in noted.values() for entry in entries]
         with self.writing():
             for line in lines.values():
                 self.metrics_log.write(json.dumps(line) + "\n")
                 self.scalars(line)
-            for line in samples:
-                self.samples_log.write(json.dumps(line, ensure_ascii=False) + "\n")
-        rescues = [line["rescue"] for line in samples if "rescue" in line]
+            for entry in samples:
+                self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
         self.rescues.update((r["receiver"], r["source"], r["skill"]) for r in rescues)
-        for line in samples:
-            if "failure" in line:
-                self.view.say(line["failure"])
+        failures = [entry["failure"] for entry in samples if "failure" in entry]
         self.view.step(step, lines, rescues)
-        self._check_numbers(step, lines)
-        for warning in self.collapse.notice(lines):
-            self.view.say(warning)
-        last = step == self.config.steps
-        stopping = any(entry["stopping"] for entry in noted.values())
-        every = self.config.checkpoint_every
-        if last or stopping or (every and step % every == 0):
-            with self.writing():
-                self._save(step)
-        return stopping and not last
+        for text in (*failures, *self._not_finite(lines), *self.collapse.notice(lines)):
+            self.view.say(text)
+        for name, line in lines.items():
+            self.exchange.advance(name, line["version"])
+        return self._save_or_stop(step, any(stopping for _, _, stopping in noted.values()))
 
-    def _check_numbers(self, step: int, lines: dict[str, dict]) -> None:
-        """Say and note an update that was not finite; stop after `NOT_FINITE` in a row."""
+    def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:
+        """A sentence for an update that was not finite; MrlError after `NOT_FINITE` in a row."""
         for name, line in lines.items():
             self.not_finite[name] = self.not_finite[name] + 1 if line["update_skipped"] else 0
-            if not line["update_skipped"]:
-                continue
-            about = {"seed": self.config.seed, **without_time(line)}
-            with (self.directory / "not_finite.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(about) + "\n")
-            self.view.say(
-                f"{name}: the gradient of step {step} was not finite; its update was skipped "
-                "(not_finite.jsonl has the step's figures and seed)."
-            )
+            if line["update_skipped"]:
+                yield (
+                    f"{name}: the gradient of step {line['step']} was not finite; its update was "
+                    "skipped (metrics.jsonl has the step's figures)."
+                )
             if self.not_finite[name] == NOT_FINITE:
                 raise MrlError(
                     f"{name}: {NOT_FINITE} steps in a row had a gradient that is not finite; lower "
                     "the learning rate and start again, or resume from a checkpoint before."
                 )
 
+    def _save_or_stop(self, step: int, stopping: bool) -> bool:
+        last, every = step == self.config.steps, self.config.checkpoint_every
+        if last or stopping or (every and step % every == 0):
+            with self.writing():
+                self._save(step)
+        return stopping and not last
+
     def _save(self, step: int) -> None:
-        if (self.directory / "checkpoints" / f"step-{step:06d}").is_dir():
-            return
         for log in (self.metrics_log, self.samples_log, self.exchange):
             log.flush()
         partial = save_policies(self.directory, step, self.policies)
-        mine = {p.name: [p.version, self.modes[p.name].state()] for p in self.policies}
+        mine = {p.name: (p.version, self.modes[p.name].state()) for p in self.policies}
         saved = self.allocation.gather(mine)  # everybody's files are written now
         if not self.writes:
             return
@@ -336,8 +320,9 @@ class Run:
         for policy in self.policies:
             with self.allocation.turn(policy, "evaluate"):
                 samples, seed = self.config.eval_samples, self.config.seed
-                found = evaluate_all([policy], self.heldout, self.verifier, samples, seed)
-                scored[policy.name] = [score.to_dict() for score in found]
+                scored[policy.name] = evaluate(
+                    policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
+                )
         self.scoring = False
         rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
         self.evaluations[when] = [score for row in rows for score in row]

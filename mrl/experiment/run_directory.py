@@ -7,17 +7,25 @@ from pathlib import Path
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.experiment.checkpoint import newest_checkpoint, read_state
+from mrl.experiment.checkpoint import checkpoints, read_state
 from mrl.experiment.settings import load_config, mode_class
 
 
-def unused_name(config: RunConfig) -> str:
-    """`<mode>-s<seed>`, with a number behind it if that run exists."""
-    stem = f"{mode_class(config.mode).name}-s{config.seed}"
-    name, number = stem, 2
-    while (Path(config.runs) / name).exists():
-        name, number = f"{stem}-{number}", number + 1
-    return name
+def new_directory(config: RunConfig) -> Path:
+    """Where a new run will write: its name, or `<mode>-s<seed>` with a number if that exists.
+
+    MrlError if the name that a person gave is taken.
+    """
+    stem = config.name or f"{mode_class(config.mode).name}-s{config.seed}"
+    directory, number = Path(config.runs, stem), 2
+    while directory.exists():
+        if config.name:
+            raise MrlError(
+                f"{directory}: exists already; give another --name, or go on with "
+                f"`python mini_mrl.py resume {directory}`."
+            )
+        directory, number = directory.with_name(f"{stem}-{number}"), number + 1
+    return directory
 
 
 def read_run_config(directory: Path) -> RunConfig:
@@ -31,10 +39,10 @@ def read_run_config(directory: Path) -> RunConfig:
 
 
 def continued_config(directory: Path) -> RunConfig:
-    """The settings of a stopped run; MrlError if it is finished or has no checkpoint."""
+    """The settings of a stopped run; MrlError if it is finished."""
     config = read_run_config(directory)
-    trained = read_state(newest_checkpoint(directory))["step"] >= config.steps
-    if trained and "after" in read_evaluations(directory):
+    step = read_state((checkpoints(directory) or [None])[-1])["step"]
+    if step >= config.steps and "after" in read_evaluations(directory):
         raise MrlError(
             f"{directory}: is finished ({config.steps} steps); "
             f"`python mini_mrl.py evaluate {directory}` shows its result."

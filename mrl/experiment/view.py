@@ -1,11 +1,13 @@
-"""What a person sees of a run: a live view in a terminal, plain lines elsewhere, a final table.
+"""What a person sees of a run: a live view in a terminal, plain lines elsewhere.
 
-The only module of `mrl` outside the lab that prints.
+The only module of `mrl` outside the lab that prints. Both views take their rows from one table.
 """
 
 import os
 import time
-from collections import defaultdict, deque
+from collections import deque
+from collections.abc import Sequence
+from itertools import cycle
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -17,22 +19,36 @@ from rich.text import Text
 
 from mrl.config import RunConfig
 from mrl.experiment.launch import is_worker
-from mrl.experiment.metrics import run_residual
 
-REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/")
-OUTCOMES = (
-    "taught",
-    "rescued",
-    "clipped",
-    "all_fail",
-    "all_pass",
-    "not_needed",
-    "dropped",
-    "refused",
-)
-RECENT_STEPS = 10  # numbers in the live view are means over so many steps
-KINDS = ("all_fail", "mixed", "all_pass")
+RECENT_STEPS = 10  # figures in the views are means over so many steps
+PATIENCE_S = 30  # between two plain lines about how far a long count is
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run
+ROWS = (  # (label, metric, format); a metric that ends with / is a family, one row each
+    ("solve rate", "reward", "{:.0%}"),
+    ("all-fail groups", "groups/all_fail", "{:.0%}"),
+    ("mixed", "groups/mixed", "{:.0%}"),
+    ("all-pass", "groups/all_pass", "{:.0%}"),
+    ("rescue set", "rescue_set", "{:.1f}"),
+    ("rescues", "rescues", "{:.1f}"),
+    ("reward std in a group", "reward_std", "{:.2f}"),
+    ("cut by the token limit", "completions/clipped_ratio", "{:.0%}"),
+    ("gradient norm", "grad_norm", "{:.2f}"),
+    ("completions:", "outcome/", "{:.0%}"),
+    ("records published", "exchange/published_records", "{:.0f}"),
+    ("records received", "exchange/received_records", "{:.0f}"),
+    ("bytes received", "exchange/received_bytes", "{:,.0f}"),
+    ("bytes in 1:1 chunks", "thl/share_one_to_one", "{:.0%}"),
+    ("refused:", "exchange/refused/", "{:.1f}"),
+    ("refused:", "thl/refused/", "{:.1f}"),
+    ("refused: not believed", "exchange/not_believed", "{:.1f}"),
+    ("rollout, seconds", "time/rollout_s", "{:.2f}"),
+    ("verify, seconds", "time/verify_s", "{:.2f}"),
+    ("learn, seconds", "time/learn_s", "{:.2f}"),
+)
+PLAIN_ROWS = 6  # so many of them make a plain line
+SKILL_ROWS = (("", "skill/", "{:.0%}"),)
+COUNTERS = ("exchange/", "thl/refused/")  # metrics that are not logged where they are 0
+Rows = Sequence[tuple[str, str, str]]
 
 
 def printable(text: str, limit: int = 300) -> str:
@@ -46,37 +62,42 @@ def minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def make_view(console: Console, config: RunConfig, plain: bool) -> "PlainLines":
+def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
     """The live view in a terminal, else lines; silence in all processes but the first."""
     names = [policy.name for policy in config.policies]
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
-        return PlainLines(Console(quiet=True), names, config.steps)
-    if plain or not console.is_terminal:
-        return PlainLines(console, names, config.steps)
-    return LiveView(console, names, config.steps, f"mini-mrl: {config.mode}, seed {config.seed}")
+        return View(Console(quiet=True), names, config.steps)
+    live = console.is_terminal and not plain
+    title = f"mini-mrl: {config.mode}, seed {config.seed}" if live else ""
+    return View(console, names, config.steps, title)
 
 
-class PlainLines:
-    """A line every few steps; for logs, pipes and files."""
+class View:
+    """With a title a live view, drawn in place; without one a line every few steps, for logs."""
 
-    def __init__(self, console: Console, policies: list[str], steps: int) -> None:
+    def __init__(self, console: Console, policies: list[str], steps: int, title: str = "") -> None:
         self.console = console
         self.policies = policies
         self.steps = steps
-        self.every = max(1, steps // 20)
-        self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> line
-        self.now = 0
-        self.started: float | None = None
-        self.seen = 0
+        self.title = title
+        self.live = Live(console=console, transient=True) if title else None
+        self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
+        self.now = self.seen = 0  # the step; how many were seen here
+        self.began = self.count_began = self.last_line = time.monotonic()
+        self.scoring = ""
+        self.rescue: dict | None = None
 
-    def __enter__(self) -> "PlainLines":
+    def __enter__(self) -> "View":
+        if self.live:
+            self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
+        if self.live:
+            self.live.stop()
 
     def say(self, text: str) -> None:
-        """One line for the person."""
+        """A sentence for the person; above the live view, if there is one."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, what: RenderableType) -> None:
@@ -84,165 +105,98 @@ class PlainLines:
         self.console.print(what)
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
-        """Take a step in: every policy's metrics line, and its rescues; print if it is its turn."""
-        self.note(step, lines)
-        if step % self.every and step != self.steps:
-            return
-        parts = []
-        for name in self.policies:
-            means = self.means(name)
-            kinds = "/".join(f"{means[f'groups/{kind}']:.0%}" for kind in KINDS)
-            rescued, solved = (self.total(name, key) for key in ("rescues", "rescue_set"))
-            helped = f"{rescued:.0f} rescues"
-            if solved and not rescued:  # a mode that learns from them, but does not imitate
-                helped = f"{solved:.0f} failed groups that a peer solved"
-            parts.append(
-                f"{name} solves {means['reward']:.0%} (all-fail/mixed/all-pass {kinds}, {helped})"
-            )
-        self.say(f"step {step}/{self.steps}, {self.time_left()} left: " + "; ".join(parts))
-
-    def note(self, step: int, lines: dict[str, dict]) -> None:
-        """Remember a step."""
-        if self.started is None:
-            self.started = time.monotonic() - next(iter(lines.values()))["time/step_s"]
-        self.history.append(lines)
-        self.now = step
+        """Take a step in: every policy's metrics line and all rescues; show what is due."""
+        if not self.seen:
+            self.began = time.monotonic() - max(line["time/step_s"] for line in lines.values())
         self.seen += 1
+        self.now = step
+        self.history.append(lines)
+        self.scoring, self.rescue = "", (rescues or [self.rescue])[-1]
+        if self.live:
+            self.live.update(self.render())
+        elif step % max(1, self.steps // 20) == 0 or step == self.steps:
+            self.say(self.line())
 
-    def means(self, policy: str) -> dict[str, float]:
-        """Each metric's mean over the recent steps that have it."""
-        values: dict[str, list[float]] = defaultdict(list)
-        for lines in self.history:
-            for key, value in lines.get(policy, {}).items():
-                if isinstance(value, int | float):
-                    values[key].append(value)
-        return {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
+    def progress(self, what: str, done: int, total: int) -> None:
+        """How far the scoring of held-out problems is: live at once, as a line if it takes long.
 
-    def total(self, policy: str, key: str) -> float:
-        """A metric summed over the recent steps."""
-        return sum(lines.get(policy, {}).get(key, 0) for lines in self.history)
+        done: 0 at the start of a count.
+        """
+        now = time.monotonic()
+        if not done:
+            self.count_began = now
+        left = f", {minutes((now - self.count_began) / done * (total - done))} left" if done else ""
+        self.scoring = f"Scoring {what}: {done} of {total} problems{left}."
+        if self.live:
+            self.live.update(self.render())
+        elif now - max(self.count_began, self.last_line) > PATIENCE_S:
+            self.last_line = now
+            self.say(self.scoring)
 
-    def time_left(self) -> str:
-        """Estimated from the mean time of all steps so far."""
-        if self.started is None:
-            return "?"
-        per_step = (time.monotonic() - self.started) / self.seen
-        return minutes(per_step * (self.steps - self.now))
-
-
-class LiveView(PlainLines):
-    """The same, drawn over and over in place: both policies, the exchange, the newest rescue."""
-
-    def __init__(self, console: Console, policies: list[str], steps: int, title: str) -> None:
-        super().__init__(console, policies, steps)
-        self.title = title
-        self.live = Live(console=console, refresh_per_second=4, transient=True)
-        self.rescue: dict | None = None
-        self.colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(policies)}
-
-    def __enter__(self) -> "LiveView":
-        self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.live.stop()
-
-    def say(self, text: str) -> None:
-        """One line above the live view."""
-        self.live.console.print(text, markup=False, highlight=False)
-
-    def show(self, what: RenderableType) -> None:
-        """A table above the live view."""
-        self.live.console.print(what)
-
-    def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
-        """Take a step in and draw."""
-        self.note(step, lines)
-        self.rescue = (rescues or [self.rescue])[-1]
-        self.live.update(self.render())
+    def line(self) -> str:
+        """The first rows, in one line."""
+        parts = [f"step {self.now}/{self.steps}, {self.time_left()} left"]
+        rows = self.cells(ROWS[:PLAIN_ROWS])
+        for number, name in enumerate(self.policies):
+            figures = ", ".join(f"{label} {cells[number]}" for label, cells in rows)
+            parts.append(f"{name}: {figures}")
+        return "; ".join(parts)
 
     def render(self) -> RenderableType:
-        """The whole view."""
-        step = self.now
-        head = Table.grid(padding=(0, 2))
-        head.add_row(
-            Text(f"step {step}/{self.steps}", style="bold"),
-            ProgressBar(total=self.steps, completed=step, width=30),
-            Text(f"{self.time_left()} left"),
-            Text(f"means over {len(self.history)} steps", style="dim"),
-        )
-        parts: list[RenderableType] = [head, Columns([self._policies(), self._skills()])]
+        """The whole live view: all rows, the skills, the newest rescue."""
+        parts: list[RenderableType] = []
+        if self.history:
+            head = Table.grid(padding=(0, 2))
+            head.add_row(
+                Text(f"step {self.now}/{self.steps}", style="bold"),
+                ProgressBar(total=self.steps, completed=self.now, width=30),
+                Text(f"{self.time_left()} left"),
+                Text(f"mean of the last {len(self.history)} steps", style="dim"),
+            )
+            tables = [self._table("", ROWS), self._table("solve rate of", SKILL_ROWS)]
+            parts += [head, Columns(tables)]
         if self.rescue:
             parts.append(self._newest_rescue(self.rescue))
+        parts += [Text(self.scoring)] if self.scoring else []
         return Panel(Group(*parts), title=self.title)
 
-    def _policies(self) -> Table:
-        table = Table(box=None, padding=(0, 1))
-        table.add_column("")
-        for name in self.policies:
-            table.add_column(name, justify="right", style=self.colors[name])
-        means = {name: self.means(name) for name in self.policies}
-        rows = [
-            ("solve rate", "reward", "{:.0%}"),
-            ("reward std in a group", "reward_std", "{:.2f}"),
-            *((f"{kind.replace('_', '-')} groups", f"groups/{kind}", "{:.0%}") for kind in KINDS),
-            ("rescue set, prompts a step", "rescue_set", "{:.1f}"),
-            ("cut by the token limit", "completions/clipped_ratio", "{:.0%}"),
-            ("gradient norm", "grad_norm", "{:.2f}"),
-            ("records published a step", "exchange/published_records", "{:.0f}"),
-            ("records received a step", "exchange/received_records", "{:.0f}"),
-            ("bytes received a step", "exchange/received_bytes", "{:,.0f}"),
-            ("rollout seconds", "time/rollout_s", "{:.2f}"),
-            ("verify seconds", "time/verify_s", "{:.2f}"),
-            ("learn seconds", "time/learn_s", "{:.2f}"),
-        ]
-        for label, key, form in rows:
-            cells = [
-                form.format(means[name][key]) if means[name] else "-" for name in self.policies
-            ]
-            table.add_row(label, *cells)
-        for outcome in OUTCOMES:
-            cells = [means[name].get(f"outcome/{outcome}", 0.0) for name in self.policies]
-            if any(cells):
-                label = f"completions: {outcome.replace('_', '-')}"
-                table.add_row(label, *(f"{cell:.0%}" for cell in cells))
-        shares = {name: self._share_one_to_one(name) for name in self.policies}
-        if any(shares.values()):
-            table.add_row("bytes in 1:1 chunks", *(shares[name] for name in self.policies))
-        refused = {name: self._refusals(name) for name in self.policies}
-        if any(refused.values()):
-            table.add_row("records refused", *(refused[name] for name in self.policies))
-        return table
-
-    def _share_one_to_one(self, policy: str) -> str:
-        residual = run_residual(lines.get(policy, {}) for lines in self.history)
-        return f"{residual.share_one_to_one:.0%}" if residual.records else ""
-
-    def _refusals(self, policy: str) -> str:
-        reasons: dict[str, float] = defaultdict(float)
-        for lines in self.history:
-            for key, value in lines.get(policy, {}).items():
-                if key.startswith(REFUSALS):
-                    reasons[key.rsplit("/", 1)[1]] += value
-        return ", ".join(f"{number:.0f} {reason}" for reason, number in reasons.items())
-
-    def _skills(self) -> Table:
-        table = Table(box=None, padding=(0, 1))
-        table.add_column("solve rate of")
-        for name in self.policies:
-            table.add_column(name, justify="right", style=self.colors[name])
-        means = {name: self.means(name) for name in self.policies}
-        keys = sorted({key for name in self.policies for key in means[name]})
-        for key in (key for key in keys if key.startswith("skill/")):
-            cells = [means[name].get(key) for name in self.policies]
-            table.add_row(key[6:], *("-" if c is None else f"{c:.0%}" for c in cells))
+    def _table(self, title: str, rows: Rows) -> Table:
+        table = Table(title, box=None, padding=(0, 1))
+        for name, color in zip(self.policies, cycle(COLORS), strict=False):
+            table.add_column(name, justify="right", style=color)
+        for label, cells in self.cells(rows):
+            table.add_row(Text(label), *cells)  # no markup: a person's file names the skills
         return table
 
     def _newest_rescue(self, rescue: dict) -> RenderableType:
-        body = Text()
-        body.append(printable(rescue["prompt"]) + "\n", style="bold")
-        body.append(f"{rescue['receiver']}: ", style=self.colors.get(rescue["receiver"], ""))
-        body.append(printable(rescue["receiver_text"]) + "\n")
-        body.append(f"{rescue['source']}: ", style=self.colors.get(rescue["source"], ""))
-        body.append(printable(rescue["source_text"]))
+        colors = dict(zip(self.policies, cycle(COLORS), strict=False))
+        body = Text(printable(rescue["prompt"]))
+        for who in ("receiver", "source"):
+            body.append(f"\n{rescue[who]}: ", style=colors.get(rescue[who], ""))
+            body.append(printable(rescue[f"{who}_text"]))
         return Panel(body, title="newest rescue", title_align="left", border_style="dim")
+
+    def cells(self, rows: Rows) -> list[tuple[str, list[str]]]:
+        """(label, a cell for each policy) of the rows in which somebody's figure is not 0."""
+        there = {key for lines in self.history for line in lines.values() for key in line}
+        found = []
+        for label, metric, form in rows:
+            family = sorted(key for key in there if metric[-1] == "/" and key.startswith(metric))
+            for key in family or [metric]:
+                means = [self.mean(name, key) for name in self.policies]
+                if any(means):
+                    kind = key.removeprefix(metric).replace("_", "-")
+                    cells = ["-" if mean is None else form.format(mean) for mean in means]
+                    found.append((f"{label} {kind}".strip(), cells))
+        return found
+
+    def mean(self, policy: str, key: str) -> float | None:
+        """Mean over the recent steps that have a metric, or None; counters are 0 in the others."""
+        values = [lines[policy][key] for lines in self.history if key in lines.get(policy, {})]
+        counted = len(self.history) if key.startswith(COUNTERS) else len(values)
+        return sum(values) / counted if values else None
+
+    def time_left(self) -> str:
+        """Estimated from the mean time of all steps so far."""
+        per_step = (time.monotonic() - self.began) / max(self.seen, 1)
+        return minutes(per_step * (self.steps - self.now))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.alignment import LossyText, project, retokenize, split_text
+from mrl.alignment import LossyText, project, split_text
 from mrl.modes.mode import Receiver, TrainingBatch
 from mrl.modes.solo import samples_with
 from mrl.records import RolloutRecord, SuccessRecord
@@ -16,23 +16,25 @@ from mrl.samples import Group, TrainingSample
 def retokenized(
     receiver: Receiver, record: RolloutRecord | SuccessRecord, batch: TrainingBatch
 ) -> list[int] | None:
-    """A peer's completion in the receiver's tokens, its own end token included.
+    """A peer's completion in the receiver's tokens, its own end token iff the peer had finished.
 
     None if the receiver's tokenizer cannot hold the text exactly, or if it is longer than what the
     receiver could ever write itself; the batch counts why, and what alignment cost otherwise.
     """
     try:
-        completion_ids = retokenize(receiver.codec, record.text, record.finished, receiver.end_id)
+        content = receiver.codec.encode(record.text)
     except LossyText as loss:
         batch.residual.refused[loss.reason] += 1
         return None
+    # the end token joins as an id: spelled out in the text it would be refused as special
+    completion_ids = content + [receiver.end_id] * record.finished
     if not completion_ids or len(completion_ids) > receiver.max_new_tokens:
         batch.dropped["too_long" if completion_ids else "empty"] += 1
         return None
     batch.residual += measure(
         split_text(record.text, record.token_lengths),
-        receiver.codec.token_bytes(completion_ids[: len(completion_ids) - record.finished]),
-        getattr(record, "logprobs", None),
+        receiver.codec.token_bytes(content),
+        getattr(record, "logprobs", ()),
         record.canonical,
     )
     return completion_ids
@@ -40,8 +42,7 @@ def retokenized(
 
 def source_logprobs(record: RolloutRecord) -> list[float]:
     """The source's log-probs, one a source token, its end token included."""
-    ending = [record.end_logprob] if record.finished else []
-    return [*record.logprobs, *ending]
+    return [*record.logprobs, record.end_logprob] if record.finished else [*record.logprobs]
 
 
 def projected(
@@ -53,9 +54,8 @@ def projected(
     tokens are a chunk of their own.
     """
     content = completion_ids[: len(completion_ids) - record.finished]
-    token_bytes = receiver.codec.token_bytes(content)
     source = split_text(record.text, record.token_lengths)
-    spread, chunk_of = project(source, token_bytes, record.logprobs)
+    spread, chunk_of = project(source, receiver.codec.token_bytes(content), record.logprobs)
     if record.finished:
         spread.append(record.end_logprob)
         chunk_of.append(chunk_of[-1] + 1 if chunk_of else 0)
@@ -68,15 +68,9 @@ def peer_samples(
     """A training sample for each record that survives; advantage and behaviour still missing."""
     samples = []
     for record in records:
-        completion_ids = retokenized(receiver, record, batch)
-        if completion_ids is not None:
-            sample = TrainingSample(
-                prompt_ids=group.prompt_ids,
-                completion_ids=completion_ids,
-                source=record.source,
-                reward=record.reward,
-            )
-            samples.append((sample, record))
+        if (ids := retokenized(receiver, record, batch)) is not None:
+            about = {"source": record.source, "reward": record.reward}
+            samples.append((TrainingSample(group.prompt_ids, ids, **about), record))
     return samples
 
 

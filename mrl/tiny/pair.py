@@ -14,12 +14,11 @@ import json
 import math
 import random
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -31,7 +30,7 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
-from mrl.tiny.skills import NAMES, OBJECTS, QUESTION, SKILLS, Skill, number_choices, solution
+from mrl.tiny.skills import QUESTION, SKILLS, Skill, draw_words, number_choices, solution
 
 OWN_SKILLS = {
     "qwen-tiny": ("finds", "eats", "bags", "shares"),
@@ -64,43 +63,34 @@ def demonstrations(
         if rng.random() < SYMBOLIC_SHARE:
             operation = rng.choice(operations)
             numbers = rng.choice(all_numbers[operation])
-            prompt = operation
-            for letter, number in zip("abc", numbers, strict=False):
-                prompt = prompt.replace(letter, str(number))
+            number_of = dict(zip("abc", map(str, numbers), strict=False))
+            prompt = "".join(number_of.get(letter, letter) for letter in operation)
             yield prompt + "?", solution(operation, numbers)
             continue
         skill = rng.choice(SKILLS)
         numbers = rng.choice(all_numbers[skill.operation])
-        words = dict(zip("abc", numbers, strict=False))
-        words |= {"n": rng.choice(NAMES), "o": rng.choice(OBJECTS)}
+        words = draw_words(numbers, rng)
         share = right_share(name, skill, foreign_right)
         reading = skill.operation if rng.random() < share else skill.misread_as
-        prompt = rng.choice(skill.templates).format(**words) + QUESTION
-        yield prompt, solution(reading, numbers)
+        yield rng.choice(skill.templates).format(**words) + QUESTION, solution(reading, numbers)
 
 
 # ------------------------------------------------------------------------------ tokenizers
 
 
-def _corpus(name: str) -> list[str]:
-    pairs = demonstrations(name, seed=0)
-    return [text for _ in range(4000) for text in next(pairs)]
+def build_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of `name`, of its family, with merges learnt from the demonstrations."""
+    return _build_qwen_tokenizer() if name == "qwen-tiny" else _build_llama_tokenizer()
 
 
-def build_qwen_tokenizer() -> Qwen2Tokenizer:
-    """The Qwen family's tokenizer: byte-level BPE, digits one by one; merges learnt here."""
-    special = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]
-    learner = Qwen2Tokenizer().backend_tokenizer  # the family's normalizer and pre-tokenizer
-    learner.train_from_iterator(
-        _corpus("qwen-tiny"),
-        trainers.BpeTrainer(
-            vocab_size=400,
-            special_tokens=special,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
+def _build_qwen_tokenizer() -> Qwen2Tokenizer:
+    """Byte-level BPE, digits one by one."""
+    vocab, merges = _learn_merges(
+        "qwen-tiny",
+        Qwen2Tokenizer().backend_tokenizer,  # the family's normalizer and pre-tokenizer
+        special_tokens=["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    vocab, merges = _learnt(learner)
     return Qwen2Tokenizer(
         vocab=vocab,
         merges=merges,
@@ -113,20 +103,18 @@ def build_qwen_tokenizer() -> Qwen2Tokenizer:
     )
 
 
-def build_llama_tokenizer() -> LlamaTokenizer:
-    """The Llama-2 family's tokenizer: BPE on text with spaces as a visible mark, byte fallback.
+def _build_llama_tokenizer() -> LlamaTokenizer:
+    """As Llama 2: BPE on text with spaces as a visible mark, byte fallback.
 
     Merges do not cross a space but do join digits, signs and brackets (`-3`, `=9,`).
     """
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    trainer = trainers.BpeTrainer(vocab_size=400, max_token_length=8, show_progress=False)
-    learner.train_from_iterator(_corpus("llama-tiny"), trainer)
-    vocab, merges = _learnt(learner)
-    pieces = ["<unk>", "<s>", "</s>", "<pad>", "[INST]", "[/INST]"]
-    pieces += [f"<0x{byte:02X}>" for byte in range(256)] + sorted(vocab, key=vocab.__getitem__)
+    vocab, merges = _learn_merges("llama-tiny", learner, max_token_length=8)
+    tokens = ["<unk>", "<s>", "</s>", "<pad>", "[INST]", "[/INST]"]
+    tokens += [f"<0x{byte:02X}>" for byte in range(256)] + sorted(vocab, key=vocab.__getitem__)
     return LlamaTokenizer(
-        vocab={piece: index for index, piece in enumerate(pieces)},
+        vocab={token: index for index, token in enumerate(tokens)},
         merges=merges,
         pad_token="<pad>",
         extra_special_tokens=["[INST]", "[/INST]"],
@@ -135,9 +123,15 @@ def build_llama_tokenizer() -> LlamaTokenizer:
     )
 
 
-def _learnt(tokenizer: Tokenizer) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    model = json.loads(tokenizer.to_str())["model"]
-    return model["vocab"], [tuple(merge) for merge in model["merges"]]
+def _learn_merges(
+    name: str, learner: Tokenizer, **options: object
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Vocabulary and merges of a BPE with 400 tokens, from 4,000 demonstrations for `name`."""
+    pairs = demonstrations(name, seed=0)
+    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, **options)
+    learner.train_from_iterator([text for _ in range(4000) for text in next(pairs)], trainer)
+    learnt = json.loads(learner.to_str())["model"]
+    return learnt["vocab"], [tuple(merge) for merge in learnt["merges"]]
 
 
 # ------------------------------------------------------------------------------ models
@@ -145,42 +139,50 @@ def _learnt(tokenizer: Tokenizer) -> tuple[dict[str, int], list[tuple[str, str]]
 
 def build_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A freshly initialised model of the family that `name` stands for."""
-    shape = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 128,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 256,
-        "tie_word_embeddings": True,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    if name == "qwen-tiny":
-        config = Qwen2Config(
-            **shape, num_hidden_layers=4, num_key_value_heads=2, intermediate_size=384
-        )
-        return Qwen2ForCausalLM(config)
-    config = LlamaConfig(**shape, num_hidden_layers=3, num_key_value_heads=4, intermediate_size=384)
-    return LlamaForCausalLM(config)
+    family, make_config, layers, kv_heads = {
+        "qwen-tiny": (Qwen2ForCausalLM, Qwen2Config, 4, 2),
+        "llama-tiny": (LlamaForCausalLM, LlamaConfig, 3, 4),
+    }[name]
+    config = make_config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+        intermediate_size=384,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return family(config)
 
 
-def build_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of `name`, trained on the demonstrations."""
-    return build_qwen_tokenizer() if name == "qwen-tiny" else build_llama_tokenizer()
+def encode_example(
+    tokenizer: PreTrainedTokenizerFast, prompt: str, completion: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids of both with the end token, and labels: -100 on the prompt. [seq] int64 each."""
+    messages = [{"role": "user", "content": prompt}]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    prompt_ids = tokenizer(text, add_special_tokens=False).input_ids
+    token_ids = tokenizer(text + completion, add_special_tokens=False).input_ids
+    token_ids.append(tokenizer.eos_token_id)
+    assert token_ids[: len(prompt_ids)] == prompt_ids  # a special token stands between the two
+    labels = [-100] * len(prompt_ids) + token_ids[len(prompt_ids) :]
+    return torch.tensor(token_ids), torch.tensor(labels)
 
 
-def warm_start(
-    name: str,
-    directory: Path,
-    seed: int = 0,
-    updates: int | None = None,
-    foreign_right: float = FOREIGN_RIGHT,
+def _warm_start(
+    index: int, directory: Path, seed: int, updates: int | None, foreign_right: float
 ) -> None:
     """Make one policy of the pair from nothing and save it with `save_pretrained`.
 
     Supervised next-token loss on the solution only (prompt tokens carry none), AdamW, the learning
     rate falling on a cosine to 5 %.
     """
+    torch.set_num_threads(1)  # the other policy has the other core
+    name = list(OWN_SKILLS)[index]
     updates = updates or UPDATES[name]
     tokenizer = build_tokenizer(name)
     torch.manual_seed(seed)
@@ -191,61 +193,28 @@ def warm_start(
     )
     pairs = demonstrations(name, seed, foreign_right)
     for _ in range(updates):
-        examples = [_encode_example(tokenizer, *next(pairs)) for _ in range(BATCH)]
-        token_ids, loss_mask = _pad(examples, tokenizer.pad_token_id)
-        logits = model(token_ids).logits[:, :-1]  # right padding needs no mask under causality
-        targets = token_ids[:, 1:].masked_fill(~loss_mask[:, 1:], -100)
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+        examples = [encode_example(tokenizer, *next(pairs)) for _ in range(BATCH)]
+        token_ids, labels = zip(*examples, strict=True)
+        loss = model(  # right padding needs no mask under causality
+            pad_sequence(token_ids, True, tokenizer.pad_token_id),  # [batch, seq]
+            labels=pad_sequence(labels, True, -100),
+        ).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    model.save_pretrained(directory / name)
+    tokenizer.save_pretrained(directory / name)
 
 
 def warm_start_pair(
-    directory: Path,
-    seed: int = 0,
-    updates: int | None = None,
-    foreign_right: float = FOREIGN_RIGHT,
+    directory: Path, seed: int = 0, updates: int | None = None, foreign_right: float = FOREIGN_RIGHT
 ) -> None:
     """Make both policies side by side, a process and a thread each.
 
     foreign_right: how often a policy was shown the right reading of what the *other* one knows:
     small for a complementary pair.
     """
-    context = torch.multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(OWN_SKILLS), context, torch.set_num_threads, (1,)) as pool:
-        jobs = [
-            pool.submit(warm_start, name, directory / name, seed, updates, foreign_right)
-            for name in OWN_SKILLS
-        ]
-        for job in jobs:
-            job.result()
-
-
-def _encode_example(
-    tokenizer: PreTrainedTokenizerFast, prompt: str, completion: str
-) -> tuple[list[int], list[int]]:
-    messages = [{"role": "user", "content": prompt}]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    prompt_ids = tokenizer(text, add_special_tokens=False).input_ids
-    full = tokenizer(text + completion, add_special_tokens=False).input_ids
-    assert full[: len(prompt_ids)] == prompt_ids  # a special token stands between the two
-    return prompt_ids, [*full[len(prompt_ids) :], tokenizer.eos_token_id]
-
-
-def _pad(
-    examples: list[tuple[list[int], list[int]]], pad_id: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded token ids and the mask of the solution's tokens, both [batch, seq]."""
-    longest = max(len(prompt) + len(completion) for prompt, completion in examples)
-    token_ids = torch.full((len(examples), longest), pad_id)
-    loss_mask = torch.zeros_like(token_ids, dtype=torch.bool)
-    for row, (prompt, completion) in enumerate(examples):
-        end = len(prompt) + len(completion)
-        token_ids[row, :end] = torch.tensor(prompt + completion)
-        loss_mask[row, len(prompt) : end] = True
-    return token_ids, loss_mask
+    arguments = (directory, seed, updates, foreign_right)
+    torch.multiprocessing.spawn(_warm_start, arguments, nprocs=len(OWN_SKILLS))

@@ -6,7 +6,7 @@ the start but misreads half of the cue words, a different half for each policy.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mrl.samples import Problem
@@ -26,45 +26,29 @@ class Skill:
 # fmt: off
 SKILLS = (
     Skill("finds", "a+b", "a-b",
-          ("{n} has {a} {o} and finds {b} more.",
-           "{n} had {a} {o}. Now {n} finds {b}."),
-          ("{n} had {a} {o} and finds {b} more.",
-           "{n} has {a} {o}. Now {n} finds {b}.")),
+          ("{n} has {a} {o} and finds {b} more.", "{n} had {a} {o}. Now {n} finds {b}."),
+          ("{n} had {a} {o} and finds {b} more.", "{n} has {a} {o}. Now {n} finds {b}.")),
     Skill("given", "a+b", "a-b",
-          ("{n} had {a} {o} and was given {b}.",
-           "{n} has {a} {o}. Then {n} is given {b}."),
-          ("{n} has {a} {o} and was given {b}.",
-           "{n} had {a} {o}. Then {n} is given {b}.")),
+          ("{n} had {a} {o} and was given {b}.", "{n} has {a} {o}. Then {n} is given {b}."),
+          ("{n} has {a} {o} and was given {b}.", "{n} had {a} {o}. Then {n} is given {b}.")),
     Skill("eats", "a-b", "a+b",
-          ("{n} has {a} {o} and eats {b}.",
-           "{n} had {a} {o}. Now {n} eats {b}."),
-          ("{n} had {a} {o} and eats {b}.",
-           "{n} has {a} {o}. Then {n} eats {b}.")),
+          ("{n} has {a} {o} and eats {b}.", "{n} had {a} {o}. Now {n} eats {b}."),
+          ("{n} had {a} {o} and eats {b}.", "{n} has {a} {o}. Then {n} eats {b}.")),
     Skill("sold", "a-b", "a+b",
-          ("{n} had {a} {o} and sold {b}.",
-           "{n} has {a} {o}. Then {b} are sold."),
-          ("{n} has {a} {o} and sold {b}.",
-           "{n} had {a} {o}. Now {b} are sold.")),
+          ("{n} had {a} {o} and sold {b}.", "{n} has {a} {o}. Then {b} are sold."),
+          ("{n} has {a} {o} and sold {b}.", "{n} had {a} {o}. Now {b} are sold.")),
     Skill("bags", "a*b", "a+b",
-          ("{n} fills {a} bags with {b} {o} each.",
-           "{n} has {a} bags with {b} {o}."),
-          ("{n} has {a} bags with {b} {o} each.",
-           "{n} fills {a} bags with {b} {o}.")),
+          ("{n} fills {a} bags with {b} {o} each.", "{n} has {a} bags with {b} {o}."),
+          ("{n} has {a} bags with {b} {o} each.", "{n} fills {a} bags with {b} {o}.")),
     Skill("days", "a*b", "a+b",
-          ("{n} picks {a} {o} on each of {b} days.",
-           "{n} has {a} {o} a day for {b} days."),
-          ("{n} has {a} {o} on each of {b} days.",
-           "{n} picks {a} {o} a day for {b} days.")),
+          ("{n} picks {a} {o} on each of {b} days.", "{n} has {a} {o} a day for {b} days."),
+          ("{n} has {a} {o} on each of {b} days.", "{n} picks {a} {o} a day for {b} days.")),
     Skill("shares", "a/b", "a-b",
-          ("{n} shares {a} {o} among {b}.",
-           "{n} has {a} {o} and shares with {b}."),
-          ("{n} shares {a} {o} with {b}.",
-           "{n} has {a} {o} and shares among {b}.")),
+          ("{n} shares {a} {o} among {b}.", "{n} has {a} {o} and shares with {b}."),
+          ("{n} shares {a} {o} with {b}.", "{n} has {a} {o} and shares among {b}.")),
     Skill("packs", "a/b", "a-b",
-          ("{n} packs {a} {o} in boxes of {b}.",
-           "{n} has {a} {o} and packs {b} a box."),
-          ("{n} has {a} {o} and packs boxes of {b}.",
-           "{n} packs {a} {o}, {b} a box.")),
+          ("{n} packs {a} {o} in boxes of {b}.", "{n} has {a} {o} and packs {b} a box."),
+          ("{n} has {a} {o} and packs boxes of {b}.", "{n} packs {a} {o}, {b} a box.")),
     # Two steps; at the start both policies stop after the first.
     Skill("loses", "a*b-c", "a*b",
           ("{n} fills {a} boxes with {b} {o} and loses {c}.",
@@ -73,10 +57,19 @@ SKILLS = (
            "{n} fills {a} boxes with {b} {o}. Then {n} loses {c}.")),
 )
 # fmt: on
+OPERATIONS: dict[str, Callable[..., int]] = {  # "a*b" is also how two steps are misread, c left out
+    "a+b": lambda a, b: a + b,
+    "a-b": lambda a, b: a - b,
+    "a*b": lambda a, b, c=0: a * b,
+    "a/b": lambda a, b: a // b,
+    "a*b-c": lambda a, b, c: a * b - c,
+}
 QUESTION = " How many?"  # behind every template
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jan")
 OBJECTS = ("apples", "books", "coins", "eggs", "figs", "nuts", "pears", "shells", "stamps", "cups")
 HELD_OUT_SHARE = 0.2  # of the number combinations of a skill
+PROBLEM_SETS = {"train": 160, "heldout": 40, "newtemplates": 20}  # problems a skill
+DATA_SEED = 2026
 
 
 def number_choices(operation: str) -> list[tuple[int, ...]]:
@@ -91,33 +84,16 @@ def number_choices(operation: str) -> list[tuple[int, ...]]:
     return [(a, b, c) for a in small for b in small for c in range(2, min(10, a * b))]
 
 
-def evaluate(operation: str, numbers: tuple[int, ...]) -> int:
-    """The value of one of the operations of `SKILLS`, for instance ("a-b", (7, 3)) -> 4."""
-    a, b, c = (*numbers, 0)[:3]
-    match operation:
-        case "a+b":
-            return a + b
-        case "a-b":
-            return a - b
-        case "a*b":
-            return a * b
-        case "a/b":
-            return a // b
-        case "a*b-c":
-            return a * b - c
-    raise ValueError(f"unknown operation {operation!r}")
-
-
 def solution(operation: str, numbers: tuple[int, ...]) -> str:
     """Short worked solution, for instance `47-38: 17-8=9, 4-1-3=0. \\boxed{9}`."""
-    a, b, c = (*numbers, 0)[:3]
-    if operation == "a*b-c":
-        work = f"{a}*{b}={a * b}. " + _column("-", a * b, c)
-    elif operation in ("a+b", "a-b"):
+    a, b = numbers[:2]
+    if operation in ("a+b", "a-b"):
         work = _column(operation[1], a, b)
     else:
-        work = f"{a}{operation[1]}{b}={evaluate(operation, numbers)}. "
-    return f"{work}\\boxed{{{evaluate(operation, numbers)}}}"
+        work = f"{a}{operation[1]}{b}={OPERATIONS[operation[:3]](a, b)}. "
+    if operation == "a*b-c":
+        work += _column("-", a * b, numbers[2])
+    return f"{work}\\boxed{{{OPERATIONS[operation](*numbers)}}}"
 
 
 def _column(sign: str, a: int, b: int) -> str:
@@ -125,13 +101,19 @@ def _column(sign: str, a: int, b: int) -> str:
     units_a, units_b, tens_a, tens_b = a % 10, b % 10, a // 10, b // 10
     if sign == "+":
         carry = "+1" if units_a + units_b > 9 else ""
-        tens = tens_a + tens_b + len(carry) // 2
+        tens = tens_a + tens_b + bool(carry)
         units = f"{units_a}+{units_b}={units_a + units_b}"
         return f"{a}+{b}: {units}, {tens_a}+{tens_b}{carry}={tens}. "
     borrow = "-1" if units_a < units_b else ""
     top = units_a + 10 * bool(borrow)
     tens = tens_a - tens_b - bool(borrow)
     return f"{a}-{b}: {top}-{units_b}={top - units_b}, {tens_a}{borrow}-{tens_b}={tens}. "
+
+
+def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, object]:
+    """What a template is filled with."""
+    letters = dict(zip("abc", numbers, strict=False))
+    return letters | {"n": rng.choice(NAMES), "o": rng.choice(OBJECTS)}
 
 
 def split_numbers(skill: Skill, seed: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
@@ -153,21 +135,13 @@ def generate(skill: Skill, part: str, count: int, seed: int) -> Iterator[tuple[P
     seen: set[str] = set()
     while len(seen) < count:
         chosen = rng.choice(numbers)
-        words = dict(zip("abc", chosen, strict=False)) | {
-            "n": rng.choice(NAMES),
-            "o": rng.choice(OBJECTS),
-        }
+        words = draw_words(chosen, rng)
         prompt = rng.choice(templates).format(**words) + QUESTION
-        if prompt in seen:
-            continue
-        seen.add(prompt)
-        answer = str(evaluate(skill.operation, chosen))
-        name = f"{part}-{skill.name}-{len(seen):03d}"
-        yield Problem(name, prompt, answer, skill.name), chosen
-
-
-PROBLEM_SETS = {"train": 160, "heldout": 40, "newtemplates": 20}  # problems a skill
-DATA_SEED = 2026
+        if prompt not in seen:
+            seen.add(prompt)
+            answer = str(OPERATIONS[skill.operation](*chosen))
+            name = f"{part}-{skill.name}-{len(seen):03d}"
+            yield Problem(name, prompt, answer, skill.name), chosen
 
 
 def make_problem_sets(seed: int = DATA_SEED) -> dict[str, list[Problem]]:

@@ -1,14 +1,13 @@
 """Reference solution; `assignment start own-mode` has the contract."""
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.modes import Mode, Receiver, TrainingBatch
+from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
-from mrl.records import Record, SuccessRecord
-from mrl.samples import Group, TrainingSample
+from mrl.records import SuccessRecord
+from mrl.samples import TrainingSample
 
 ASSIGNMENT = "own-mode"
 
@@ -21,17 +20,12 @@ class Mine(Mode):
     consumes = SuccessRecord
 
     def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[Record]],
-        rng: random.Random,
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and imitation where one is weak."""
         batch = TrainingBatch()
-        for group in groups:
+        for group, successes in prompts:
             batch.samples += own_samples(receiver, group)
-            successes = peers.get(group.problem.id, ())
             if sum(group.rewards) > 1 or not successes:
                 continue
             completion_ids = retokenized(receiver, rng.choice(successes), batch)

@@ -1,14 +1,13 @@
 """Reference solution; `assignment start sgt` has the contract."""
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrl.modes import Mode, Receiver, TrainingBatch
+from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
-from mrl.samples import Group, TrainingSample
+from mrl.samples import TrainingSample
 
 ASSIGNMENT = "sgt"
 
@@ -22,17 +21,12 @@ class MySGT(Mode):
     imitation_weight: float = 0.1
 
     def training_samples(
-        self,
-        receiver: Receiver,
-        groups: Sequence[Group],
-        peers: Mapping[str, Sequence[SuccessRecord]],
-        rng: random.Random,
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
         batch = TrainingBatch()
-        for group in groups:
+        for group, successes in prompts:
             batch.samples += own_samples(receiver, group)
-            successes = peers.get(group.problem.id, ())
             if group.kind != "all_fail" or not successes:
                 continue
             success = rng.choice(successes)

@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import mini_mrl  # noqa: E402
+from mrl.experiment.pairs import run_config  # noqa: E402
 from mrl.experiment.run import Run  # noqa: E402
-from mrl.experiment.settings import run_config  # noqa: E402
-from mrl.experiment.view import PlainLines  # noqa: E402
+from mrl.experiment.view import View  # noqa: E402
 
 
 def trace(job) -> tuple[set, set]:
@@ -51,7 +51,7 @@ def main() -> None:
         given = {"mode": "sgt", "seed": 1, "name": "trace", "placement": "resident"}
         config = run_config("tiny", None, given, [f"runs={folder}", "eval_samples=1"])
         names = [policy.name for policy in config.policies]
-        view = PlainLines(Console(quiet=True), names, config.steps)
+        view = View(Console(quiet=True), names, config.steps)
         with Run(config, view) as run:
             run.note(1, mini_mrl.train_step(run, 1))
             results = {}

@@ -1,0 +1,44 @@
+"""The learning curves of assignment `bug`: which letter stands for which bug, and their picture."""
+
+import csv
+import random
+from pathlib import Path
+
+CURVES = Path(__file__).resolve().parents[2] / "data" / "results" / "bug"  # <bug>.csv, healthy.csv
+BUGS = (
+    "mixed groups", "sign", "learning rate too high", "learning rate too low", "length limit",
+    "temperature near 0",
+)  # fmt: skip
+LETTERS = "ABCDE"
+PANELS = {
+    "reward": "solve rate",
+    "completions/mean_length": "tokens a completion",
+    "grad_norm": "gradient norm",
+}
+
+
+def drawn(number: int) -> dict[str, str]:
+    """Letter -> bug, for the number that stands in the student's file."""
+    return dict(
+        zip(LETTERS, random.Random(f"bug {number}").sample(BUGS, len(LETTERS)), strict=True)
+    )
+
+
+def write_curves(number: int, folder: Path) -> list[Path]:
+    """The curves of a healthy run and of five sick ones, as a picture and as numbers."""
+    from mrl.lab import figures
+
+    rows = []
+    for name, run in {"healthy": "healthy", **drawn(number)}.items():
+        with (CURVES / f"{run.replace(' ', '-')}.csv").open(newline="") as file:
+            rows += [
+                {"policy": name, "step": int(row["step"])} | {k: float(row[k]) for k in PANELS}
+                for row in csv.DictReader(file)
+            ]
+    table, picture = folder / "bug-curves.csv", folder / "bug-curves.png"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ("policy", "step", *PANELS))
+        writer.writeheader()
+        writer.writerows(rows)
+    figures.draw_curves(rows, picture, PANELS, "")
+    return [picture, table]

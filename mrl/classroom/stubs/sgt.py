@@ -1,0 +1,44 @@
+"""Success-Gated Transfer (arXiv 2605.07244): imitate only where all own attempts fail.
+
+    L_k = L_own,k + lambda * NLL_k(y_peer | x)   on prompts x where every own completion failed and
+                                                 some peer has a verified success (the rescue set)
+
+Contract of `training_samples`:
+- prompts: pairs of an own group and the peers' records about its prompt; `group.kind` is
+  "all_fail", "mixed" or "all_pass"
+- returns a TrainingBatch whose samples are the own ones (mrl.modes.solo.own_samples makes them)
+  and, for *each* prompt of the rescue set, one TrainingSample with loss "imitation", weight
+  `imitation_weight`, the peer's name as source, reward 1.0
+- one of all the peers' successes is drawn, each with the same chance; use rng and nothing else
+- its completion_ids are the *receiver's* tokens, its end token behind them iff the peer had
+  finished (mrl.modes.peers.retokenized does both, and gives None for what must be refused; whether
+  you then draw another success is yours)
+
+Check it with:  python mini_mrl.py assignment check sgt.py
+"""
+
+import random
+from dataclasses import dataclass
+
+from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.peers import retokenized
+from mrl.modes.solo import own_samples
+from mrl.records import SuccessRecord
+from mrl.samples import TrainingSample
+
+ASSIGNMENT = "sgt"
+
+
+@dataclass
+class MySGT(Mode):
+    """Own objective, plus imitation where all own attempts failed."""
+
+    name = "my-sgt"
+    consumes = None  # which record type?
+    imitation_weight: float = 0.1
+
+    def training_samples(
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
+        """Own samples, and one imitated success for each prompt of the rescue set."""
+        raise NotImplementedError("your turn")

@@ -1,0 +1,428 @@
+"""Right solutions that are written otherwise: for each assignment some that must get full points.
+
+For `own-mode`: ideas, and the least points of each.
+"""
+
+MODE = """import random
+from dataclasses import dataclass, replace
+from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.peers import peer_samples, pooled, retokenized, source_logprobs
+from mrl.modes.solo import Solo, own_samples, samples_with
+from mrl.records import RewardStats, RolloutRecord, SuccessRecord
+from mrl.samples import Group, TrainingSample
+"""
+IMITATE = """
+def imitate(receiver, group, success, batch, weight=0.1):
+    ids = retokenized(receiver, success, batch)
+    return [] if ids is None else [TrainingSample(
+        group.prompt_ids, ids, loss="imitation", weight=weight, source=success.source, reward=1.0)]
+"""
+RIGHT = {
+    "advantages": {
+        "var_mean": """
+import torch
+def advantages(rewards):
+    if rewards.ndim != 2 or rewards.size(1) <= 1:
+        raise ValueError
+    var, mean = torch.var_mean(rewards.to(torch.float32), dim=-1, keepdim=True, correction=0)
+    same = rewards.amax(-1, keepdim=True) == rewards.amin(-1, keepdim=True)
+    return torch.where(same, 0.0, (rewards.to(torch.float32) - mean) / (var.sqrt() + 1e-6))
+""",
+        "a loop": """
+import statistics, torch
+def advantages(rewards):
+    if rewards.dim() != 2 or rewards.shape[1] < 2:
+        raise ValueError("no groups")
+    rows = []
+    for row in rewards.tolist():
+        mean, std = statistics.fmean(row), statistics.pstdev(row)
+        rows.append([0.0 if len(set(row)) == 1 else (r - mean) / (std + 1e-6) for r in row])
+    return torch.tensor(rows, dtype=torch.float32)
+""",
+        "numpy": """
+import numpy as np
+import torch
+def advantages(rewards: torch.Tensor) -> torch.Tensor:
+    r = rewards.numpy().astype(np.float64)
+    if r.ndim != 2 or r.shape[1] < 2:
+        raise ValueError(r.shape)
+    a = (r - r.mean(1, keepdims=True)) / (r.std(1, keepdims=True) + 1e-6)
+    a[np.ptp(r, axis=1) == 0] = 0
+    return torch.from_numpy(a.astype(np.float32))
+""",
+        "a helper class": """
+from dataclasses import dataclass
+import torch
+@dataclass(frozen=True)
+class Group:
+    rewards: torch.Tensor
+    def scored(self):
+        if bool((self.rewards == self.rewards[0]).all()):
+            return torch.zeros(len(self.rewards))
+        c = self.rewards - self.rewards.mean()
+        return c / (c.pow(2).mean().sqrt() + 1e-6)
+def advantages(rewards):
+    if rewards.dim() != 2 or rewards.shape[1] < 2:
+        raise ValueError("group")
+    return torch.stack([Group(row.float()).scored() for row in rewards])
+""",
+        "in place on a copy": """
+import torch
+from torch import Tensor
+def advantages(rewards: Tensor) -> Tensor:
+    try:
+        prompts, group = rewards.shape
+    except ValueError:
+        raise ValueError("two axes") from None
+    if group < 2:
+        raise ValueError("two or more")
+    a = rewards.clone().double()
+    a -= a.mean(1, keepdim=True)
+    a /= rewards.double().std(1, unbiased=False, keepdim=True) + 1e-6
+    for p in range(prompts):
+        if (rewards[p] == rewards[p, 0]).all():
+            a[p] = 0
+    return a.float()
+""",
+    },
+    "align": {
+        "two pointers": """
+def align(source, receiver):
+    if b"".join(source) != b"".join(receiver):
+        raise ValueError("bytes")
+    out, i, k, j, l, a, b = [], 0, 0, 0, 0, 0, 0
+    while j < len(source):
+        a += len(source[j]); j += 1
+        while b < a:
+            b += len(receiver[l]); l += 1
+        if a == b:
+            out.append(((i, j), (k, l)))
+            i, k = j, l
+    return out
+""",
+        "sets": """
+from itertools import accumulate
+def align(source, receiver):
+    if b"".join(source) != b"".join(receiver):
+        raise ValueError
+    a, b = list(accumulate(map(len, source))), list(accumulate(map(len, receiver)))
+    cuts = sorted(set(a) & set(b))
+    at = {e: n + 1 for n, e in enumerate(a)}, {e: n + 1 for n, e in enumerate(b)}
+    ends = [(0, 0)] + [(at[0][c], at[1][c]) for c in cuts]
+    return [((p[0], q[0]), (p[1], q[1])) for p, q in zip(ends, ends[1:])]
+""",
+        "bisect": """
+from bisect import bisect_left
+from itertools import accumulate
+def align(source, receiver):
+    if b"".join(source) != b"".join(receiver):
+        raise ValueError
+    ends, out, i, k, at = list(accumulate(map(len, receiver))), [], 0, 0, 0
+    for j, piece in enumerate(source, 1):
+        at += len(piece)
+        n = bisect_left(ends, at)
+        if n < len(ends) and ends[n] == at:
+            out.append(((i, j), (k, n + 1)))
+            i, k = j, n + 1
+    return out
+""",
+        "numpy": """
+import numpy as np
+def align(source, receiver):
+    if b"".join(source) != b"".join(receiver):
+        raise ValueError
+    a, b = (np.cumsum([len(p) for p in side]) for side in (source, receiver))
+    _, j, l = np.intersect1d(a, b, return_indices=True)
+    j, l = [0, *(j + 1).tolist()], [0, *(l + 1).tolist()]
+    return [((j[n], j[n + 1]), (l[n], l[n + 1])) for n in range(len(j) - 1)]
+""",
+        "named tuples": """
+from typing import NamedTuple
+class Span(NamedTuple):
+    start: int
+    stop: int
+class Side:
+    def __init__(self, pieces):
+        self.pieces, self.ends = pieces, {}
+        byte = 0
+        for n, piece in enumerate(pieces):
+            byte += len(piece)
+            self.ends[byte] = n + 1
+def align(source, receiver):
+    one, two = Side(source), Side(receiver)
+    if b"".join(one.pieces) != b"".join(two.pieces):
+        raise ValueError("other bytes")
+    chunks, last = [], (0, 0)
+    for byte in one.ends.keys() & two.ends.keys():
+        chunks.append((one.ends[byte], two.ends[byte]))
+    chunks.sort()
+    out = []
+    for j, l in chunks:
+        out.append((Span(last[0], j), Span(last[1], l)))
+        last = (j, l)
+    return out
+""",
+    },
+    "bug": {
+        "repeat": """
+import torch
+def policy_loss(logprobs, old_logprobs, rewards, mask):
+    a = rewards - rewards.mean(1, keepdim=True)
+    a = a / (rewards.std(1, keepdim=True, unbiased=False) + 1e-6)
+    a = a.flatten().unsqueeze(1)
+    r = torch.exp(torch.where(mask, logprobs - old_logprobs, 0.0))
+    loss = -torch.min(r * a, torch.clamp(r, 0.8, 1.2) * a)
+    return (torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)).mean()
+""",
+        "a loop": """
+import torch
+def policy_loss(logprobs, old_logprobs, rewards, mask):
+    losses = []
+    for p, row in enumerate(rewards):
+        for i, r in enumerate(row):
+            a = (r - row.mean()) / (row.std(correction=0) + 1e-6)
+            n = p * len(row) + i
+            on = mask[n]
+            q = (logprobs[n][on] - old_logprobs[n][on]).exp()
+            losses.append(-torch.minimum(q * a, q.clamp(0.8, 1.2) * a).mean())
+    return torch.stack(losses).mean()
+""",
+        "three axes": """
+import torch
+def policy_loss(logprobs, old_logprobs, rewards, mask):
+    p, g = rewards.shape
+    c = rewards - rewards.mean(1, keepdim=True)
+    a = (c / (c.square().mean(1, keepdim=True).sqrt() + 1e-6))[:, :, None]
+    m = mask.view(p, g, -1)
+    d = (logprobs - old_logprobs).view(p, g, -1).masked_fill(~m, 0)
+    s = torch.minimum(d.exp() * a, d.exp().clip(0.8, 1.2) * a) * m
+    return -(s.sum(2) / m.sum(2)).mean()
+""",
+        "float32": """
+import torch
+def policy_loss(logprobs, old_logprobs, rewards, mask):
+    logprobs, old, rewards = logprobs.float(), old_logprobs.float(), rewards.float()
+    a = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True, correction=0) + 1e-6)
+    a = a.reshape(-1, 1).expand_as(logprobs)[mask]
+    q = (logprobs[mask] - old[mask]).exp()
+    each = -torch.minimum(q * a, q.clamp(0.8, 1.2) * a)
+    length = mask.sum(1, keepdim=True).expand_as(mask)[mask]
+    return (each / length).sum() / len(mask)
+""",
+        "a helper class": """
+from dataclasses import dataclass
+import torch
+@dataclass
+class Clip:
+    low: float = 0.8
+    high: float = 1.2
+    def __call__(self, q, a):
+        return torch.where(a > 0, q.clamp(max=self.high), q.clamp(min=self.low)) * a
+def policy_loss(logprobs, old_logprobs, rewards, mask):
+    std, mean = torch.std_mean(rewards, 1, keepdim=True, correction=0)
+    a = ((rewards - mean) / (std + 1e-6)).view(-1, 1)
+    q = (logprobs - old_logprobs).masked_fill(mask.logical_not(), 0).exp()
+    gain = Clip()(q, a).masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
+    return -gain.mean()
+""",
+    },
+    "liar": {
+        "a memory": """
+class Memory(dict):
+    def __init__(self, verify, budget):
+        self.verify, self.left = verify, budget
+    def __missing__(self, key):
+        if not self.left:
+            return "unknown"
+        self.left -= 1
+        self[key] = self.verify(*key)
+        return self[key]
+def honest(records, answers, verify, budget):
+    known = Memory(verify, budget)
+    return [r for r in records if r.prompt_id in answers
+            and known[answers[r.prompt_id], r.text, r.finished] == "correct"]
+""",
+        "two passes": """
+def honest(records, answers, verify, budget):
+    keys = dict.fromkeys((r.prompt_id, r.text, r.finished) for r in records if r.prompt_id in answers)
+    right = {k for k in list(keys)[:budget] if verify(answers[k[0]], k[1], k[2]) == "correct"}
+    return [r for r in records if (r.prompt_id, r.text, r.finished) in right]
+""",
+        "keywords": """
+def honest(records, answers, verify, budget):
+    seen, kept = {}, []
+    for r in records:
+        if (gold := answers.get(r.prompt_id)) is None:
+            continue
+        key = r.prompt_id, r.text, r.finished
+        if key not in seen and len(seen) < budget:
+            seen[key] = verify(answer=gold, text=r.text, finished=r.finished)
+        if seen.get(key) == "correct":
+            kept.append(r)
+    return kept
+""",
+        "from the end": """
+def honest(records, answers, verify, budget):
+    seen = {}
+    for r in reversed(records):
+        key = (r.prompt_id, r.text, r.finished)
+        if r.prompt_id in answers and key not in seen and budget > 0:
+            budget -= 1
+            seen[key] = verify(answers[r.prompt_id], r.text, r.finished) == "correct"
+    return [r for r in records if seen.get((r.prompt_id, r.text, r.finished))]
+""",
+        "by prompt": """
+from collections import defaultdict
+def honest(records, answers, verify, budget):
+    texts = defaultdict(dict)
+    for record in records:
+        if record.prompt_id in answers:
+            texts[record.prompt_id].setdefault((record.text, record.finished), None)
+    for prompt_id, found in texts.items():
+        for text, finished in found:
+            if budget:
+                budget -= 1
+                found[text, finished] = verify(answers[prompt_id], text, finished)
+    return list(filter(lambda r: r.prompt_id in texts
+                       and texts[r.prompt_id][r.text, r.finished] == "correct", records))
+""",
+    },
+    "sgt": {
+        "draws again": MODE + IMITATE + """
+@dataclass
+class Again(Mode):
+    name = "again"
+    consumes = SuccessRecord
+    imitation_weight: float = 0.1
+    def training_samples(self, receiver, prompts, rng):
+        batch = TrainingBatch()
+        for group, successes in prompts:
+            batch.samples += own_samples(receiver, group)
+            left = list(successes) if group.kind == "all_fail" else []
+            found = []
+            while left and not found:
+                success = left.pop(rng.randrange(len(left)))
+                found = imitate(receiver, group, success, batch, self.imitation_weight)
+            batch.samples += found
+        return batch
+""",
+        "own samples first": MODE + IMITATE + """
+@dataclass
+class First(Mode):
+    name = "first"
+    consumes = SuccessRecord
+    imitation_weight: float = 0.1
+    def training_samples(self, receiver, prompts, rng):
+        batch = Solo().training_samples(receiver, prompts, rng)
+        rescue_set = [(g, r) for g, r in prompts if r and not any(g.rewards)]
+        for group, successes in rescue_set:
+            batch.samples += imitate(receiver, group, rng.sample(successes, 1)[0], batch,
+                                     self.imitation_weight)
+        batch.rescue_set = len(rescue_set)
+        return batch
+""",
+        "no dataclass": MODE + IMITATE + """
+class Plain(Mode):
+    name = "plain"
+    consumes = SuccessRecord
+    def __init__(self, imitation_weight=0.1):
+        super().__init__()
+        self.weight = imitation_weight
+    def training_samples(self, receiver, prompts, rng):
+        batch = TrainingBatch()
+        for group, successes in prompts:
+            batch.samples.extend(own_samples(receiver, group))
+            if sum(group.rewards) == 0 and successes:
+                one = successes[int(rng.random() * len(successes))]
+                batch.samples.extend(imitate(receiver, group, one, batch, self.weight))
+        return batch
+""",
+        "a subclass of solo": MODE + IMITATE + """
+@dataclass
+class Sub(Solo):
+    name = "sub"
+    consumes = SuccessRecord
+    imitation_weight: float = 0.1
+    def training_samples(self, receiver, prompts, rng):
+        batch = super().training_samples(receiver, prompts, rng)
+        for group, successes in prompts:
+            if successes and max(group.rewards) == 0.0:
+                batch.samples += imitate(receiver, group, rng.choice(successes), batch,
+                                         weight=self.imitation_weight)
+        return batch
+""",
+        "a helper class and torch": "import torch\n" + MODE + IMITATE + """
+@dataclass
+class Rescuer:
+    weight: float
+    def __call__(self, receiver, group, successes, rng, batch):
+        if torch.tensor(group.rewards).any() or not successes:
+            return []
+        return imitate(receiver, group, rng.choices(successes)[0], batch, self.weight)
+@dataclass
+class Helped(Mode):
+    name = "helped"
+    consumes = SuccessRecord
+    imitation_weight: float = 0.1
+    def training_samples(self, receiver, prompts, rng):
+        batch, rescuer = TrainingBatch(), Rescuer(self.imitation_weight)
+        for group, successes in prompts:
+            batch.samples += [*own_samples(receiver, group),
+                              *rescuer(receiver, group, successes, rng, batch)]
+        return batch
+""",
+    },
+}  # fmt: skip
+IDEAS = {  # of own-mode: name -> (least points, text)
+    "sgt": (10, RIGHT["sgt"]["own samples first"]),
+    "imitates every success": (8, MODE + IMITATE + """
+class All(Mode):
+    name = "all"
+    consumes = SuccessRecord
+    def training_samples(self, receiver, prompts, rng):
+        batch = Solo().training_samples(receiver, prompts, rng)
+        for group, successes in prompts:
+            for success in successes:
+                batch.samples += imitate(receiver, group, success, batch, 1.0)
+        return batch
+"""),
+    "a baseline with the peer in it": (6, MODE + """
+class Shared(Mode):
+    name = "shared"
+    consumes = RewardStats
+    def training_samples(self, receiver, prompts, rng):
+        batch = TrainingBatch()
+        for group, stats in prompts:
+            mean = (sum(group.rewards) + sum(s.count * s.mean for s in stats)) / (
+                len(group.rewards) + sum(s.count for s in stats))
+            batch.samples += samples_with([r - mean for r in group.rewards], group)
+        return batch
+"""),
+    "right rollouts, by chance of one's own": (6, MODE + IMITATE + """
+class Likely(Mode):
+    name = "likely"
+    consumes = RolloutRecord
+    def training_samples(self, receiver, prompts, rng):
+        batch = Solo().training_samples(receiver, prompts, rng)
+        for group, records in prompts:
+            right = [r for r in records if r.reward == 1.0]
+            if right and group.kind != "all_pass":
+                ids = [retokenized(receiver, r, batch) for r in right]
+                chances = receiver.logprobs_of([group.prompt_ids] * len(ids), ids)
+                best = max(range(len(ids)), key=lambda n: sum(chances[n]))
+                batch.samples += imitate(receiver, group, right[best], batch, 0.3)
+        return batch
+"""),
+    "pools the groups": (6, MODE + """
+class Pooled(Mode):
+    name = "pooled"
+    consumes = RolloutRecord
+    def training_samples(self, receiver, prompts, rng):
+        batch = TrainingBatch()
+        for group, records in prompts:
+            foreign = [replace(s, behavior_logprobs=source_logprobs(r))
+                       for s, r in peer_samples(receiver, group, records, batch)]
+            batch.samples += pooled(receiver, group, foreign)
+        return batch
+"""),
+}  # fmt: skip

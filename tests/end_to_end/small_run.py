@@ -1,0 +1,115 @@
+"""What the end-to-end tests share: a small run, in this process or as a program of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import mini_mrl
+from mrl.experiment.metrics import without_time
+from mrl.experiment.problems import save_problems
+from mrl.experiment.run import Run
+from mrl.tiny.skills import SKILLS, generate
+
+ROOT = Path(mini_mrl.__file__).parent
+NAMES = ("qwen-tiny", "llama-tiny")
+SMALL = ["--pair", "tiny", "--plain", "--set", "prompts_per_step=6", "--set", "group_size=4"]
+SMALL += ["--set", "train=train.jsonl", "--set", 'heldout=["heldout.jsonl"]']
+SMALL += ["--set", "eval_samples=1", "--set", "checkpoint_every=2"]
+HERE = ["--placement", "resident"]
+
+
+def write_problems(place):
+    for part in ("train", "heldout"):
+        made = [problem for skill in SKILLS for problem, _ in generate(skill, part, 2, 0)]
+        save_problems(place / f"{part}.jsonl", made)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty working directory with two small problem files."""
+    monkeypatch.chdir(tmp_path)
+    write_problems(tmp_path)
+    return tmp_path
+
+
+def run(*arguments):
+    """The program in this process."""
+    return mini_mrl.main([*arguments])
+
+
+def small(*arguments):
+    """A small run in this process, in one process."""
+    return run(*SMALL, *HERE, *arguments)
+
+
+def start(cwd, *arguments, before=(), **options):
+    """The program in a session of its own, so that `interrupt` reaches it alone."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    return subprocess.Popen(
+        [sys.executable, *before, str(ROOT / "mini_mrl.py"), *map(str, arguments)],
+        cwd=cwd, env=environment, start_new_session=True, **options,
+    )  # fmt: skip
+
+
+def interrupt(program):
+    """Ctrl-C, as a terminal sends it: to the whole process group."""
+    os.killpg(program.pid, signal.SIGINT)
+
+
+def wait_for(condition, program=None, seconds=120):
+    """Until condition() is true; fails if that takes too long, or if the program ends before."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        assert program is None or program.poll() is None, program.communicate()
+        time.sleep(0.01)
+    return value
+
+
+def saved(directory):
+    """The step of the newest checkpoint; 0 if there is none."""
+    return max((int(path.name[5:]) for path in directory.glob("checkpoints/step-*")), default=0)
+
+
+def stop_after(monkeypatch, step):
+    """Ctrl-C during a step, for a run in this process."""
+    note = Run.note
+
+    def stopped(self, now, results):
+        self.stopping |= now == step
+        return note(self, now, results)
+
+    monkeypatch.setattr(Run, "note", stopped)
+
+
+def lines(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def assert_same_run(one, two, steps, policies=NAMES):
+    """Two run directories hold the same, bit by bit, apart from times."""
+    one, two = Path(one), Path(two)
+    metrics = [[without_time(line) for line in lines(d / "metrics.jsonl")] for d in (one, two)]
+    assert metrics[0] == metrics[1]
+    assert len(metrics[0]) == 2 * steps
+    for name in ("exchange.jsonl", "samples.jsonl", "evaluation.json"):
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    for policy in policies:
+        folders = [d / "checkpoints" / f"step-{steps:06d}" / policy for d in (one, two)]
+        a, b = (load_file(folder / "model.safetensors") for folder in folders)
+        assert a.keys() == b.keys()
+        assert all(a[key].equal(b[key]) for key in a)
+        a, b = (torch.load(folder / "optimizer.pt", weights_only=True) for folder in folders)
+        assert a["param_groups"] == b["param_groups"]
+        assert a["state"].keys() == b["state"].keys()
+        for key, moments in a["state"].items():
+            assert all(value.equal(b["state"][key][name]) for name, value in moments.items())

@@ -1,0 +1,38 @@
+import pytest
+
+from mrl.experiment.evaluation import PROBLEMS_AT_ONCE, evaluate, pass_at_k, scores_of
+from mrl.samples import Problem
+
+
+def test_pass_at_k_by_hand():
+    assert pass_at_k(4, 0, 1) == 0.0
+    assert pass_at_k(4, 1, 1) == pytest.approx(0.25)
+    assert pass_at_k(4, 1, 4) == 1.0
+    assert pass_at_k(4, 2, 2) == pytest.approx(1 - 1 / 6)
+    assert pass_at_k(4, 4, 3) == 1.0
+    for wrong in ((4, 5, 1), (4, 1, 5), (4, 1, 0), (4, -1, 1)):
+        with pytest.raises(ValueError):
+            pass_at_k(*wrong)
+
+
+def test_an_evaluation_averages_over_skills_not_over_problems():
+    scores = scores_of([("x", 2), ("x", 2), ("x", 2), ("y", 0)], samples=2)
+    assert scores["skills"]["x"] == {"pass@1": 1.0, "pass@2": 1.0}
+    assert scores["pass@1"] == 0.5
+    assert scores["skills"]["y"] == {"pass@1": 0.0, "pass@2": 0.0}
+    assert scores_of([("x", 1)], samples=1) == {"pass@1": 1.0, "skills": {"x": {"pass@1": 1.0}}}
+
+
+def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
+    make_policy, verifier
+):
+    policy, noted = make_policy(max_new_tokens=6), []
+    problems = [Problem(str(number), "1+1?", "2", "x") for number in range(PROBLEMS_AT_ONCE + 3)]
+    parts = {"a": problems, "b": problems[:5]}
+    one = evaluate(policy, parts, verifier, 2, 0, progress=lambda *about: noted.append(about))
+    two = evaluate(policy, parts, verifier, 2, 0)
+    assert one == two
+    assert [(found["part"], found["problems"]) for found in one] == [("a", 67), ("b", 5)]
+    assert policy.version == 0
+    whole, part = "qwen-tiny on a", "qwen-tiny on b"
+    assert noted == [(whole, 0, 67), (whole, 64, 67), (part, 0, 5)]

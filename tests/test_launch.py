@@ -1,0 +1,329 @@
+"""One process a policy, under torchrun's agent: the same learning, and workers that die come back.
+
+Whole programs, each in a session of its own; what a terminal shows is looked at through a pty.
+"""
+
+import os
+import pty
+import re
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mrl.config import RunConfig
+from mrl.errors import MrlError
+from mrl.experiment import launch
+from mrl.experiment.checkpoint import newest_checkpoint, read_state
+from mrl.experiment.pairs import pair_settings
+from tests.end_to_end.small_run import (
+    HERE,
+    NAMES,
+    ROOT,
+    SMALL,
+    assert_same_run,
+    interrupt,
+    lines,
+    place,
+    saved,
+    start,
+    wait_for,
+    write_problems,
+)
+
+__all__ = ["place"]  # a fixture
+STEPS = 6
+PARALLEL = [*SMALL, "--placement", "parallel", "--steps", str(STEPS), "--name", "r"]
+LONG = ["--steps", "5000", "--set", "checkpoint_every=1"]
+# a step that takes a minute and more
+SLOW = ["--steps", "9", "--set", "prompts_per_step=18", "--set", "group_size=600"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Directory of the undisturbed run, in one process."""
+    place = tmp_path_factory.mktemp("whole")
+    write_problems(place)
+    program = start(place, *SMALL, *HERE, "--steps", STEPS, "--name", "r")
+    output, error = program.communicate(timeout=240)
+    assert (program.returncode, error) == (0, ""), output
+    return place / "runs" / "r"
+
+
+def workers(program):
+    """Process ids of the launcher's workers, in the order of the policies."""
+    found = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+    return [int(pid) for pid in found] if len(found) == 2 else []
+
+
+def gone(pids):
+    def ended(pid):
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] == "Z"
+        except OSError:
+            return True
+
+    return all(map(ended, pids))
+
+
+def end_of(program, seconds=240):
+    """Exit code and what the person saw, normal output and errors."""
+    output, error = program.communicate(timeout=seconds)
+    return program.returncode, output, error
+
+
+# ------------------------------------------------------------------------------ how many
+
+
+def test_auto_takes_a_process_a_policy_where_each_has_a_core(monkeypatch):
+    config = RunConfig(**pair_settings("tiny"))
+
+    def processes(cores=2, **settings):
+        monkeypatch.setattr(launch, "cores", lambda: cores)
+        return launch.processes_for(RunConfig(**pair_settings("tiny") | settings))
+
+    assert processes() == 2
+    assert processes(cores=1) == 0
+    assert processes(cores=3, threads=2) == 0
+    assert processes(device="cuda:1") == 0
+    assert processes(placement="swap") == processes(placement="resident") == 0
+    assert processes(cores=1, placement="parallel") == 2
+    assert launch.processes_for(RunConfig(config.policies[:1])) == 0
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for devices, wanted in ((1, 0), (2, 2)):
+        monkeypatch.setattr("torch.cuda.device_count", lambda there=devices: there)
+        assert processes() == wanted
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert processes(placement="parallel") == 0  # it is one already
+
+
+def test_a_wrong_number_of_processes_gets_one_sentence(monkeypatch):
+    from mrl.allocation import join_processes
+
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(MrlError, match="3 processes for 2 policies"):
+        join_processes(NAMES)
+
+
+# ------------------------------------------------------------------------------ whole runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["swap", "parallel"])
+def test_all_placements_learn_the_same(place, whole, placement):
+    program = start(place, *PARALLEL, "--placement", placement)
+    code, output, error = end_of(program)
+    assert (code, error) == (0, "")
+    assert output.count("before -> after") == 1  # one of them talks
+    assert f"Placement {placement}" in output
+    assert_same_run(whole, "runs/r", STEPS)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_comes_back_and_nothing_is_lost(place, whole):
+    """Killed before the first checkpoint, and the other one after it."""
+    program = start(place, *PARALLEL)
+    directory = place / "runs" / "r"
+    wait_for(lambda: (directory / "evaluation.json").exists(), program)
+    first = wait_for(lambda: workers(program), program)
+    assert saved(directory) == 0
+    os.kill(first[1], signal.SIGKILL)
+    wait_for(lambda: saved(directory) >= 2, program)
+    second = wait_for(lambda: workers(program), program)
+    assert not set(first) & set(second)
+    assert saved(directory) < STEPS
+    os.kill(second[0], signal.SIGKILL)
+    code, output, error = end_of(program)
+    assert (code, error) == (0, ""), output
+    assert [int(n) for n in re.findall(r"has died; restart (\d) of 3", output)] == [1, 2]
+    assert re.findall(r"Going on after step (\d)", output)[0] == "0"
+    assert_same_run(whole, directory, STEPS)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_each_time_ends_the_run_with_a_sentence(place):
+    """And a run of that name that was there before is left alone."""
+    (place / "dies.py").write_text(MODE.format(what="os.kill(os.getpid(), 9)"))
+    program = start(place, *PARALLEL, "--mode", "dies.py:Broken")
+    code, output, error = end_of(program)
+    assert code == 1
+    assert error == (
+        "The process of a policy died 4 times, at last by SIGKILL. "
+        "Go on with: python mini_mrl.py resume runs/r\n"
+    )
+    assert output.count("Going on after step 2") == 3
+    before = (place / "runs" / "r" / "metrics.jsonl").read_bytes()
+    code, output, error = end_of(start(place, *PARALLEL))
+    assert (code, output) == (2, "")
+    assert error.startswith("runs/r: exists already")
+    assert (place / "runs" / "r" / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["resident", "parallel"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_after_the_step_and_the_run_goes_on_exactly(place, whole, placement, number):
+    program = start(place, *PARALLEL, "--placement", placement)
+    directory = place / "runs" / "r"
+    wait_for(lambda: saved(directory) >= 2, program)
+    os.killpg(program.pid, number)
+    code, output, error = end_of(program)
+    assert (code, error) == (130, ""), output
+    assert output.count("Stopping after this step") == 1
+    assert output.count("Go on with: python mini_mrl.py resume runs/r") == 1
+    step = saved(directory)
+    assert 2 <= step < STEPS
+    assert len(lines(directory / "metrics.jsonl")) == 2 * step
+    code, output, error = end_of(start(place, "resume", "runs/r", "--plain"))
+    assert (code, error) == (0, "")
+    assert f"Going on after step {step} of {STEPS}." in output
+    assert_same_run(whole, directory, STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["resident", "parallel"])
+def test_a_second_ctrl_c_ends_at_once(place, placement):
+    program = start(place, *PARALLEL, *SLOW, "--placement", placement)
+    wait_for(lambda: (place / "runs" / "r" / "evaluation.json").exists(), program)
+    pids = workers(program) if placement == "parallel" else []
+    time.sleep(2)
+    interrupt(program)
+    time.sleep(2)
+    assert program.poll() is None  # the step goes on
+    interrupt(program)
+    code, output, error = end_of(program, seconds=20)
+    assert (code, error) == (130, "Stopped.\n"), output
+    assert gone(pids)
+
+
+@pytest.mark.slow
+def test_workers_without_their_launcher_save_and_end(place):
+    program = start(place, *PARALLEL, *LONG)
+    directory = place / "runs" / "r"
+    wait_for(lambda: saved(directory) >= 1, program)
+    pids = workers(program)
+    program.kill()
+    wait_for(lambda: gone(pids), seconds=60)
+    program.communicate()
+    state = read_state(newest_checkpoint(directory))
+    assert len(lines(directory / "metrics.jsonl")) == 2 * state["step"]
+
+
+MODE = '''
+import os
+from dataclasses import dataclass
+from mrl.modes.sgt import SGT
+
+@dataclass
+class Broken(SGT):
+    """SGT, until one policy is at its fourth step."""
+    name = "broken"
+
+    def training_samples(self, receiver, prompts, rng):
+        if receiver.name == "llama-tiny" and receiver.version == 3:
+            {what}
+        return super().training_samples(receiver, prompts, rng)
+'''
+
+
+@pytest.mark.slow
+def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
+    mode = place / "fails.py"
+    mode.write_text(MODE.format(what="raise RuntimeError('out of luck')"))
+    code, output, error = end_of(start(place, *PARALLEL, "--mode", "fails.py:Broken"))
+    assert code == 1
+    assert error == (
+        "llama-tiny failed in its learn turn: out of luck. "
+        "Go on with: python mini_mrl.py resume runs/r\n"
+    )
+    assert "restart" not in output
+    assert saved(place / "runs" / "r") == 2
+    mode.write_text(MODE.format(what="pass"))
+    code, output, error = end_of(start(place, "resume", "runs/r", "--plain"))
+    assert (code, error) == (0, "")
+    assert_same_run(whole, "runs/r", STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        (["--set", "train=none.jsonl"], "none.jsonl: cannot be read"),  # found by both
+        (["--pair", f"{ROOT}/data/tiny/qwen-tiny,nowhere"], "nowhere: "),  # by one
+    ],
+)
+def test_a_persons_mistake_is_said_once(place, mistake, sentence):
+    code, output, error = end_of(start(place, *PARALLEL, *mistake))
+    assert (code, output) == (2, "")
+    assert error.startswith(sentence)
+    assert error.count("\n") == 1
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.slow
+def test_two_launchers_as_on_two_machines_learn_the_same(tmp_path, whole):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    readme = (ROOT / "README.md").read_text()
+    line = re.search(r"^torchrun (--nnodes 2 .*) mini_mrl.py", readme, re.MULTILINE)[1]
+    line = line.replace("HOST", "localhost").replace("29500", str(port))
+    programs = []
+    for rank in (0, 1):
+        place = tmp_path / str(rank)
+        place.mkdir()
+        write_problems(place)
+        torchrun = ["-m", "torch.distributed.run", *line.replace("RANK", str(rank)).split()]
+        arguments = [*SMALL, "--steps", STEPS, "--name", "r"]
+        programs.append(start(place, *arguments, before=torchrun))
+    for program in programs:
+        code, output, error = end_of(program)
+        assert code == 0, error
+        assert output.count("before -> after") == 1  # each machine's person reads it
+    for rank, name in enumerate(NAMES):
+        assert_same_run(whole, tmp_path / str(rank) / "runs" / "r", STEPS, [name])
+
+
+# ------------------------------------------------------------------------------ a terminal
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_the_live_view_and_nothing_of_torchrun(place, whole):
+    """Even if a worker dies, and after Ctrl-C."""
+    ours, theirs = pty.openpty()
+    shown = bytearray()
+
+    def read():
+        try:
+            while chunk := os.read(ours, 65536):
+                shown.extend(chunk)
+        except OSError:  # the terminal is closed
+            pass
+
+    live = [argument for argument in PARALLEL if argument != "--plain"]
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    program = start(place, *live, *LONG, **streams)
+    os.close(theirs)
+    reader = threading.Thread(target=read)
+    reader.start()
+    directory = place / "runs" / "r"
+    wait_for(lambda: saved(directory) >= 1, program)
+    os.kill(workers(program)[0], signal.SIGKILL)
+    wait_for(lambda: b"restart 1 of 3" in shown, program)
+    base = saved(directory)
+    wait_for(lambda: saved(directory) > base + 1, program)
+    interrupt(program)
+    assert program.wait(timeout=120) == 130
+    reader.join(timeout=20)
+    os.close(ours)
+    text = shown.decode()
+    assert f"/{LONG[1]}" in text  # the live view
+    assert "solve rate" in text
+    assert text.count("Go on with: python mini_mrl.py resume runs/r") == 1
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
+    for noise in ("Traceback", "elastic", "torch/", "WARNING", "Warning", "SIG", "rank"):
+        assert noise not in text

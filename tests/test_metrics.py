@@ -1,0 +1,68 @@
+import math
+
+import pytest
+from rich.console import Console
+
+import mini_mrl
+from mrl.config import RunConfig
+from mrl.experiment.metrics import METRICS, batch_metrics, group_metrics, run_residual
+from mrl.experiment.pairs import pair_settings
+from mrl.experiment.run import Run
+from mrl.experiment.run_directory import read_metrics
+from mrl.experiment.view import View
+from mrl.modes import TrainingBatch
+from mrl.residual import measure
+from mrl.samples import Group, Problem, Rollout, Verdict
+
+
+def rollout(verdict, length=2, finished=True):
+    return Rollout([1] * length, [-0.5] * length, finished, "", verdict)
+
+
+def test_group_metrics_by_hand():
+    right, wrong, cut = Verdict.CORRECT, Verdict.WRONG, Verdict.TRUNCATED
+    groups = [
+        Group(Problem("a", "", "1", "x"), [], [rollout(right), rollout(wrong)]),
+        Group(Problem("b", "", "1", "x"), [], [rollout(wrong), rollout(cut, 6, False)]),
+        Group(Problem("c", "", "1", "y"), [], [rollout(right), rollout(right)]),
+        Group(Problem("d", "", "1", "y"), [], [rollout(wrong), rollout(wrong)]),
+    ]
+    got = group_metrics(groups)
+    assert got["reward"] == 3 / 8
+    assert got["reward_std"] == 0.5 / 4
+    assert [got[f"groups/{k}"] for k in ("all_fail", "mixed", "all_pass")] == [0.5, 0.25, 0.25]
+    assert (got["verdict/wrong"], got["verdict/truncated"]) == (4 / 8, 1 / 8)
+    assert got["completions/mean_length"] == 20 / 8
+    assert got["completions/clipped_ratio"] == 1 / 8
+    assert got["entropy"] == pytest.approx(0.5)
+    assert (got["skill/x"], got["skill/y"]) == (1 / 4, 2 / 4)
+
+
+def test_the_residual_of_a_run_is_the_sum_over_its_lines():
+    one, two = TrainingBatch([]), TrainingBatch([])
+    one.residual = measure([b"ab"], [b"a", b"b"], [-1.0])
+    two.residual = measure([b"c"], [b"c"], [-2.0], canonical=False)
+    two.residual.refused["not_utf8"] += 3
+    lines = [batch_metrics(batch, nll_nats=math.log(2)) for batch in (one, two, TrainingBatch([]))]
+    assert run_residual(lines) == one.residual + two.residual
+    assert lines[0]["thl/receiver_bits_per_byte"] == pytest.approx(0.5)
+    assert lines[0]["thl/share_one_to_one"] == 0.0
+    assert "thl/bytes" not in lines[2]
+
+
+def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["qwen-tiny", "llama-tiny"]
+    documented = [name.split("<")[0] for key in METRICS for name in key.split(", ")]
+    seen = set()
+    for mode in ("sgt", "hacpo", "graft"):
+        settings = {"mode": mode, "placement": "resident", "steps": 1, "prompts_per_step": 4}
+        config = RunConfig(**pair_settings("tiny") | settings)
+        with Run(config, View(Console(quiet=True), names, 1)) as run:
+            run.note(1, mini_mrl.train_step(run, 1))
+        lines = read_metrics(tmp_path / "runs" / f"{mode}-s0")
+        assert [line["policy"] for line in lines] == names
+        seen |= {key for line in lines for key in line}
+    unknown = {k for k in seen if not any(k == n or k.startswith(n) for n in documented)}
+    assert unknown == set()
+    assert {"thl/bytes", "peer/ratio/mean", "time/learn_s", "outcome/taught"} <= seen

@@ -1,0 +1,78 @@
+import json
+
+import pytest
+
+from mrl.errors import MrlError
+from mrl.experiment.problems import load_problems, problems_of_step
+from mrl.tiny.skills import SKILLS, generate
+
+PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]
+
+
+def test_an_epoch_shows_every_problem_once_and_the_next_is_shuffled_again():
+    epochs = []
+    for first in (1, 10):
+        steps = [problems_of_step(PROBLEMS, step, 4, seed=0) for step in range(first, first + 9)]
+        epochs.append([problem.id for step in steps for problem in step])
+        assert sorted(epochs[-1]) == sorted(problem.id for problem in PROBLEMS)
+    assert epochs[0] != epochs[1]
+    assert problems_of_step(PROBLEMS, 3, 4, 0) == problems_of_step(PROBLEMS, 3, 4, 0)
+    assert problems_of_step(PROBLEMS, 3, 4, 0) != problems_of_step(PROBLEMS, 3, 4, 1)
+
+
+def test_a_step_never_holds_a_problem_twice():
+    for step in range(1, 30):
+        problems = problems_of_step(PROBLEMS, step, 7, seed=0)
+        assert len({problem.id for problem in problems}) == 7
+
+
+def write(path, *lines):
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_loading_fills_in_id_and_skill_and_takes_whole_numbers(tmp_path):
+    path = write(tmp_path / "p.jsonl", '{"prompt": "1+1?", "answer": 2}', "", '{"prompt": "x", '
+                 '"answer": "3", "id": "q", "skill": "s"}')  # fmt: skip
+    one, two = load_problems(path)
+    assert (one.id, one.answer, one.skill) == ("1", "2", "all")
+    assert (two.id, two.answer, two.skill) == ("q", "3", "s")
+    (three,) = load_problems(write(path, '{"prompt": "x", "answer": "3", "id": "", "skill": ""}'))
+    assert (three.id, three.skill) == ("1", "all")
+
+
+@pytest.mark.parametrize(
+    ("lines", "place", "part"),
+    [
+        (["{"], ":1", "not JSON"),
+        (['{"prompt": "a", "answer": "1"}', "nonsense"], ":2", "not JSON"),
+        (["[1]"], ":1", "not a JSON object"),
+        (['{"answer": "1"}'], ":1", "`prompt` is missing"),
+        (['{"prompt": "a"}'], ":1", "`answer` is missing"),
+        (['{"prompt": "a", "answer": 1.5}'], ":1", "`answer`"),
+        (['{"prompt": "a", "answer": true}'], ":1", "`answer`"),
+        (['{"prompt": " ", "answer": "1"}'], ":1", "`prompt`"),
+        (['{"prompt": "a", "answer": "1", "skill": 3}'], ":1", "`skill`"),
+        (['{"prompt": "a", "answer": "1", "id": " "}'], ":1", "`id`"),
+        (['{"prompt": "a", "answer": ' + "9" * 5000 + "}"], ":1", "digits"),
+        (['{"prompt": "a", "answer": "1", "id": "x"}'] * 2, ":2", "'x' was used before"),
+        ([""], "", "holds no problem"),
+        ([json.dumps({"prompt": "a", "answer": r"\frac{"})], ":1", "cannot judge"),
+    ],
+)
+def test_a_broken_problem_file_is_refused_with_its_line(tmp_path, verifier, lines, place, part):
+    path = write(tmp_path / "p.jsonl", *lines)
+    with pytest.raises(MrlError) as caught:
+        load_problems(path, verifier.check_answer)
+    assert str(caught.value).startswith(f"{path}{place}:")
+    assert part in str(caught.value)
+
+
+def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):
+    with pytest.raises(MrlError, match="no such file"):
+        load_problems(tmp_path / "none.jsonl")
+    with pytest.raises(MrlError, match=r"`python mini_mrl\.py data gsm8k` fetches it"):
+        load_problems(tmp_path / "gsm8k" / "train.jsonl")
+    (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(MrlError, match="not UTF-8"):
+        load_problems(tmp_path / "b.jsonl")

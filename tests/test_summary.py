@@ -1,0 +1,67 @@
+import io
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from mrl.config import PolicyConfig, RunConfig
+from mrl.experiment.memory import Placement
+from mrl.experiment.summary import evaluation_table, first_lines, last_lines
+from mrl.modes import mode_class
+
+NAMES = ["qwen-tiny", "llama-tiny"]
+
+
+def scores(value):
+    both = {"pass@1": value, "pass@4": 1.0}
+    return [
+        {"policy": name, "part": "held[/b]out", "samples": 4, **both, "skills": {"e[/b]ats": both}}
+        for name in NAMES
+    ]
+
+
+def shown(table):
+    console = Console(file=io.StringIO(), width=110)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_the_evaluation_table_shows_before_and_after():
+    text = shown(evaluation_table({"before": scores(0.05), "after": scores(0.86)}))
+    for part in ("5 -> 86", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
+        assert part in text, part
+    before = shown(evaluation_table({"before": scores(0.86)}))
+    assert "86" in before
+    assert "->" not in before
+
+
+def planned(tmp_path, mode="sgt", rate=1e-4, **settings):
+    """A run as far as its first and last lines need it."""
+    policies = [PolicyConfig(name, name, learning_rate=rate, group_size=4) for name in NAMES]
+    config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
+    return SimpleNamespace(
+        config=config, names=NAMES, mode=mode_class(config.mode), device="cpu", stored=[1, 2],
+        directory=tmp_path, left_out={"malformed": 3}, placement=Placement("swap", "Swap."),
+        evaluations={"before": scores(0.1), "after": scores(0.5)}, rescues={},
+    )  # fmt: skip
+
+
+def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path):
+    run = planned(tmp_path, "solo-x2", 1e-3, steps=7, liar=0.3, peer_log="x.jsonl")
+    lines = first_lines(run, "tiny", " (why)")
+    assert lines[0] == "Training the embedded tiny pair: qwen-tiny and llama-tiny, on cpu (why)."
+    assert "shares nothing; 7 steps of 5 prompts" in lines[1]
+    assert "qwen-tiny 8 = 40 completions a step" in lines[1]
+    assert lines[2] == "Swap."
+    assert lines[3] == "Peer: 2 stored records of x.jsonl; 3 broken lines left out."
+    assert "claim 30% of their failures" in lines[4]
+    assert [line.split(" learns")[0] for line in lines[5:]] == [f"Warning: {n}" for n in NAMES]
+    assert len(first_lines(planned(tmp_path), "tiny", "")) == 3
+
+
+def test_the_last_lines_end_with_what_was_learnt(tmp_path):
+    assert last_lines(planned(tmp_path), False)[0].endswith(f"mini_mrl.py resume {tmp_path}")
+    (_, sentence) = last_lines(planned(tmp_path, mode="solo"), True)
+    assert sentence == (
+        'qwen-tiny solved "e[/b]ats" problems 10% of the time before, 50% after. '
+        "Nothing was shared in this mode."
+    )

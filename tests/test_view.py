@@ -1,0 +1,117 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from mrl.config import PolicyConfig, RunConfig
+from mrl.experiment import view as views
+from mrl.experiment.view import View, make_view, minutes, printable
+
+NAMES = ["qwen-tiny", "llama-tiny"]
+LINE = {
+    "reward": 0.25, "reward_std": 0.1, "groups/all_fail": 0.5, "groups/mixed": 0.25,
+    "groups/all_pass": 0.25, "rescue_set": 3, "rescues": 2, "completions/clipped_ratio": 0.0,
+    "grad_norm": 0.7, "exchange/published_records": 9, "exchange/received_records": 12,
+    "exchange/received_bytes": 3456, "outcome/not_needed": 0.125, "time/rollout_s": 0.2,
+    "time/step_s": 0.6, "skill/eats [/b]": 0.5,
+}  # fmt: skip
+RESCUE = {
+    "prompt": "Ann eats 3?\x1b[31m", "receiver": "llama-tiny", "receiver_text": "5+3\x07",
+    "source": "qwen-tiny", "source_text": "5-3",
+}  # fmt: skip
+
+
+def lines(**changes):
+    return {name: {**LINE, **changes} for name in NAMES}
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=100)
+
+
+def shown(view):
+    view.console.print(view.render())
+    return view.console.file.getvalue()
+
+
+def test_control_characters_never_reach_the_terminal():
+    assert printable("a\x1b[31mb\x00\u202e\n") == "a\\x1b[31mb\\x00\\u202e\n"
+    assert printable("x" * 400).endswith("x [...]")
+
+
+def test_minutes():
+    assert [minutes(seconds) for seconds in (0, 65, 600.9)] == ["0:00", "1:05", "10:00"]
+
+
+def test_the_live_view_shows_both_policies_the_exchange_and_the_newest_rescue():
+    view = View(quiet(), NAMES, 10, "mini-mrl: sgt")
+    view.step(1, lines(), [])
+    view.step(2, lines(reward=0.75), [{**RESCUE, "source_text": "older"}, RESCUE])
+    text = shown(view)
+    for part in ("step 2/10", "left", "llama-tiny", "50%", "3,456", "eats", "newest rescue",
+                 "completions: not-needed", "llama-tiny: 5+3\\x07", "qwen-tiny: 5-3",
+                 "mini-mrl: sgt"):  # fmt: skip
+        assert part in text, part
+    assert "\x1b" not in text
+    assert "token limit" not in text  # a row of zeros
+    assert "eats [/b]" in text  # no markup
+    assert max(map(len, text.splitlines())) == 100
+
+
+def test_what_is_refused_is_named_and_a_step_without_counts_as_zero():
+    view = View(quiet(), NAMES, 10, "t")
+    view.step(1, lines(), [])
+    view.step(2, lines(**{"exchange/refused/not_utf8": 3, "thl/refused/too_odd": 1}), [])
+    rows = dict(view.cells(views.ROWS))
+    assert rows["refused: not-utf8"] == ["1.5", "1.5"]
+    assert rows["refused: too-odd"] == ["0.5", "0.5"]
+
+
+def test_a_skill_that_only_some_steps_have_is_averaged_over_those():
+    view = View(quiet(), NAMES, 10, "t")
+    view.step(1, {"qwen-tiny": {**LINE, "skill/sold": 0.5}, "llama-tiny": LINE}, [])
+    view.step(2, lines(), [])
+    assert ("sold", ["50%", "-"]) in view.cells(views.SKILL_ROWS)
+
+
+def test_plain_lines_come_every_few_steps_and_at_the_end_from_the_same_rows():
+    view = View(Console(file=io.StringIO(), width=200), NAMES, 45)
+    for step in range(1, 46):
+        view.step(step, lines(rescues=0), [])
+    text = view.console.file.getvalue().splitlines()
+    assert len(text) == 23  # every second step, and the last
+    assert text[-1].startswith("step 45/45, 0:00 left; qwen-tiny: solve rate 25%, all-fail")
+    assert "rescue set 3.0" in text[-1]
+    assert "rescues" not in text[-1]  # a mode that grafts does not imitate
+
+
+@pytest.mark.parametrize("title", ["", "live"])
+def test_a_long_scoring_says_how_far_it_is(monkeypatch, title):
+    now = [100.0]
+    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+    view = View(quiet(), NAMES, 10, title)
+    texts = []
+    for done in (0, 64, 128, 192):
+        view.progress("qwen on heldout", done, 256)
+        texts.append(shown(view) if title else view.console.file.getvalue())
+        now[0] += 20
+    if title:  # at once
+        assert "Scoring qwen on heldout: 0 of 256 problems." in texts[0]
+        assert "64 of 256 problems, 1:00 left" in texts[1]
+    else:  # a line after 30 seconds
+        assert texts[1] == ""
+        assert texts[3] == "Scoring qwen on heldout: 128 of 256 problems, 0:40 left.\n"
+    view.step(1, lines(), [])
+    assert view.scoring == ""
+
+
+def test_only_the_first_worker_of_a_machine_speaks_and_only_a_terminal_is_drawn_in(monkeypatch):
+    config = RunConfig([PolicyConfig(name, name) for name in NAMES])
+    terminal = Console(file=io.StringIO(), force_terminal=True)
+    assert make_view(terminal, config, plain=False).live
+    assert not make_view(terminal, config, plain=True).live
+    assert not make_view(quiet(), config, plain=False).live
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert make_view(terminal, config, plain=False).console.quiet
