@@ -41,7 +41,6 @@ from mrl.experiment.view import make_view, printable
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
 from mrl.lab.faults import lying_records
 from mrl.learning import learn
-from mrl.rewards import verify_groups
 from mrl.rollout import derive_seed
 
 
@@ -59,10 +58,10 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             size = policy.config.group_size * run.modes[policy.name].rollout_factor
             results[policy.name].groups = policy.rollout(problems, generator, size)
 
-    # 2. verify: a program judges each completion                            rewards.py
+    # 2. verify: a program judges each completion            rewards.py, experiment/verifier.py
     for policy in run.policies:
         with allocation.turn(policy, "verify"):
-            verify_groups(run.verifier, results[policy.name].groups)
+            run.verifier.verify_groups(results[policy.name].groups)
 
     # 3. publish: records of the one type that the mode consumes             records.py, exchange.py
     for source, records in run.gather_records(results).items():

@@ -1,4 +1,4 @@
-r"""Verdicts on completions: math-verify, guarded. The verifier never hangs and never crashes.
+r"""Verdicts on completions: what is right, and what is not even read.
 
 The last `\boxed{...}` of a completion is its answer; nothing else counts. Two integers or two words
 are compared exactly, everything else by math-verify: as mathematics, never evaluated as code.
@@ -12,30 +12,17 @@ are compared exactly, everything else by math-verify: as mathematics, never eval
   decimals to six places; inside sets, matrices and equations 1e-15 makes no difference to it.
 - A verdict near the time limit depends on the machine.
 
-The functions say what is right; `Verifier` and `serve` only keep math-verify within its limits.
+math-verify can spend hours or gigabytes on a short expression: experiment/verifier.py runs it in a
+process of its own, with limits.
 """
 
-import os
 import re
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
-from functools import lru_cache
-from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any
 
-from mrl.errors import MrlError
-from mrl.samples import Group, Verdict
+from mrl.samples import Verdict
 
 MAX_BOX_CHARS = 2_000  # a longer box is wrong, unread; no gold answer is as long
 MAX_TEXT_CHARS = 100_000  # from the end of a completion: a box further back is not looked for
-MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
-CACHE_SIZE = 4_096  # (answer, box) pairs whose verdict is remembered
-TRIES = 2  # one timeout may be the machine's fault, a second one is the answer's: remembered
-START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine
 
 # \boxed{ opens a box, { and } nest, \{ and \} are text, and so is \\ unless it is a doubled \\boxed
 _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")
@@ -64,10 +51,10 @@ def last_box(text: str) -> str | None:
             begin = open_braces.pop()
             if begin is not None and (last is None or begin > last[0]):
                 last = begin, match.start()
-    return None if last is None else _tidy(text[slice(*last)])
+    return None if last is None else tidy(text[slice(*last)])
 
 
-def _tidy(text: str) -> str:
+def tidy(text: str) -> str:
     """Without spaces around it and a full stop at its end (math-verify cannot read `42.`)."""
     return text.strip().removesuffix(".").strip()
 
@@ -134,132 +121,3 @@ def _differ(gold: Any, given: Any) -> bool:
     gold, given = gold.evalf(30), given.evalf(30)
     difference, size = abs(gold - given), max(abs(gold), abs(given))
     return bool(difference > tolerance * size + 1e-60)  # 1e-60: an exact zero, evaluated
-
-
-class Verifier:
-    """Judges completions. Use as a context manager or call `close`.
-
-    math-verify can spend hours or gigabytes on a short expression, so it runs in a child process.
-    A completion that takes longer than timeout_s, or kills the child, is a TIMEOUT, and the next
-    meets a fresh child; one that runs out of memory is WRONG. MrlError if the child does not work.
-    """
-
-    command: tuple[str, ...] = (sys.executable, "-m", "mrl.rewards")  # and a file descriptor
-
-    def __init__(self, timeout_s: float = 2.0) -> None:
-        self.timeout_s = timeout_s
-        self._child: subprocess.Popen[bytes] | None = None
-        self._pipe: Connection | None = None
-        self._timeouts: Counter[tuple[str, str]] = Counter()  # (answer, box): how often
-        self._judge = lru_cache(CACHE_SIZE)(self._judge)  # remembers verdicts, not TimeoutErrors
-
-    def __enter__(self) -> "Verifier":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
-        """Judge one completion against the problem's answer; finished: it was not cut short."""
-        answer, box = _tidy(answer), last_box(completion)
-        verdict = plain_verdict(answer, box, finished)
-        if verdict is not None:
-            return verdict
-        if self._timeouts[answer, box] < TRIES:
-            with suppress(TimeoutError):
-                return self._judge(answer, box)
-            self._timeouts[answer, box] += 1
-        return Verdict.TIMEOUT
-
-    def verify_batch(self, items: Sequence[tuple[str, str, bool]]) -> list[Verdict]:
-        """Judge (answer, completion, finished) triples, in their order."""
-        return [self.verify(*item) for item in items]
-
-    def check_answer(self, answer: str) -> bool:
-        """Whether an answer of a problem file equals itself, so that it can be judged at all."""
-        boxed = f"\\boxed{{{answer}}}"
-        return last_box(boxed) == _tidy(answer) and self.verify(answer, boxed) is Verdict.CORRECT
-
-    def canary(self) -> None:
-        """Start a child and show it a right and a wrong answer; MrlError if a verdict is off."""
-        self.close()
-        self._pipe, theirs = Pipe()
-        with theirs:
-            self._child = subprocess.Popen(
-                [*self.command, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # libraries print
-                stderr=subprocess.DEVNULL,
-                cwd=Path(__file__).resolve().parent.parent,  # `mrl` is found from anywhere
-                env={**os.environ, "PYTHONHASHSEED": "0"},  # the same verdicts in every run
-                start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
-            )
-        right, wrong = (self._ask(r"\frac{1}{2}", box, START_LIMIT_S) for box in ("0.5", "0.6"))
-        if (right, wrong) != (Verdict.CORRECT, Verdict.WRONG):
-            self.close()
-            raise MrlError(
-                f"The verifier is broken: it calls 0.5 for 1/2 {right} and 0.6 for 1/2 {wrong}; "
-                "install math-verify 0.9 again."
-            )
-
-    def close(self) -> None:
-        """End the child. A later verdict would start another one."""
-        if self._child is not None:
-            self._pipe.close()
-            self._child.kill()
-            self._child.wait()
-            self._child = None
-
-    def _judge(self, answer: str, box: str) -> Verdict:
-        """math-verify's verdict; TimeoutError if it does not come in time."""
-        if self._child is None or self._child.poll() is not None:
-            self.canary()
-        verdict = self._ask(answer, box, self.timeout_s)
-        if verdict is Verdict.TIMEOUT:
-            raise TimeoutError
-        return verdict
-
-    def _ask(self, answer: str, box: str, limit_s: float) -> Verdict:
-        """The child's verdict; TIMEOUT, and no child any more, if it does not come in time."""
-        verdict = Verdict.TIMEOUT
-        try:
-            with suppress(OSError, EOFError):  # the child died of it
-                self._pipe.send((answer, box, limit_s))
-                if self._pipe.poll(limit_s):
-                    verdict = Verdict(self._pipe.recv())
-        finally:  # after Ctrl-C, too: a late verdict must not be taken for the next one
-            if verdict is Verdict.TIMEOUT:
-                self.close()
-        return verdict
-
-
-def verify_groups(verifier: Verifier, groups: Sequence[Group]) -> None:
-    """Give every rollout its verdict."""
-    for group in groups:
-        for rollout in group.rollouts:
-            rollout.verdict = verifier.verify(group.problem.answer, rollout.text, rollout.finished)
-
-
-def serve(pipe: Connection) -> None:
-    """The child process: judge one pair after the other until the parent closes the pipe."""
-    import faulthandler
-    import resource
-
-    with suppress(ValueError, OSError):  # not every platform has this limit
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
-    with suppress(OSError, EOFError):  # the parent is gone
-        while True:
-            answer, box, limit_s = pipe.recv()
-            # ends this process, whatever it is at, should the parent be gone by then
-            faulthandler.dump_traceback_later(2 * limit_s, exit=True)
-            try:
-                verdict = math_verdict(answer, box)
-            except Exception:  # what cannot be compared is not equal
-                verdict = Verdict.WRONG
-            faulthandler.cancel_dump_traceback_later()
-            pipe.send(str(verdict))
-
-
-if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))

@@ -10,7 +10,6 @@ from mrl.allocation import PARTS, PATIENCE, Allocation, _move, pick_device, spre
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
-from mrl.experiment.memory import choose_placement, estimate, needed
 from mrl.experiment.metrics import without_time
 from mrl.learning import learn
 from mrl.modes import make_mode

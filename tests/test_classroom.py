@@ -16,7 +16,7 @@ from mrl.classroom import ASSIGNMENTS, OUT_OF, checking
 from mrl.classroom.checking import Grade, check_all, start
 from mrl.classroom.curves import BUGS, CURVES, drawn
 from mrl.errors import MrlError
-from tests.assignments.right import IDEAS, IMITATE, MODE, RIGHT
+from tests.assignments.right import IDEAS, MODE, RIGHT
 
 REFERENCES = Path(__file__).parent / "assignments"
 HEAD = 'ASSIGNMENT = "advantages"\n'

@@ -20,9 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mrl.rewards
+import mrl.experiment.verifier
 from mrl.errors import MrlError
-from mrl.rewards import CACHE_SIZE, MAX_BOX_CHARS, MEMORY_LIMIT_BYTES, Verifier, last_box
+from mrl.experiment.verifier import CACHE_SIZE, MEMORY_LIMIT_BYTES, Verifier
+from mrl.rewards import MAX_BOX_CHARS, last_box
 from mrl.samples import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +33,7 @@ RIGHT = (r"\frac{1}{2}", r"\boxed{0.5}")  # for the child: neither an integer no
 
 def patched(code):
     """A verifier's child with `code` run before it serves; `real` is its judge."""
-    start = "import sys, time\nimport mrl.rewards as r\nreal = r.math_verdict\n"
+    start = "import sys, time\nimport mrl.experiment.verifier as r\nreal = r.math_verdict\n"
     serve = "\nr.serve(r.Connection(int(sys.argv[1])))"
     return (sys.executable, "-c", start + code + serve)
 
@@ -173,9 +174,8 @@ COMPLETIONS = [  # answer, completion, its verdict, and the verdict if it was cu
 def test_only_the_last_complete_box_counts_and_a_batch_keeps_its_order(verifier):
     whole = [(answer, text, True) for answer, text, _, _ in COMPLETIONS]
     cut = [(answer, text, False) for answer, text, _, _ in COMPLETIONS]
-    assert verifier.verify_batch(whole) == [row[2] for row in COMPLETIONS]
-    assert verifier.verify_batch(cut) == [row[3] for row in COMPLETIONS]
-    assert verifier.verify_batch([]) == []
+    assert [verifier.verify(*item) for item in whole] == [row[2] for row in COMPLETIONS]
+    assert [verifier.verify(*item) for item in cut] == [row[3] for row in COMPLETIONS]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def is_running(pid):
 @pytest.mark.parametrize("box", ["0.5", "x"])  # idle, and busy with what nothing interrupts
 def test_child_ends_when_its_parent_is_killed(box):
     code = (
-        "from mrl.rewards import Verifier\nverifier = Verifier(timeout_s=0.8)\n"
+        "from mrl.experiment.verifier import Verifier\nverifier = Verifier(timeout_s=0.8)\n"
         f"verifier.command = {HANGING!r}\nverifier.canary()\n"
         "print(verifier._child.pid, flush=True)\n"
         f"verifier.verify('1/3', r'\\boxed{{{box}}}')\ninput()"
@@ -356,14 +356,14 @@ def test_child_ends_when_its_parent_is_killed(box):
         patched("r.math_verdict = lambda *_: 'wrong'"),
         patched("time.sleep(60)"),
         NO_CHILD,
-        (sys.executable, "-S", "-m", "mrl.rewards"),  # without math-verify
+        (sys.executable, "-S", "-m", "mrl.experiment.verifier"),  # without math-verify
     ],
     ids=["calls all correct", "calls all wrong", "hangs", "dies", "no math-verify"],
 )
 def test_a_child_that_does_not_work_is_one_sentence_and_no_zero(command, monkeypatch, verifier):
     for box in ("0.5", "0.6"):  # what the canary asks is remembered, and must not help
         verifier.verify(r"\frac{1}{2}", rf"\boxed{{{box}}}")
-    monkeypatch.setattr(mrl.rewards, "START_LIMIT_S", 2)
+    monkeypatch.setattr(mrl.experiment.verifier, "START_LIMIT_S", 2)
     monkeypatch.setattr(verifier, "command", command)
     for ask in (verifier.canary, lambda: verifier.verify("1/3", r"\boxed{x^7}")):
         with pytest.raises(MrlError, match=r"verifier is broken.*install math-verify"):
@@ -377,7 +377,7 @@ def test_works_in_a_script_from_another_directory_with_misleading_files(tmp_path
     script.parent.mkdir()
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from mrl.rewards import Verifier\n"  # no guard for __main__ is needed
+        "from mrl.experiment.verifier import Verifier\n"  # no guard for __main__ is needed
         "with Verifier() as verifier:\n    print(verifier.verify('1/2', r'\\boxed{0.5}'))\n"
         "print([m for m in ('torch', 'sympy', 'math_verify') if m in sys.modules])\n"
     )
@@ -470,7 +470,7 @@ def hostile_completions(seed):
 def judge_hostile_completions(texts):
     """Runs in a process of its own, so that its greediest child is a verifier's."""
     with Verifier(timeout_s=1.0) as verifier:
-        verdicts = verifier.verify_batch([(r"\frac{5}{7}", text, True) for text in texts])
+        verdicts = [verifier.verify(r"\frac{5}{7}", text) for text in texts]
         still_works = verifier.verify(*RIGHT) is CORRECT
         asked = verifier._judge.cache_info().misses
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # KiB, or bytes on macOS
@@ -532,7 +532,7 @@ def test_same_verdict_as_math_verify_called_plainly_on_honest_pairs(verifier, co
     pairs = list(honest_pairs(count, seed=count))
     items = [(a, rf"so it is \boxed{{{b}}}.", True) for a, b in pairs]
     with ThreadPoolExecutor(1) as pool:  # beside math-verify, which wants the main thread
-        ours = pool.submit(verifier.verify_batch, items)
+        ours = pool.submit(lambda: [verifier.verify(*item) for item in items])
         plain = [plain_math_verify(*pair) for pair in pairs]
     assert set(ours.result()) == {CORRECT, WRONG}
     assert [verdict is CORRECT for verdict in ours.result()] == plain

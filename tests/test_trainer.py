@@ -5,24 +5,18 @@ import random
 import pytest
 import torch
 from mrl.distributed import Company
-from mrl.trainer import Trainer, derive_seed, problems_of_step
+from mrl.trainer import Trainer, derive_seed
 
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.exchange import Exchange
-from mrl.experiment.evaluation import Evaluation, evaluate_policy, pass_at_k
 from mrl.experiment.metrics import (
-    METRICS,
-    group_metrics,
-    lesson_metrics,
-    run_residual,
     without_time,
 )
-from mrl.modes import TrainingBatch, make_mode
+from mrl.modes import make_mode
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord, unpack
-from mrl.residual import measure
-from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.samples import Verdict
 from mrl.tiny.skills import SKILLS, generate
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]

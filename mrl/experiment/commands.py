@@ -17,9 +17,9 @@ from mrl.experiment.run import load_policies
 from mrl.experiment.run_directory import read_run_config, with_weights_of
 from mrl.experiment.settings import check
 from mrl.experiment.summary import evaluation_table
+from mrl.experiment.verifier import Verifier
 from mrl.experiment.view import View
 from mrl.modes import MODES
-from mrl.rewards import Verifier
 
 console = Console()
 

@@ -8,8 +8,8 @@ from statistics import fmean
 import torch
 
 from mrl.experiment.problems import load_problems
+from mrl.experiment.verifier import Verifier
 from mrl.policy import Policy
-from mrl.rewards import Verifier, verify_groups
 from mrl.rollout import derive_seed
 from mrl.samples import Problem
 
@@ -71,7 +71,7 @@ def evaluate(
             batch = problems[start : start + PROBLEMS_AT_ONCE]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             groups = policy.rollout(batch, generator, group_size=samples, temperature=temperature)
-            verify_groups(verifier, groups)
+            verifier.verify_groups(groups)
             correct += [(group.problem.skill, int(sum(group.rewards))) for group in groups]
         about = {"policy": policy.name, "part": part, "problems": len(problems)}
         found.append({**about, "samples": samples, **scores_of(correct, samples)})

@@ -41,10 +41,10 @@ from mrl.experiment.problems import load_problems
 from mrl.experiment.run_directory import new_directory, read_evaluations, with_weights_of
 from mrl.experiment.settings import check, make_mode
 from mrl.experiment.tensorboard import scalar_writer
+from mrl.experiment.verifier import Verifier
 from mrl.experiment.view import View
 from mrl.policy import Policy
 from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
-from mrl.rewards import Verifier
 from mrl.samples import Problem, Verdict
 
 NOT_FINITE = 5  # steps in a row, then the run stops

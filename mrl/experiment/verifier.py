@@ -1,0 +1,149 @@
+"""The process that keeps math-verify within its limits: the verifier never hangs, never crashes."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+
+from mrl.errors import MrlError
+from mrl.rewards import last_box, math_verdict, plain_verdict, tidy
+from mrl.samples import Group, Verdict
+
+MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
+CACHE_SIZE = 4_096  # (answer, box) pairs whose verdict is remembered
+TRIES = 2  # one timeout may be the machine's fault, a second one is the answer's: remembered
+START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine
+
+
+class Verifier:
+    """Judges completions. Use as a context manager or call `close`.
+
+    math-verify can spend hours or gigabytes on a short expression, so it runs in a child process.
+    A completion that takes longer than timeout_s, or kills the child, is a TIMEOUT, and the next
+    meets a fresh child; one that runs out of memory is WRONG. MrlError if the child does not work.
+    """
+
+    command: tuple[str, ...] = (
+        sys.executable,
+        "-m",
+        "mrl.experiment.verifier",
+    )  # and a file descriptor
+
+    def __init__(self, timeout_s: float = 2.0) -> None:
+        self.timeout_s = timeout_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+        self._timeouts: Counter[tuple[str, str]] = Counter()  # (answer, box): how often
+        self._judge = lru_cache(CACHE_SIZE)(self._judge)  # remembers verdicts, not TimeoutErrors
+
+    def __enter__(self) -> "Verifier":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
+        """Judge one completion against the problem's answer; finished: it was not cut short."""
+        answer, box = tidy(answer), last_box(completion)
+        verdict = plain_verdict(answer, box, finished)
+        if verdict is not None:
+            return verdict
+        if self._timeouts[answer, box] < TRIES:
+            with suppress(TimeoutError):
+                return self._judge(answer, box)
+            self._timeouts[answer, box] += 1
+        return Verdict.TIMEOUT
+
+    def verify_groups(self, groups: Sequence[Group]) -> None:
+        """Give every rollout its verdict."""
+        for group in groups:
+            answer = group.problem.answer
+            for rollout in group.rollouts:
+                rollout.verdict = self.verify(answer, rollout.text, rollout.finished)
+
+    def check_answer(self, answer: str) -> bool:
+        """Whether an answer of a problem file equals itself, so that it can be judged at all."""
+        boxed = f"\\boxed{{{answer}}}"
+        return last_box(boxed) == tidy(answer) and self.verify(answer, boxed) is Verdict.CORRECT
+
+    def canary(self) -> None:
+        """Start a child and show it a right and a wrong answer; MrlError if a verdict is off."""
+        self.close()
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self._child = subprocess.Popen(
+                [*self.command, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # libraries print
+                stderr=subprocess.DEVNULL,
+                cwd=Path(__file__).resolve().parents[2],  # `mrl` is found from anywhere
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # the same verdicts in every run
+                start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
+            )
+        right, wrong = (self._ask(r"\frac{1}{2}", box, START_LIMIT_S) for box in ("0.5", "0.6"))
+        if (right, wrong) != (Verdict.CORRECT, Verdict.WRONG):
+            self.close()
+            raise MrlError(
+                f"The verifier is broken: it calls 0.5 for 1/2 {right} and 0.6 for 1/2 {wrong}; "
+                "install math-verify 0.9 again."
+            )
+
+    def close(self) -> None:
+        """End the child. A later verdict would start another one."""
+        if self._child is not None:
+            self._pipe.close()
+            self._child.kill()
+            self._child.wait()
+            self._child = None
+
+    def _judge(self, answer: str, box: str) -> Verdict:
+        """math-verify's verdict; TimeoutError if it does not come in time."""
+        if self._child is None or self._child.poll() is not None:
+            self.canary()
+        verdict = self._ask(answer, box, self.timeout_s)
+        if verdict is Verdict.TIMEOUT:
+            raise TimeoutError
+        return verdict
+
+    def _ask(self, answer: str, box: str, limit_s: float) -> Verdict:
+        """The child's verdict; TIMEOUT, and no child any more, if it does not come in time."""
+        verdict = Verdict.TIMEOUT
+        try:
+            with suppress(OSError, EOFError):  # the child died of it
+                self._pipe.send((answer, box, limit_s))
+                if self._pipe.poll(limit_s):
+                    verdict = Verdict(self._pipe.recv())
+        finally:  # after Ctrl-C, too: a late verdict must not be taken for the next one
+            if verdict is Verdict.TIMEOUT:
+                self.close()
+        return verdict
+
+
+def serve(pipe: Connection) -> None:
+    """The child process: judge one pair after the other until the parent closes the pipe."""
+    import faulthandler
+    import resource
+
+    with suppress(ValueError, OSError):  # not every platform has this limit
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    with suppress(OSError, EOFError):  # the parent is gone
+        while True:
+            answer, box, limit_s = pipe.recv()
+            # ends this process, whatever it is at, should the parent be gone by then
+            faulthandler.dump_traceback_later(2 * limit_s, exit=True)
+            try:
+                verdict = math_verdict(answer, box)
+            except Exception:  # what cannot be compared is not equal
+                verdict = Verdict.WRONG
+            faulthandler.cancel_dump_traceback_later()
+            pipe.send(str(verdict))
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))
