@@ -270,8 +270,8 @@ def test_each_part_of_hacpo_can_be_left_out(receiver):
     assert peer(capability_advantage=False).advantage == pytest.approx(1.0, abs=1e-5)
     assert whole.advantage != pytest.approx(1.0, abs=1e-5)
     assert (whole.weight, peer(capability_weight=False).weight) == (2.0, 1.0)
-    assert (whole.objective.ratio_power, peer(exponential=False).objective.ratio_power) == (1, 0)
-    assert peer(stepwise_clip=False).objective.clip_low_step == 0.0
+    assert (whole.objective.ratio_power, peer(alpha=0).objective.ratio_power) == (1, 0)
+    assert peer(delta_step=0).objective.clip_low_step == 0.0
 
 
 def test_hacpo_gives_no_infinite_weight_to_somebody_who_never_succeeds(receiver):
@@ -414,7 +414,8 @@ def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
         ("hacpo", {"delta": 2.0}, "delta is from 0 to 1"),
         ("hacpo", {"window": 0}, "must be 1 or more"),
         ("hacpo", {"_means": {}}, "no setting `_means`"),
-        ("hacpo", {"stepwise_clip": 1}, "must be of type bool"),
+        ("hacpo", {"capability_weight": 1}, "must be of type bool"),
+        ("hacpo", {"stepwise_clip": False}, "`delta_step=0` does what false did"),
         ("graft", {"min_compatibility": -0.1}, "0 or more"),
         ("graft", {"minibatches": 0}, "must be 1 or more"),
     ],

@@ -1,6 +1,5 @@
 """What README.md says exists and is spelt right; .ci/run runs its two commands."""
 
-import ast
 import re
 import shlex
 from pathlib import Path
@@ -54,30 +53,6 @@ def test_the_tree_has_every_module_once():
     named = list(files_of_the_tree())
     assert len(named) == len(set(named)) >= 40
     assert set(named) == {p for p in there - assignments if not p.endswith("__init__.py")}
-
-
-# a folder (the method is mrl/*.py and mrl/modes) -> folders that it must not import from
-NOT_FROM = {
-    "mrl": ("experiment", "tiny", "lab", "classroom"),
-    "mrl/modes": ("experiment", "tiny", "lab", "classroom"),
-    "mrl/tiny": ("lab", "classroom"),
-    "mrl/experiment": ("lab", "classroom"),
-    "mrl/lab": ("classroom",),
-}
-
-
-@pytest.mark.parametrize("folder", NOT_FROM)
-def test_imports_go_down_the_list(folder):
-    files = list((ROOT / folder).glob("*.py"))
-    assert len(files) >= 3
-    forbidden = re.compile(rf"mini_mrl|mrl\.({'|'.join(NOT_FROM[folder])})\b")
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in getattr(node, "names", [])]
-            if isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{name}" for name in names]
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                assert not any(forbidden.match(name) for name in names), (path, names)
 
 
 def test_every_mode_is_in_the_readme_and_every_path_there_exists():

@@ -29,6 +29,8 @@ GONE = {
     "turn_budget_s": "no turn is given up any more",
     "gradient_every": "no picture of the gradients is drawn any more",
     "released": "text and released program have the same gradient now",
+    "exponential": "`alpha=0` does what false did",
+    "stepwise_clip": "`delta_step=0` does what false did",
 }
 
 

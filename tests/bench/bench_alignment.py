@@ -56,7 +56,7 @@ def main() -> None:
     rows = [[codec.token_bytes(codec.encode(text)) for text in texts] for codec in codecs]
     tokens = sum(len(token_bytes) for side in rows for token_bytes in side)
     few = texts[::SLOW_SHARE]
-    decoded = [[[p.decode("utf-8", "replace") for p in token_bytes] for token_bytes in side[::SLOW_SHARE]]
+    decoded = [[[token.decode("utf-8", "replace") for token in row] for row in side[::SLOW_SHARE]]
                for side in rows]  # fmt: skip
 
     def run_align() -> None:

@@ -219,8 +219,8 @@ class Trl:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        told = [(problem.prompt, problem.answer) for problem in problems(size)]
-        self.child.stdin.write(json.dumps(told) + "\n")
+        made = [(problem.prompt, problem.answer) for problem in problems(size)]
+        self.child.stdin.write(json.dumps(made) + "\n")
         self.peak_mib = 0.0
         self.right = []
 

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import mini_mrl  # noqa: E402
-from mrl.experiment.pairs import run_config  # noqa: E402
 from mrl.experiment.run import Run  # noqa: E402
+from mrl.experiment.settings import run_config  # noqa: E402
 from mrl.experiment.view import View  # noqa: E402
 
 
