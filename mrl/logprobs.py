@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from mrl.rollout import scaled_logprobs
 
 CHUNK = 1024  # tokens whose logits exist at the same time
-TOLERANCE = 1e-3  # nats, between the packed and the plain computation
 
 
 @dataclass(frozen=True)
@@ -133,20 +132,3 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where a key is seen, the smallest number where it is not: what all attentions take."""
     hidden = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return hidden.masked_fill(~visible, torch.finfo(dtype).min)
-
-
-@torch.no_grad()
-def can_pack(model: PreTrainedModel, suppressed: Tensor) -> bool:
-    """Whether packing gives a model's own numbers, tried on two completions of one prompt.
-
-    False for a model that ignores the mask or the positions, or that does more to its logits than
-    its output embeddings do.
-    """
-    free = (~suppressed).nonzero()[:8, 0].tolist()
-    prompt, completions = free[:3], [free[3:6], free[5:8]]
-    packed, _ = completion_logprobs(model, [prompt] * 2, completions, suppressed, 1.0)
-    token_ids = torch.tensor([[*prompt, *c] for c in completions], device=model.device)
-    logits = model(input_ids=token_ids, use_cache=False).logits[:, len(prompt) - 1 : -1]
-    plain = scaled_logprobs(logits, suppressed, 1.0)
-    plain = plain.gather(2, token_ids[:, len(prompt) :, None])[:, :, 0]
-    return bool(((packed - plain).abs() < TOLERANCE).all())

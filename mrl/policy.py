@@ -3,7 +3,6 @@
 What it learns and how is in learning.py; nothing here knows of peers.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.logprobs import can_pack, cut_by_tokens
 from mrl.logprobs import completion_logprobs as packed_logprobs
+from mrl.logprobs import cut_by_tokens
 from mrl.objectives import OBJECTIVES
 from mrl.rollout import sample_completions
 from mrl.samples import Group, Problem, Rollout
@@ -39,19 +38,12 @@ class Policy:
         self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
         self.tokenizer = tokenizer
         self.model = model.eval()  # no dropout, ever: who samples is who is scored
-        if config.checkpointing:
-            _enable_checkpointing(self.model)
         self.reference = reference  # frozen, only if there is a KL term
         self.codec = ByteCodec(self.tokenizer)
         self.end_ids = self._find_end_ids()
         self.end_id = self.end_ids[0]  # for a peer's completion, retokenized for this policy
         self.max_new_tokens = config.max_new_tokens  # what it writes, and so what it imitates
         self.suppressed = self._find_suppressed().to(model.device)
-        if not can_pack(self.model, self.suppressed):
-            raise MrlError(
-                f"{config.path}: this architecture cannot be trained here: its attention does not "
-                "follow a mask over several completions; the Llama and Qwen families can."
-            )
         self.computes_in_bfloat16 = config.dtype in ("mixed", "bfloat16") or (
             config.dtype == "auto" and model.device.type == "cuda"
         )
@@ -121,21 +113,6 @@ class Policy:
         )
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
-    def check_lengths(self, problems: Sequence[Problem]) -> int:
-        """Tokens of the longest prompt; MrlError if one leaves no room for a completion."""
-        context = getattr(self.model.config, "max_position_embeddings", None) or math.inf
-        longest = 0
-        for problem in problems:
-            longest = max(longest, len(self.prompt_ids(problem.prompt)))
-            needed = longest + self.max_new_tokens
-            if needed > context:
-                raise MrlError(
-                    f"Problem {problem.id}: its prompt and {self.config.max_new_tokens} new tokens "
-                    f"make {needed} tokens, but {self.name} has a context of {context}; shorten "
-                    "the problem or lower max_new_tokens."
-                )
-        return longest
-
     def rollout(
         self,
         problems: Sequence[Problem],
@@ -202,14 +179,3 @@ class Policy:
             pairs = zip(chosen, logprobs.tolist(), strict=True)
             scored += [row[: len(completion)] for completion, row in pairs]
         return scored
-
-
-def _enable_checkpointing(model: PreTrainedModel) -> None:
-    """Activations are computed again, in training mode alone: so that must have no dropout."""
-    older = getattr(model, "gradient_checkpointing_enable", None)  # its name before transformers 6
-    getattr(model, "activation_checkpointing_enable", older)({"use_reentrant": False})
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0

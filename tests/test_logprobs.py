@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from mrl import logprobs as module
-from mrl.logprobs import can_pack, completion_logprobs, cut_by_tokens, pack
+from mrl.experiment.loading import can_pack
+from mrl.logprobs import completion_logprobs, cut_by_tokens, pack
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
 COMPLETIONS = [[10, 11], [12], [13, 14, 15, 16], [17, 18, 19], [20]]
@@ -48,7 +49,7 @@ def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
 
 def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
     policy = make_policy()
-    assert can_pack(policy.model, policy.suppressed)
+    assert can_pack(policy.model)
     decoder = policy.model.get_decoder()
     forward = decoder.forward
 
@@ -56,7 +57,7 @@ def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
         return forward(*args, attention_mask=None, **kwargs)
 
     monkeypatch.setattr(decoder, "forward", deaf)
-    assert not can_pack(policy.model, policy.suppressed)
+    assert not can_pack(policy.model)
 
 
 def test_cutting_by_tokens_counts_a_shared_prompt_once_and_loses_nobody():

@@ -9,6 +9,7 @@ from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.experiment.loading import load_policy, load_tokenizer
 from mrl.experiment.metrics import update_metrics
+from mrl.experiment.problems import longest_prompt
 from mrl.learning import learn
 from mrl.samples import Problem, TrainingSample
 
@@ -224,4 +225,4 @@ def test_a_directory_without_a_model_gets_one_sentence(tmp_path):
 def test_a_prompt_longer_than_the_context_is_refused(make_policy):
     policy = make_policy()
     with pytest.raises(MrlError, match="context of 256"):
-        policy.check_lengths([Problem("long", "nuts " * 300, "1")])
+        longest_prompt(policy, [Problem("long", "nuts " * 300, "1")])

@@ -16,7 +16,11 @@ from transformers.utils import logging as transformers_logging
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
+from mrl.logprobs import completion_logprobs
 from mrl.policy import Policy
+from mrl.rollout import scaled_logprobs
+
+TOLERANCE = 1e-3  # nats, between the packed and the plain computation
 
 transformers_logging.disable_progress_bar()  # it would break the live view
 
@@ -28,6 +32,13 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Po
     if config.kl_coef > 0:
         reference = load_model(config.reference or config.path, device).eval()
         reference.requires_grad_(False)
+    if config.checkpointing:
+        _enable_checkpointing(model)
+    if not can_pack(model.eval()):  # in float32 still
+        raise MrlError(
+            f"{config.path}: this architecture cannot be trained here: its attention does not "
+            "follow a mask over several completions; the Llama and Qwen families can."
+        )
     return Policy(config, model, tokenizer, reference, index)
 
 
@@ -89,3 +100,32 @@ def _load(auto_class: type, path: str, **options: object) -> Any:
             f"{path}: is no model that transformers can load ({reason}); give a directory that "
             "save_pretrained wrote, with safetensors weights and a tokenizer."
         ) from error
+
+
+@torch.no_grad()
+def can_pack(model: PreTrainedModel) -> bool:
+    """Whether packing gives a model's own numbers, tried on two completions of one prompt.
+
+    False for a model that ignores the mask or the positions, or that does more to its logits than
+    its output embeddings do.
+    """
+    vocabulary = model.get_input_embeddings().num_embeddings
+    nothing = torch.zeros(vocabulary, dtype=torch.bool, device=model.device)  # is suppressed
+    prompt, completions = [0, 1, 2], [[3, 4, 5], [5, 6, 7]]
+    packed, _ = completion_logprobs(model, [prompt] * 2, completions, nothing, 1.0)
+    token_ids = torch.tensor([[*prompt, *c] for c in completions], device=model.device)
+    logits = model(input_ids=token_ids, use_cache=False).logits[:, len(prompt) - 1 : -1]
+    plain = scaled_logprobs(logits, nothing, 1.0)
+    plain = plain.gather(2, token_ids[:, len(prompt) :, None])[:, :, 0]
+    return bool(((packed - plain).abs() < TOLERANCE).all())
+
+
+def _enable_checkpointing(model: PreTrainedModel) -> None:
+    """Activations are computed again, in training mode alone: so that must have no dropout."""
+    older = getattr(model, "gradient_checkpointing_enable", None)  # its name before transformers 6
+    getattr(model, "activation_checkpointing_enable", older)({"use_reentrant": False})
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0

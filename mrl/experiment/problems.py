@@ -1,12 +1,14 @@
 """Problem files: JSONL, read with one plain sentence for whatever is wrong in them."""
 
 import json
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from mrl.errors import MrlError
+from mrl.policy import Policy
 from mrl.rollout import derive_seed
 from mrl.samples import Problem
 
@@ -82,3 +84,17 @@ def problems_of_step(
     order = list(problems)
     random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)
     return order[place * count : (place + 1) * count]
+
+
+def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
+    """Tokens of the longest prompt; MrlError if one leaves no room for a completion."""
+    context = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
+    lengths = {problem.id: len(policy.prompt_ids(problem.prompt)) for problem in problems}
+    problem_id, longest = max(lengths.items(), key=lambda item: item[1])
+    if (needed := longest + policy.max_new_tokens) > context:
+        raise MrlError(
+            f"Problem {problem_id}: its prompt and {policy.max_new_tokens} new tokens make "
+            f"{needed} tokens, but {policy.name} has a context of {context}; shorten the problem "
+            "or lower max_new_tokens."
+        )
+    return longest

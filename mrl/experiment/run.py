@@ -38,7 +38,7 @@ from mrl.experiment.loading import load_policies
 from mrl.experiment.memory import choose_placement, estimate
 from mrl.experiment.metrics import StepResult, sample_lines, step_metrics
 from mrl.experiment.peer_log import read_log
-from mrl.experiment.problems import load_problems
+from mrl.experiment.problems import load_problems, longest_prompt
 from mrl.experiment.run_directory import new_directory, read_evaluations, with_weights_of
 from mrl.experiment.settings import check, make_mode
 from mrl.experiment.tensorboard import scalar_writer
@@ -102,7 +102,7 @@ class Run:
         start = with_weights_of(config, checkpoint) if checkpoint else config
         self.policies = load_policies(start.policies, self.device, config.threads, self.local)
         problems = [*self.problems, *(p for part in self.heldout.values() for p in part)]
-        estimates = [estimate(p, config, p.check_lengths(problems)) for p in self.policies]
+        estimates = [estimate(p, config, longest_prompt(p, problems)) for p in self.policies]
         self.placement = choose_placement(estimates, config.placement, self.device)
         self.allocation = Allocation(self.policies, self.names, self.placement.name, self.device)
         self._open(config, resumed, checkpoint)
