@@ -134,30 +134,28 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
     if decoder is None:
         return {}  # such tokens are joined by spaces, and no token holds those
     steps = decoder.get("decoders", [decoder])  # those of a Sequence
-    kinds = [step["type"] for step in steps]
-    if not EXACT_DECODER.fullmatch("".join(f"{kind} " for kind in kinds)):
+    if not EXACT_DECODER.fullmatch("".join(f"{step['type']} " for step in steps)):
         return {}  # WordPiece, for one, drops spaces and guesses them back
     if any("Regex" in step.get("pattern", ()) or step.get("stop") for step in steps):
         return {}  # another dialect than Python's; a Strip that takes from the end of the text
-    marks = [(step["replacement"], " ") for step in steps if step["type"] == "Metaspace"]
-    marks += [(s["pattern"]["String"], s["content"]) for s in steps if s["type"] == "Replace"]
-    found = {id: _piece_bytes(piece, kinds, marks) for piece, id in vocabulary.items()}
-    # added tokens are matched in the raw text, so they stand for it as it is
-    found |= {
-        token["id"]: token["content"].encode("utf-8") for token in description["added_tokens"]
-    }
-    return {token_id: data for token_id, data in found.items() if data is not None}
+    found = {id: _piece_bytes(piece, steps) for piece, id in vocabulary.items()}
+    for token in description["added_tokens"]:  # matched in the raw text, so they stand for it as is
+        found[token["id"]] = token["content"].encode("utf-8")
+    return {id: data for id, data in found.items() if data is not None}
 
 
-def _piece_bytes(piece: str, kinds: list[str], marks: list[tuple[str, str]]) -> bytes | None:
-    """The bytes that a decoder makes of one piece; None for a piece outside the alphabet."""
-    for mark, text in marks:
-        piece = piece.replace(mark, text)
-    if "ByteLevel" in kinds:
-        data = [BYTE_OF.get(character) for character in piece]
-        return None if None in data else bytes(data)
-    if "ByteFallback" in kinds and (match := BYTE_PIECE.fullmatch(piece)):
-        return bytes([int(match[1], 16)])
+def _piece_bytes(piece: str, steps: list[dict]) -> bytes | None:
+    """The bytes that the decoder makes of one piece; None for a piece outside the alphabet."""
+    for step in steps:
+        if step["type"] == "Metaspace":
+            piece = piece.replace(step["replacement"], " ")
+        elif step["type"] == "Replace":
+            piece = piece.replace(step["pattern"]["String"], step["content"])
+        elif step["type"] == "ByteFallback" and (match := BYTE_PIECE.fullmatch(piece)):
+            return bytes([int(match[1], 16)])
+        elif step["type"] == "ByteLevel":
+            data = [BYTE_OF.get(character) for character in piece]
+            return None if None in data else bytes(data)
     return piece.encode("utf-8")
 
 

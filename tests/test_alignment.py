@@ -363,6 +363,8 @@ EXACT = {
     "another mark in Replace": MARK,
     "a mark for something else": decoders.Replace("_", "--"),
     "two marks": in_sequence(MARK, decoders.Replace("▁", "\t"), FUSE),
+    "a mark for a mark": in_sequence(MARK, decoders.Replace(" ", "-"), decoders.Metaspace()),
+    "a mark that becomes another": in_sequence(decoders.Replace("_", "▁"), decoders.Metaspace()),
     "marks, then bytes": in_sequence(MARK, BYTES, FUSE, STRIP),
     "Metaspace, then bytes": in_sequence(decoders.Metaspace(), BYTES),
 }
