@@ -51,14 +51,13 @@ class ByteCodec:
         self._tokenizer = tokenizer.backend_tokenizer
         description = json.loads(self._tokenizer.to_str())
         model = description["model"]
-        unknown = model.get("unk_id")  # Unigram alone names its unknown token by id
+        self._unknown = model.get("unk_id")  # Unigram alone names its unknown token by id
         if model.get("unk_token"):
-            unknown = self._tokenizer.token_to_id(model["unk_token"])
+            self._unknown = self._tokenizer.token_to_id(model["unk_token"])
         specials = [token for token in description["added_tokens"] if token["special"]]
-        # the unknown token is mostly registered as special, too; "unknown" says more
-        self._special = {token["id"] for token in specials} - {unknown}
+        self._special = {token["id"] for token in specials}
         vocabulary = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
-        textless = {*self._special, unknown}
+        textless = {*self._special, self._unknown}
         self._bytes = {id: data for id, data in vocabulary.items() if id not in textless}
         # several, as a special token may swallow the spaces beside it (rstrip)
         self._anchors = [*(token["content"] for token in specials[:3]), "", "\n", ":", "0"]
@@ -74,7 +73,9 @@ class ByteCodec:
         try:
             return [self._bytes[token_id] for token_id in token_ids]
         except KeyError as missing:
-            reason = "special" if missing.args[0] in self._special else "unknown"
+            # the unknown token is mostly registered as special, too; "unknown" says more
+            special = missing.args[0] in self._special - {self._unknown}
+            reason = "special" if special else "unknown"
             detail = f"token {missing} stands for no text, or for text that is unknown"
             raise LossyText(f"{reason}_token", detail) from None
 
@@ -113,8 +114,8 @@ class ByteCodec:
         for anchor in self._anchors:
             # no special tokens added: a <s> in front would stand between anchor and text
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
-            if anchor and token_ids and token_ids[0] not in self._bytes:
-                del token_ids[0]  # the anchor itself, if special: `token_bytes` would refuse it
+            if anchor and token_ids and token_ids[0] in self._special:
+                del token_ids[0]  # it has no bytes: `token_bytes` would refuse it
             try:
                 token_bytes = self.token_bytes(token_ids)
             except LossyText as reason:
