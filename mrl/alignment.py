@@ -51,14 +51,13 @@ class ByteCodec:
         self._tokenizer = tokenizer.backend_tokenizer
         description = json.loads(self._tokenizer.to_str())
         model = description["model"]
-        unknown = model.get("unk_id")  # Unigram alone names its unknown token by id
+        self._unknown = model.get("unk_id")  # Unigram alone names its unknown token by id
         if model.get("unk_token"):
-            unknown = self._tokenizer.token_to_id(model["unk_token"])
+            self._unknown = self._tokenizer.token_to_id(model["unk_token"])
         specials = [token for token in description["added_tokens"] if token["special"]]
-        # the unknown token is mostly registered as special, too; "unknown" says more
-        self._special = {token["id"] for token in specials} - {unknown}
+        self._special = {token["id"] for token in specials}
         vocabulary = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
-        textless = {*self._special, unknown}
+        textless = {*self._special, self._unknown}
         self._bytes = {id: data for id, data in vocabulary.items() if id not in textless}
         # several, as a special token may swallow the spaces beside it (rstrip)
         self._anchors = [*(token["content"] for token in specials[:3]), "", "\n", ":", "0"]
@@ -74,7 +73,9 @@ class ByteCodec:
         try:
             return [self._bytes[token_id] for token_id in token_ids]
         except KeyError as missing:
-            reason = "special" if missing.args[0] in self._special else "unknown"
+            # the unknown token is mostly registered as special, too; "unknown" says more
+            special = missing.args[0] in self._special - {self._unknown}
+            reason = "special" if special else "unknown"
             detail = f"token {missing} stands for no text, or for text that is unknown"
             raise LossyText(f"{reason}_token", detail) from None
 
@@ -113,8 +114,8 @@ class ByteCodec:
         for anchor in self._anchors:
             # no special tokens added: a <s> in front would stand between anchor and text
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
-            if anchor and token_ids and token_ids[0] not in self._bytes:
-                del token_ids[0]  # the anchor itself, if special: `token_bytes` would refuse it
+            if anchor and token_ids and token_ids[0] in self._special:
+                del token_ids[0]  # it has no bytes: `token_bytes` would refuse it
             try:
                 token_bytes = self.token_bytes(token_ids)
             except LossyText as reason:
@@ -134,30 +135,28 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
     if decoder is None:
         return {}  # such tokens are joined by spaces, and no token holds those
     steps = decoder.get("decoders", [decoder])  # those of a Sequence
-    kinds = [step["type"] for step in steps]
-    if not EXACT_DECODER.fullmatch("".join(f"{kind} " for kind in kinds)):
+    if not EXACT_DECODER.fullmatch("".join(f"{step['type']} " for step in steps)):
         return {}  # WordPiece, for one, drops spaces and guesses them back
     if any("Regex" in step.get("pattern", ()) or step.get("stop") for step in steps):
         return {}  # another dialect than Python's; a Strip that takes from the end of the text
-    marks = [(step["replacement"], " ") for step in steps if step["type"] == "Metaspace"]
-    marks += [(s["pattern"]["String"], s["content"]) for s in steps if s["type"] == "Replace"]
-    found = {id: _piece_bytes(piece, kinds, marks) for piece, id in vocabulary.items()}
-    # added tokens are matched in the raw text, so they stand for it as it is
-    found |= {
-        token["id"]: token["content"].encode("utf-8") for token in description["added_tokens"]
-    }
-    return {token_id: data for token_id, data in found.items() if data is not None}
+    found = {id: _piece_bytes(piece, steps) for piece, id in vocabulary.items()}
+    for token in description["added_tokens"]:  # matched in the raw text, so they stand for it as is
+        found[token["id"]] = token["content"].encode("utf-8")
+    return {id: data for id, data in found.items() if data is not None}
 
 
-def _piece_bytes(piece: str, kinds: list[str], marks: list[tuple[str, str]]) -> bytes | None:
-    """The bytes that a decoder makes of one piece; None for a piece outside the alphabet."""
-    for mark, text in marks:
-        piece = piece.replace(mark, text)
-    if "ByteLevel" in kinds:
-        data = [BYTE_OF.get(character) for character in piece]
-        return None if None in data else bytes(data)
-    if "ByteFallback" in kinds and (match := BYTE_PIECE.fullmatch(piece)):
-        return bytes([int(match[1], 16)])
+def _piece_bytes(piece: str, steps: list[dict]) -> bytes | None:
+    """The bytes that the decoder makes of one piece; None for a piece outside the alphabet."""
+    for step in steps:
+        if step["type"] == "Metaspace":
+            piece = piece.replace(step["replacement"], " ")
+        elif step["type"] == "Replace":
+            piece = piece.replace(step["pattern"]["String"], step["content"])
+        elif step["type"] == "ByteFallback" and (match := BYTE_PIECE.fullmatch(piece)):
+            return bytes([int(match[1], 16)])
+        elif step["type"] == "ByteLevel":
+            data = [BYTE_OF.get(character) for character in piece]
+            return None if None in data else bytes(data)
     return piece.encode("utf-8")
 
 

@@ -153,11 +153,12 @@ def flaw(record: Record, largest_group: int = MAX_GROUP) -> str | None:
 def _well_typed(record: Record) -> bool:
     for field in fields(record):
         value, allowed = getattr(record, field.name), get_args(field.type) or (field.type,)
-        is_tuple = get_origin(field.type) is tuple
-        # `type`, as a bool is an instance of int; tuples alone, as a list could change later
-        if is_tuple != (type(value) is tuple):
-            return False
-        if not set(map(type, value if is_tuple else (value,))) <= set(allowed):
+        if float in allowed:
+            allowed += (int,)  # JSON may write 1.0 as 1
+        if get_origin(field.type) is not tuple:
+            value = (value,)
+        # `type`, as a bool is an instance of int; a list could be changed after the check
+        if type(value) is not tuple or not set(map(type, value)) <= set(allowed):
             return False
     return True
 

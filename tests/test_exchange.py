@@ -37,7 +37,7 @@ from tests.test_records import ROLLOUT, STATS, SUCCESS
         (replace(STATS, prompt_id="p\udfff"), "not_utf8"),
         (replace(STATS, mean=math.nan), "out_of_range"),
         (replace(STATS, std=math.inf), "out_of_range"),
-        (replace(STATS, std=10**400), "malformed"),
+        (replace(STATS, std=10**400), "out_of_range"),
         (replace(STATS, std=-0.1), "out_of_range"),
         (replace(STATS, std=0.4331), "out_of_range"),  # 0, 0, 0, 1 have a std of 0.43301...
         (replace(STATS, mean=1.0), "out_of_range"),  # and this has none
@@ -50,11 +50,11 @@ from tests.test_records import ROLLOUT, STATS, SUCCESS
         (replace(STATS, mean=-0.1, std=0.0), "out_of_range"),
         (replace(ROLLOUT, logprobs=(-1.0, -math.inf, 0.0)), "out_of_range"),
         (replace(ROLLOUT, logprobs=(-1.0, -1e308, 0.0)), "out_of_range"),
-        (replace(ROLLOUT, logprobs=(-1.0, -(10**400), 0.0)), "malformed"),
+        (replace(ROLLOUT, logprobs=(-1.0, -(10**400), 0.0)), "out_of_range"),
         (replace(ROLLOUT, logprobs=(-1.0, 2 * LEAST_LOGPROB, 0.0)), "out_of_range"),
         (replace(ROLLOUT, logprobs=[-1.0, -2.0, -0.5]), "malformed"),
         (replace(ROLLOUT, end_logprob=math.nan), "out_of_range"),
-        (replace(ROLLOUT, reward=10**5000), "malformed"),
+        (replace(ROLLOUT, reward=10**5000), "out_of_range"),
         (replace(ROLLOUT, verdict="maybe"), "unverified"),
         (replace(ROLLOUT, reward=1.0), "unverified"),
         (replace(ROLLOUT, token_lengths=(1, 1)), "wrong_trace"),
@@ -82,7 +82,7 @@ def test_what_is_not_sound_is_refused_and_counted(record, reason):
     "record",
     [
         replace(STATS, count=MAX_GROUP, mean=0.5, std=0.5),
-        replace(STATS, count=1, mean=1.0, std=0.0),
+        replace(STATS, count=1, mean=1, std=0),
         *(
             replace(STATS, count=g, mean=k / g, std=math.sqrt((k / g) * (1 - k / g)))
             for g in (2, 3, 7, 64, 1000)
@@ -90,7 +90,7 @@ def test_what_is_not_sound_is_refused_and_counted(record, reason):
         ),
         replace(ROLLOUT, logprobs=(-0.0, 0.0, LEAST_LOGPROB)),
         replace(ROLLOUT, finished=False, end_logprob=None),
-        replace(ROLLOUT, reward=1.0, verdict="correct"),
+        replace(ROLLOUT, reward=1, verdict="correct"),
         replace(SUCCESS, index=MAX_GROUP - 1, version=2**53),
     ],
 )
