@@ -9,7 +9,7 @@ from mrl.lab.bandit import (
     analyse,
     bandit_modes,
     baseline_bias,
-    capability_ratio,
+    capabilities,
     complementary,
     crossings,
     moments,
@@ -99,29 +99,14 @@ def test_the_exact_figures_against_monte_carlo_through_the_same_mode(name):
     assert taught == pytest.approx(support, abs=4 * math.sqrt(0.25 / 1500))
 
 
-def test_a_residual_turns_prps_update_and_leaves_the_others_alone():
-    mode = PRP(ratio_level="token")
-    angles = [analyse(mode, CONTEXTS, 2, residual=r).angle for r in (0.0, 2.0)]
-    assert angles[1] > angles[0] + 1
-    assert analyse(SGT(), CONTEXTS, 2, residual=2.0) == analyse(SGT(), CONTEXTS, 2)
-
-
-def test_a_liar_that_is_believed_leads_downhill_where_nobody_knows():
-    same = (-3.0, -3.0, 1.5, -0.5)
-    hard = [Context(same, same, frozenset({0, 1}))]
-    honest, lied = (analyse(SGT(), hard, 2, liar=rate) for rate in (0.0, 1.0))
-    assert honest.uphill == pytest.approx(honest.support)
-    assert lied.support > 0.9
-    assert lied.uphill < 0.2 * lied.support
-    # but its mean is uphill still: mistakes like one's own cancel, they are noise and no bias
-    assert lied.strength < honest.strength
-    assert lied.variance > honest.variance
-
-
 def test_hacpos_baseline_is_unbiased_only_if_the_ratio_is_the_same_everywhere():
+    def biases_of(contexts):
+        own, peer = capabilities(contexts)
+        return [baseline_bias(context, own / peer) for context in contexts]
+
     same = [Context((1.0, 0.0), (2.0, 0.0), frozenset({0}))] * 2
-    assert [baseline_bias(c, capability_ratio(same)) for c in same] == pytest.approx([0, 0])
-    biases = [baseline_bias(c, capability_ratio(CONTEXTS)) for c in CONTEXTS]
+    assert biases_of(same) == pytest.approx([0, 0])
+    biases = biases_of(CONTEXTS)
     assert biases[0] < -0.3
     assert sum(biases) == pytest.approx(0.0)  # over prompts it is
 
@@ -148,18 +133,16 @@ def test_a_context_without_an_update_has_no_angle():
 
 
 def test_what_looks_alike_to_a_mode_is_summed_up_once():
-    seen = crossings(XGRPO(), CONTEXTS[1], 3, 0.0, 0.0)
+    seen = crossings(XGRPO(), CONTEXTS[1], 3)
     assert len(seen) == 4  # 0 to 3 right
-    assert sum(crossings(SGT(), CONTEXTS[1], 3, 0.0, 0.3).values()) == pytest.approx(1)
-    honest, lied = (crossings(SGT(), CONTEXTS[1], 1, 0.0, rate)[(), 0] for rate in (0.0, 0.3))
-    assert lied == pytest.approx(0.7 * honest)
+    assert sum(seen.values()) == pytest.approx(1)
+    assert sum(crossings(SGT(), CONTEXTS[1], 3).values()) == pytest.approx(1)
 
 
 def test_the_sentences_and_the_picture(tmp_path, monkeypatch):
     monkeypatch.setattr("mrl.lab.bandit_view.APART", (0.0, 1.0))
-    monkeypatch.setattr("mrl.lab.bandit_view.PEERS", (1, 2))
     found = analyse_all(group=2)
     assert bandit_table(found).row_count == 7
     draw_bandit(found, tmp_path / "b.png")
     assert (tmp_path / "b.png").stat().st_size > 10_000
-    assert len(list(bandit_sentences())) == 8
+    assert len(list(bandit_sentences())) == 3

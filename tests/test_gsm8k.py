@@ -96,23 +96,6 @@ def test_no_network_and_a_folder_that_cannot_be_written(server, tmp_path):
     assert left == {"train.jsonl", "test.jsonl"}  # nothing half written
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{}",
-        "no json",
-        "[1]",
-        '{"question": "a", "answer": "no mark"}',
-        '{"question": 5, "answer": "#### 1"}',
-    ],
-)
-def test_a_line_that_is_no_problem_is_named(server, tmp_path, line):
-    text = (line + "\n" + " " * len(TEXT)).encode()[: len(TEXT)]
-    server[1]["/train.jsonl"] = text
-    with pytest.raises(MrlError, match=r"train.jsonl:1: is no GSM8K problem"):
-        fetch_gsm8k(tmp_path, base_url=server[0], checksums=checksums(text))
-
-
 def test_the_pins_are_whole():
     assert all(len(value) == 64 for value in SHA256.values())
     assert "/master/" not in BASE_URL

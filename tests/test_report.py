@@ -7,21 +7,36 @@ import pytest
 
 import mini_mrl
 from mrl.errors import MrlError
-from mrl.experiment.run_directory import read_metrics
+from mrl.experiment.problems import save_problems
+from mrl.experiment.run_directory import read_json_lines, read_metrics
 from mrl.experiment.summary import learnt_sentence
 from mrl.lab import figures
 from mrl.lab.report import write_report
-from tests.end_to_end.test_main import SMALL, place, run
+from mrl.tiny.skills import SKILLS, generate
 
-__all__ = ["place"]  # a fixture
 HOSTILE = '<script>alert(1)</script>\x1b[31m "quoted" & \\boxed{2}'
 
 
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory):
+    """A run that has sampled, exchanged and ended; a step has a third of its problems."""
+    folder = tmp_path_factory.mktemp("report")
+    settings = {"runs": folder, "prompts_per_step": 6, "group_size": 4}
+    for part in ("train", "heldout"):
+        made = [problem for skill in SKILLS for problem, _ in generate(skill, part, 2, 0)]
+        save_problems(folder / f"{part}.jsonl", made)
+        path = str(folder / f"{part}.jsonl")
+        settings[part] = path if part == "train" else f'["{path}"]'
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    place = ["--placement", "resident", "--pair", "tiny"]
+    assert mini_mrl.main(["--steps", "4", "--name", "r", "--plain", *place, *sets]) == 0
+    return folder / "r"
+
+
 @pytest.fixture
-def finished(place):
-    """A run that has sampled, exchanged and ended."""
-    assert run("--steps", "4", "--name", "r", *SMALL) == 0
-    return place / "runs" / "r"
+def finished(one_run, tmp_path):
+    """A copy of that run."""
+    return shutil.copytree(one_run, tmp_path / "r")
 
 
 def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsys):
@@ -30,14 +45,14 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     page = (finished / "report.html").read_text()
     for part in (
         "Held-out problems", "Where did my gradient go?", "Who worked when", "The rescue set",
-        "Who rescued whom", "What crossed", "alignment cost", "side by side",
-        " now: ", "of the time before", "class=tokens",
+        "Who rescued whom", "What crossed", "Ratios and clipping", "side by side",
+        "retokenized", "of the time before", "class=tokens",
     ):  # fmt: skip
         assert part in page, part
     assert "<script" not in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     images = re.findall(r"<img ([^>]*)>", page)
-    assert len(images) >= 8
+    assert len(images) == 7
     assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
     assert all(path.stat().st_size > 5000 for path in (finished / "figures").glob("*.png"))
     assert '<html lang="en">' in page
@@ -63,10 +78,19 @@ def test_an_unfinished_run_with_a_torn_line_has_a_report_too(finished):
     (finished / "evaluation.json").write_text(json.dumps(evaluations))
     with (finished / "metrics.jsonl").open("a") as log:
         log.write('{"step": 5, "pol')
-    shutil.rmtree(finished / "checkpoints")
+    assert "4 of 4 steps" in write_report(finished).read_text()
+
+
+def test_a_rescued_problem_is_shown_as_it_was_met_again(finished):
+    samples = read_json_lines(finished / "samples.jsonl")
+    rescue = next(line["rescue"] | {"step": line["step"]} for line in samples if "rescue" in line)
+    again = {"step": 99, "policy": rescue["receiver"], "problem": rescue["problem_id"]}
+    with (finished / "samples.jsonl").open("a") as log:
+        log.write(json.dumps(again | {"text": "now I know"}) + "\n")
+        log.write(json.dumps({"step": 99, "failure": "the verifier was slow"}) + "\n")
     page = write_report(finished).read_text()
-    assert "4 of 4 steps" in page
-    assert " now: " not in page
+    assert f"<p>{rescue['receiver']} in step 99: <code>now I know</code></p>" in page
+    assert "<td>99</td><td>the verifier was slow</td>" in page
 
 
 def test_no_run_gets_one_sentence(tmp_path, finished):

@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement
 from operator import itemgetter
 from statistics import fmean
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ from types import SimpleNamespace
 import torch
 
 from mrl.learning import learn
-from mrl.modes import TrainingBatch, Mode
+from mrl.modes import Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
 from mrl.modes.naive import Naive
@@ -34,7 +34,7 @@ from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES
-from mrl.records import Record, RolloutRecord, SuccessRecord, make_records
+from mrl.records import Record, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 GROUP = 3
@@ -128,8 +128,9 @@ class Toy:
         return self.completion_logprobs(prompts, completions)[0].tolist() if completions else []
 
 
+@dataclass
 class KnownCapability(HACPO):
-    """HACPO whose capability windows have converged: P is the mean over contexts."""
+    """HACPO whose capability windows have converged. known: P of receiver and peer."""
 
     known: tuple[float, float] = (1.0, 1.0)
 
@@ -137,16 +138,17 @@ class KnownCapability(HACPO):
         return {receiver: self.known[0], "peer": self.known[1]}
 
 
+def capabilities(contexts: Sequence[Context]) -> tuple[float, float]:
+    """P of receiver and peer as HACPO measures them: over all contexts."""
+    own, peer = (fmean(c.reward(who) for c in contexts) for who in ("receiver", "peer"))
+    return own, peer
+
+
 def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
     """Every mode as it is analysed: one update, nothing to balance with, known capabilities."""
-    hacpo = KnownCapability(minibatches=1)
-    hacpo.known = tuple(
-        sum(context.reward(who) for context in contexts) / len(contexts)
-        for who in ("receiver", "peer")
-    )
     return {
-        "solo": Solo(), "naive": Naive(), "prp": PRP(), "xgrpo": XGRPO(),
-        "sgt": SGT(), "hacpo": hacpo,
+        "solo": Solo(), "naive": Naive(), "prp": PRP(), "xgrpo": XGRPO(), "sgt": SGT(),
+        "hacpo": KnownCapability(minibatches=1, known=capabilities(contexts)),
         "graft": GRAFT(minibatches=1, balanced=False),
     }  # fmt: skip
 
@@ -161,45 +163,34 @@ def outcomes(probabilities: Sequence[float], size: int) -> Iterator[tuple[tuple[
         yield drawn, ways * math.prod(probabilities[a] for a in drawn)
 
 
-def group_of(context: Context, who: str, actions: Sequence[int], noise: float = 0.0) -> Group:
-    """One side's completions of a context with K actions.
-
-    Action K + a is the action a with the claim that it is right. noise: added to the log-probs.
-    """
+def group_of(context: Context, who: str, actions: Sequence[int]) -> Group:
+    """One side's completions of a context."""
     # as the receiver computes its own: a copy has a ratio of exactly 1
     logprobs = torch.log_softmax(torch.tensor(getattr(context, who), dtype=torch.float64), 0)
     rollouts = []
-    for claimed, a in (divmod(action, len(logprobs)) for action in actions):
-        verdict = Verdict.CORRECT if claimed or a in context.right else Verdict.WRONG
-        rollouts.append(Rollout([a], [float(logprobs[a]) + noise], False, chr(97 + a), verdict))
+    for a in actions:
+        verdict = Verdict.CORRECT if a in context.right else Verdict.WRONG
+        rollouts.append(Rollout([a], [float(logprobs[a])], False, chr(97 + a), verdict))
     return Group(Problem("x", "x", "a"), [0], rollouts)
 
 
-def records_of(
-    mode: Mode, context: Context, actions: Sequence[int], noise: float = 0.0
-) -> tuple[Record, ...]:
+def records_of(mode: Mode, context: Context, actions: Sequence[int]) -> tuple[Record, ...]:
     """What the mode is given of a peer that took these actions."""
     if mode.consumes is None or not actions:
         return ()
-    group = group_of(context, "peer", actions, noise)
+    group = group_of(context, "peer", actions)
     return tuple(make_records(mode.consumes, "peer", 0, [group], Letters()))
 
 
-def crossings(
-    mode: Mode, context: Context, size: int, residual: float, liar: float
-) -> Counter[tuple[tuple[Record, ...], int]]:
+def crossings(mode: Mode, context: Context, size: int) -> Counter[tuple[tuple[Record, ...], int]]:
     """(What the mode is given, which success is drawn of it) -> chance; what looks alike is one."""
-    peer = context.probabilities("peer")
-    lies = [liar * p * (a not in context.right) for a, p in enumerate(peer)]
-    honest = [p - lie for p, lie in zip(peer, lies, strict=True)]
-    noises = (residual, -residual) if residual and mode.consumes is RolloutRecord else (0.0,)
     found: Counter[tuple[tuple[Record, ...], int]] = Counter()
-    for (actions, chance), noise in product(outcomes([*honest, *lies], size), noises):
-        records = records_of(mode, context, actions, noise)
+    for actions, chance in outcomes(context.probabilities("peer"), size):
+        records = records_of(mode, context, actions)
         texts = [r.text for r in records] if mode.consumes is SuccessRecord else []
         picks = [texts.index(text) for text in texts] or [0]
         for pick in picks:
-            found[records, pick] += chance / len(noises) / len(picks)
+            found[records, pick] += chance / len(picks)
     return found
 
 
@@ -247,45 +238,28 @@ def average(found: Sequence[Figures]) -> Figures:
     return Figures(*(fmean(column) if column else math.nan for column in known))
 
 
-def analyse(
-    mode: Mode,
-    contexts: Sequence[Context],
-    group: int = GROUP,
-    residual: float = 0.0,
-    liar: float = 0.0,
-    peers: int = 1,
-) -> Figures:
-    """The exact figures of a mode.
-
-    residual: two-point noise of this size on the peer's log-probs. liar: rate at which a peer
-    claims a failure as a success that nobody checks (SGT). peers: how many, all alike.
-    """
+def analyse(mode: Mode, contexts: Sequence[Context], group: int = GROUP) -> Figures:
+    """The exact figures of a mode, averaged over contexts."""
     rows = []
     for context in contexts:
-        mean, square, support, uphill = moments(mode, context, group, residual, liar, peers)
+        mean, square, support, uphill = moments(mode, context, group)
         gradient, strength = context.gradient(), float(mean.norm())
-        variance = square - strength**2
         norms = strength * float(gradient.norm())
         cosine = max(-1.0, min(1.0, float(mean @ gradient) / norms)) if norms > 1e-12 else math.nan
         angle = math.degrees(math.acos(cosine))
         distance = math.sqrt(1 - cosine**2) if cosine > 0 else 1.0
-        rows.append(Figures(variance, support, uphill, angle, distance, strength))
+        rows.append(Figures(square - strength**2, support, uphill, angle, distance, strength))
     return average(rows)
 
 
 def moments(
-    mode: Mode,
-    context: Context,
-    group: int = GROUP,
-    residual: float = 0.0,
-    liar: float = 0.0,
-    peers: int = 1,
+    mode: Mode, context: Context, group: int = GROUP
 ) -> tuple[torch.Tensor, float, float, float]:
     """(E[u], E[u.u], P(u != 0), P(u.g > 0)) of one context, over every outcome."""
     gradient = context.gradient()
     mean = torch.zeros(len(context.receiver), dtype=torch.float64)
     square = support = uphill = 0.0
-    given = crossings(mode, context, group * peers, residual, liar)
+    given = crossings(mode, context, group)
     for own, chance in outcomes(context.probabilities("receiver"), group):
         for (records, pick), other in given.items():
             update, weight = _push(mode, context, own, records, pick), chance * other
@@ -306,33 +280,17 @@ def baseline_bias(context: Context, ratio: float) -> float:
     return (own + ratio * peer) / 2 - own
 
 
-def capability_ratio(contexts: Sequence[Context]) -> float:
-    """w(receiver, peer) as HACPO measures it: over all contexts."""
-    own, peer = (sum(c.reward(who) for c in contexts) for who in ("receiver", "peer"))
-    return own / peer
-
-
 def peer_alignment(context: Context, capability: tuple[float, float], group: int = GROUP) -> float:
     """Cosine between the gradient of the expected reward and what the peer's samples add, expected.
 
     The paper's theorem: positive, if the peer's confidence goes with its quality. 0 if all of them
     fall outside the band.
     """
-    means = []
-    for kind in (KnownCapability, OwnPart):
-        mode = kind(minibatches=1, own_objective="grpo")
-        mode.known = capability
-        means.append(moments(mode, context, group)[0])
-    added, gradient = means[0] - means[1], context.gradient()
+    # with a band of width 0 no peer's sample teaches (unless s is exactly 1), but all stay in mu
+    with_peer, without = (
+        moments(KnownCapability(minibatches=1, own_objective="grpo", delta=delta, known=capability),
+                context, group)[0]
+        for delta in (HACPO.delta, 0.0)
+    )  # fmt: skip
+    added, gradient = with_peer - without, context.gradient()
     return float(added @ gradient / (added.norm() * gradient.norm()).clamp(min=1e-12))
-
-
-class OwnPart(KnownCapability):
-    """Own samples alone: a peer's lose their advantage but stay in the averages."""
-
-    def training_samples(self, *about: object) -> TrainingBatch:
-        """HACPO's, with advantage 0 for what a peer wrote."""
-        batch = super().training_samples(*about)
-        for sample in batch.samples:
-            sample.advantage *= not sample.source
-        return batch

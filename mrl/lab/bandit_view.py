@@ -15,19 +15,13 @@ from mrl.lab.bandit import (
     average,
     bandit_modes,
     baseline_bias,
-    capability_ratio,
+    capabilities,
     complementary,
     peer_alignment,
 )
-from mrl.modes.prp import PRP
-from mrl.modes.sgt import SGT
 
 APART = (0.0, 0.5, 1.0)
-RESIDUALS = (0.0, 1.0, 2.0)
-PEERS = (1, 3)
 LABELS = {"prp": (8, 6, "left"), "xgrpo": (-8, -5, "right")}  # where dots lie close
-
-
 Found = dict[float, dict[str, list[Figures]]]
 
 
@@ -59,34 +53,21 @@ def bandit_table(found: Found) -> Table:
 
 
 def bandit_sentences() -> Iterator[str]:
-    """HACPO's two theorems and where they end; a liar; more policies; the residual."""
-    same = [Context(c.receiver, c.receiver, c.right) for c in complementary()]
-    found = [baseline_bias(c, capability_ratio(same)) for c in same]
-    yield f"HACPO's baseline, the same ratio on every prompt: bias {_list(found)}."
+    """HACPO's two theorems and where they end."""
     other = complementary()
-    found = [baseline_bias(c, capability_ratio(other)) for c in other]
-    yield f"The same with a complementary peer, whose ratio differs by prompt: bias {_list(found)}."
+    same = [Context(c.receiver, c.receiver, c.right) for c in other]
+    for contexts, what in (
+        (same, "HACPO's baseline, the same ratio on every prompt"),
+        (other, "The same with a complementary peer, whose ratio differs by prompt"),
+    ):
+        own, peer = capabilities(contexts)
+        biases = (f"{baseline_bias(context, own / peer):+.2f}" for context in contexts)
+        yield f"{what}: bias {', '.join(biases)}."
     good, wrong = peers_confidence()
     yield (
         "What a peer's samples add, against the gradient: cosine "
         f"{peer_alignment(good, (0.5, 0.5)):+.2f} if it is surer than the receiver of the answer, "
         f"{peer_alignment(wrong, (0.5, 0.5)):+.2f} if of a mistake."
-    )
-    mistaken = complementary()[1].receiver
-    hard = [Context(mistaken, mistaken, frozenset({0, 1}))]  # both err, and in the same way
-    honest = analyse(SGT(), hard)
-    yield f"SGT on a problem that both get wrong alike: {_uphill(honest)} with an honest peer."
-    for rate in (0.3, 1.0):
-        lied = analyse(SGT(), hard, liar=rate)
-        yield f"The same, believing a peer that claims {rate:.0%} of its failures: {_uphill(lied)}."
-    contexts = complementary()
-    supports = [analyse(SGT(), contexts, group=2, peers=peers).support for peers in PEERS]
-    counts = ", ".join(f"{n + 1}: {s:.0%}" for n, s in zip(PEERS, supports, strict=True))
-    yield f"SGT's support with G = 2 by number of policies: {counts}."
-    angles = [analyse(PRP(ratio_level="token"), contexts, residual=r).angle for r in RESIDUALS]
-    yield (
-        f"PRP's angle under a THL residual of {', '.join(map(str, RESIDUALS))} nats: "
-        f"{', '.join(f'{angle:.0f}°' for angle in angles)}."
     )
 
 
@@ -100,15 +81,6 @@ def peers_confidence() -> tuple[Context, Context]:
         for chances in ((0.1, 0.8, 0.1), (0.12, 0.79, 0.09), (0.085, 0.795, 0.12))
     )
     return Context(receiver, good, frozenset({0})), Context(receiver, wrong, frozenset({0}))
-
-
-def _uphill(found: Figures) -> str:
-    share = found.uphill / found.support
-    return f"{found.support:.0%} of the groups teach, {share:.0%} of those updates are uphill"
-
-
-def _list(values: list[float]) -> str:
-    return ", ".join(f"{value:+.2f}" for value in values)
 
 
 def draw_bandit(found: Found, path: Path) -> None:

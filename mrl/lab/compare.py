@@ -19,7 +19,6 @@ from mrl.experiment.run_directory import read_evaluations, read_metrics, read_ru
 from mrl.modes import mode_class
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
-QUICK = {"modes": ["solo", "sgt"], "seeds": [1, 2], "steps": 120}
 
 
 @dataclass
@@ -32,35 +31,33 @@ class Plan:
     jobs: int = 2
     options: Sequence[str] = ()
 
-    def check(self) -> None:
-        """MrlError for a plan that cannot work."""
-        for mode in self.modes:
-            mode_class(mode)
-            if list(self.modes).count(mode) > 1:
-                raise MrlError(f"Mode {mode} is named twice; every mode is compared once.")
-        if not self.seeds or self.jobs < 1:
-            raise MrlError("compare needs at least one seed and one job.")
+    def __post_init__(self) -> None:
+        if len({mode_class(mode).name for mode in self.modes}) < len(self.modes):
+            raise MrlError(f"A mode is named twice in {','.join(self.modes)}.")
 
-    def directory(self, mode: str, seed: int) -> Path:
-        """Where a run goes."""
-        return self.out / "runs" / f"{mode_class(mode).name}-s{seed}"
+    def runs(self) -> list[tuple[str, int, Path]]:
+        """Mode, seed and directory. Seeds outermost: what is cut short is balanced."""
+        return [
+            (mode, seed, self.out / "runs" / f"{mode_class(mode).name}-s{seed}")
+            for seed in self.seeds
+            for mode in self.modes
+        ]
 
 
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     """Make every run that is not there yet; returns a sentence for each that failed.
 
-    Seeds come outermost, so that a comparison that is cut short is balanced. The same call goes on
-    where it was stopped: Ctrl-C reaches the runs too, and each saves after its step.
+    The same call goes on where it was stopped: Ctrl-C reaches the runs too, and each saves after
+    its step.
     """
-    plan.check()
-    runs = [(mode, seed) for seed in plan.seeds for mode in plan.modes]
-    missing = [run for run in runs if not is_finished(plan.directory(*run))]
+    runs = plan.runs()
+    missing = [run for run in runs if not is_finished(run[2])]
     say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")
     started, failures = time.monotonic(), []
     pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for processes
     try:
-        ends = pool.map(lambda run: _run_one(plan, *run), missing)
-        for done, ((mode, seed), failure) in enumerate(zip(missing, ends, strict=True), start=1):
+        ends = pool.map(lambda run: _run_one(*run, plan.options), missing)
+        for done, ((mode, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
             left = (time.monotonic() - started) / done * (len(missing) - done) / 60
             what = f"{mode}, seed {seed}: {failure or 'finished'}"
             say(f"{what}; {done}/{len(missing)}, {left:.0f} min left")
@@ -75,22 +72,19 @@ def is_finished(directory: Path) -> bool:
     return "after" in read_evaluations(directory)
 
 
-def _run_one(plan: Plan, mode: str, seed: int) -> str:
-    """Start a run, or go on from its last checkpoint; returns its last words if it failed."""
-    directory = plan.directory(mode, seed)
+def _run_one(mode: str, seed: int, directory: Path, options: Sequence[str]) -> str:
+    """Start a run, or go on from its last checkpoint; returns its last line if it failed."""
     if any(directory.glob("checkpoints/step-*")):
         arguments = ["resume", str(directory)]
     else:
         shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
-        place = ["--set", f"runs={directory.parent}", "--name", directory.name]
-        place += ["--placement", "resident"]  # a core for each run, not for each policy
-        arguments = ["--mode", mode, "--seed", str(seed), *place, *plan.options]
-    done = subprocess.run(
-        [*PROGRAM, *arguments, "--plain"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    words = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
-    return words[-1] if done.returncode else ""
+        arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
+        arguments += ["--set", f"runs={directory.parent}"]
+        arguments += ["--placement", "resident"]  # a core for each run, not for each policy
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
+    done = subprocess.run([*PROGRAM, *arguments, "--plain"], **pipes)
+    lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
+    return lines[-1] if done.returncode else ""
 
 
 @dataclass
@@ -110,9 +104,14 @@ class Result:
 
 
 def read_all(plan: Plan) -> list[Result]:
-    """The finished runs of a plan."""
-    runs = [(plan.directory(mode, seed), mode, seed) for mode in plan.modes for seed in plan.seeds]
-    return [read_result(*run) for run in runs if is_finished(run[0])]
+    """The finished runs of a plan; MrlError if they are not equally long."""
+    results = [read_result(d, mode, seed) for mode, seed, d in plan.runs() if is_finished(d)]
+    if len(lengths := {result.lines[-1]["step"] for result in results}) > 1:
+        raise MrlError(
+            f"{plan.out}: its runs have {' and '.join(map(str, sorted(lengths)))} steps, which "
+            "can't be compared; give the shorter ones another --out."
+        )
+    return results
 
 
 def read_result(directory: Path, mode: str, seed: int) -> Result:
@@ -129,13 +128,12 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
     for line in lines:
         slowest[line["step"]] = max(slowest.get(line["step"], 0.0), line["time/step_s"])
     received = sum(line["exchange/received_bytes"] for line in lines)
-    prompts = read_run_config(directory).prompts_per_step * len(lines)
     costs = {
         "rollouts": sum(line["num_tokens"] / line["completions/mean_length"] for line in lines),
         "sampled tokens": sum(line["num_tokens"] for line in lines),
         "updates": sum(line["updates"] for line in lines),
         "bytes received": received,
-        "bytes a prompt": received / prompts,
+        "bytes a prompt": received / read_run_config(directory).prompts_per_step / len(lines),
         "seconds": sum(slowest.values()),
     }
     return Result(mode, seed, scores, costs, lines)

@@ -2,18 +2,20 @@
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
-from rich.table import Table
-
 from mrl.lab import figures
 from mrl.lab.compare import Result
 
 CONTROLS = ("solo", "solo-x2")
+HEAD = (
+    "mode", "pass@1", "above solo", "above solo-x2", "pass@k", "rollouts", "updates",
+    "bytes a prompt", "seconds",
+)  # fmt: skip
 # two-sided 95 % quantiles of Student's t, by degrees of freedom (1 to 30; then the normal's)
 T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
@@ -56,7 +58,7 @@ def difference(results: Sequence[Result], one: str, two: str, part: str) -> Esti
     """How many points mode `one` is above mode `two`, paired by seed; None without a pair."""
     a, b = (by_seed(results, mode, part) for mode in (one, two))
     pairs = [a[seed] - b[seed] for seed in a if seed in b]
-    return estimate(pairs) if pairs else None
+    return estimate(pairs) if pairs and one != two else None
 
 
 def ranked(results: Sequence[Result], part: str) -> list[str]:
@@ -67,13 +69,12 @@ def ranked(results: Sequence[Result], part: str) -> list[str]:
 
 def sentences(results: Sequence[Result], part: str) -> list[str]:
     """What the data support and what not: each mode against the controls, and neighbors."""
-    modes, pairs = ranked(results, part), {}
-    against = [(mode, control) for control in CONTROLS if control in modes for mode in modes]
+    modes, found = ranked(results, part), {}
+    against = [(mode, control) for control in CONTROLS for mode in modes]
     for one, two in [*against, *pairwise(modes)]:
-        if one != two:
-            pairs.setdefault(frozenset((one, two)), (one, two))
-    gaps = [(*pair, difference(results, *pair, part)) for pair in pairs.values()]
-    return [_sentence(one, two, gap) for one, two, gap in gaps if gap]
+        if (gap := difference(results, one, two, part)) and frozenset((one, two)) not in found:
+            found[frozenset((one, two))] = _sentence(one, two, gap)
+    return list(found.values())
 
 
 def _sentence(one: str, two: str, gap: Estimate) -> str:
@@ -86,30 +87,36 @@ def _sentence(one: str, two: str, gap: Estimate) -> str:
     return f"{one} {word} {two} by {abs(gap.mean):.1f} ± {gap.half:.1f} points, {gap.seeds} seeds."
 
 
-HEAD = (
-    "mode", "pass@1", "above solo", "above solo-x2", "pass@k", "rollouts", "updates",
-    "bytes a prompt", "seconds",
-)  # fmt: skip
-
-
-def rows(results: Sequence[Result], part: str) -> Iterator[list[str]]:
+def rows(results: Sequence[Result], part: str) -> list[list[str]]:
     """The summary table, the best mode first; cells as in `HEAD`."""
+    found = []
     for mode in ranked(results, part):
         chosen = [result for result in results if result.mode == mode]
         last = max(key[3] for result in chosen for key in result.scores)  # pass@k beside pass@1
-        against = [difference(results, mode, c, part) if mode != c else None for c in CONTROLS]
-        yield [
+        found.append([
             mode,
-            str(estimate(list(by_seed(results, mode, part).values()))),
-            *(str(gap or "") for gap in against),
+            str(estimate([result.overall(part) for result in chosen])),
+            *(str(difference(results, mode, control, part) or "") for control in CONTROLS),
             str(estimate([result.overall(part, last) for result in chosen])),
             *(f"{fmean(r.costs[name] for r in chosen):,.0f}" for name in HEAD[5:]),
-        ]
+        ])  # fmt: skip
+    return found
 
 
-def write_tables(results: Sequence[Result], out: Path, command: str) -> None:
-    """`table.csv` (every number, long), `curves.csv` (what the picture of learning shows, every
-    tenth step and the last) and `table.md` (the summary and what it supports)."""
+def summary(results: Sequence[Result], command: str) -> str:
+    """Markdown: for each held-out part the modes side by side, and what that supports."""
+    lines = [f"Made with `{command}`. Held-out pass@1 in percent, mean over policies and skills;"]
+    lines += ["± is a 95 % interval over seeds (Student's t), differences are paired by seed.", ""]
+    for part in dict.fromkeys(key[0] for result in results for key in result.scores):
+        lines += [f"## {part}", "", f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
+        lines += [f"| {' | '.join(row)} |" for row in rows(results, part)]
+        lines += ["", *(f"- {sentence}" for sentence in sentences(results, part)), ""]
+    return "\n".join(lines)
+
+
+def write_csv(results: Sequence[Result], out: Path) -> None:
+    """`table.csv` (every number, long) and `curves.csv` (what the picture of learning shows, every
+    tenth step and the last)."""
     long = [("mode", "seed", "part", "policy", "skill", "metric", "value")]
     for result in results:
         costs = {("", "", "", name): value for name, value in result.costs.items()}
@@ -124,33 +131,3 @@ def write_tables(results: Sequence[Result], out: Path, command: str) -> None:
     for name, table in (("table.csv", long), ("curves.csv", curves)):
         with (out / name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(table)
-    lines = [f"Made with `{command}`. Held-out pass@1 in percent, mean over policies and skills;"]
-    lines += ["± is a 95 % interval over seeds (Student's t), differences are paired by seed.", ""]
-    for part in parts_of(results):
-        lines += [f"## {part}", "", f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
-        lines += [f"| {' | '.join(row)} |" for row in rows(results, part)]
-        lines += ["", *(f"- {sentence}" for sentence in sentences(results, part)), ""]
-    (out / "table.md").write_text("\n".join(lines), encoding="utf-8")
-
-
-def draw_pictures(results: Sequence[Result], folder: Path) -> None:
-    """Learning curves and, with `solo` among the modes, the gain over it by skill."""
-    part, modes = parts_of(results)[0], {result.mode for result in results}
-    figures.draw_learning_curves(results, folder / "learning.png")
-    if {"solo"} < modes:
-        figures.draw_gains(results, folder / "gains.png", part)
-
-
-def comparison_table(results: Sequence[Result], part: str) -> Table:
-    """Modes side by side on one held-out part, the best first."""
-    table = Table(title=f"{part}: pass@1 in percent, mean over policies, skills and seeds")
-    for column in HEAD:
-        table.add_column(column, justify="left" if column == "mode" else "right")
-    for row in rows(results, part):
-        table.add_row(*row)
-    return table
-
-
-def parts_of(results: Sequence[Result]) -> list[str]:
-    """The held-out parts, in order."""
-    return list(dict.fromkeys(key[0] for result in results for key in result.scores))

@@ -11,7 +11,6 @@ import json
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from mrl.errors import MrlError
 
@@ -23,8 +22,6 @@ SHA256 = {  # as published with the `datasets` library's gsm8k 1.1.0, of the sam
     "train": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
     "test": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
 }
-MARK = "####"
-TIMEOUT_S = 30
 
 
 def fetch_gsm8k(
@@ -33,56 +30,43 @@ def fetch_gsm8k(
     base_url: str = BASE_URL,
     checksums: dict[str, str] = SHA256,
 ) -> None:
-    """Write `train.jsonl` and `test.jsonl` into `out`; nothing is left behind if that fails.
+    """Write `train.jsonl` and `test.jsonl` into `out`, once both are complete and right.
 
-    Raises MrlError with one sentence for what could not be fetched, a wrong checksum, a line that
-    is no problem, or a folder that cannot be written.
+    Raises MrlError with one sentence for what could not be fetched, a wrong checksum, or a folder
+    that cannot be written.
     """
     made = {}
     for part, expected in checksums.items():
         url = f"{base_url}/{part}.jsonl"
-        data = _download(url)
-        found = hashlib.sha256(data).hexdigest()
-        if found != expected:
+        try:
+            with urllib.request.urlopen(url, timeout=30) as response:
+                data = response.read()
+        except (http.client.HTTPException, OSError) as error:  # a URLError is an OSError
+            raise MrlError(
+                f"{url}: could not be fetched ({error}); check the network and try again, or put "
+                "problems of your own into a JSONL file (data/README.md), for --set train=FILE."
+            ) from None
+        if (found := hashlib.sha256(data).hexdigest()) != expected:
             raise MrlError(
                 f"{url}: has the SHA-256 {found}, not {expected}; it is not the published file, "
                 "so it was not used. Try again, or on another network."
             )
-        lines = list(problems(data.decode("utf-8"), part, url))
-        made[part] = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        lines = [json.dumps(line, ensure_ascii=False) for line in problems(data.decode(), part)]
+        made[part] = "\n".join(lines) + "\n"
         say(f"{part}: {len(lines)} problems, checksum right")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=out) as partial:
-            for part, text in made.items():
-                (Path(partial) / part).write_text(text, encoding="utf-8")
-            for part in made:  # only when both are complete
-                (Path(partial) / part).replace(out / f"{part}.jsonl")
+        for part, text in made.items():
+            (out / f"{part}.jsonl").write_text(text, encoding="utf-8")
     except OSError as error:
         raise MrlError(f"{out}: cannot be written ({error.strerror}).") from None
 
 
-def _download(url: str) -> bytes:
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
-            return response.read()
-    except (http.client.HTTPException, OSError) as error:  # an HTTPError or URLError is an OSError
-        raise MrlError(
-            f"{url}: could not be fetched ({error}); check the network and try again, or put "
-            "problems of your own into a JSONL file (data/README.md) and give it with --data."
-        ) from None
-
-
-def problems(text: str, part: str, where: str) -> Iterator[dict[str, str]]:
+def problems(text: str, part: str) -> Iterator[dict[str, str]]:
     """The authors' lines as problems of data/README.md's format; answers without commas."""
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        try:
-            entry = json.loads(line)
-            question = entry["question"].strip()
-            _, mark, answer = entry["answer"].rpartition(MARK)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            mark = ""
-        if not mark or not answer.strip() or not question:
-            raise MrlError(f"{where}:{number}: is no GSM8K problem (a question, {MARK} an answer).")
-        answer = answer.strip().replace(",", "")
-        yield {"id": f"gsm8k-{part}-{number:04d}", "prompt": question, "answer": answer}
+    # not splitlines(): a question may hold other line breaks. The checksum vouches for the rest
+    for number, line in enumerate(text.strip().split("\n"), start=1):
+        entry = json.loads(line)
+        answer = entry["answer"].rpartition("####")[2].strip().replace(",", "")
+        name = f"gsm8k-{part}-{number:04d}"
+        yield {"id": name, "prompt": entry["question"].strip(), "answer": answer}
