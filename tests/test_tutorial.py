@@ -74,7 +74,7 @@ def test_the_pictures_of_the_run_come_from_its_kept_metrics(tmp_path):
     kept = ROOT / "data" / "results" / "sgt-s0"
     directory = tmp_path / "sgt-s0"
     shutil.copytree(kept, directory, ignore=shutil.ignore_patterns("figures"))
-    write_report(directory, sample=False)
+    write_report(directory)
     drawn = {path.name for path in (directory / "figures").iterdir()}
     assert drawn == {path.name for path in (kept / "figures").iterdir()}
 

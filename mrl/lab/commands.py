@@ -26,7 +26,7 @@ def compare(
     pair: Annotated[str | None, typer.Option(help="As for training.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = os.cpu_count() or 1,
-    out: Annotated[Path, typer.Option(help="Runs, tables and figures.")] = Path("runs/compare"),
+    out: Annotated[Path | None, typer.Option(help="none: runs/compare or runs/quick")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
@@ -35,6 +35,7 @@ def compare(
 
     if quick:
         modes, seeds, steps = "solo,sgt", 2, steps or 120
+    out = out or Path("runs", "quick" if quick else "compare")
     given = {"--steps": steps, "--pair": pair, "--config": config}
     options = [str(x) for key, value in given.items() if value is not None for x in (key, value)]
     plan = Plan(modes.split(","), range(1, seeds + 1), out, jobs, options)

@@ -205,7 +205,7 @@ def draw_gains(results: Sequence[Any], path: Path) -> None:
         skills = [key for key in keys if key[1] == policy]
         for number, mode in enumerate(modes):
             gains = [mean(mode, key) - mean("solo", key) for key in skills]
-            places = numpy.arange(len(skills)) + 0.8 * (number / len(modes) - 0.5)
+            places = numpy.arange(len(skills)) + 0.8 * ((number + 0.5) / len(modes) - 0.5)
             axes.bar(places, gains, 0.8 / len(modes), color=color_of(mode), label=mode)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_xticks(range(len(skills)), [key[2] for key in skills])

@@ -44,7 +44,7 @@ def test_a_hanging_policy_is_named_and_the_run_ends_by_itself(place, capsys):
     ]  # fmt: skip
     after = json.loads(Path("runs/r/evaluation.json").read_text())["after"]
     assert {scores["policy"] for scores in after} == {"qwen-tiny"}
-    page = write_report(Path("runs/r"), sample=False).read_text()
+    page = write_report(Path("runs/r")).read_text()
     assert "<td>5</td><td>llama-tiny missed 3 steps in a row; the run goes on" in page
 
 
