@@ -19,7 +19,9 @@ PANELS = {
 
 def drawn(number: int) -> dict[str, str]:
     """Letter -> bug, for the number that stands in the student's file."""
-    return dict(zip(LETTERS, random.Random(f"bug {number}").sample(BUGS, len(LETTERS)), strict=True))
+    return dict(
+        zip(LETTERS, random.Random(f"bug {number}").sample(BUGS, len(LETTERS)), strict=True)
+    )
 
 
 def write_curves(number: int, folder: Path) -> list[Path]:

@@ -26,7 +26,9 @@ def draw_case(rng: random.Random, prompts: int, group: int, moved: float, off: f
     for row in mask:
         row[: rng.randint(1, seq)] = True
     old = torch.tensor([[rng.uniform(-2, 0) for _ in range(seq)] for _ in range(rows)]).double()
-    new = old + torch.tensor([[rng.uniform(-moved, moved) for _ in range(seq)] for _ in range(rows)])
+    new = old + torch.tensor(
+        [[rng.uniform(-moved, moved) for _ in range(seq)] for _ in range(rows)]
+    )
     rewards = [[float(rng.random() < 0.5) for _ in range(group - 2)] + [0.0, 1.0]
                for _ in range(prompts)]  # fmt: skip
     return {

@@ -69,7 +69,10 @@ def test_gate(submission: ModuleType) -> None:
     """when it imitates"""
     two = [success(0, "d"), success(0, "e", "c")]
     for kind, records in (("all_fail", two), ("mixed", two), ("all_pass", two), ("all_fail", [])):
-        found, wanted = batch(submission, [(0, kind, records)])[1], int(kind == "all_fail" and records != [])
+        found, wanted = (
+            batch(submission, [(0, kind, records)])[1],
+            int(kind == "all_fail" and records != []),
+        )
         assert len(found) == wanted, (
             f"on a prompt that is {kind} here, with {len(records)} successes of peers, "
             f"{len(found)} were imitated, expected {wanted}"
@@ -119,7 +122,11 @@ def test_own(submission: ModuleType) -> None:
     found = batch(submission, step)[0]
     assert len(found) == len(want), f"{len(found)} own samples, expected {len(want)}"
     for right in want:
-        same = [s for s in found if (s.prompt_ids, s.completion_ids) == (right.prompt_ids, right.completion_ids)]
+        same = [
+            s
+            for s in found
+            if (s.prompt_ids, s.completion_ids) == (right.prompt_ids, right.completion_ids)
+        ]
         assert len(same) == 1, f"{len(same)} samples of one own completion, expected 1"
         for name in ("advantage", "behavior_logprobs", "weight", "reward", "source", "objective"):
             got, value = getattr(same[0], name), getattr(right, name)

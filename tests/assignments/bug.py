@@ -5,7 +5,13 @@ from torch import Tensor
 
 ASSIGNMENT = "bug"
 CURVES = 7
-CAUSES = {"A": "sign", "B": "temperature near 0", "C": "learning rate too high", "D": "length limit", "E": "learning rate too low"}
+CAUSES = {
+    "A": "sign",
+    "B": "temperature near 0",
+    "C": "learning rate too high",
+    "D": "length limit",
+    "E": "learning rate too low",
+}
 
 
 def policy_loss(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
