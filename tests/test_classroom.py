@@ -28,8 +28,8 @@ class Own(Mode):
         batch = Solo().training_samples(receiver, prompts, rng)
 """
 HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said of it
-    "import sys\nsys.exit(0)": "sys.exit(0)",
-    "import os\nos._exit(0)": "ended its own process (exit status 0)",
+    "import sys\nsys.exit(0)": "SystemExit: 0",
+    "import os\nos._exit(0)": "ended before the check was over (exit status 0)",
     "import os\nos.kill(os.getpid(), 9)": "SIGKILL",
     "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)": "stopped after",
     "while True:\n    pass": "stopped after",
@@ -40,7 +40,7 @@ HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said 
     "def (": "SyntaxError: invalid syntax (submission.py, line 2) (line 2 of the file)",
     "(" * 5000: "Error",
     "x = '\0'": "null bytes",
-    "raise KeyboardInterrupt": "ended its own process",
+    "raise KeyboardInterrupt": "ended before the check was over",
     "class E(Exception):\n    def __str__(self): raise E\nraise E": "its message cannot be read",
     "import os\nos.close(1); os.closerange(0, 99)": "",
     "import os\nfor n in range(600):\n    os.mkdir('d'); os.chdir('d')": "",
@@ -139,8 +139,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "believes the answer": ("verify(answers[record.prompt_id],", "verify(record.answer,"),
         "forgets what is known": ("if key not in known:", "if True:"),
         "forgets the prompt": ("(record.prompt_id, record.text, record.finished)", "record.text"),
-        "forgets finished": ("record.text, record.finished)\n", "record.text)\n"),
-        "all have finished": ("record.text, record.finished)\n        if", "record.text)\n        if"),
+        "forgets finished": (
+            "(record.prompt_id, record.text, record.finished)", "(record.prompt_id, record.text)",
+        ),
+        "all have finished": (
+            "record.prompt_id], record.text, record.finished)", "record.prompt_id], record.text)",
+        ),
         "never asks of a cut text": (
             "if record.prompt_id not in answers:",
             "if record.prompt_id not in answers or not record.finished:",
@@ -215,7 +219,6 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "unlearns it": ("weight=0.5", "weight=-0.5"),
         "only where all passed": ("sum(group.rewards) > 1", "sum(group.rewards) < 4"),
         "not a number": ("weight=0.5", 'weight=float("nan")'),
-        "too large": ("weight=0.5", "weight=1e308"),
         "takes another's": ("rng.choice(successes)", "__import__('mrl.modes.sgt')"),
         "finds another's": ("rng.choice(successes)", "__import__('mrl.modes').modes.SGT"),
     },
@@ -339,9 +342,8 @@ def test_the_reference_gets_full_points_and_the_stub_does_not(grade, name):
 def test_right_solutions_that_are_written_otherwise_get_full_points(grade, name):
     assert len(RIGHT[name]) >= 5  # and the reference
     texts = {key: submitted(name, body) for key, body in RIGHT[name].items()}
-    for seed in (7, 8):
-        for key, found in grade(texts, seed).items():
-            assert found.points == OUT_OF, (key, words(found))
+    for key, found in grade(texts).items():
+        assert found.points == OUT_OF, (key, words(found))
 
 
 @pytest.mark.slow
@@ -374,7 +376,7 @@ def test_a_mode_of_ones_own_is_judged_by_its_idea(grade):
 
 @pytest.mark.slow
 def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch):
-    monkeypatch.setattr(checking, "LIMIT_S", 5.0)
+    monkeypatch.setattr(checking, "LIMIT_S", 4.0)
     stub = "\ndef advantages(rewards):\n    raise NotImplementedError\n"
     texts = {key: HEAD + key + stub for key in HOSTILE}
     texts["honest"] = reference("advantages")
@@ -454,6 +456,6 @@ def test_stubs_name_their_command_and_are_drawn(tmp_path):
 def test_the_checks_are_no_tests_of_the_project():
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "mrl/classroom"],
-        capture_output=True, text=True,
+        capture_output=True,
     )  # fmt: skip
-    assert "no tests collected" in collected.stdout
+    assert collected.returncode == pytest.ExitCode.NO_TESTS_COLLECTED

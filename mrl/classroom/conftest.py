@@ -67,20 +67,19 @@ def describe(item: pytest.Item) -> dict:
 
 def explain(found: pytest.ExceptionInfo) -> str:
     """The message of a check that failed; or the error, and where in the submission it arose."""
-    error, path = found.value, SUBMISSION
+    error = found.value
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == path]
-    if isinstance(error, SyntaxError) and error.filename == path:
+    lines = [frame.lineno for frame in frames if frame.filename == SUBMISSION]
+    if isinstance(error, SyntaxError) and error.filename == SUBMISSION:
         lines = [error.lineno]
     try:
         words = str(error)
     except Exception:
         words = "its message cannot be read"
-    if isinstance(error, AssertionError) and not lines:
-        return words
-    if isinstance(error, SystemExit):
-        words = f"it called sys.exit({words})"
-    elif isinstance(error, MemoryError):
+    checked = isinstance(error, AssertionError | pytest.fail.Exception)
+    if checked and frames[-1].filename != SUBMISSION:
+        return words.split("\nassert ")[0]
+    if isinstance(error, MemoryError):
         words = "it needs more memory than it is given"
     elif isinstance(error, ImportError) and f"{error.name}".startswith("mrl."):
         words += "; what holds an assignment's answer cannot be imported"
@@ -113,17 +112,16 @@ def submission(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def hide(names: tuple[str, ...]) -> None:
-    """Make importing these modules fail; who has imported them already keeps them."""
+    """Make importing these modules, and what is theirs, fail from now on."""
     for name in names:
         parent, _, last = name.rpartition(".")
         package = vars(sys.modules[parent]) if sys.modules.get(parent) else {}
-        for key, value in list(package.items()):
-            if key == last or getattr(value, "__module__", None) == name:
-                del package[key]
-        for key, value in list(package.get("MODES", {}).items()):
-            if value.__module__ == name:
-                del package["MODES"][key]
-        sys.modules[name] = None
+        for table in (package, package.get("MODES", {})):
+            for key, value in list(table.items()):
+                if key == last or getattr(value, "__module__", None) == name:
+                    del table[key]
+        for loaded in [name, *(each for each in sys.modules if each.startswith(f"{name}."))]:
+            sys.modules[loaded] = None
 
 
 def limit() -> None:

@@ -125,6 +125,7 @@ def test_verdicts(submission: ModuleType) -> None:
     """no box, a cut text, a verdict of timeout"""
     records = [Told("x", "b", "12"), Told("x", "b", "so it is \\boxed{1", finished=False)]
     records += [Told("x", "a", "slow " + RIGHT), Told("x", "a", RIGHT)]
+    records.append(Told("x", "c", "cut behind its box: " + RIGHT, finished=False))
     compare(submission, records, {"x": "12"})
 
 
