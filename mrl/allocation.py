@@ -31,6 +31,7 @@ from mrl.policy import Policy
 PARTS = {"weights", "optimizer"}  # of a policy that move; gradients never do
 NEEDS = {"verify": set(), "learn": PARTS}  # on the device, by phase; else the weights
 FAILURES = (RuntimeError, MemoryError, ArithmeticError)  # out of memory, a number gone wrong
+MEETING = timedelta(minutes=5)  # for the processes to find each other
 PATIENCE = timedelta(days=1)  # for a slower process: no time budget ends an honest turn
 
 T = TypeVar("T")
@@ -159,7 +160,14 @@ def join_processes(names: Sequence[str]) -> str:
             f"torchrun started {size} processes for {len(names)} policies; choose "
             f"--nproc-per-node (times --nnodes) so that there are {len(names)}."
         )
-    dist.init_process_group("gloo", timeout=PATIENCE)  # text crosses, never a tensor: no NCCL
+    try:
+        # torchrun has one store for all its restarts: apart, or a worker meets a dead one's address
+        store, rank, size = next(dist.rendezvous("env://", timeout=MEETING))
+        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        # text crosses, never a tensor: no NCCL
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    except RuntimeError as error:  # to die, not to return: torchrun starts all again
+        raise SystemExit(f"The processes of the policies do not meet: {error}") from None
     return names[dist.get_rank()]
 
 

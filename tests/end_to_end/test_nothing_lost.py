@@ -1,226 +1,171 @@
 """Killed at any moment, a full disk, numbers that are not finite: nothing lost, nothing doubled."""
 
 import json
-import os
 import random
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-import mini_mrl
+from mrl.experiment import run as run_module
 from mrl.experiment.checkpoint import newest_checkpoint, read_state
-from tests.end_to_end.test_main import ROOT, SMALL, assert_same_run, lines, place, run
+from tests.end_to_end.small_run import (
+    HERE,
+    SMALL,
+    assert_same_run,
+    lines,
+    place,
+    run,
+    saved,
+    small,
+    start,
+    stop_after,
+    wait_for,
+)
 
 __all__ = ["place"]  # a fixture
-STEPS, KILLS = 12, 25
-OFTEN = "checkpoint_every = 1\neval_samples = 1\n"
+STEPS, KILLS = 12, 15
+OFTEN = ["--set", "checkpoint_every=1"]
 
 
-def start(command, cwd):
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "mini_mrl.py"), *command],
-        cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def finished_steps(directory):
-    checkpoints = sorted(directory.glob("checkpoints/step-*"))
-    return int(checkpoints[-1].name[5:]) if checkpoints else 0
-
-
-def kill_and_resume(place, common, name):
+def kill_and_resume(place, mode):
     """Kills follow a checkpoint that has just been made by a random time of up to one step, so
     that they fall into rollouts, learning, logging and the writing of the next checkpoint."""
-    directory, rng, kills = place / "runs" / name, random.Random(7), 0
-    inside_a_checkpoint = 0
-    program = start([*common, "--name", name], place)
+    directory, rng, kills, inside = place / "runs" / f"cut-{mode}", random.Random(7), 0, 0
+    common = [*SMALL, *HERE, *OFTEN, "--mode", mode, "--steps", STEPS]
+    program = start(place, *common, "--name", directory.name)
     while kills < KILLS:
-        base = finished_steps(directory)
-        deadline = time.monotonic() + 60
-        wait_for = min(base + (kills % 2), STEPS - 1)  # every second kill lets a step pass
-        while program.poll() is None and finished_steps(directory) < max(1, wait_for):
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        target = min(saved(directory) + kills % 2, STEPS - 1)  # every second kill lets a step pass
+        wait_for(lambda: program.poll() is not None or saved(directory) >= max(1, target))  # noqa: B023
         if kills % 3 == 0:  # into the writing of a checkpoint
-            while program.poll() is None and not list(directory.glob("checkpoints/.partial-*")):
-                time.sleep(0.0005)
-                if time.monotonic() > deadline:
-                    break
+            partial = wait_for(
+                lambda: program.poll() is not None or [*directory.glob("checkpoints/.partial-*")]  # noqa: B023
+            )
         else:
             time.sleep(rng.random() * 0.4)
         if program.poll() is not None:
             break  # it got to the end
-        program.send_signal(signal.SIGKILL)
+        program.kill()
         program.communicate()
         kills += 1
-        inside_a_checkpoint += bool(list(directory.glob("checkpoints/.partial-*")))
+        partial = list(directory.glob("checkpoints/.partial-*"))
+        inside += bool(partial)
         read_state(newest_checkpoint(directory))  # the last good one is whole
-        program = start(["resume", f"runs/{name}", "--plain"], place)
+        program = start(place, "resume", directory, "--plain")
     _, error = program.communicate(timeout=120)
     assert program.returncode == 0, error
-    return kills, inside_a_checkpoint
+    return kills, inside
 
 
 @pytest.mark.slow
 def test_killed_at_many_random_moments_a_run_ends_as_if_nothing_had_been(place):
     """One run of each mode, the two side by side: most of the time a program starts again."""
-    (place / "run.toml").write_text(OFTEN)
-    of_mode = {
-        mode: ["--mode", mode, "--steps", str(STEPS), "--config", "run.toml", *SMALL]
-        for mode in ("sgt", "hacpo")
-    }
-    for mode, common in of_mode.items():
-        assert run(*common, "--name", f"whole-{mode}") == 0
+    modes = ("sgt", "hacpo")
+    for mode in modes:
+        whole = ["--mode", mode, "--steps", str(STEPS), "--name", f"whole-{mode}"]
+        assert small(*OFTEN, *whole) == 0
     with ThreadPoolExecutor() as pool:
-        cut = {
-            mode: pool.submit(kill_and_resume, place, common, f"cut-{mode}")
-            for mode, common in of_mode.items()
-        }
-    for mode, done in cut.items():
-        kills, inside_a_checkpoint = done.result()
-        assert kills >= 10
-        assert inside_a_checkpoint > 0
-        assert_same_run(f"runs/whole-{mode}", f"runs/cut-{mode}", STEPS)
-        print(f"{mode}: {kills} kills, {inside_a_checkpoint} of them inside a checkpoint")
+        counted = pool.map(lambda mode: kill_and_resume(place, mode), modes)
+        for mode, (kills, inside) in zip(modes, counted, strict=True):
+            assert kills >= 10
+            assert inside > 0
+            assert_same_run(f"runs/whole-{mode}", f"runs/cut-{mode}", STEPS)
+            print(f"{mode}: {kills} kills, {inside} of them inside a checkpoint")
+
+
+# ------------------------------------------------------------------------------ the disk
 
 
 def test_a_full_disk_ends_the_run_with_a_sentence_and_keeps_the_last_checkpoint(
     place, monkeypatch, capsys
 ):
-    (place / "run.toml").write_text(OFTEN)
-    saved = []
-    original = mini_mrl.sys.modules.get("mrl.experiment.run") or __import__(
-        "mrl.experiment.run", fromlist=["x"]
-    )
-    save_policies = original.save_policies
+    save_policies = run_module.save_policies
 
     def fill_up(directory, step, policies):
         if step == 3:
             (directory / "checkpoints" / ".partial-000003").mkdir()
             raise OSError(28, "No space left on device")
-        saved.append(step)
         return save_policies(directory, step, policies)
 
-    monkeypatch.setattr(original, "save_policies", fill_up)
-    common = ["--steps", "4", "--config", "run.toml", "--name", "r", *SMALL]
-    assert run(*common) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "save_policies", fill_up)
+        assert small(*OFTEN, "--steps", "4", "--name", "r") == 2
     error = capsys.readouterr().err
     assert "cannot be written any more (No space left on device); make room" in error
     assert "Traceback" not in error
-    monkeypatch.setattr(original, "save_policies", save_policies)
     assert run("resume", "runs/r") == 0
     assert [line["step"] for line in lines("runs/r/metrics.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 @pytest.mark.slow
-def test_a_really_full_disk(place):
+@pytest.mark.parametrize("placement", ["resident", "parallel"])
+def test_a_really_full_disk(place, placement):
     """A small tmpfs, where this may be mounted."""
     disk = place / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("may not mount here")
     try:
-        (place / "run.toml").write_text(OFTEN)
-        common = ["--steps", "4", "--config", "run.toml", "--name", "r", "--runs", "disk", *SMALL]
-        program = start(common, place)
+        arguments = [*SMALL, *OFTEN, "--steps", "4", "--name", "r", "--set", "runs=disk"]
+        program = start(place, *arguments, "--placement", placement)
         _, error = program.communicate(timeout=120)
         assert program.returncode == 2, error
         assert "cannot be written any more" in error
-        assert "Traceback" not in error
+        assert error.count("\n") == 1
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_deleted_run_folder_ends_with_a_sentence(place, monkeypatch, capsys):
-    from mrl import run as module
-
-    original = module.save_policies
+    save_policies = run_module.save_policies
 
     def vanish(directory, step, policies):
+        partial = save_policies(directory, step, policies)
         shutil.rmtree(directory)
-        return original(directory, step, policies)
+        return partial
 
-    monkeypatch.setattr(module, "save_policies", vanish)
-    monkeypatch.setattr(module, "finish_checkpoint", lambda *a: (_ for _ in ()).throw(
-        FileNotFoundError(2, "No such file or directory")))  # fmt: skip
-    assert run("--steps", "2", "--name", "r", *SMALL) == 2
+    monkeypatch.setattr(run_module, "save_policies", vanish)
+    assert small("--steps", "2", "--name", "r") == 2
     assert "cannot be written any more" in capsys.readouterr().err
 
 
 def test_a_read_only_place_gets_a_sentence_before_anything_is_done(place, capsys):
     (place / "file").write_text("")
-    assert run("--steps", "2", "--name", "r", "--runs", "file/runs", *SMALL) == 2
+    assert small("--steps", "2", "--name", "r", "--set", "runs=file/runs") == 2
     assert "cannot be made" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------ going on
+
+
+@pytest.fixture
+def stopped(place, monkeypatch, capsys):
+    """A run of four steps that was stopped after the second; checkpoints at 1 and 2."""
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        assert small(*OFTEN, "--steps", "4", "--name", "r") == 130
+    capsys.readouterr()
+    return Path("runs/r")
 
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [("state.json", "{"), ("state.json", ""), ("qwen-tiny/optimizer.safetensors", "x"),
+    [("state.json", "{"), ("state.json", ""), ("qwen-tiny/optimizer.pt", "x"),
      ("qwen-tiny/model.safetensors", "x")],
 )  # fmt: skip
-def test_a_damaged_checkpoint_gets_a_sentence(place, capsys, file, text):
-    (place / "run.toml").write_text(OFTEN)
-    answers = iter([False, True])
-    stop = mini_mrl._stop_on_ctrl_c
-    mini_mrl._stop_on_ctrl_c = lambda: lambda: next(answers)
-    try:
-        assert run("--steps", "4", "--config", "run.toml", "--name", "r", *SMALL) == 130
-    finally:
-        mini_mrl._stop_on_ctrl_c = stop
-    newest = newest_checkpoint(Path("runs/r"))
+def test_a_damaged_checkpoint_gets_a_sentence(stopped, capsys, file, text):
+    newest = newest_checkpoint(stopped)
     (newest / file).write_text(text)
-    capsys.readouterr()
     assert run("resume", "runs/r") == 2
     error = capsys.readouterr().err
     assert "step-000002" in error
     assert "Traceback" not in error
     shutil.rmtree(newest)  # as it says
     assert run("resume", "runs/r") == 0
-
-
-@pytest.fixture
-def stopped(place, capsys):
-    """A run of four steps that was stopped after the second."""
-    answers = iter([False, True])
-    stop = mini_mrl._stop_on_ctrl_c
-    mini_mrl._stop_on_ctrl_c = lambda: lambda: next(answers)
-    try:
-        assert run("--steps", "4", "--name", "r", "--plain", *SMALL) == 130
-    finally:
-        mini_mrl._stop_on_ctrl_c = stop
-    capsys.readouterr()
-    return Path("runs/r")
-
-
-def test_what_has_changed_since_the_checkpoint_is_said_and_the_run_goes_on(stopped, capsys):
-    config = stopped / "config.toml"
-    config.write_text(config.read_text().replace("prompts_per_step = 6", "prompts_per_step = 4"))
-    state = newest_checkpoint(stopped) / "state.json"
-    document = json.loads(state.read_text())
-    document["origin"]["versions"]["torch"] = "0.4.1"
-    state.write_text(json.dumps(document))
-    assert run("resume", "runs/r", "--plain") == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "config.toml has changed since the checkpoint: prompts_per_step = 4." in said
-    assert "This run was made with torch 0.4.1, here is" in said
-    assert said.count("This run was made with") == 1
-
-
-def test_an_unchanged_run_is_resumed_without_such_words(stopped, capsys):
-    assert run("resume", "runs/r", "--plain") == 0
-    said = capsys.readouterr().out
-    assert "Going on after step 2 of 4." in said
-    assert "has changed" not in said
-    assert "was made with" not in said
 
 
 def test_a_checkpoint_of_other_policies_gets_a_sentence(stopped, capsys):
@@ -232,8 +177,27 @@ def test_a_checkpoint_of_other_policies_gets_a_sentence(stopped, capsys):
     assert "Traceback" not in error
 
 
+def test_another_version_of_a_library_is_said_and_the_run_goes_on(stopped, capsys):
+    state = newest_checkpoint(stopped) / "state.json"
+    document = json.loads(state.read_text())
+    document["made_with"]["torch"] = "0.4.1"
+    state.write_text(json.dumps(document))
+    assert run("resume", "runs/r", "--plain") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Going on after step 2 of 4." in said
+    assert "This run was made with torch 0.4.1, here is" in said
+    assert said.count("This run was made with") == 1
+
+
+def test_a_run_without_a_checkpoint_is_resumed_from_its_beginning(stopped):
+    assert small("--steps", "4", "--name", "whole") == 0
+    shutil.rmtree(stopped / "checkpoints")
+    assert run("resume", "runs/r", "--plain") == 0
+    assert_same_run("runs/whole", stopped, 4)
+
+
 def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, capsys):
-    assert run("--steps", "2", "--name", "r", "--plain", *SMALL) == 0
+    assert small("--steps", "2", "--name", "r") == 0
     path = Path("runs/r/evaluation.json")
     whole = path.read_bytes()
     path.write_text(json.dumps({"before": json.loads(whole)["before"]}, indent=1))
@@ -241,6 +205,9 @@ def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, ca
     assert path.read_bytes() == whole
     assert run("resume", "runs/r") == 2
     assert "is finished" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------ numbers
 
 
 def test_five_updates_in_a_row_that_are_not_finite_stop_the_run(place, monkeypatch, capsys):
@@ -253,14 +220,10 @@ def test_five_updates_in_a_row_that_are_not_finite_stop_the_run(place, monkeypat
         return loss * float("nan") if policy.name == "qwen-tiny" else loss
 
     monkeypatch.setattr(learning, "_policy_loss", broken)
-    many = ["--mode", "prp", "--steps", "30", "--name", "r", *SMALL]
-    assert run(*many) == 2
+    assert small("--mode", "prp", "--steps", "30", "--name", "r") == 2
     captured = capsys.readouterr()
     assert "qwen-tiny: 5 steps in a row had a gradient that is not finite" in captured.err
-    noted = [json.loads(line) for line in Path("runs/r/not_finite.jsonl").read_text().splitlines()]
-    assert len(noted) >= 5
-    assert {"seed", "step", "policy", "grad_norm"} <= noted[0].keys()
-    assert all(line["policy"] == "qwen-tiny" for line in noted)
-    skipped = [ln["version"] for ln in lines("runs/r/metrics.jsonl") if ln["policy"] == "qwen-tiny"]
-    assert set(skipped) == {0}  # its weights were left alone
-    assert os.path.exists("runs/r/config.toml")
+    assert captured.out.count("was not finite; its update was skipped") >= 4
+    mine = [line for line in lines("runs/r/metrics.jsonl") if line["policy"] == "qwen-tiny"]
+    assert sum(line["update_skipped"] for line in mine) >= 5
+    assert {line["version"] for line in mine} == {0}  # its weights were left alone

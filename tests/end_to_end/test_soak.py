@@ -3,13 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_main import ROOT, place
+from tests.end_to_end.small_run import place, start
 
 __all__ = ["place"]  # a fixture
 STEPS = 2000
@@ -36,11 +35,10 @@ def test_memory_handles_and_logs_stay_flat(place, random_pair):
     (place / "run.toml").write_text(SETTINGS)
     problem = '{"prompt": "1+1=?", "answer": "2"}\n'
     (place / "problems.jsonl").write_text(problem * 4)
-    files = ["--data", "problems.jsonl", "--heldout", "problems.jsonl"]
-    program = subprocess.Popen(
-        [sys.executable, str(ROOT / "mini_mrl.py"), "--config", "run.toml", *files,
-         "--steps", str(STEPS), "--name", "soak", "--plain"],
-        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    files = ["--set", "train=problems.jsonl", "--set", 'heldout=["problems.jsonl"]']
+    program = start(
+        place, "--config", "run.toml", *files, "--steps", STEPS, "--name", "soak", "--plain",
+        "--placement", "resident", stderr=subprocess.STDOUT,
     )  # fmt: skip
     directory = place / "runs" / "soak"
     seen = []  # (step, KiB of memory, open files, bytes of the logs)
