@@ -147,40 +147,23 @@ def _policy_loss(
     factors = weights * share * token_coefficients(mask, objective.aggregation, **counts)
     loss = (losses * factors).sum()  # near 0 while ratios are 1: advantages of a group sum to 0
     with torch.no_grad():
+        below, above = in_flat_part(ratio, advantages, objective, update)  # [batch, seq] bool
+        clipped = ((below | above) & mask).sum(dim=1) == mask.sum(dim=1)  # [batch]: every token
+        stats.outcomes.update(clipped=int(clipped.sum()), taught=int((~clipped).sum()))
+        sums = {
+            "tokens": mask,
+            "ratio": ratio * mask,
+            "clip_low": below & mask,
+            "clip_high": above & mask,
+            "weight": weights[:, 0] * ~clipped,
+        }
+        gap = (logprobs - behavior).abs() * mask
         who = "peer" if batch[0].source else "own"
-        flat = in_flat_part(ratio, advantages, objective, update)
-        _note_batch(stats, who, mask, ratio, flat, weights)
-        gap = float(((logprobs - behavior).abs() * mask).max())
-        stats.highest[f"{who}/logprob_gap"] = max(stats.highest[f"{who}/logprob_gap"], gap)
-        stats.totals["loss"] += float(loss)
+        stats.totals.update({f"{who}/{name}": float(value.sum()) for name, value in sums.items()})
+        stats.totals.update({f"{who}/samples": len(batch), "loss": float(loss)})
+        for name, value in (("ratio", sums["ratio"]), ("logprob_gap", gap)):
+            stats.highest[f"{who}/{name}"] = max(stats.highest[f"{who}/{name}"], float(value.max()))
     return loss
-
-
-def _note_batch(
-    stats: UpdateStats,
-    who: str,
-    mask: Tensor,
-    ratio: Tensor,
-    flat: tuple[Tensor, Tensor],
-    weights: Tensor,
-) -> None:
-    """Figures of one micro-batch. flat: tokens below and above the clip, [batch, seq] bool."""
-    below, above = flat
-    clipped = ((below | above) & mask).sum(dim=1) == mask.sum(dim=1)  # [batch]: every token
-    stats.outcomes["clipped"] += int(clipped.sum())
-    stats.outcomes["taught"] += int((~clipped).sum())
-    sums = {
-        "tokens": mask,
-        "ratio": ratio * mask,
-        "clip_low": below & mask,
-        "clip_high": above & mask,
-        "weight": weights[:, 0] * ~clipped,
-    }
-    for name, value in sums.items():
-        stats.totals[f"{who}/{name}"] += float(value.sum())
-    stats.totals[f"{who}/samples"] += len(mask)
-    highest = float((ratio * mask).max())
-    stats.highest[f"{who}/ratio"] = max(stats.highest[f"{who}/ratio"], highest)
 
 
 def _ratio(
