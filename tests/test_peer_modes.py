@@ -411,7 +411,7 @@ def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
         ("prp", {"ratio_level": "word"}, "use token, chunk, sequence"),
         ("prp", {"clip_low": -1.0}, "0 or more"),
         ("hacpo", {"own_objective": "ppo"}, "hacpo.own_objective is 'ppo'"),
-        ("hacpo", {"delta": 2.0}, "delta is from 0 to 1"),
+        ("hacpo", {"delta": 2.0}, "hacpo.delta is 2, but must be 1 or less"),
         ("hacpo", {"window": 0}, "must be 1 or more"),
         ("hacpo", {"_means": {}}, "no setting `_means`"),
         ("hacpo", {"capability_weight": 1}, "must be of type bool"),

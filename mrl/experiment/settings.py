@@ -252,6 +252,5 @@ def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
     """The mode of that name; settings are by mode name. MrlError names the nearest right one."""
     chosen = mode_class(name)
     made = chosen(**check_table(settings.get(chosen.name, {}), chosen, f"settings.{chosen.name}"))
-    if made.minibatches < 1:
-        raise MrlError(f"{chosen.name}.minibatches is {made.minibatches}, but must be 1 or more.")
+    _check_rules(made, f"{chosen.name}.")
     return made

@@ -27,7 +27,7 @@ from statistics import fmean
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.errors import MrlError
+from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import own_samples
@@ -35,6 +35,7 @@ from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord
 from mrl.samples import Group, TrainingSample
 
+OWN = ("", *OBJECTIVES)
 Records = Sequence[RolloutRecord]
 
 
@@ -44,21 +45,10 @@ class GRAFT(Mode):
 
     name = "graft"
     consumes = RolloutRecord
-    minibatches: int = 4
-    own_objective: str = "dapo"
-    min_compatibility: float = 0.8  # compatibility that a completion must exceed
-    balanced: bool = True
-
-    def __post_init__(self) -> None:
-        if self.own_objective and self.own_objective not in OBJECTIVES:
-            raise MrlError(
-                f"graft.own_objective is {self.own_objective!r}; use {', '.join(OBJECTIVES)} or "
-                "nothing."
-            )
-        if self.min_compatibility < 0:
-            raise MrlError(
-                f"graft.min_compatibility is {self.min_compatibility}, but must be 0 or more."
-            )
+    minibatches: int = setting(4, "optimizer updates of a step", least=1)
+    own_objective: str = setting("dapo", "of all samples; empty: the policy's", choices=OWN)
+    min_compatibility: float = setting(0.8, "that a completion must exceed", least=0)
+    balanced: bool = setting(True, "as many groups one way as the other")
 
     def training_samples(
         self, receiver: Receiver, prompts: Prompts, rng: random.Random

@@ -33,7 +33,7 @@ from statistics import fmean
 import torch
 
 from mrl.advantages import capability_advantages
-from mrl.errors import MrlError
+from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import samples_with
@@ -41,6 +41,7 @@ from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import TrainingSample
 
+OWN = ("", *OBJECTIVES)
 WIDEST = (0.1, 10.0)  # of a capability ratio; the released program's clamp
 
 
@@ -50,26 +51,15 @@ class HACPO(Mode):
 
     name = "hacpo"
     consumes = RolloutRecord
-    minibatches: int = 4
-    own_objective: str = "gspo"
-    capability_advantage: bool = True  # 1.
-    capability_weight: bool = True  # 2.
-    alpha: float = 1.0  # 3.; 0 leaves it out
-    delta: float = 0.2  # 4.
-    delta_step: float = 0.025  # 0: the band stays as wide
-    window: int = 5
+    minibatches: int = setting(4, "optimizer updates of a step", least=1)
+    own_objective: str = setting("gspo", "of own samples; empty: the policy's", choices=OWN)
+    capability_advantage: bool = setting(True, "part 1")
+    capability_weight: bool = setting(True, "part 2")
+    alpha: float = setting(1.0, "part 3; 0 leaves it out", least=0)
+    delta: float = setting(0.2, "part 4: the band reaches down to 1 - delta", least=0, most=1)
+    delta_step: float = setting(0.025, "by which it narrows with each update", least=0)
+    window: int = setting(5, "steps that P is averaged over", least=1)
     _means: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.own_objective and self.own_objective not in OBJECTIVES:
-            raise MrlError(
-                f"hacpo.own_objective is {self.own_objective!r}; use {', '.join(OBJECTIVES)} or "
-                "nothing."
-            )
-        if not (0 <= self.delta <= 1 and self.delta_step >= 0 and self.alpha >= 0):
-            raise MrlError("hacpo.delta is from 0 to 1, delta_step and alpha 0 or more.")
-        if self.window < 1:
-            raise MrlError(f"hacpo.window is {self.window}, but must be 1 or more.")
 
     def training_samples(
         self, receiver: Receiver, prompts: Prompts, rng: random.Random

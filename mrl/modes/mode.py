@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from mrl.alignment import ByteCodec
+from mrl.config import setting
 from mrl.objectives import Objective
 from mrl.records import Record
 from mrl.residual import Residual
@@ -75,7 +76,7 @@ class Mode(ABC):
     rollout_factor: ClassVar[int] = 1  # times the policy's group size
     peers_are_live: ClassVar[bool] = True  # False with the stored records of a finished run
 
-    minibatches: int = 1  # optimizer updates that a step's samples are cut into
+    minibatches: int = setting(1, "optimizer updates of a step", least=1)
 
     @abstractmethod
     def training_samples(

@@ -17,7 +17,7 @@ that with the variance of the density ratio and with what alignment loses:
 import random
 from dataclasses import dataclass, replace
 
-from mrl.errors import MrlError
+from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, pooled, projected
 from mrl.records import RolloutRecord
@@ -31,15 +31,9 @@ class PRP(Mode):
 
     name = "prp"
     consumes = RolloutRecord
-    ratio_level: str = "chunk"
-    clip_low: float = 0.2  # of peers' ratios; own ones follow the receiver's objective
-    clip_high: float = 0.2
-
-    def __post_init__(self) -> None:
-        if self.ratio_level not in LEVELS:
-            raise MrlError(f"prp.ratio_level is {self.ratio_level!r}; use {', '.join(LEVELS)}.")
-        if min(self.clip_low, self.clip_high) < 0:
-            raise MrlError("prp.clip_low and prp.clip_high must be 0 or more.")
+    ratio_level: str = setting("chunk", "where a peer's ratio is formed", choices=LEVELS)
+    clip_low: float = setting(0.2, "of peers' ratios; own ones follow the objective", least=0)
+    clip_high: float = setting(0.2, "the same", least=0)
 
     def training_samples(
         self, receiver: Receiver, prompts: Prompts, rng: random.Random

@@ -15,7 +15,7 @@ prompts of the step, is our reading: a last prompt to be rescued then weighs as 
 import random
 from dataclasses import dataclass
 
-from mrl.errors import MrlError
+from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, Rescue, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
@@ -29,13 +29,7 @@ class SGT(Mode):
 
     name = "sgt"
     consumes = SuccessRecord
-    imitation_weight: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.imitation_weight < 0:
-            raise MrlError(
-                f"sgt.imitation_weight is {self.imitation_weight}, but must be 0 or more."
-            )
+    imitation_weight: float = setting(0.1, "lambda, of the imitation loss", least=0)
 
     def training_samples(
         self, receiver: Receiver, prompts: Prompts, rng: random.Random

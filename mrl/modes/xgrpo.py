@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from mrl.advantages import shared_baseline_advantages
-from mrl.errors import MrlError
+from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.solo import samples_with
 from mrl.records import RewardStats
@@ -28,11 +28,8 @@ class XGRPO(Mode):
 
     name = "xgrpo"
     consumes = RewardStats
-    peer_share: float = 1.0  # 0 keeps the own mean as baseline; sigma is of all rewards either way
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.peer_share <= 1:
-            raise MrlError(f"xgrpo.peer_share is {self.peer_share}, but must be from 0 to 1.")
+    # 0 keeps the own mean as baseline; sigma is of all rewards either way
+    peer_share: float = setting(1.0, "of all rewards' mean in the baseline", least=0, most=1)
 
     def training_samples(
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
