@@ -106,7 +106,7 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
     },
     "bug": {
         "untouched": ("advantages.reshape(-1, 1)", "advantages.T.reshape(-1, 1)"),
-        "two curves exchanged": ('"A": "sign", "B"', '"B": "sign", "A"'),
+        "two curves exchanged": ('"A": "sign",\n    "B"', '"B": "sign",\n    "A"'),
         "no cause": ('"sign"', '""'),
         "other curves": ("CURVES = 7", "CURVES = 8"),
         "one advantage for all": ("advantages.reshape(-1, 1)", "advantages.mean()"),
@@ -159,7 +159,8 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "                continue\n            calls",
         ),
         "stops at the budget": (
-            "                continue\n            calls", "                break\n            calls",
+            "                continue\n            calls",
+            "                break\n            calls",
         ),
         "one short of the budget": ("if calls >= budget:", "if calls >= budget - 1:"),
         "one a prompt": ("kept.append(record)", "kept[-1:] = [record]"),
@@ -279,9 +280,8 @@ def wrong(name, old, new):
 
 
 def submitted(name, body):
-    """A right solution of the table as a file; the stub's own lines stand above it."""
-    lines = [line for line in reference(name).splitlines() if line.startswith(("CURVES", "CAUSES"))]
-    return "\n".join([f'ASSIGNMENT = "{name}"', *lines, body])
+    """A right solution of the table as a file."""
+    return f'ASSIGNMENT = "{name}"\nCURVES = 7\nCAUSES = {drawn(7)}\n{body}'
 
 
 def forked(assignment, cwd, environment):
@@ -389,7 +389,7 @@ def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch):
 
 
 def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
-    """The program itself, with its own pytest: files and links of every kind beside an honest one."""
+    """The program itself, with its own pytest: links and pipes beside an honest file."""
     folder = tmp_path / "class"
     (folder / "x.py").mkdir(parents=True)  # a folder with a file's name
     (folder / "x.py" / "inner.py").write_text("no assignment")

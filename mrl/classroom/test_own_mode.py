@@ -3,7 +3,7 @@
 Two tables of logits learn side by side. Of a mode only the *direction* of its updates counts: the
 checker moves each problem's row once a step and always by the same length, so larger weights, more
 updates and another step size gain nothing. The control is the better of two: `solo`, and the same
-mode with each record moved to another problem; what a mode gains whatever its peer says is its own.
+mode with its records exchanged between problems; what a mode gains whatever they say is its own.
 """
 
 import math
@@ -90,15 +90,15 @@ def update(table: Table, samples: Sequence[TrainingSample]) -> None:
 
 
 def moved(records: list[Record], rng: random.Random) -> list[Record]:
-    """Records that speak of another problem than they say."""
-    ids = [str(problem) for problem in range(PROBLEMS)]
-    shift = rng.randrange(1, PROBLEMS)
+    """Records exchanged between the problems that have some: only what they say is wrong then."""
+    ids = sorted({record.prompt_id for record in records})
+    shift = rng.randrange(1, max(len(ids), 2))
     other = dict(zip(ids, ids[shift:] + ids[:shift], strict=True))
     return [replace(record, prompt_id=other[record.prompt_id]) for record in records]
 
 
 def train(kind: type[Mode], seed: int, apart: bool, honest: bool = True) -> float:
-    """The expected reward of both policies at the end, from 0 to 1. honest: records stay in place."""
+    """Expected reward of both policies at the end, 0 to 1. honest: records are not exchanged."""
     tables, right = draw_pair(seed, apart)
     modes = [kind() for _ in tables]
     for step in range(STEPS):
@@ -144,7 +144,7 @@ class Comparison:
         if apart:
             deaf = [100 * train(kind, seed, apart, honest=False) for seed in seeds]
             if fmean(deaf) > fmean(control):
-                control, self.control = deaf, "itself with records about other problems"
+                control, self.control = deaf, "itself with exchanged records"
         gains = [a - b for a, b in zip(mine, control, strict=True)]
         self.gain, self.half = fmean(gains), T * stdev(gains) / len(gains) ** 0.5
 
@@ -187,7 +187,7 @@ def test_runs(kind: type[Mode], seeds: list[int]) -> None:
     "least",
     [
         pytest.param(least, marks=pytest.mark.points(points), id=f"{least} points gained")
-        for least, points in ((0, 3), (2, 1), (10, 1), (30, 1))
+        for least, points in ((0, 3), (2, 1), (10, 1), (20, 1))
     ],
 )
 def test_gains(

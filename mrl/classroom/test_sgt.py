@@ -37,7 +37,7 @@ def success(prompt: int, text: str, source: str = "b", finished: bool = True) ->
 def batch(
     submission: ModuleType, step: list[tuple], seed: int = 0, **settings: Any
 ) -> tuple[list[TrainingSample], list[TrainingSample]]:
-    """Own and imitated samples that the mode makes of (prompt, kind, records), if they are sound."""
+    """Own and imitated samples that the mode makes of (prompt, kind, records), if sound."""
     prompts = [(own_group(prompt, kind), list(records)) for prompt, kind, records in step]
     mode = mode_of(submission)(**settings)
     samples = list(mode.training_samples(RECEIVER, prompts, random.Random(seed)).samples)

@@ -202,7 +202,8 @@ def policy_loss(logprobs, old_logprobs, rewards, mask):
 import torch
 def policy_loss(logprobs, old_logprobs, rewards, mask):
     logprobs, old, rewards = logprobs.float(), old_logprobs.float(), rewards.float()
-    a = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True, correction=0) + 1e-6)
+    a = rewards - rewards.mean(1, keepdim=True)
+    a = a / (rewards.std(1, keepdim=True, correction=0) + 1e-6)
     a = a.reshape(-1, 1).expand_as(logprobs)[mask]
     q = (logprobs[mask] - old[mask]).exp()
     each = -torch.minimum(q * a, q.clamp(0.8, 1.2) * a)
@@ -244,7 +245,8 @@ def honest(records, answers, verify, budget):
 """,
         "two passes": """
 def honest(records, answers, verify, budget):
-    keys = dict.fromkeys((r.prompt_id, r.text, r.finished) for r in records if r.prompt_id in answers)
+    known = [r for r in records if r.prompt_id in answers]
+    keys = dict.fromkeys((r.prompt_id, r.text, r.finished) for r in known)
     right = {k for k in list(keys)[:budget] if verify(answers[k[0]], k[1], k[2]) == "correct"}
     return [r for r in records if (r.prompt_id, r.text, r.finished) in right]
 """,

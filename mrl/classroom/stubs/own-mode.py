@@ -4,7 +4,7 @@ Two policies train side by side on eight problems with six possible answers each
 right, drawn for each problem. Each knows half of the problems; on the others it is right in a few
 of a hundred tries. Each samples four completions a problem and step, for forty steps. Your mode
 is compared by the expected reward of both at the end, over five drawn pairs, with the better of
-`solo` and itself with every record moved to another problem.
+`solo` and itself with its records exchanged between problems.
 
 Only your idea counts: the checker makes one update a step, and moves each problem's logits by the
 same length, in the direction of your samples. So larger weights, `minibatches`, `rollout_factor`
