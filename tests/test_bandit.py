@@ -15,6 +15,7 @@ from mrl.lab.bandit import (
     moments,
     outcomes,
     peer_alignment,
+    records_of,
     update_of,
 )
 from mrl.lab.bandit_view import (
@@ -89,7 +90,7 @@ def test_the_exact_figures_against_monte_carlo_through_the_same_mode(name):
         theirs = rng.choices(range(4), peer_p, k=3) if mode.consumes else ()
         successes = [a for a in theirs if a in context.right]
         pick = rng.randrange(len(successes)) if successes else 0
-        rows.append(update_of(mode, context, own, theirs, pick=pick))
+        rows.append(update_of(mode, context, own, records_of(mode, context, theirs), pick))
     sampled = torch.stack(rows)
     error = 4 * sampled.std(0) / math.sqrt(len(rows)) + 1e-9
     assert ((sampled.mean(0) - mean).abs() <= error).all()

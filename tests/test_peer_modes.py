@@ -408,7 +408,7 @@ def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
 @pytest.mark.parametrize(
     ("name", "settings", "part"),
     [
-        ("prp", {"ratio_level": "word"}, "use token, chunk, sequence"),
+        ("prp", {"ratio_level": "word"}, "known are token, chunk, sequence"),
         ("prp", {"clip_low": -1.0}, "0 or more"),
         ("hacpo", {"own_objective": "ppo"}, "hacpo.own_objective is 'ppo'"),
         ("hacpo", {"delta": 2.0}, "hacpo.delta is 2, but must be 1 or less"),

@@ -100,11 +100,6 @@ def sample_lines(step: int, policy: str, result: StepResult) -> list[dict]:
     return lines + [{"step": step, "failure": text} for text in result.stats.notes]
 
 
-def without_time(line: dict) -> dict:
-    """A metrics line without its timing fields: what a repeated run must reproduce."""
-    return {key: value for key, value in line.items() if not key.startswith("time/")}
-
-
 def batch_metrics(batch: TrainingBatch, nll_nats: float) -> dict[str, float]:
     """What a mode did, and what alignment cost. nll_nats: of what was imitated, summed."""
     residual = batch.residual

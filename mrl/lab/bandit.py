@@ -195,13 +195,6 @@ def crossings(mode: Mode, context: Context, size: int) -> Counter[tuple[tuple[Re
 
 
 def update_of(
-    mode: Mode, context: Context, own: Sequence[int], theirs: Sequence[int] = (), pick: int = 0
-) -> torch.Tensor:
-    """What one outcome does to the receiver's logits; pick: the success that is drawn, if any."""
-    return _push(mode, context, own, records_of(mode, context, theirs), pick)
-
-
-def _push(
     mode: Mode, context: Context, own: Sequence[int], records: Sequence[Record], pick: int
 ) -> torch.Tensor:
     """The mode, then the program's learning step."""
@@ -262,7 +255,7 @@ def moments(
     given = crossings(mode, context, group)
     for own, chance in outcomes(context.probabilities("receiver"), group):
         for (records, pick), other in given.items():
-            update, weight = _push(mode, context, own, records, pick), chance * other
+            update, weight = update_of(mode, context, own, records, pick), chance * other
             mean += weight * update
             square += weight * float(update @ update)
             support += weight * (float(update.abs().max()) > 1e-12)

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 
 import mini_mrl
-from mrl.experiment.metrics import without_time
 from mrl.experiment.problems import save_problems
 from mrl.experiment.run import Run
 from mrl.tiny.skills import SKILLS, generate
@@ -24,6 +23,11 @@ SMALL = ["--pair", "tiny", "--plain", "--set", "prompts_per_step=6", "--set", "g
 SMALL += ["--set", "train=train.jsonl", "--set", 'heldout=["heldout.jsonl"]']
 SMALL += ["--set", "eval_samples=1", "--set", "checkpoint_every=2"]
 HERE = ["--placement", "resident"]
+
+
+def without_time(line):
+    """A metrics line without its timing fields: what a repeated run must reproduce."""
+    return {key: value for key, value in line.items() if not key.startswith("time/")}
 
 
 def write_problems(place):

@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import mini_mrl
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
-from mrl.experiment.metrics import without_time
 from mrl.experiment.problems import save_problems
 from mrl.experiment.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
+from tests.end_to_end.small_run import without_time
 
 ROOT = Path(mini_mrl.__file__).parent
 

@@ -8,9 +8,16 @@ import pytest
 import mini_mrl
 from mrl.config import DATA
 from mrl.experiment.checkpoint import newest_checkpoint
-from mrl.experiment.metrics import without_time
 from mrl.modes import MODES
-from tests.end_to_end.small_run import assert_same_run, lines, place, run, small, stop_after
+from tests.end_to_end.small_run import (
+    assert_same_run,
+    lines,
+    place,
+    run,
+    small,
+    stop_after,
+    without_time,
+)
 
 __all__ = ["place"]  # a fixture
 LLAMA = str(DATA / "tiny" / "llama-tiny")
