@@ -19,9 +19,9 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from mrl.trainer import Trainer
-
 import mini_mrl
+from mrl.exchange import Exchange
+from mrl.experiment.run import Run
 from mrl.modes import mode_class
 
 WARM_UP = 10
@@ -45,26 +45,29 @@ def shares_of_steps(mode: str, steps: int) -> dict[str, list[float]]:
     spent: dict[str, list[float]] = {"publish": [], "collect": [], "mode": []}  # of this step
     shares: dict[str, list[float]] = {part: [] for part in spent}
     whole: list[float] = []
-    train_step = timed(Trainer.train_step, whole)
+    train_step = timed(mini_mrl.train_step, whole)
 
-    def counted_step(trainer: Trainer, step: int) -> Any:
+    def counted_step(*args: Any) -> Any:
         for seconds in spent.values():
             seconds.clear()
-        report = train_step(trainer, step)
+        results = train_step(*args)
         for part, seconds in spent.items():
             shares[part].append(100 * sum(seconds) / whole[-1])
-        return report
+        return results
 
     with ExitStack() as patches:
         for owner, name, part in (
-            (Trainer, "_exchange_records", "publish"),
-            (Trainer, "_collect", "collect"),
+            (Run, "gather_records", "publish"),
+            (Exchange, "publish", "publish"),
+            (Exchange, "collect", "collect"),
             (mode_class(mode), "training_samples", "mode"),
         ):
             counted = timed(getattr(owner, name), spent[part])
             patches.enter_context(patch.object(owner, name, counted))
-        patches.enter_context(patch.object(Trainer, "train_step", counted_step))
-        if mini_mrl.main(["--mode", mode, "--steps", str(steps), "--seed", "1", "--plain"]):
+        patches.enter_context(patch.object(mini_mrl, "train_step", counted_step))
+        # in one process: what others do is not seen here
+        command = ["--mode", mode, "--steps", str(steps), "--pair", "tiny", "--seed", "1"]
+        if mini_mrl.main([*command, "--placement", "resident", "--plain"]):
             raise SystemExit(f"the run with --mode {mode} failed")
     return {part: percent[WARM_UP:] for part, percent in shares.items()}
 
