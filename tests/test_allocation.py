@@ -7,9 +7,9 @@ import torch
 
 from mrl.allocation import PARTS, Allocation, _move, pick_device
 from mrl.errors import MrlError, RunFailed
-from tests.end_to_end.small_run import without_time
 from mrl.learning import learn
 from mrl.samples import TrainingSample
+from tests.end_to_end.small_run import without_time
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 

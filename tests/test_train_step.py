@@ -16,13 +16,14 @@ from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.exchange import Exchange
-from mrl.experiment.metrics import METRICS, step_metrics, without_time
+from mrl.experiment.metrics import METRICS, step_metrics
 from mrl.experiment.run import Run
 from mrl.modes import make_mode
 from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records
 from mrl.rollout import derive_seed
 from mrl.samples import Verdict
 from mrl.tiny.skills import SKILLS, generate
+from tests.end_to_end.small_run import without_time
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]
 NAMES = ("qwen-tiny", "llama-tiny")
