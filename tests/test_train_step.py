@@ -18,7 +18,7 @@ from mrl.config import RunConfig
 from mrl.exchange import Exchange
 from mrl.experiment.metrics import METRICS, step_metrics
 from mrl.experiment.run import Run
-from mrl.modes import make_mode
+from mrl.experiment.settings import make_mode
 from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records
 from mrl.rollout import derive_seed
 from mrl.samples import Verdict
