@@ -196,8 +196,6 @@ def outcome(arguments: list[str]) -> launch.Outcome:
         if "--debug" in arguments:
             traceback.print_exc()
         return error.exit_code, printable(str(error), limit=2000)
-    except KeyboardInterrupt:
-        return 130, "Stopped."
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of the command line
             return 2, printable(usage_sentence(error), limit=2000)

@@ -16,6 +16,7 @@ the same.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,11 +42,9 @@ def pick_device(wanted: str) -> str:
     """`auto` is CUDA if it is there (under torchrun each process its own device), else the CPU."""
     if wanted == "auto" and torch.cuda.is_available():
         return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
-    if wanted == "auto":
-        return "cpu"
+    wanted = "cpu" if wanted == "auto" else wanted
     try:
-        device = torch.device(wanted)
-        torch.empty(0, device=device)
+        torch.empty(0, device=wanted)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
         raise MrlError(f"device is {wanted!r}, which cannot be used here ({reason}).") from None
@@ -80,8 +79,7 @@ class Allocation:
         self.names = names
         self.placement = placement
         self.device = device
-        self.ledger: list[Turn] = []  # of the current step
-        self._began = time.perf_counter()
+        self.begin_step()
         self._fetched: dict[str, set[str]] = {policy.name: set() for policy in policies}
         if placement == "swap":  # all wait in host memory; the first turn fetches
             for policy in policies:
@@ -90,7 +88,7 @@ class Allocation:
     def begin_step(self) -> None:
         """A new step: an empty ledger."""
         self._began = time.perf_counter()
-        self.ledger.clear()
+        self.ledger: list[Turn] = []
 
     def order(self, phase: str) -> list[Policy]:
         """Who comes first: A B to sample, B A to learn."""
@@ -107,8 +105,8 @@ class Allocation:
             reason = str(error).strip().split("\n")[0]
             raise RunFailed(f"{policy.name} failed in its {phase} turn: {reason}.") from error
         stop = time.perf_counter()
-        began = self._began
-        self.ledger.append(Turn(policy.name, phase, start - began, stop - began, moved))
+        turn = Turn(policy.name, phase, start - self._began, stop - self._began, moved)
+        self.ledger.append(turn)
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:
         """Everybody's entries, by name and in the order of the policies, from all processes."""
@@ -117,17 +115,16 @@ class Allocation:
             try:
                 dist.all_gather_object(parts, mine)
             except RuntimeError as error:  # "Connection closed by peer"
-                raise PeerLost("The process of another policy has died.") from error
+                raise PeerLost("The process of another policy has ended.") from error
             mine = {name: value for part in parts for name, value in part.items()}
         return {name: mine[name] for name in self.names if name in mine}
 
     def ledger_of(self, policy: str) -> dict[str, object]:
         """The ledger of one policy's step, as metrics: seconds by phase, bytes moved, the turns."""
         turns = [turn for turn in self.ledger if turn.policy == policy]
-        seconds: dict[str, float] = {}
+        seconds: Counter[str] = Counter()
         for turn in turns:
-            key = f"time/{turn.phase}_s"
-            seconds[key] = seconds.get(key, 0.0) + turn.stop_s - turn.start_s
+            seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
         return {
             **seconds,
             "time/step_s": time.perf_counter() - self._began,

@@ -51,8 +51,8 @@ class Record:
 
         UnicodeEncodeError for a lone surrogate, in whichever field.
         """
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return json.dumps({"kind": self.kind, **values}, ensure_ascii=False).encode("utf-8")
+        # `vars` are the fields alone: this property is kept among them only from now on
+        return json.dumps({"kind": self.kind, **vars(self)}, ensure_ascii=False).encode("utf-8")
 
     @staticmethod
     def from_json(line: str | bytes) -> "Record":

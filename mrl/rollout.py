@@ -95,15 +95,8 @@ def sample_completions(
     lengths = torch.full((rows,), max_new_tokens, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
 
-    # 1. prefill each prompt once, then repeat its cache for the group
-    prompt_ids, mask = pad_left(prompts, pad_id=0, device=device)
-    cache = DynamicCache(config=model.config)
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
-    logits = _last_logits(model, prompt_ids, mask, positions, cache)
-    cache.batch_repeat_interleave(group_size)
-    logits = logits.repeat_interleave(group_size, dim=0)  # [prompts, vocab] -> [rows, vocab]
-    mask = mask.repeat_interleave(group_size, dim=0)
-    positions = positions[:, -1:].repeat_interleave(group_size, dim=0)
+    # 1. every prompt once, its cache repeated for the group
+    logits, mask, positions, cache = _prefill(model, prompts, group_size)
     active = torch.arange(rows, device=device)  # batch row -> output row
 
     # 2. one token a row and round
@@ -132,6 +125,19 @@ def sample_completions(
         positions = positions + 1
         logits = _last_logits(model, chosen[:, None], mask, positions, cache)
     return Completions(token_ids, logprobs, lengths, finished)
+
+
+def _prefill(
+    model: PreTrainedModel, prompts: list[list[int]], group_size: int
+) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
+    """Last logits [rows, vocab], mask [rows, seq], positions [rows, 1] and the cache."""
+    prompt_ids, mask = pad_left(prompts, pad_id=0, device=model.device)
+    cache = DynamicCache(config=model.config)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
+    logits = _last_logits(model, prompt_ids, mask, positions, cache)
+    cache.batch_repeat_interleave(group_size)
+    rows = (x.repeat_interleave(group_size, dim=0) for x in (logits, mask, positions[:, -1:]))
+    return *rows, cache
 
 
 def _last_logits(

@@ -5,8 +5,8 @@ from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.experiment.memory import Placement
+from mrl.experiment.settings import mode_class
 from mrl.experiment.summary import evaluation_table, first_lines, last_lines
-from mrl.modes import mode_class
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 

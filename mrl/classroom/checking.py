@@ -140,6 +140,7 @@ def check(text: bytes, grade: Grade, seed: int) -> None:
             "MRL_SUBMISSION": str(folder / "submission.py"),
             "MRL_POINTS": str(folder / "points"),
             "MRL_SEED": str(seed),
+            "MRL_LIMIT_S": str(LIMIT_S),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "OMP_NUM_THREADS": "1",  # and each thread would take address space
         }

@@ -7,6 +7,7 @@
 """
 
 import json
+import math
 import os
 import random
 import resource
@@ -22,6 +23,7 @@ import pytest
 SUBMISSION = os.environ.pop("MRL_SUBMISSION", "")
 POINTS = os.environ.pop("MRL_POINTS", os.devnull)
 SEED = os.environ.pop("MRL_SEED", "")
+LIMIT_S = os.environ.pop("MRL_LIMIT_S", "120")
 MEMORY = 1 << 30  # bytes of address space beyond what is imported
 FILE_BYTES = 16 << 20  # of any file that a submission writes
 SHOWN = 500  # characters of what it prints in a part
@@ -125,10 +127,15 @@ def hide(names: tuple[str, ...]) -> None:
 
 
 def limit() -> None:
-    """Of this process: address space beyond what is taken, sizes of files, no dumps."""
+    """Of this process: address space beyond what is taken, sizes of files, no dumps, seconds.
+
+    The seconds of the processor end a child, too, that has left the session and would go on.
+    """
     statm = Path("/proc/self/statm")
     if statm.exists():
         room = int(statm.read_text().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (room, room))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    seconds = math.ceil(float(LIMIT_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))

@@ -40,5 +40,16 @@ def write_curves(number: int, folder: Path) -> list[Path]:
         writer = csv.DictWriter(file, ("policy", "step", *PANELS))
         writer.writeheader()
         writer.writerows(rows)
-    figures.draw_curves(rows, picture, PANELS, "")
+    figure, panels = figures.new_figure(12, 6, len(PANELS), len(LETTERS))
+    for place, axes in enumerate(panels):  # a row a key, a column a letter
+        key, letter = list(PANELS)[place // len(LETTERS)], LETTERS[place % len(LETTERS)]
+        axes.plot(*figures.series(rows, "healthy", key, figures.WINDOW), color="0.6")
+        axes.plot(*figures.series(rows, letter, key, figures.WINDOW), color="C0", linestyle="--")
+        axes.set_ylim(bottom=0)
+        if key == "reward":
+            axes.set_title(letter)
+        if letter == LETTERS[0]:
+            axes.set_ylabel(PANELS[key])
+    figure.supxlabel(f"step (mean of {figures.WINDOW} steps); grey: healthy", fontsize=10)
+    figures.save_figure(figure, picture)
     return [picture, table]

@@ -101,6 +101,7 @@ class Ours:
 
     def __init__(self, size: str, directory: Path, dtype: str = "float32") -> None:
         from mrl.config import PolicyConfig
+        from mrl.experiment.loading import load_policy
 
         self.forced, new_tokens = size != "shipped", NEW_TOKENS[size]
         self.policy = load_policy(

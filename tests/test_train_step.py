@@ -1,0 +1,323 @@
+"""One step as it is written in mini_mrl.py: what crosses between two policies, and what cannot.
+
+Above all: whatever numbers and strings a peer says, its receiver stays finite and its own.
+"""
+
+import json
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from mini_mrl import train_step
+from mrl.alignment import LossyText
+from mrl.allocation import Allocation
+from mrl.config import RunConfig
+from mrl.exchange import Exchange
+from mrl.experiment.metrics import METRICS, step_metrics
+from mrl.experiment.run import Run
+from mrl.experiment.settings import make_mode
+from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records
+from mrl.rollout import derive_seed
+from mrl.samples import Verdict
+from mrl.tiny.skills import SKILLS, generate
+from tests.end_to_end.small_run import without_time
+
+PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]
+NAMES = ("qwen-tiny", "llama-tiny")
+
+
+@dataclass
+class SmallRun(Run):
+    """What `train_step` works with, made in memory."""
+
+    config: RunConfig
+    verifier: object
+    allocation: Allocation
+    modes: dict
+    exchange: Exchange = field(default_factory=lambda: Exchange(largest_group=4))
+    make_records: object = make_records
+    problems: tuple = tuple(PROBLEMS)
+
+    @property
+    def policies(self):
+        return self.allocation.policies
+
+    @property
+    def published(self):
+        return self.modes[NAMES[0]].consumes
+
+    def step(self, number):
+        """One step; the metrics by policy and the rescues."""
+        results = train_step(self, number)
+        lines = {}
+        for policy in self.policies:
+            metrics = step_metrics(results[policy.name])
+            traffic = self.exchange.take_traffic(policy.name)
+            self.exchange.advance(policy.name, policy.version)
+            ledger = self.allocation.ledger_of(policy.name)
+            about = {"step": number, "policy": policy.name, "version": policy.version}
+            lines[policy.name] = {**about, **metrics, **traffic, **ledger}
+        return lines, [rescue for result in results.values() for rescue in result.batch.rescues]
+
+    def weights(self, index):
+        return {
+            key: value.clone() for key, value in self.policies[index].model.state_dict().items()
+        }
+
+
+@pytest.fixture
+def small_run(make_policy):
+    def make(mode, verifier, settings=None, placement="resident", sizes=(4, 4), **about):
+        policies = [
+            make_policy(name, index, group_size=size, max_new_tokens=8, **about)
+            for index, (name, size) in enumerate(zip(NAMES, sizes, strict=True))
+        ]
+        config = RunConfig([policy.config for policy in policies], mode=mode, prompts_per_step=3)
+        modes = {name: make_mode(mode, settings or {}) for name in NAMES}
+        return SmallRun(config, verifier, Allocation(policies, NAMES, placement), modes)
+
+    return make
+
+
+def test_seeds_depend_on_every_part():
+    seeds = {derive_seed(0, 1, 2), derive_seed(0, 1, 3), derive_seed(0, 2, 2), derive_seed(1, 1, 2)}
+    assert len(seeds) == 4
+    assert derive_seed(0, 1) == derive_seed(0, 1)
+    assert derive_seed(1, 11) != derive_seed(11, 1)
+
+
+@pytest.mark.parametrize("mode", ["prp", "hacpo"])
+def test_the_same_seed_gives_the_same_step_to_the_last_bit_under_swap_too(
+    small_run, verifier, mode
+):
+    found = []
+    for placement in ("resident", "resident", "swap"):
+        run = small_run(mode, verifier, placement=placement, learning_rate=1e-3)
+        lines = [without_time(line) for step in (1, 2) for line in run.step(step)[0].values()]
+        found.append(
+            (lines, {**run.weights(0), **{f"b.{k}": v for k, v in run.weights(1).items()}})
+        )
+    (lines, weights), *others = found
+    for other_lines, other_weights in others:
+        assert other_lines == lines
+        assert all(torch.equal(value, weights[key]) for key, value in other_weights.items())
+
+
+def test_unequal_policies_each_finish_every_step(small_run, verifier):
+    run = small_run("prp", verifier, sizes=(2, 16))
+    for step in (1, 2, 3):
+        lines, _ = run.step(step)
+        for name in NAMES:
+            assert lines[name]["time/learn_s"] > 0
+            assert sum(lines[name][f"verdict/{v}"] for v in Verdict) == pytest.approx(1.0)
+
+
+def test_every_metric_is_documented(small_run, verifier):
+    lines, _ = small_run("sgt", verifier).step(1)
+    documented = {name.split("<")[0] for key in METRICS for name in key.split(", ")}
+    for line in lines.values():
+        for key in line:
+            assert any(key == name or key.startswith(name) for name in documented), key
+
+
+class Scripted:
+    """A verifier: the second policy is always right, the first never."""
+
+    def __init__(self, group=3 * 4):
+        self.judged = -1
+        self.group = group
+
+    def verify(self, answer, text, finished):
+        self.judged += 1
+        return Verdict.CORRECT if self.judged // self.group % 2 else Verdict.WRONG
+
+
+def test_a_rescue_goes_from_the_policy_that_solved_to_the_one_that_failed(small_run):
+    run = small_run("sgt", Scripted())
+    run.config.trust = "claim"  # the script knows no texts
+    lines, rescues = run.step(1)
+    failed, solved = (lines[name] for name in NAMES)
+    published = {json.loads(line)["prompt_id"] for line in run.exchange.window()}
+    assert (failed["rescue_set"], solved["rescue_set"]) == (len(published), 0)
+    assert 1 <= len(published) <= 3  # random text may be refused
+    assert {(r.receiver, r.source) for r in rescues} <= {NAMES}
+    lost = sum(v for k, v in failed.items() if k.startswith(("dropped/", "thl/refused/")))
+    assert failed["rescues"] + lost == len(published)
+    assert failed.get("thl/records", 0) == failed["rescues"]
+    assert failed["exchange/published_records"] == 0  # it had no success to publish
+    assert solved["exchange/published_records"] == failed["exchange/received_records"]
+    assert solved["exchange/received_records"] == 0
+
+
+def test_solo_publishes_and_receives_nothing(small_run):
+    lines, rescues = small_run("solo", Scripted()).step(1)
+    for line in lines.values():
+        assert line["exchange/published_records"] == line["exchange/received_bytes"] == 0
+    assert rescues == []
+
+
+# ------------------------------------------------------------------------------ a hostile peer
+
+
+class EverySecond:
+    """A verifier that accepts every second completion, and of peers' texts none with an X."""
+
+    judged = 0
+
+    def verify(self, answer, text, finished):
+        if "X" in text:
+            return Verdict.WRONG
+        self.judged += 1
+        return Verdict.WRONG if self.judged % 2 else Verdict.CORRECT
+
+
+class Never(EverySecond):
+    """All own attempts fail: sgt and graft learn from a peer only then."""
+
+    def verify(self, answer, text, finished):
+        return Verdict.WRONG
+
+
+def hostile_records(kind, source, version, groups, codec):
+    """A thousand records a step and more: lies, terminal codes, megabytes, malformed ones."""
+    for group in groups if source == "llama-tiny" else ():
+        for index in range(400):
+            text = ("X\x1b[2J\x00", "X" * 5000, "X\u202e\\boxed{1}")[index % 3]
+            yield SuccessRecord(
+                prompt_id=group.problem.id, source=source, version=version, index=index,
+                text=text, finished=True, token_lengths=(len(text.encode()),), canonical=True,
+                answer=group.problem.answer, verdict="correct",
+            )  # fmt: skip
+            yield LossyText("malformed")
+        yield SuccessRecord(  # in somebody else's name
+            prompt_id=group.problem.id, source="qwen-tiny", version=version, text="X",
+            finished=True, token_lengths=(1,), canonical=True, answer="1", verdict="correct",
+        )  # fmt: skip
+
+
+def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learning(small_run):
+    """Against the same run with a silent peer; and with trust=claim it does harm."""
+    weights, lines = {}, {}
+    for name, make, trust, verifier in (
+        ("silent", lambda *_: (), "verify", EverySecond()),
+        ("hostile", hostile_records, "verify", EverySecond()),
+        ("believed", hostile_records, "claim", Never()),  # so that the gate opens
+    ):
+        run = small_run("sgt", verifier, learning_rate=1e-3)
+        run.config.trust, run.make_records = trust, make
+        for step in (1, 2):
+            lines[name] = run.step(step)[0]["qwen-tiny"]
+        weights[name] = run.weights(0)
+    theirs = ("time/", "exchange/", "outcome/", "dropped/")
+    silent, hostile = (
+        {key: value for key, value in lines[name].items() if not key.startswith(theirs)}
+        for name in ("silent", "hostile")
+    )
+    assert silent == hostile
+    assert silent["grad_norm"] > 0
+    assert all(torch.equal(value, weights["hostile"][k]) for k, value in weights["silent"].items())
+    refused = lines["hostile"]["exchange/not_believed"]
+    assert refused == lines["hostile"]["exchange/received_records"] == 3 * 4  # prompts, group
+    assert lines["believed"]["rescues"] > 0  # so it was the check that kept them out
+
+
+# ------------------------------------------------------------------------------ any record at all
+
+STRINGS = (
+    "",
+    "correct",
+    "wrong",
+    "\ud800",
+    "e\u0301",
+    "\x00\x1b[2J",
+    "\\boxed{1}",
+    "9" * 300,
+    "ж😀",
+)
+NUMBERS = (
+    0, 1, -1, 2, 0.5, -0.5, -1e4, -1e5, 1e9, 10**400, -(10**400), 10**5000, 1e30, 1e308, -1e308,
+    5e-324, 2**63, -0.0, math.nan, math.inf, -math.inf, True, None,
+)  # fmt: skip
+
+
+def random_value(rng, like):
+    """Some JSON value; half of the time of the type of what stands there."""
+    if isinstance(like, list) and rng.random() < 0.6:
+        changed = [v if rng.random() < 0.7 else random_value(rng, v) for v in like]
+        return changed if rng.random() < 0.8 else changed + like
+    if isinstance(like, str) and rng.random() < 0.5:
+        return rng.choice(STRINGS) if rng.random() < 0.7 else like + rng.choice(STRINGS)
+    if rng.random() < 0.6:
+        return rng.choice((rng.uniform(-1, 1), -(10 ** rng.uniform(-5, 5)), *NUMBERS))
+    return rng.choice((*STRINGS, [], {}, [0], [[0]], {"x": 1}))
+
+
+def random_record(rng, kind, prompt_id, index, version):
+    """A sound record of a made-up text with one to three fields replaced, as JSON values."""
+    pieces = [
+        rng.choice(("1", " 2", "ab", "", "é", "\\boxed{1}")) for _ in range(rng.randint(0, 4))
+    ]
+    right, finished = rng.random() < 0.5, rng.random() < 0.5
+    values = {"prompt_id": prompt_id, "source": "llama-tiny", "version": version, "index": index}
+    if kind is RewardStats:
+        mean = rng.random()
+        values |= {"index": 0, "count": rng.randint(1, 4), "mean": mean}
+        values["std"] = rng.random() * math.sqrt(mean * (1 - mean))
+    else:
+        lengths = [len(piece.encode()) for piece in pieces]
+        values |= {"text": "".join(pieces), "finished": finished, "canonical": rng.random() < 0.5}
+        values |= {"token_lengths": lengths, "verdict": "correct" if right else "wrong"}
+    if kind is SuccessRecord:
+        values |= {"answer": "1", "verdict": "correct"}
+    if kind is RolloutRecord:
+        values |= {"logprobs": [-(10 ** rng.uniform(-3, 4)) for _ in lengths]}
+        values |= {"end_logprob": -(10 ** rng.uniform(-3, 4)) if finished else None}
+        values |= {"reward": float(right)}
+    for name in rng.sample(sorted(values.keys() - {"prompt_id"}), rng.choice((0, 0, 1, 1, 2, 3))):
+        values[name] = random_value(rng, values[name])
+    if rng.random() < 0.05:
+        values["prompt_id"] = random_value(rng, prompt_id)
+    return values
+
+
+def as_record(kind, values):
+    """As another process would send it, or (if JSON can't say it) as an object of this one."""
+    fields = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    try:
+        return Record.from_json(json.dumps({"kind": kind.kind, **values}))
+    except ValueError:  # an integer with more digits than Python writes
+        return kind(**fields)
+
+
+@pytest.mark.parametrize("mode", ["xgrpo", "sgt", "prp", "naive", "hacpo", "graft"])
+def test_whatever_numbers_and_strings_a_peer_says_its_receiver_stays_finite(small_run, mode):
+    """Twice over: all that it says; and what of it is refused, which changes nothing at all."""
+    rng, weights, lines = random.Random(mode), {}, {}
+    for case in ("silent", "refused", "all"):
+        settings = {"graft": {"balanced": False, "min_compatibility": 0.0}}
+        verifier = Never() if mode in ("sgt", "graft") else EverySecond()
+        run = small_run(mode, verifier, settings, learning_rate=1e-3)
+        run.config.trust = "claim"
+
+        def records(kind, source, version, groups, codec, case=case):
+            for group in groups if source == "llama-tiny" and case != "silent" else ():
+                for number in range(100):
+                    about = (group.problem.id, number % 4, version)
+                    record = as_record(kind, random_record(rng, kind, *about))
+                    if case == "all" or not Exchange(largest_group=4).publish(record, source):
+                        yield record
+
+        run.make_records = records
+        for step in (1, 2):
+            lines[case] = run.step(step)[0]["qwen-tiny"]
+            assert lines[case]["update_skipped"] == 0
+        weights[case] = run.weights(0)
+        assert all(bool(torch.isfinite(value).all()) for value in weights[case].values())
+    same = {case: all(torch.equal(value, weights[case][key]) for key, value in
+                      weights["silent"].items()) for case in ("refused", "all")}  # fmt: skip
+    assert same == {"refused": True, "all": False}  # what was sound did teach
+    assert lines["refused"]["exchange/received_records"] == 0
+    assert 3 <= lines["all"]["exchange/received_records"] <= 3 * 4
