@@ -198,7 +198,7 @@ def outcome(arguments: list[str]) -> launch.Outcome:
         return error.exit_code, printable(str(error), limit=2000)
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of the command line
-            return 2, printable(usage_sentence(error.format_message()), limit=2000)
+            return 2, printable(usage_sentence(error), limit=2000)
         return 1, f"{traceback.format_exc()}This is a bug of mini-mrl; the lines above say where."
 
 

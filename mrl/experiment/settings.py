@@ -207,14 +207,17 @@ def _check_rules(config: object, where: str = "") -> None:
             )
 
 
-def usage_sentence(message: str) -> str:
-    """What to do about a usage error of the command line; most options of old are settings now."""
+def usage_sentence(error: Any) -> str:
+    """What to do about click's UsageError; most options of old are settings now."""
+    message = error.format_message().rstrip(".")
     option = next((word for word in message.split() if word.startswith("--")), "")
     key = option.strip("-.").replace("-", "_")
     key = RENAMED.get(key, key)
-    hint = GONE.get(key) or "`python mini_mrl.py --help` shows all options"
+    where = error.ctx  # None if click has not got as far as a command
+    command = where.command_path.removeprefix(where.find_root().info_name) if where else ""
+    hint = GONE.get(key) or f"`python mini_mrl.py{command} --help` shows all options"
     hint = f"write --set {key}=VALUE" if key in HELP else hint
-    return f"{message.rstrip('.')}; {hint}."
+    return f"{message}; {hint}."
 
 
 # ------------------------------------------------------------------------------ modes

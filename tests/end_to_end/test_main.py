@@ -218,8 +218,7 @@ def test_the_log_of_a_finished_run_stands_in_for_the_peer(place, capsys):
 
 
 def test_align_shows_and_draws_a_solution(place, capsys):
-    Path("text.txt").write_text("6*7=42. \\boxed{42}")
-    assert run("align", "--file", "text.txt", "--svg", "a.svg") == 0
+    assert run("align", "6*7=42. \\boxed{42}", "--svg", "a.svg") == 0
     out = capsys.readouterr().out
     assert "qwen-tiny" in out
     assert "of the bytes" in out.replace("\n", " ")
@@ -236,7 +235,10 @@ MISTAKES = {
     "no such hub name": (["--pair", "nobody/nothing"], "neither a directory here nor a model"),
     "empty pair": (["--pair", ","], "policy"),
     "directory without model": (["--pair", "empty"], "empty: is no model"),
-    "a share": (["warmstart", "--foreign-right", "2"], "--foreign-right is 2, but must be from"),
+    "a share": (
+        ["warmstart", "--foreign-right", "2"],
+        "'--foreign-right': ",
+    ),
     "no data": (["--set", "train=none.jsonl"], "none.jsonl: no such file"),
     "broken data": (["--set", "train=broken.jsonl"], "broken.jsonl:2: is not JSON"),
     "empty data": (["--set", "train=empty.jsonl"], "empty.jsonl: holds no problem"),
@@ -311,16 +313,14 @@ MISTAKES = {
     "unknown trust": (["--set", "trust=blindly"], "trust is 'blindly'"),
     "no peer log": (["--set", "peer_log=none.jsonl", "--pair", TINY], "none.jsonl: cannot be read"),
     "peer log and a pair": (["--set", "peer_log=key.toml"], "only one policy can be trained"),
-    "align nothing": (["align"], "Give either a text or --file"),
-    "align both": (["align", "x", "--file", "key.toml"], "Give either a text or --file"),
-    "align no file": (["align", "--file", "none.txt"], "none.txt: cannot be read"),
-    "align binary": (["align", "--file", "binary"], "binary: cannot be read"),
+    "align nothing": (["align"], "`python mini_mrl.py align --help`"),
+    "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "named twice in sgt,sgt"),
+    "compare nothing": (["compare", "--seeds", "0"], "`python mini_mrl.py compare --help`"),
     "align a special token": (["align", "</s>"], "cannot write this text exactly (special_token"),
     "align without tokenizer": (["align", "x", "--source", "empty"], "empty: is no model"),
     "align hub name": (["align", "x", "--receiver", "a/b"], "neither a directory here nor a model"),
     "align picture nowhere": (["align", "x", "--svg", "no/where.svg"], "cannot be written"),
     "resume nothing": (["resume", "runs/none"], "is no run directory"),
-    "resume without checkpoint": (["resume", "runs/taken"], "no complete checkpoint"),
     "evaluate nothing": (["evaluate", "runs/none"], "is no run directory"),
     "evaluate without checkpoint": (["evaluate", "runs/taken"], "no complete checkpoint"),
 }
@@ -352,7 +352,6 @@ def traps(place):
     Path("bad_answer.jsonl").write_text('{"prompt": "1+1?", "answer": "\\\\frac{"}\n')
     Path("long.jsonl").write_text(json.dumps({"prompt": "nuts " * 400, "answer": "1"}) + "\n" * 2)
     Path("junk.txt").write_text("some text\n")
-    Path("binary").write_bytes(b"\xff\xfe")
     Path("key.toml").write_text("stpes = 3\n")
     for name, text in FILES.items():
         Path(name).write_text(text)
