@@ -9,7 +9,6 @@ every other folder serves the method and can be read later.
 import random
 import signal
 import sys
-import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -27,17 +26,17 @@ except ModuleNotFoundError as error:
 
 from mrl.classroom.commands import assignment
 from mrl.config import HELP, RunConfig
-from mrl.errors import MrlError, RunFailed
 from mrl.experiment import launch
 from mrl.experiment.commands import COMMANDS as EXPERIMENT_COMMANDS
+from mrl.experiment.commands import carry_out
 from mrl.experiment.metrics import StepResult
 from mrl.experiment.pairs import choose_pair
 from mrl.experiment.problems import problems_of_step
 from mrl.experiment.run import Run
 from mrl.experiment.run_directory import continued_config, new_directory
-from mrl.experiment.settings import run_config, usage_sentence
+from mrl.experiment.settings import run_config
 from mrl.experiment.summary import first_lines, last_lines
-from mrl.experiment.view import make_view, printable
+from mrl.experiment.view import make_view
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
 from mrl.lab.faults import lying_records
 from mrl.learning import learn
@@ -189,17 +188,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def outcome(arguments: list[str]) -> launch.Outcome:
-    """Exit code and last sentence of a command; 2 for what a person can put right."""
-    try:
-        return app(arguments, standalone_mode=False, obj=arguments) or 0, ""
-    except (MrlError, RunFailed) as error:
-        if "--debug" in arguments:
-            traceback.print_exc()
-        return error.exit_code, printable(str(error), limit=2000)
-    except Exception as error:
-        if hasattr(error, "format_message"):  # a usage error of the command line
-            return 2, printable(usage_sentence(error), limit=2000)
-        return 1, f"{traceback.format_exc()}This is a bug of mini-mrl; the lines above say where."
+    """Exit code and last sentence of a command, also in a process of its own."""
+    return carry_out(app, arguments)
 
 
 if __name__ == "__main__":

@@ -14,41 +14,24 @@ device, and whoever learnt last samples first in the next step. Whatever the pla
 the same.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from mrl.errors import MrlError, PeerLost, RunFailed
+from mrl.errors import PeerLost, RunFailed
 from mrl.policy import Policy
 
 PARTS = {"weights", "optimizer"}  # of a policy that move; gradients never do
 NEEDS = {"verify": set(), "learn": PARTS}  # on the device, by phase; else the weights
 FAILURES = (RuntimeError, MemoryError, ArithmeticError)  # out of memory, a number gone wrong
-MEETING = timedelta(minutes=5)  # for the processes to find each other
-PATIENCE = timedelta(days=1)  # for a slower process: no time budget ends an honest turn
 
 T = TypeVar("T")
-
-
-def pick_device(wanted: str) -> str:
-    """`auto` is CUDA if it is there (under torchrun each process its own device), else the CPU."""
-    if wanted == "auto" and torch.cuda.is_available():
-        return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
-    wanted = "cpu" if wanted == "auto" else wanted
-    try:
-        torch.empty(0, device=wanted)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0]
-        raise MrlError(f"device is {wanted!r}, which cannot be used here ({reason}).") from None
-    return wanted
 
 
 @dataclass
@@ -147,25 +130,6 @@ class Allocation:
         missing = wanted - self._fetched[policy.name]
         self._fetched[policy.name] |= wanted  # noted first: a fetch that fails half-way is evicted
         return moved + _move(policy, missing, self.device)
-
-
-def join_processes(names: Sequence[str]) -> str:
-    """Under torchrun: meet the other processes; returns the name of this process's policy."""
-    size = int(os.environ["WORLD_SIZE"])
-    if size != len(names):
-        raise MrlError(
-            f"torchrun started {size} processes for {len(names)} policies; choose "
-            f"--nproc-per-node (times --nnodes) so that there are {len(names)}."
-        )
-    try:
-        # torchrun has one store for all its restarts: apart, or a worker meets a dead one's address
-        store, rank, size = next(dist.rendezvous("env://", timeout=MEETING))
-        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        # text crosses, never a tensor: no NCCL
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    except RuntimeError as error:  # to die, not to return: torchrun starts all again
-        raise SystemExit(f"The processes of the policies do not meet: {error}") from None
-    return names[dist.get_rank()]
 
 
 @torch.no_grad()

@@ -5,8 +5,9 @@ import time
 import pytest
 import torch
 
-from mrl.allocation import PARTS, Allocation, _move, pick_device
+from mrl.allocation import PARTS, Allocation, _move
 from mrl.errors import MrlError, RunFailed
+from mrl.experiment.loading import pick_device
 from mrl.learning import learn
 from mrl.samples import TrainingSample
 from tests.end_to_end.small_run import without_time

@@ -102,7 +102,7 @@ def test_auto_takes_a_process_a_policy_where_each_has_a_core(monkeypatch):
 
 
 def test_a_wrong_number_of_processes_gets_one_sentence(monkeypatch):
-    from mrl.allocation import join_processes
+    from mrl.experiment.launch import join_processes
 
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(MrlError, match="3 processes for 2 policies"):

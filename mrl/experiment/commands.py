@@ -1,24 +1,27 @@
 """Commands around runs, hung into `mini_mrl.py`: score a run again, list modes and settings."""
 
-from dataclasses import fields, replace
+import traceback
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from mrl.allocation import pick_device
 from mrl.config import PolicyConfig, RunConfig
+from mrl.errors import MrlError, RunFailed
 from mrl.experiment.checkpoint import newest_checkpoint
 from mrl.experiment.evaluation import evaluate as score
 from mrl.experiment.evaluation import load_heldout
-from mrl.experiment.loading import load_policies
+from mrl.experiment.launch import Outcome
+from mrl.experiment.loading import load_policies, pick_device
 from mrl.experiment.run_directory import read_run_config, with_weights_of
-from mrl.experiment.settings import check
+from mrl.experiment.settings import check, usage_sentence
 from mrl.experiment.summary import evaluation_table
 from mrl.experiment.verifier import Verifier
-from mrl.experiment.view import View
+from mrl.experiment.view import View, printable
 from mrl.modes import MODES
 
 console = Console()
@@ -36,15 +39,16 @@ def modes() -> None:
 
 
 def settings() -> None:
-    """List all settings of a run and of a policy, for `--set` and `--config`."""
-    for kind, title in ((RunConfig, "a run"), (PolicyConfig, "a policy ([[policy]] in a file)")):
-        table = Table("setting", "what it is", "default", title=f"settings of {title}")
+    """List all settings of a run, a policy and the modes, for `--set` and `--config`."""
+    parts = [("a run", RunConfig), ("a policy (a [[policy]] table in a file)", PolicyConfig)]
+    parts += [(f"mode {name} (--set {name}.SETTING=VALUE)", mode) for name, mode in MODES.items()]
+    for title, kind in parts:
+        table = Table("setting", "what it is", "default", title=Text(f"settings of {title}"))
         for entry in fields(kind):
             if "help" in entry.metadata:
-                default = "" if callable(entry.default) else str(entry.default)
-                table.add_row(entry.name, entry.metadata["help"], default)
+                default = entry.default if entry.default is not MISSING else entry.default_factory()
+                table.add_row(entry.name, entry.metadata["help"], Text(str(default)))
         console.print(table)
-    console.print("Settings of a mode are listed by `modes`.")
 
 
 def evaluate(
@@ -69,6 +73,20 @@ def evaluate(
             about = (parts, verifier, count, config.seed, temperature, view.progress)
             results[when] = [found for policy in policies for found in score(policy, *about)]
     console.print(evaluation_table(results))
+
+
+def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
+    """Exit code and last sentence of a command; 2 for what a person can put right."""
+    try:
+        return app(arguments, standalone_mode=False, obj=arguments) or 0, ""
+    except (MrlError, RunFailed) as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        return error.exit_code, printable(str(error), limit=2000)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a usage error of the command line
+            return 2, printable(usage_sentence(error), limit=2000)
+        return 1, f"{traceback.format_exc()}This is a bug of mini-mrl; the lines above say where."
 
 
 COMMANDS = (evaluate, modes, settings)

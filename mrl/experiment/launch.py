@@ -12,13 +12,17 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from mrl.config import RunConfig
-from mrl.errors import PeerLost
+from mrl.errors import MrlError, PeerLost
 
+MEETING = timedelta(minutes=5)  # for the processes to find each other
+PATIENCE = timedelta(days=1)  # for a slower process: no time budget ends an honest turn
 RESTARTS = 3  # of a dead worker, before the run ends
 
 Outcome = tuple[int, str]  # how a program ended: exit code, and a last sentence for the person
@@ -46,6 +50,25 @@ def cores() -> int:
 def is_worker() -> bool:
     """Whether torchrun has started this process, with others."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def join_processes(names: Sequence[str]) -> str:
+    """Under torchrun: meet the other processes; returns the name of this process's policy."""
+    size = int(os.environ["WORLD_SIZE"])
+    if size != len(names):
+        raise MrlError(
+            f"torchrun started {size} processes for {len(names)} policies; choose "
+            f"--nproc-per-node (times --nnodes) so that there are {len(names)}."
+        )
+    try:
+        # torchrun has one store for all its restarts: apart, or a worker meets a dead one's address
+        store, rank, size = next(dist.rendezvous("env://", timeout=MEETING))
+        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        # text crosses, never a tensor: no NCCL
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    except RuntimeError as error:  # to die, not to return: torchrun starts all again
+        raise SystemExit(f"The processes of the policies do not meet: {error}") from None
+    return names[dist.get_rank()]
 
 
 def launch(

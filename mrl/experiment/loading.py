@@ -1,5 +1,6 @@
 """Models and tokenizers from a directory or the hub, with one plain sentence where that fails."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,19 @@ from mrl.rollout import scaled_logprobs
 TOLERANCE = 1e-3  # nats, between the packed and the plain computation
 
 transformers_logging.disable_progress_bar()  # it would break the live view
+
+
+def pick_device(wanted: str) -> str:
+    """`auto` is CUDA if it is there (under torchrun each process its own device), else the CPU."""
+    if wanted == "auto" and torch.cuda.is_available():
+        return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
+    wanted = "cpu" if wanted == "auto" else wanted
+    try:
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise MrlError(f"device is {wanted!r}, which cannot be used here ({reason}).") from None
+    return wanted
 
 
 def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Policy:

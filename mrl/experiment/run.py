@@ -18,7 +18,7 @@ import torch.distributed
 from safetensors import SafetensorError
 
 from mrl.alignment import LossyText
-from mrl.allocation import Allocation, join_processes, pick_device
+from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
@@ -33,8 +33,8 @@ from mrl.experiment.checkpoint import (
 )
 from mrl.experiment.collapse import CollapseWatch
 from mrl.experiment.evaluation import evaluate, load_heldout
-from mrl.experiment.launch import is_worker
-from mrl.experiment.loading import load_policies
+from mrl.experiment.launch import is_worker, join_processes
+from mrl.experiment.loading import load_policies, pick_device
 from mrl.experiment.memory import choose_placement, estimate
 from mrl.experiment.metrics import StepResult, sample_lines, step_metrics
 from mrl.experiment.peer_log import read_log

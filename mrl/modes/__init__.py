@@ -3,16 +3,7 @@
 To add one, write a subclass of `Mode` (mode.py) in a file of this folder and name it in `MODES`; or
 in any file, and run it with `--mode that_file.py:ItsClass`.
 
-| mode    | paper         | what crosses        | what the receiver pays                           |
-|---------|---------------|---------------------|--------------------------------------------------|
-| solo    | -             | nothing             | -                                                |
-| solo-x2 | -             | nothing             | twice the rollouts and updates                   |
-| naive   | 2603.02604    | rollouts            | a forward and a training pass on every one       |
-| prp     | 2605.07244    | rollouts, log-probs | a training pass on every one; ratio variance     |
-| xgrpo   | 2605.07244    | reward statistics   | nothing: only its baseline changes               |
-| sgt     | 2605.07244    | verified successes  | one more sample for each rescued prompt          |
-| hacpo   | 2603.02604    | rollouts, log-probs | a training pass on every one                     |
-| graft   | 2609.37868    | rollouts, log-probs | a forward and a training pass on grafted groups  |
+README.md has a table of what crosses in each, and what its receiver pays.
 """
 
 from mrl.modes.graft import GRAFT
