@@ -323,13 +323,21 @@ def test_special_unknown_and_missing_ids_are_refused_by_name(token_id, reason):
         CODECS["metaspace-first"].token_bytes([token_id])
 
 
-def test_an_added_token_that_is_not_special_keeps_its_text():
+@pytest.mark.parametrize("text", ["<work>", "<é work ☃>"])  # é is a byte of the alphabet, too
+def test_an_added_token_that_is_not_special_keeps_its_text(text):
     tokenizer = byte_level()
-    tokenizer.add_tokens([AddedToken("<work>", special=False)])
+    tokenizer.add_tokens([AddedToken(text, special=False)])
     codec = ByteCodec(tokenizer)
-    token_ids = codec.encode("a <work> b")
-    assert b"<work>" in codec.token_bytes(token_ids)
-    assert codec.decode(token_ids) == "a <work> b"
+    token_ids = codec.encode(f"a {text} b")
+    assert text.encode() in codec.token_bytes(token_ids)
+    assert codec.decode(token_ids) == f"a {text} b"
+
+
+def test_a_piece_outside_the_alphabet_of_bytes_is_no_byte():
+    codec = ByteCodec(with_decoder(decoders.ByteLevel()))
+    assert codec.token_bytes([MARKED.index("é")]) == [b"\xe9"]
+    with refused("unknown_token"):
+        codec.token_bytes([MARKED.index("▁c")])
 
 
 def test_an_added_token_that_swallows_spaces_is_caught_by_the_byte_check():
