@@ -292,7 +292,7 @@ MISTAKES = {
     "mode without class": (["--mode", "mode.py"], "name the class, too"),
     "mode of another class": (["--mode", "mode.py:Nothing"], "has no class Nothing"),
     "mode that breaks": (["--mode", "bad_mode.py:Mine"], "cannot be loaded"),
-    "ratio level": (["--mode", "prp", "--set", "prp.ratio_level=word"], "use token, chunk"),
+    "ratio level": (["--mode", "prp", "--set", "prp.ratio_level=word"], "known are token, chunk"),
     "minibatches": (["--set", "sgt.minibatches=0"], "sgt.minibatches is 0"),
     "turn budget": (
         ["--config", "budget.toml"],
@@ -387,9 +387,9 @@ def test_a_mistake_gets_the_same_sentence_from_processes_of_their_own(traps, cap
     assert_one_sentence([*arguments, "--placement", "parallel"], part, capfd)
 
 
-def test_debug_shows_the_traceback(place):
-    with pytest.raises(MrlError):
-        run("--mode", "stg", "--debug")
+def test_debug_shows_the_traceback(place, capsys):
+    assert run("--mode", "stg", "--debug") == 2
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_help_and_a_mistake_answer_within_seconds():
