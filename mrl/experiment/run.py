@@ -213,18 +213,11 @@ class Run:
         """What every policy publishes about its groups, from all processes."""
         if self.published is None:
             return {}
-        made = {
-            policy.name: list(
-                self.make_records(
-                    self.published,
-                    policy.name,
-                    policy.version,
-                    results[policy.name].groups,
-                    policy.codec,
-                )
-            )
-            for policy in self.policies
-        }
+        made = {}
+        for policy in self.policies:
+            groups = results[policy.name].groups
+            about = self.published, policy.name, policy.version, groups, policy.codec
+            made[policy.name] = list(self.make_records(*about))
         return self.allocation.gather(made)
 
     # -------------------------------------------------------------------------- after a step
