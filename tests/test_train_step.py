@@ -15,11 +15,11 @@ from mini_mrl import train_step
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
-from mrl.experiment.verifier import Verifier
 from mrl.exchange import Exchange
 from mrl.experiment.metrics import METRICS, step_metrics
 from mrl.experiment.run import Run
 from mrl.experiment.settings import make_mode
+from mrl.experiment.verifier import Verifier
 from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records
 from mrl.rollout import derive_seed
 from mrl.samples import Verdict
@@ -311,7 +311,9 @@ def test_whatever_numbers_and_strings_a_peer_says_its_receiver_stays_finite(smal
                 for number in range(100):
                     about = (group.problem.id, number % 4, version)
                     record = as_record(kind, random_record(rng, kind, *about))
-                    if case == "all" or Exchange(largest_group=4).publish(record, source):  # refused
+                    if case == "all" or Exchange(largest_group=4).publish(
+                        record, source
+                    ):  # refused
                         yield record
 
         run.make_records = records

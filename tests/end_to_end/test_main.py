@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
 from mrl.config import DATA, PolicyConfig, RunConfig
-from mrl.errors import MrlError
 from mrl.experiment.problems import save_problems
 from mrl.experiment.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
@@ -292,7 +291,10 @@ MISTAKES = {
     "mode without class": (["--mode", "mode.py"], "name the class, too"),
     "mode of another class": (["--mode", "mode.py:Nothing"], "has no class Nothing"),
     "mode that breaks": (["--mode", "bad_mode.py:Mine"], "cannot be loaded"),
-    "ratio level": (["--mode", "prp", "--set", "prp.ratio_level=word"], "known are token, chunk"),
+    "ratio level": (
+        ["--mode", "prp", "--set", "prp.ratio_level=word"],
+        "known are token, chunk, sequence",
+    ),
     "minibatches": (["--set", "sgt.minibatches=0"], "sgt.minibatches is 0"),
     "turn budget": (
         ["--config", "budget.toml"],
@@ -389,7 +391,9 @@ def test_a_mistake_gets_the_same_sentence_from_processes_of_their_own(traps, cap
 
 def test_debug_shows_the_traceback(place, capsys):
     assert run("--mode", "stg", "--debug") == 2
-    assert "Traceback" in capsys.readouterr().err
+    assert "in mode_class" in capsys.readouterr().err
+    assert run("--mode", "stg") == 2
+    assert "in mode_class" not in capsys.readouterr().err
 
 
 def test_help_and_a_mistake_answer_within_seconds():
