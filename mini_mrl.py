@@ -93,7 +93,7 @@ def train_loop(run: Run) -> bool:
         run.evaluate("before")
     for step in range(run.first_step, run.config.steps + 1):
         results = train_step(run, step)
-        if run.note(step, results):  # logs, live view, checkpoint; true if somebody pressed Ctrl-C
+        if run.finish_step(step, results):  # log, live view, checkpoint; true after Ctrl-C
             return False
     run.evaluate("after")
     return True

@@ -59,7 +59,7 @@ def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):
         settings = {"mode": mode, "placement": "resident", "steps": 1, "prompts_per_step": 4}
         config = RunConfig(**pair_settings("tiny") | settings)
         with Run(config, View(Console(quiet=True), names, 1)) as run:
-            run.note(1, mini_mrl.train_step(run, 1))
+            run.finish_step(1, mini_mrl.train_step(run, 1))
         lines = read_metrics(tmp_path / "runs" / f"{mode}-s0")
         assert [line["policy"] for line in lines] == names
         seen |= {key for line in lines for key in line}

@@ -222,7 +222,7 @@ class Run:
 
     # -------------------------------------------------------------------------- after a step
 
-    def note(self, step: int, results: dict[str, StepResult]) -> bool:
+    def finish_step(self, step: int, results: dict[str, StepResult]) -> bool:
         """Log a step and show it, save if it is time; returns whether the run ends here."""
         mine = {}
         for policy in self.policies:
