@@ -48,11 +48,13 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
     config, allocation, exchange = run.config, run.allocation, run.exchange
     allocation.begin_step()
     problems = problems_of_step(run.problems, step, config.prompts_per_step, config.seed)
+    # of this process's policies; under placement `parallel` that is one, and peers are elsewhere
     results = {policy.name: StepResult() for policy in run.policies}
 
     # 1. sample: each policy, in its turn, writes G completions a prompt     policy.py, rollout.py
     for policy in allocation.order("rollout"):
         with allocation.turn(policy, "rollout"):
+            # all chance comes from run seed, step and policy: a resumed run has no state to restore
             generator = torch.Generator().manual_seed(derive_seed(config.seed, step, policy.index))
             size = policy.config.group_size * run.modes[policy.name].rollout_factor
             results[policy.name].groups = policy.rollout(problems, generator, size)
@@ -63,15 +65,17 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             run.verifier.verify_groups(results[policy.name].groups)
 
     # 3. publish: records of the one type that the mode consumes             records.py, exchange.py
+    # the one place where policies of different processes meet; nothing crosses if no mode asks
     for source, records in run.gather_records(results).items():
         for record in records:
             exchange.publish(record, source)
 
+    # B A after A B: under placement `swap` the one that is on the device stays there
     for policy in allocation.order("learn"):
         mode, result = run.modes[policy.name], results[policy.name]
 
         # 4. collect: peers' records of that type, judged again              exchange.py
-        believes = run.believes(problems)
+        believes = run.believes(problems)  # the receiver's own check of what a peer claims
         ids = [problem.id for problem in problems]
         result.received = exchange.collect(mode.consumes, policy.name, ids, believes)
 
