@@ -86,13 +86,13 @@ def saved(directory):
 
 def stop_after(monkeypatch, step):
     """Ctrl-C during a step, for a run in this process."""
-    note = Run.note
+    finish_step = Run.finish_step
 
     def stopped(self, now, results):
         self.stopping |= now == step
-        return note(self, now, results)
+        return finish_step(self, now, results)
 
-    monkeypatch.setattr(Run, "note", stopped)
+    monkeypatch.setattr(Run, "finish_step", stopped)
 
 
 def lines(path):
