@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
@@ -19,7 +17,7 @@ from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.experiment.problems import save_problems
 from mrl.experiment.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
-from tests.end_to_end.small_run import without_time
+from tests.end_to_end.small_run import assert_same_run, lines
 
 ROOT = Path(mini_mrl.__file__).parent
 
@@ -45,27 +43,6 @@ FAST = [*SMALL, "--placement", "resident"]  # in this process; without it, a pro
 
 def run(*arguments):
     return mini_mrl.main([*arguments])
-
-
-def lines(path):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-def assert_same_run(one, two, steps):
-    """Two run directories hold the same, bit by bit, apart from times."""
-    one, two = Path(one), Path(two)
-    metrics = [[without_time(line) for line in lines(d / "metrics.jsonl")] for d in (one, two)]
-    assert metrics[0] == metrics[1]
-    assert len(metrics[0]) == 2 * steps
-    for name in ("exchange.jsonl", "samples.jsonl", "evaluation.json"):
-        assert (one / name).read_bytes() == (two / name).read_bytes(), name
-    for policy in ("qwen-tiny", "llama-tiny"):
-        saved = [d / "checkpoints" / f"step-{steps:06d}" / policy for d in (one, two)]
-        weights = [load_file(path / "model.safetensors") for path in saved]
-        assert weights[0].keys() == weights[1].keys()
-        assert all(value.equal(weights[1][key]) for key, value in weights[0].items())
-        moments = [torch.load(path / "optimizer.pt", weights_only=True) for path in saved]
-        torch.testing.assert_close(*moments, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("placed", [SMALL, FAST])
