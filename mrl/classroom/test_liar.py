@@ -14,7 +14,7 @@ RIGHT, LIE = "\\boxed{12}", "\\boxed{13}"
 
 
 @dataclass(frozen=True)
-class Told:
+class Claim:
     """A peer's record, with the fields of mrl.records.SuccessRecord that matter here."""
 
     prompt_id: str
@@ -39,7 +39,7 @@ def judge(answer: str, text: str, finished: bool) -> str:
 
 
 def compare(
-    submission: ModuleType, records: list[Told], answers: dict[str, str], budget: int | None = None
+    submission: ModuleType, records: list[Claim], answers: dict[str, str], budget: int | None = None
 ) -> None:
     """Fail with the first record that is wrongly kept or dropped, or what was called too often.
 
@@ -88,7 +88,7 @@ def compare(
     assert kept == true, "the records are right, but not in their order, or some are there twice"
 
 
-def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Told], dict[str, str]]:
+def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dict[str, str]]:
     """Records of three peers about some prompts; liars lie half of the time."""
     answers = {f"p{n}": str(rng.randint(10, 99)) for n in range(prompts)}
     records = []
@@ -99,7 +99,7 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Told], dict
             value = value if lie else answer
             text = rng.choice(("So it is {}.", "{}", "I get {}")).format(f"\\boxed{{{value}}}")
             claim = value if lie and rng.random() < 0.7 else answer
-            records.append(Told(prompt_id, source, text, claim))
+            records.append(Claim(prompt_id, source, text, claim))
     rng.shuffle(records)
     return records, answers
 
@@ -107,10 +107,10 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Told], dict
 @pytest.mark.points(2)
 def test_by_hand(submission: ModuleType) -> None:
     """four records by hand, and an honest one that claims another answer and verdict"""
-    records = [Told("x", "a", RIGHT), Told("x", "b", LIE), Told("x", "b", LIE, "13")]
-    records.append(Told("x", "b", "It is " + RIGHT))
+    records = [Claim("x", "a", RIGHT), Claim("x", "b", LIE), Claim("x", "b", LIE, "13")]
+    records.append(Claim("x", "b", "It is " + RIGHT))
     compare(submission, records, {"x": "12"})
-    compare(submission, [Told("x", "a", RIGHT, "13", "wrong")], {"x": "12"})
+    compare(submission, [Claim("x", "a", RIGHT, "13", "wrong")], {"x": "12"})
 
 
 @pytest.mark.points(2)
@@ -123,9 +123,9 @@ def test_liars(submission: ModuleType, rng: random.Random) -> None:
 @pytest.mark.points(1)
 def test_verdicts(submission: ModuleType) -> None:
     """no box, a cut text, a verdict of timeout"""
-    records = [Told("x", "b", "12"), Told("x", "b", "so it is \\boxed{1", finished=False)]
-    records += [Told("x", "a", "slow " + RIGHT), Told("x", "a", RIGHT)]
-    records.append(Told("x", "c", "cut behind its box: " + RIGHT, finished=False))
+    records = [Claim("x", "b", "12"), Claim("x", "b", "so it is \\boxed{1", finished=False)]
+    records += [Claim("x", "a", "slow " + RIGHT), Claim("x", "a", RIGHT)]
+    records.append(Claim("x", "c", "cut behind its box: " + RIGHT, finished=False))
     compare(submission, records, {"x": "12"})
 
 
@@ -133,7 +133,7 @@ def test_verdicts(submission: ModuleType) -> None:
 def test_unfinished(submission: ModuleType) -> None:
     """one text, finished and cut"""
     text = f"{RIGHT} ..."
-    records = [Told("x", "a", text, finished=done) for done in (True, False, True, False)]
+    records = [Claim("x", "a", text, finished=done) for done in (True, False, True, False)]
     compare(submission, records, {"x": "12"})
     compare(submission, records[::-1], {"x": "12"})
 
@@ -141,16 +141,16 @@ def test_unfinished(submission: ModuleType) -> None:
 @pytest.mark.points(1)
 def test_two_problems(submission: ModuleType) -> None:
     """one text about two problems, and a prompt that nobody asked about"""
-    records = [Told("x", "a", RIGHT), Told("y", "a", RIGHT), Told("y", "b", LIE, "13")]
+    records = [Claim("x", "a", RIGHT), Claim("y", "a", RIGHT), Claim("y", "b", LIE, "13")]
     compare(submission, records, {"x": "12", "y": "13"})
-    compare(submission, [Told("z", "b", RIGHT), Told("x", "a", RIGHT)], {"x": "12"})
-    compare(submission, [Told("z", "b", RIGHT)], {})
+    compare(submission, [Claim("z", "b", RIGHT), Claim("x", "a", RIGHT)], {"x": "12"})
+    compare(submission, [Claim("z", "b", RIGHT)], {})
 
 
 @pytest.mark.points(1)
 def test_copies(submission: ModuleType) -> None:
     """sixty records, two texts, two calls"""
-    records = [Told("x", f"s{n % 3}", (RIGHT, LIE)[n % 2]) for n in range(60)]
+    records = [Claim("x", f"s{n % 3}", (RIGHT, LIE)[n % 2]) for n in range(60)]
     compare(submission, records, {"x": "12"})
 
 
@@ -159,7 +159,7 @@ def test_short_budget(submission: ModuleType, rng: random.Random) -> None:
     """a budget that does not suffice"""
     texts = [f"{n} {RIGHT if n % 3 else LIE}" for n in range(10)]
     for budget in (0, 1, 4):
-        records = [Told("x", "a", text) for text in texts * 2]
+        records = [Claim("x", "a", text) for text in texts * 2]
         compare(submission, records, {"x": "12"}, budget)
         rng.shuffle(records)
         compare(submission, records, {"x": "12"}, budget)

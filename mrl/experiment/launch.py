@@ -102,7 +102,7 @@ def launch(
             local_addr="localhost",
             max_restarts=RESTARTS,
             start_method="fork" if fork else "spawn",
-            signals_to_handle="",  # none: torchrun would kill whoever has not saved in 30 s
+            signals_to_handle="",  # none: torchrun kills a worker that has not saved in 30 s
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         try:
@@ -115,7 +115,7 @@ def launch(
                 f"The process of a policy died {RESTARTS + 1} times, at last by "
                 f"{failure.signal_name()}. Go on with: python mini_mrl.py resume {directory}"
             )
-    # whoever lost the other one has nothing to say about why
+    # a worker that lost the other one does not know why
     reasons = [end for end in ended.values() if end[0] not in (0, PeerLost.exit_code)]
     return min(reasons) if reasons else max(ended.values())
 

@@ -92,7 +92,7 @@ def can_load(name: str) -> bool:
         return False
     try:
         HfApi().model_info(name, timeout=5)
-    except Exception:  # no network, no such model, no permission: the same to whoever asks
+    except Exception:  # no network, no such model, no permission: the same to the caller
         return False
     return True
 
