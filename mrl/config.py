@@ -26,8 +26,8 @@ class PolicyConfig:
     name: str
     path: str  # a `save_pretrained` directory or a hub name
     group_size: int = setting(8, "completions a prompt; an advantage compares them", least=2)
-    learning_rate: float = setting(
-        1e-4, "of AdamW; 1e-4 is usual for the tiny pair", above=0, most=1
+    learning_rate: float | None = setting(
+        None, "of AdamW; none: from the number of parameters", above=0, most=1
     )
     objective: str = setting("grpo", "what it maximizes", choices=OBJECTIVES)
     clip_low: float | None = setting(None, "none: as the objective was published", least=0)
@@ -46,7 +46,9 @@ class PolicyConfig:
     )
     checkpointing: bool = setting(False, "compute activations again: slower, smaller")
     template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")
-    system_prompt: str = setting("", "first message of the chat template")
+    system_prompt: str = setting(
+        "", "first message of the chat template; empty: system_prompt.txt beside `train`"
+    )
 
 
 @dataclass

@@ -2,7 +2,7 @@ import pytest
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
-from mrl.experiment.pairs import pair_settings, tiny_pair
+from mrl.experiment.pairs import pair_settings
 from mrl.experiment.settings import check, load_config, run_config
 
 
@@ -37,7 +37,9 @@ clip_high = 0.3
 
 
 def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
-    config = RunConfig(tiny_pair(), name='odd "name"\\', settings={"sgt": {"imitation_weight": 2}})
+    config = RunConfig(
+        **pair_settings("tiny"), name='odd "name"\\', settings={"sgt": {"imitation_weight": 2}}
+    )
     config.policies[0].template = 'line\nbreak\t"{prompt}" \u2028'
     config.policies[1].clip_low = 0.25
     path = tmp_path / "config.json"
@@ -96,7 +98,7 @@ def test_a_missing_config_file(tmp_path):
         ({}, {"name": "../x"}, "policy's name"),
         ({}, {"learning_rate": float("nan")}, "learning_rate is nan"),
         ({}, {"learning_rate": float("inf")}, "learning_rate is inf"),
-        ({}, {"learning_rate": 5.0}, "1e-4 is usual"),
+        ({}, {"learning_rate": 5.0}, "must be 1 or less"),
         ({"threads": 1_000_000}, {}, "256 or less"),
         ({"liar": 1.5}, {}, "liar is 1.5, but must be 1 or less"),
         ({"trust": "blindly"}, {}, "known are verify, claim."),
@@ -121,7 +123,8 @@ def test_values_that_cannot_work_are_refused(run, policy, part):
     assert part in str(caught.value)
 
 
-def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_names():
+def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_names(monkeypatch):
+    monkeypatch.setattr("mrl.experiment.pairs.count_parameters", lambda path: 1)
     with pytest.raises(MrlError, match="called 'p'"):
         check(RunConfig([PolicyConfig("p", "x"), PolicyConfig("p", "y")]))
     names = [policy.name for policy in pair_settings("m/a,m/a,m/b")["policies"]]
@@ -174,7 +177,8 @@ def test_a_wrong_set_gets_one_sentence(text, part):
     assert part in str(caught.value)
 
 
-def test_options_win_over_the_file_and_the_file_over_the_pair(tmp_path):
+def test_options_win_over_the_file_and_the_file_over_the_pair(tmp_path, random_pair):
+    random = random_pair / "llama-tiny"
     path = tmp_path / "run.toml"
     path.write_text("steps = 7\nseed = 7\nmode = 'graft'\n[settings.graft]\nbalanced = false")
     config = made("seed=9", "graft.minibatches=2", file=path, steps=8, name=None)
@@ -185,7 +189,7 @@ def test_options_win_over_the_file_and_the_file_over_the_pair(tmp_path):
         made(file=path)
     path.write_text("[[policy]]\npath = 'm/own'\ngroup_size = 2")
     assert [policy.name for policy in made(file=path).policies] == ["own"]
-    assert [policy.name for policy in made(file=path, pair="m/other").policies] == ["other"]
+    assert [policy.name for policy in made(file=path, pair=str(random)).policies] == ["llama-tiny"]
     assert made(pair="qwen-smol").eval_samples == 1  # the preset of the real pair
     assert made("eval_samples=2", pair="qwen-smol").eval_samples == 2
 

@@ -11,6 +11,7 @@ from mrl.experiment.loading import load_policy, load_tokenizer
 from mrl.experiment.metrics import update_metrics
 from mrl.experiment.problems import longest_prompt
 from mrl.learning import learn
+from mrl.policy import usual_learning_rate
 from mrl.samples import Problem, TrainingSample
 
 PROMPT = "Ann has 12 nuts and eats 11. How many?"
@@ -226,3 +227,10 @@ def test_a_prompt_longer_than_the_context_is_refused(make_policy):
     policy = make_policy()
     with pytest.raises(MrlError, match="context of 256"):
         longest_prompt(policy, [Problem("long", "nuts " * 300, "1")])
+
+
+def test_without_a_learning_rate_the_size_decides(make_policy):
+    assert make_policy().learning_rate == 1e-4  # the tiny pair's
+    assert make_policy(learning_rate=3e-3).optimizer.param_groups[0]["lr"] == 3e-3
+    sizes = {135e6: 3e-5, 494e6: 2e-6, 7e9: 1e-6, 8e5: 1e-4}
+    assert {size: usual_learning_rate(size) for size in sizes} == sizes

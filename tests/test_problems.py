@@ -3,7 +3,7 @@ import json
 import pytest
 
 from mrl.errors import MrlError
-from mrl.experiment.problems import load_problems, problems_of_step
+from mrl.experiment.problems import load_problems, problems_of_step, system_prompt_of
 from mrl.tiny.skills import SKILLS, generate
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]
@@ -76,3 +76,10 @@ def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):
     (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(MrlError, match="not UTF-8"):
         load_problems(tmp_path / "b.jsonl")
+
+
+def test_a_system_prompt_may_lie_beside_the_problems(tmp_path):
+    train = tmp_path / "train.jsonl"
+    assert system_prompt_of(train) == ""
+    (tmp_path / "system_prompt.txt").write_text("Box it.\n")
+    assert system_prompt_of(train) == "Box it."

@@ -18,11 +18,12 @@ from transformers import (
 
 import mini_mrl
 from mrl.config import PolicyConfig, RunConfig
+from mrl.experiment.launch import cores
 from mrl.experiment.loading import load_policy
 from mrl.experiment.memory import estimate, needed
-from mrl.experiment.pairs import PAIRS, choose_pair
+from mrl.experiment.pairs import choose_pair
 from mrl.experiment.problems import save_problems
-from mrl.experiment.settings import check
+from mrl.experiment.settings import run_config
 from mrl.learning import learn
 from mrl.samples import TrainingSample
 from mrl.tiny.skills import SKILLS, generate
@@ -117,7 +118,9 @@ def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, 
     arguments += ["--set", "prompts_per_step=4", "--placement", "resident"]
     assert mini_mrl.main(arguments) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Training qwen and smol, on cpu.")
+    assert out.startswith(
+        "Training qwen (0.442 M parameters, learning rate 0.0001) and smol"
+    )
     text = Path("runs/prp-s0/metrics.jsonl").read_text()
     metrics = [json.loads(line) for line in text.splitlines()]
     assert len(metrics) == 6
@@ -165,13 +168,40 @@ def test_what_is_sampled_is_what_is_scored_in_bfloat16_up_to_its_rounding(make_c
         assert rollout.logprobs == pytest.approx(logprobs, abs=0.1)
 
 
-def test_the_preset_of_the_real_pair_is_complete(monkeypatch):
-    make, preset = PAIRS["qwen-smol"]
-    config = RunConfig(make(), **preset)
-    check(config)
-    assert [policy.name for policy in config.policies] == ["qwen2.5", "smollm2"]
-    assert all("boxed" in policy.system_prompt for policy in config.policies)
-    assert config.train.endswith("gsm8k/train.jsonl")
+def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_path):
+    on_cpu = run_config("qwen-smol", None, {}, [])
+    assert [policy.name for policy in on_cpu.policies] == ["qwen2.5", "smollm2"]
+    assert all("3+2=5" in policy.system_prompt for policy in on_cpu.policies)
+    assert (on_cpu.steps, on_cpu.prompts_per_step, on_cpu.eval_samples) == (60, 8, 1)
+    assert [policy.dtype for policy in on_cpu.policies] == ["mixed", "mixed"]
+    assert (on_cpu.placement, on_cpu.threads) == ("resident", cores())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    short = run_config("qwen-smol", None, {"steps": 7}, [])  # an option wins over the recipe
+    assert (short.steps, short.placement, short.threads) == (7, "auto", 1)
+    monkeypatch.setattr("mrl.experiment.pairs.GSM8K", tmp_path)
+    for name, text in (("train.jsonl", ""), ("system_prompt.txt", "Reason.\n")):
+        (tmp_path / name).write_text(text)
+    on_gpu = run_config("qwen-smol", None, {}, [])
+    assert on_gpu.train == str(tmp_path / "train.jsonl")
+    assert [policy.max_new_tokens for policy in on_gpu.policies] == [400, 400]
+    assert [policy.system_prompt for policy in on_gpu.policies] == ["Reason.", "Reason."]
+
+
+def test_directories_are_known_by_their_size(chat_pair, monkeypatch):
+    pair = f"{chat_pair}/qwen,{chat_pair}/smol"
+    small = run_config(pair, None, {}, [])
+    assert (small.steps, small.prompts_per_step) == (RunConfig.steps, RunConfig.prompts_per_step)
+    monkeypatch.setattr("mrl.experiment.pairs.PRETRAINED", 1000)
+    assert run_config(pair, None, {}, []).steps == 60
+
+
+def test_a_template_that_takes_no_system_message_gets_it_in_the_users(make_chat):
+    policy = make_chat("qwen", system_prompt="Be short.")
+    assert policy.tokenizer.decode(policy.prompt_ids("1+1?")).startswith("<|im_start|>system")
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    policy.tokenizer.chat_template = refuses + CHATML
+    asked = policy.tokenizer.decode(policy.prompt_ids("1+1?"))
+    assert asked.startswith("<|im_start|>user\nBe short.\n\n1+1?<|im_end|>")
 
 
 def test_without_network_the_real_pair_ends_in_one_sentence(capsys):
@@ -189,9 +219,7 @@ def test_the_pair_for_somebody_who_names_none(monkeypatch, tmp_path):
     monkeypatch.setattr("mrl.experiment.pairs.can_load", lambda name: True)
     assert "data gsm8k" in choose_pair()[1]
     (tmp_path / "train.jsonl").write_text("")
-    make, preset = PAIRS["qwen-smol"]
-    there = {**preset, "train": str(tmp_path / "train.jsonl")}
-    monkeypatch.setitem(PAIRS, "qwen-smol", (make, there))
+    monkeypatch.setattr("mrl.experiment.pairs.GSM8K", tmp_path)
     assert choose_pair()[0] == "qwen-smol"
 
 

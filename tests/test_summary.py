@@ -36,10 +36,13 @@ def test_the_evaluation_table_shows_before_and_after():
 
 def planned(tmp_path, mode="sgt", rate=1e-4, **settings):
     """A run as far as its first and last lines need it."""
-    policies = [PolicyConfig(name, name, learning_rate=rate, group_size=4) for name in NAMES]
+    policies = [PolicyConfig(name, name, group_size=4) for name in NAMES]
+    loaded = [SimpleNamespace(name=name, size=838_000, learning_rate=rate) for name in NAMES]
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
     return SimpleNamespace(
-        config=config, names=NAMES, mode=mode_class(config.mode), device="cpu", stored=[1, 2],
+        config=config, names=NAMES, policies=loaded,
+        allocation=SimpleNamespace(gather=lambda mine: mine),
+        mode=mode_class(config.mode), device="cpu", stored=[1, 2],
         directory=tmp_path, left_out={"malformed": 3}, placement=Placement("swap", "Swap."),
         evaluations={"before": scores(0.1), "after": scores(0.5)}, rescues={},
     )  # fmt: skip
@@ -48,7 +51,10 @@ def planned(tmp_path, mode="sgt", rate=1e-4, **settings):
 def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path):
     run = planned(tmp_path, "solo-x2", 1e-3, steps=7, liar=0.3, peer_log="x.jsonl")
     lines = first_lines(run, "tiny", " (why)")
-    assert lines[0] == "Training the embedded tiny pair: qwen-tiny and llama-tiny, on cpu (why)."
+    assert lines[0] == (
+        "Training the embedded tiny pair: qwen-tiny (0.838 M parameters, learning rate 0.001) and "
+        "llama-tiny (0.838 M parameters, learning rate 0.001), on cpu (why)."
+    )
     assert "shares nothing; 7 steps of 5 prompts" in lines[1]
     assert "qwen-tiny 8 = 40 completions a step" in lines[1]
     assert lines[2] == "Swap."

@@ -79,7 +79,7 @@ def test_plain_lines_come_every_few_steps_and_at_the_end_from_the_same_rows():
     for step in range(1, 46):
         view.step(step, lines(rescues=0), [])
     text = view.console.file.getvalue().splitlines()
-    assert len(text) == 23  # every second step, and the last
+    assert len(text) == 24  # the first step, every second one, and the last
     assert text[-1].startswith("step 45/45, 0:00 left; qwen-tiny: solve rate 25%, all-fail")
     assert "rescue set 3.0" in text[-1]
     assert "rescues" not in text[-1]  # a mode that grafts does not imitate

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -82,6 +83,13 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     for parameter in model.parameters():  # out of the mapped file: where a tensor begins in memory
         parameter.data = parameter.data.clone()  # decides which kernel runs, to the last bit
     return model.to(device)
+
+
+def count_parameters(path: str) -> int:
+    """Of a model in a directory or the hub, from its configuration alone."""
+    with torch.device("meta"):  # shapes, no memory
+        config = _load(AutoConfig, path)
+        return AutoModelForCausalLM.from_config(config).num_parameters()
 
 
 def can_load(name: str) -> bool:

@@ -1,77 +1,67 @@
-"""Pairs of models by name, and which one is the default."""
+"""Pairs of models by name, which one is the default, and what a pretrained pair needs."""
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mrl.config import DATA, PolicyConfig
-from mrl.experiment.loading import can_load
+from mrl.experiment.launch import cores
+from mrl.experiment.loading import can_load, count_parameters
 
-SYSTEM_PROMPT = "Reason step by step and put the final answer into \\boxed{}."
-
-
-def tiny_pair() -> list[PolicyConfig]:
-    """The embedded pair, warm-started; see tiny/pair.py."""
-    return [PolicyConfig(name, str(DATA / "tiny" / name)) for name in ("qwen-tiny", "llama-tiny")]
-
-
-def qwen_smol_pair() -> list[PolicyConfig]:
-    """The real pair, from the hub."""
-    names = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
-    return [
-        PolicyConfig(
-            Path(name).name.split("-")[0].lower(),
-            name,
-            learning_rate=1e-6,
-            max_new_tokens=400,
-            micro_batch=8192,
-            weight_decay=0.01,
-            system_prompt=SYSTEM_PROMPT,
-        )
-        for name in names
-    ]
-
-
-# pair -> its policies, and what a run with it changes of RunConfig's defaults
-PAIRS: dict[str, tuple[Callable[[], list[PolicyConfig]], dict[str, Any]]] = {
-    "tiny": (tiny_pair, {}),
-    "qwen-smol": (
-        qwen_smol_pair,
-        {
-            "train": str(DATA / "gsm8k" / "train.jsonl"),
-            "heldout": [str(DATA / "gsm8k" / "test.jsonl")],
-            "eval_samples": 1,
-        },
-    ),
-}
+TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
+QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
+PRETRAINED = 20_000_000  # parameters; the tiny pair has less than a million each
+GSM8K = DATA / "gsm8k"
 
 
 def pair_settings(pair: str) -> dict[str, Any]:
     """`RunConfig` fields for a pair's name, or for directories and hub names with commas."""
-    if pair in PAIRS:
-        policies, preset = PAIRS[pair]
-        return {"policies": policies(), **preset}
-    made: list[PolicyConfig] = []
+    paths = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair) or tuple(pair.split(","))
+    policies: list[PolicyConfig] = []
     seen: Counter[str] = Counter()
-    for path in pair.split(","):  # named after the last part of the path, made unique
+    for path in paths:  # named after the last part of the path, made unique
         name = Path(path).name
+        name = name.split("-")[0].lower() if pair == "qwen-smol" else name
         seen[name] += 1
-        made.append(PolicyConfig(f"{name}-{seen[name]}" if seen[name] > 1 else name, path))
-    return {"policies": made}
+        policies.append(PolicyConfig(f"{name}-{seen[name]}" if seen[name] > 1 else name, path))
+    small = paths == TINY or (paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED)
+    if small:
+        return {"policies": policies}  # all defaults are the tiny pair's
+    if torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file():
+        for policy in policies:
+            policy.max_new_tokens, policy.micro_batch = 400, 8192
+            policy.learning_rate, policy.weight_decay = 1e-6, 0.01  # the papers'
+        problems = {"train": str(GSM8K / "train.jsonl"), "heldout": [str(GSM8K / "test.jsonl")]}
+        return {"policies": policies, **problems, "eval_samples": 1}
+    return {"policies": policies, **_short_problems(policies)}
+
+
+def _short_problems(policies: list[PolicyConfig]) -> dict[str, Any]:
+    """A run that two CPU cores finish within an hour: what data/results/real-pair was made with."""
+    for policy in policies:
+        policy.max_new_tokens = 40
+        policy.dtype = "mixed"
+    return {
+        "steps": 60,
+        "prompts_per_step": 8,
+        "checkpoint_every": 10,
+        "heldout": [str(DATA / "words" / "heldout.jsonl")],
+        "eval_samples": 1,
+        # the largest model has most of the work: all cores for whose turn it is beat one a policy
+        **({} if torch.cuda.is_available() else {"placement": "resident", "threads": cores()}),
+    }
 
 
 def choose_pair() -> tuple[str, str]:
     """The pair for somebody who names none, and why: the real one where it can be trained."""
-    policies, preset = PAIRS["qwen-smol"]
     force = "; --pair qwen-smol tries all the same, --pair DIR_A,DIR_B takes other models"
     if not torch.cuda.is_available():
         return "tiny", f" (there is no CUDA device{force})"
-    missing = [policy.path for policy in policies() if not can_load(policy.path)]
+    missing = [path for path in QWEN_SMOL if not can_load(path)]
     if missing:
         return "tiny", f" ({missing[0]} is not in the cache and the hub does not answer{force})"
-    if not Path(preset["train"]).is_file():
+    if not (GSM8K / "train.jsonl").is_file():
         return "tiny", " (the real pair needs its problems first: python mini_mrl.py data gsm8k)"
     return "qwen-smol", " (--pair tiny takes the embedded pair)"

@@ -66,6 +66,14 @@ def _parse_problem(line: str, number: str) -> Problem:
     return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
 
 
+def system_prompt_of(path: Path) -> str:
+    """What `system_prompt.txt` beside a problem file says to every model; "" if there is none."""
+    try:
+        return path.with_name("system_prompt.txt").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def save_problems(path: Path, problems: list[Problem]) -> None:
     """Write problems as JSONL, one object a line."""
     path.parent.mkdir(parents=True, exist_ok=True)

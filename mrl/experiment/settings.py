@@ -16,6 +16,7 @@ from typing import Any, get_origin, get_type_hints
 from mrl.config import HELP, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.experiment.pairs import pair_settings
+from mrl.experiment.problems import system_prompt_of
 from mrl.modes import MODES, Mode
 
 RENAMED = {  # settings and options of earlier versions
@@ -48,6 +49,8 @@ def run_config(
     if ".py" in made.mode:  # with its whole path: a run may be resumed from anywhere
         path, _, class_name = made.mode.partition(":")
         made.mode = f"{Path(path).resolve()}:{class_name}"
+    for policy in made.policies:  # kept in config.json: a run is resumed with what it began with
+        policy.system_prompt = policy.system_prompt or system_prompt_of(Path(made.train))
     check(made)
     return made
 

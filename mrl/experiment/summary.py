@@ -26,8 +26,14 @@ def first_lines(run: "Run", pair: str, why: str) -> list[str]:
         for name, size in sizes
     )
     crosses = f"{mode.consumes.kind} records" if mode.consumes else "nothing"
+    # gathered: a process may hold only one of them
+    about = run.allocation.gather({p.name: (p.size, p.learning_rate) for p in run.policies})
+    learners = " and ".join(
+        f"{name} ({size / 1e6:.3g} M parameters, learning rate {rate:g})"
+        for name, (size, rate) in about.items()
+    )
     lines = [
-        f"Training {what}{' and '.join(run.names)}, on {run.device}{why}.",
+        f"Training {what}{learners}, on {run.device}{why}.",
         f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
         f"prompts; group sizes: {groups}; seed {config.seed}; writing {run.directory}.",
         run.placement.sentence,
@@ -42,10 +48,10 @@ def first_lines(run: "Run", pair: str, why: str) -> list[str]:
             f"are taken with trust={config.trust}."
         )
     return lines + [
-        f"Warning: {policy.name} learns at {policy.learning_rate:g}; above "
+        f"Warning: {name} learns at {rate:g}; above "
         f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
-        for policy in config.policies
-        if policy.learning_rate > HIGH_LEARNING_RATE
+        for name, (_, rate) in about.items()
+        if rate > HIGH_LEARNING_RATE
     ]
 
 

@@ -114,7 +114,7 @@ class View:
         self.scoring, self.rescue = "", (rescues or [self.rescue])[-1]
         if self.live:
             self.live.update(self.render())
-        elif step % max(1, self.steps // 20) == 0 or step == self.steps:
+        elif self.seen == 1 or step % max(1, self.steps // 20) == 0 or step == self.steps:
             self.say(self.line())
 
     def progress(self, what: str, done: int, total: int) -> None:

@@ -18,6 +18,7 @@ BASE_URL = (
     "https://raw.githubusercontent.com/openai/grade-school-math/"
     "3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data"
 )
+SYSTEM_PROMPT = "Reason step by step and put the final answer into \\boxed{}.\n"
 SHA256 = {  # as published with the `datasets` library's gsm8k 1.1.0, of the same commit's files
     "train": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
     "test": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
@@ -58,6 +59,7 @@ def fetch_gsm8k(
         out.mkdir(parents=True, exist_ok=True)
         for part, text in made.items():
             (out / f"{part}.jsonl").write_text(text, encoding="utf-8")
+        (out / "system_prompt.txt").write_text(SYSTEM_PROMPT, encoding="utf-8")
     except OSError as error:
         raise MrlError(f"{out}: cannot be written ({error.strerror}).") from None
 
