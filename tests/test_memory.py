@@ -1,7 +1,7 @@
 import torch
 
 from mrl.config import RunConfig
-from mrl.experiment.memory import choose_placement, estimate, needed
+from mrl.experiment.memory import choose_placement, estimate, needed, peak_memory
 
 
 def test_the_estimate_against_arithmetic_by_hand(make_policy):
@@ -46,3 +46,10 @@ def test_the_plan_follows_the_memory_that_is_free(make_policy, monkeypatch):
         f"Placement swap: {one / 2**30:.1f} GiB of tensors at the peak "
         f"(qwen-tiny {one / 2**30:.1f}, qwen-tiny {one / 2**30:.1f} alone)."
     )
+
+
+def test_the_peak_counts_bytes_of_the_whole_process():
+    before = peak_memory("cpu")
+    held = bytearray(300 * 2**20)  # zeros that nobody touched may take no memory
+    held[::4096] = b"x" * len(held[::4096])
+    assert 10 * 2**20 < before < peak_memory("cpu") < before + 400 * 2**20

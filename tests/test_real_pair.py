@@ -118,9 +118,7 @@ def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, 
     arguments += ["--set", "prompts_per_step=4", "--placement", "resident"]
     assert mini_mrl.main(arguments) == 0
     out = capsys.readouterr().out
-    assert out.startswith(
-        "Training qwen (0.442 M parameters, learning rate 0.0001) and smol"
-    )
+    assert out.startswith("Training qwen (0.442 M parameters, learning rate 0.0001) and smol")
     text = Path("runs/prp-s0/metrics.jsonl").read_text()
     metrics = [json.loads(line) for line in text.splitlines()]
     assert len(metrics) == 6

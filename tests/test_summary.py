@@ -1,4 +1,5 @@
 import io
+import re
 from types import SimpleNamespace
 
 from rich.console import Console
@@ -66,7 +67,8 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
 
 def test_the_last_lines_end_with_what_was_learnt(tmp_path):
     assert last_lines(planned(tmp_path), False)[0].endswith(f"mini_mrl.py resume {tmp_path}")
-    (_, sentence) = last_lines(planned(tmp_path, mode="solo"), True)
+    _, memory, sentence = last_lines(planned(tmp_path, mode="solo"), True)
+    assert re.fullmatch(r"Memory: \d+\.\d GiB at the peak\.", memory)
     assert sentence == (
         'qwen-tiny solved "e[/b]ats" problems 10% of the time before, 50% after. '
         "Nothing was shared in this mode."

@@ -1,5 +1,6 @@
 """How much memory a run will need, and the placement that follows from it."""
 
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -8,6 +9,11 @@ import torch
 from mrl.config import RunConfig
 from mrl.logprobs import CHUNK
 from mrl.policy import Policy
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None
 
 ACTIVATION_FACTOR = 32  # tensors of the hidden size that a layer keeps for its backward pass
 LOGIT_COPIES = 4  # logits, float32 copy, log-probs, gradient
@@ -81,3 +87,13 @@ def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) ->
     peak = needed(estimates, name) / GIB
     sentence = f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
     return Placement(name, sentence)
+
+
+def peak_memory(device: str) -> int:
+    """Bytes at the highest so far: of tensors on a CUDA device, of this process on a CPU."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device)
+    if resource is None:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -62,6 +62,7 @@ METRICS = {
     "time/moved_bytes": "weights and optimizer state moved for its turns (placement swap)",
     "time/turns": "the ledger: [phase, start, stop, bytes moved], seconds since the step began",
     "time/step_s": "seconds of the whole step, all policies",
+    "memory/peak_bytes": "the most so far: of tensors on a CUDA device, of the process on a CPU",
 }
 OUTCOMES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
 OUTCOMES += ("refused", "skipped")

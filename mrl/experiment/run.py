@@ -35,7 +35,7 @@ from mrl.experiment.collapse import CollapseWatch
 from mrl.experiment.evaluation import evaluate, load_heldout
 from mrl.experiment.launch import is_worker, join_processes
 from mrl.experiment.loading import load_policies, pick_device
-from mrl.experiment.memory import choose_placement, estimate
+from mrl.experiment.memory import choose_placement, estimate, peak_memory
 from mrl.experiment.metrics import StepResult, sample_lines, step_metrics
 from mrl.experiment.peer_log import read_log
 from mrl.experiment.problems import load_problems, longest_prompt
@@ -230,6 +230,7 @@ class Run:
             line |= step_metrics(results[policy.name])
             line |= self.exchange.take_traffic(policy.name)
             line |= self.allocation.ledger_of(policy.name)
+            line["memory/peak_bytes"] = peak_memory(self.device)
             samples = sample_lines(step, policy.name, results[policy.name])
             mine[policy.name] = line, samples, self.stopping
         noted = self.allocation.gather(mine)

@@ -3,10 +3,10 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import torch
 from rich.table import Table
 from rich.text import Text
 
+from mrl.experiment.memory import peak_memory
 from mrl.experiment.metrics import run_residual
 from mrl.experiment.run_directory import read_metrics
 
@@ -60,9 +60,8 @@ def last_lines(run: "Run", finished: bool) -> list[Table | str]:
     if not finished:
         return [f"Saved. Go on with: python mini_mrl.py resume {run.directory}"]
     lines = [evaluation_table(run.evaluations), *residual_sentences(read_metrics(run.directory))]
-    if run.device.startswith("cuda"):
-        peak = torch.cuda.max_memory_allocated(run.device) / 2**30
-        lines.append(f"Memory: {peak:.1f} GiB of tensors on {run.device} at the peak.")
+    if peak := peak_memory(run.device):
+        lines.append(f"Memory: {peak / 2**30:.1f} GiB at the peak.")
     sentence = learnt_sentence(run.evaluations, run.rescues)
     if run.mode.consumes is None:
         sentence += " Nothing was shared in this mode."

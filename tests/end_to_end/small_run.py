@@ -27,7 +27,7 @@ HERE = ["--placement", "resident"]
 
 def without_time(line):
     """A metrics line without its timing fields: what a repeated run must reproduce."""
-    return {key: value for key, value in line.items() if not key.startswith("time/")}
+    return {key: value for key, value in line.items() if not key.startswith(("time/", "memory/"))}
 
 
 def write_problems(place):
