@@ -75,9 +75,8 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
         mode, result = run.modes[policy.name], results[policy.name]
 
         # 4. collect: peers' records of that type, judged again              exchange.py
-        believes = run.believes(problems)  # the receiver's own check of what a peer claims
         ids = [problem.id for problem in problems]
-        result.received = exchange.collect(mode.consumes, policy.name, ids, believes)
+        result.received = exchange.collect(mode.consumes, policy.name, ids, run.believes)
 
         with allocation.turn(policy, "learn"):
             # 5. decide: own groups and peers' records become samples        modes/, alignment.py

@@ -65,7 +65,6 @@ class RunConfig:
         "held-out problems, JSONL files",
     )
     eval_samples: int = setting(4, "completions a held-out problem (k of pass@k)", least=1)
-    max_staleness: int = setting(1, "optimizer updates a peer's record may be behind", least=0)
     trust: str = setting(
         "verify", "check a peer's success again, or claim: believe it", choices=("verify", "claim")
     )

@@ -109,7 +109,6 @@ def test_a_missing_config_file(tmp_path):
         ({"steps": 0}, {}, "steps is 0"),
         ({"prompts_per_step": 0}, {}, "prompts_per_step is 0"),
         ({"seed": -1}, {}, "seed is -1"),
-        ({"max_staleness": -1}, {}, "max_staleness"),
         ({"verify_timeout_s": 0.0}, {}, "verify_timeout_s"),
         ({"policies": []}, {}, "no policy"),
     ],

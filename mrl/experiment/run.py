@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -45,7 +45,7 @@ from mrl.experiment.tensorboard import scalar_writer
 from mrl.experiment.verifier import Verifier
 from mrl.experiment.view import View
 from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
-from mrl.samples import Problem, Verdict
+from mrl.samples import Verdict
 
 NOT_FINITE = 5  # steps in a row, then the run stops
 
@@ -92,6 +92,7 @@ class Run:
 
         self.verifier.canary()
         self.problems = load_problems(Path(config.train), self.verifier.check_answer)
+        self.answers = {problem.id: problem.answer for problem in self.problems}
         self.heldout = load_heldout(config.heldout, self.verifier)
         if config.prompts_per_step > len(self.problems):
             raise MrlError(
@@ -130,11 +131,8 @@ class Run:
         self.scalars = scalar_writer(self.directory) if self.writes else lambda line: None
         self.metrics_log, self.samples_log = (p.open("a", encoding="utf-8") for p in logs[:2])
         largest = self.mode.rollout_factor * max(p.group_size for p in config.policies)
-        self.exchange = Exchange(logs[2], config.max_staleness, largest)
+        self.exchange = Exchange(logs[2], largest)
         self.exchange.store(self.stored)
-        self.exchange.restore_window(state["window"])
-        for policy in self.policies:
-            self.exchange.versions[policy.name] = policy.version
 
     def _check_peer_log(self, path: str) -> None:
         kinds = {record.kind for record in self.stored}
@@ -197,17 +195,13 @@ class Run:
 
     # -------------------------------------------------------------------------- during a step
 
-    def believes(self, problems: Iterable[Problem]) -> Callable[[Record], bool]:
+    def believes(self, record: Record) -> bool:
         """What a receiver does before it learns from a peer's record: judge the text once more."""
-        answers = {problem.id: problem.answer for problem in problems}
-
-        def check_again(record: Record) -> bool:
-            if self.config.trust == "claim" or isinstance(record, RewardStats):
-                return True
-            verdict = self.verifier.verify(answers[record.prompt_id], record.text, record.finished)
-            return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)
-
-        return check_again
+        if self.config.trust == "claim" or isinstance(record, RewardStats):
+            return True
+        answer = self.answers[record.prompt_id]
+        verdict = self.verifier.verify(answer, record.text, record.finished)
+        return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)
 
     def gather_records(self, results: dict[str, StepResult]) -> dict[str, list[Record | LossyText]]:
         """What every policy publishes about its groups, from all processes."""
@@ -247,8 +241,7 @@ class Run:
         self.view.step(step, lines, rescues)
         for text in (*failures, *self._not_finite(lines), *self.collapse.notice(lines)):
             self.view.say(text)
-        for name, line in lines.items():
-            self.exchange.advance(name, line["version"])
+        self.exchange.end_step({name: line["version"] for name, line in lines.items()})
         return self._save_or_stop(step, any(stopping for _, _, stopping in noted.values()))
 
     def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:
@@ -286,7 +279,6 @@ class Run:
             "versions": {name: count for name, (count, _) in saved.items()},
             "modes": {name: memory for name, (_, memory) in saved.items()},
             "rescues": {"\t".join(key): number for key, number in self.rescues.items()},
-            "window": self.exchange.window(),
             "made_with": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
         }
         finish_checkpoint(self.directory, partial, state)
