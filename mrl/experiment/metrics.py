@@ -2,10 +2,12 @@
 
 import math
 import statistics
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 
+from mrl.allocation import Turn
 from mrl.learning import TEACHING, UpdateStats
 from mrl.modes import TrainingBatch
 from mrl.records import Record
@@ -96,8 +98,30 @@ def sample_lines(step: int, policy: str, result: StepResult) -> list[dict]:
         about = {"step": step, "policy": policy, "problem": group.problem.id}
         about |= {"solved": sum(group.rewards), "text": shown.text, "verdict": str(shown.verdict)}
         lines.append(about)
-    lines += [{"step": step, "rescue": asdict(rescue)} for rescue in result.batch.rescues]
+    for group, success in result.batch.rescues:
+        rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
+        rescue |= {"skill": group.problem.skill, "receiver": policy, "source": success.source}
+        rescue |= {"receiver_text": group.rollouts[0].text, "source_text": success.text}
+        lines.append({"step": step, "rescue": rescue})
     return lines + [{"step": step, "failure": text} for text in result.stats.notes]
+
+
+def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
+    """One policy's part of a step's ledger: seconds by phase, bytes moved, the turns."""
+    began = ledger[0].start_s
+    turns = [turn for turn in ledger if turn.policy == policy]
+    seconds: Counter[str] = Counter()
+    for turn in turns:
+        seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
+    return {
+        **seconds,
+        "time/step_s": time.perf_counter() - began,
+        "time/moved_bytes": sum(turn.moved_bytes for turn in turns),
+        "time/turns": [
+            [t.phase, round(t.start_s - began, 4), round(t.stop_s - began, 4), t.moved_bytes]
+            for t in turns
+        ],
+    }
 
 
 def batch_metrics(batch: TrainingBatch, nll_nats: float) -> dict[str, float]:

@@ -36,7 +36,7 @@ from mrl.experiment.evaluation import evaluate, load_heldout
 from mrl.experiment.launch import is_worker, join_processes
 from mrl.experiment.loading import load_policies, pick_device
 from mrl.experiment.memory import choose_placement, estimate
-from mrl.experiment.metrics import StepResult, sample_lines, step_metrics
+from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, time_metrics
 from mrl.experiment.peer_log import read_log
 from mrl.experiment.problems import load_problems, longest_prompt
 from mrl.experiment.run_directory import new_directory, read_evaluations, with_weights_of
@@ -223,7 +223,7 @@ class Run:
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(results[policy.name])
             line |= self.exchange.take_traffic(policy.name)
-            line |= self.allocation.ledger_of(policy.name)
+            line |= time_metrics(self.allocation.ledger, policy.name)
             samples = sample_lines(step, policy.name, results[policy.name])
             mine[policy.name] = line, samples, self.stopping
         noted = self.allocation.gather(mine)
