@@ -21,8 +21,6 @@ class Residual:
     source_tokens: int = 0
     receiver_tokens: int = 0
     sampled_otherwise: int = 0  # records whose ids are not the source tokenizer's own for the text
-    source_nats: float = 0.0  # -sum of the source's log-probs
-    spread_nats: float = 0.0  # sum over receiver tokens of |its chunk's log-prob - its own share|
     refused: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: "Residual") -> "Residual":
@@ -45,25 +43,14 @@ class Residual:
         return self.sampled_otherwise / self.records if self.records else 0.0
 
 
-def measure(
-    source: Sequence[bytes],
-    receiver: Sequence[bytes],
-    logprobs: Sequence[float] = (),
-    canonical: bool = True,
-) -> Residual:
-    """The residual of one record. logprobs: the source's, one a source token, nats; or none."""
-    chunks = align(source, receiver)
+def measure(source: Sequence[bytes], receiver: Sequence[bytes], canonical: bool = True) -> Residual:
+    """The residual of one record, from both tokenizations of its text."""
+    pairs = [chunk for chunk in align(source, receiver) if chunk.one_to_one]
     return Residual(
         records=1,
         bytes=sum(map(len, source)),
-        bytes_one_to_one=sum(c.bytes[1] - c.bytes[0] for c in chunks if c.one_to_one),
+        bytes_one_to_one=sum(chunk.bytes[1] - chunk.bytes[0] for chunk in pairs),
         source_tokens=len(source),
         receiver_tokens=len(receiver),
         sampled_otherwise=int(not canonical),
-        source_nats=-sum(logprobs),
-        # the shares of a chunk's n receiver tokens add up to 1, so the rest of each to n - 1
-        spread_nats=sum(
-            abs(sum(logprobs[slice(*c.source)])) * (c.receiver[1] - c.receiver[0] - 1)
-            for c in chunks
-        ),
     )

@@ -26,7 +26,9 @@ CASES += [("graft", "resume")]
 RENAMED: dict[str, str] = {
     "^fate/": "outcome/"
 }  # old key -> new key, as regular expressions for re.sub
-DROPPED = r"frac_reward_zero_std|time/|gradient/|dropped/not_(needed|drawn)"
+DROPPED = (
+    r"frac_reward_zero_std|time/|gradient/|thl/(source|spread)_nats|dropped/not_(needed|drawn)"
+)
 
 
 def run_case(tree: Path, out: Path, mode: str, how: str) -> None:

@@ -40,8 +40,8 @@ def test_group_metrics_by_hand():
 
 def test_the_residual_of_a_run_is_the_sum_over_its_lines():
     one, two = TrainingBatch([]), TrainingBatch([])
-    one.residual = measure([b"ab"], [b"a", b"b"], [-1.0])
-    two.residual = measure([b"c"], [b"c"], [-2.0], canonical=False)
+    one.residual = measure([b"ab"], [b"a", b"b"])
+    two.residual = measure([b"c"], [b"c"], canonical=False)
     two.residual.refused["not_utf8"] += 3
     lines = [batch_metrics(batch, nll_nats=math.log(2)) for batch in (one, two, TrainingBatch([]))]
     assert run_residual(lines) == one.residual + two.residual

@@ -32,8 +32,7 @@ METRICS = {
     "rescues": "successes of peers that were imitated",
     "dropped/<reason>": "peers' records that the mode wanted and could not use",
     "thl/<figure>": "sums over the retokenized peers' records (alignment.Residual): records, "
-    "bytes, bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise, source_nats, "
-    "spread_nats",
+    "bytes, bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
     "thl/share_one_to_one, thl/length_ratio": "of this step's records",
     "thl/receiver_bits_per_byte": "of what was imitated, under the receiver, end token included",
     "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",

@@ -34,7 +34,6 @@ def retokenized(
     batch.residual += measure(
         split_text(record.text, record.token_lengths),
         receiver.codec.token_bytes(content),
-        getattr(record, "logprobs", ()),
         record.canonical,
     )
     return completion_ids
