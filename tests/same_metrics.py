@@ -26,9 +26,8 @@ CASES += [("graft", "resume")]
 RENAMED: dict[str, str] = {
     "^fate/": "outcome/"
 }  # old key -> new key, as regular expressions for re.sub
-DROPPED = (
-    r"frac_reward_zero_std|time/|gradient/|thl/(source|spread)_nats|dropped/not_(needed|drawn)"
-)
+DROPPED = r"frac_reward_zero_std|time/|gradient/|dropped/not_(needed|drawn)"
+DROPPED += r"|thl/(source|spread)_nats"
 
 
 def run_case(tree: Path, out: Path, mode: str, how: str) -> None:

@@ -39,7 +39,12 @@ from mrl.experiment.memory import choose_placement, estimate
 from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, time_metrics
 from mrl.experiment.peer_log import read_log
 from mrl.experiment.problems import load_problems, longest_prompt
-from mrl.experiment.run_directory import new_directory, read_evaluations, with_weights_of
+from mrl.experiment.run_directory import (
+    new_directory,
+    read_evaluations,
+    with_weights_of,
+    write_run_config,
+)
 from mrl.experiment.settings import check, make_mode
 from mrl.experiment.tensorboard import scalar_writer
 from mrl.experiment.verifier import Verifier
@@ -146,7 +151,7 @@ class Run:
     def _make_directory(self) -> None:
         try:
             self.directory.mkdir(parents=True)
-            (self.directory / "config.json").write_text(self.config.to_json(), encoding="utf-8")
+            write_run_config(self.directory, self.config)
         except OSError as error:
             raise MrlError(f"{self.directory}: cannot be made ({error.strerror}).") from None
 

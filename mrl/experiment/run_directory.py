@@ -2,7 +2,7 @@
 
 import json
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from mrl.config import RunConfig
@@ -26,6 +26,11 @@ def new_directory(config: RunConfig) -> Path:
             )
         directory, number = directory.with_name(f"{stem}-{number}"), number + 1
     return directory
+
+
+def write_run_config(directory: Path, config: RunConfig) -> None:
+    """The settings as `config.json`, which `load_config` reads."""
+    (directory / "config.json").write_text(json.dumps(asdict(config), indent=1), encoding="utf-8")
 
 
 def read_run_config(directory: Path) -> RunConfig:
