@@ -176,7 +176,7 @@ def _train(
             view.say(line)
         finished = train_loop(run)
     for line in last_lines(run, finished):
-        view.say(line) if isinstance(line, str) else view.show(line)
+        view.say(line)
     if not finished:
         raise typer.Exit(130)
 

@@ -24,9 +24,9 @@ from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
 from mrl.experiment.checkpoint import (
     LOGS,
-    checkpoints,
     cut_back,
     finish_checkpoint,
+    newest_checkpoint,
     read_state,
     restore_optimizers,
     save_policies,
@@ -70,7 +70,6 @@ class Run:
         # one process of each machine keeps the files
         self.writes = not is_worker() or os.environ["LOCAL_RANK"] == "0"
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
-        self.rescues: Counter[tuple[str, str, str]] = Counter()  # (receiver, source, skill)
         self.not_finite: Counter[str] = Counter()  # steps in a row
         self.stopping = False  # somebody wants the run to end after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
@@ -104,7 +103,7 @@ class Run:
                 f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
                 f"{len(self.problems)} problems; lower it or give more problems."
             )
-        checkpoint = (checkpoints(resumed) or [None])[-1] if resumed else None
+        checkpoint = newest_checkpoint(resumed) if resumed else None
         start = with_weights_of(config, checkpoint) if checkpoint else config
         self.policies = load_policies(start.policies, self.device, config.threads, self.local)
         problems = [*self.problems, *(p for part in self.heldout.values() for p in part)]
@@ -161,7 +160,6 @@ class Run:
             restore_optimizers(checkpoint, self.policies, state)
             for name, mode in self.modes.items():
                 mode.restore(state["modes"].get(name, {}))
-        self.rescues = Counter({tuple(key.split("\t")): n for key, n in state["rescues"].items()})
         self.evaluations = read_evaluations(self.directory)
         if self.writes:
             cut_back(self.directory, state)
@@ -241,7 +239,6 @@ class Run:
             for entry in samples:
                 self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
         rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
-        self.rescues.update((r["receiver"], r["source"], r["skill"]) for r in rescues)
         failures = [entry["failure"] for entry in samples if "failure" in entry]
         self.view.step(step, lines, rescues)
         for text in (*failures, *self._not_finite(lines), *self.collapse.notice(lines)):
@@ -283,7 +280,6 @@ class Run:
             "step": step,
             "versions": {name: count for name, (count, _) in saved.items()},
             "modes": {name: memory for name, (_, memory) in saved.items()},
-            "rescues": {"\t".join(key): number for key, number in self.rescues.items()},
             "made_with": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
         }
         finish_checkpoint(self.directory, partial, state)

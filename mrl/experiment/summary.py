@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.experiment.metrics import run_residual
-from mrl.experiment.run_directory import read_metrics
+from mrl.experiment.run_directory import read_metrics, read_rescues
 
 if TYPE_CHECKING:
     from mrl.experiment.run import Run
@@ -57,7 +57,7 @@ def last_lines(run: "Run", finished: bool) -> list[Table | str]:
     if run.device.startswith("cuda"):
         peak = torch.cuda.max_memory_allocated(run.device) / 2**30
         lines.append(f"Memory: {peak:.1f} GiB of tensors on {run.device} at the peak.")
-    sentence = learnt_sentence(run.evaluations, run.rescues)
+    sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
     if run.mode.consumes is None:
         sentence += " Nothing was shared in this mode."
     elif run.config.trust == "claim":
@@ -106,13 +106,11 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     return table
 
 
-def learnt_sentence(
-    evaluations: dict[str, list[dict]], rescues: Counter[tuple[str, str, str]]
-) -> str:
+def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
     """What was learnt, for somebody who sees this for the first time.
 
     The skill that improved most, of any policy, and who rescued that policy how often. Empty if
-    the held-out problems were not scored at both ends. rescues: of (receiver, source, skill).
+    the held-out problems were not scored at both ends.
     """
     if not evaluations.get("before") or not evaluations.get("after"):
         return ""
@@ -130,13 +128,10 @@ def learnt_sentence(
         return "No policy got better at any skill of the held-out problems."
     sentence = f'{name} solved "{skill}" problems {before[best]:.0%} of the time before, '
     sentence += f"{after[best]:.0%} after"
-    helpers: Counter[str] = Counter()
-    for (receiver, source, _), number in rescues.items():
-        if receiver == name:
-            helpers[source] += number
-    if helpers:
-        rescued = " and ".join(f"{number} from {source}" for source, number in helpers.items())
-        about = sum(n for (who, _, what), n in rescues.items() if (who, what) == best)
-        sentence += f"; it was rescued {helpers.total()} times ({rescued}), {about} of them on "
+    if helped := [rescue for rescue in rescues if rescue["receiver"] == name]:
+        sources = Counter(rescue["source"] for rescue in helped)
+        rescued = " and ".join(f"{number} from {source}" for source, number in sources.items())
+        about = sum(rescue["skill"] == skill for rescue in helped)
+        sentence += f"; it was rescued {len(helped)} times ({rescued}), {about} of them on "
         sentence += f'"{skill}"'
     return sentence + "."

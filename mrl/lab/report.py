@@ -48,7 +48,7 @@ def write_report(directory: Path) -> Path:
         raise MrlError(f"{directory}: has no finished step yet, so there is nothing to report.")
     samples = run_directory.read_json_lines(directory / "samples.jsonl")
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
-    rescues = [{"step": line["step"], **line["rescue"]} for line in samples if "rescue" in line]
+    rescues = run_directory.read_rescues(directory)
     counts = Counter((r["receiver"], r["source"], r["skill"]) for r in rescues)
     evaluations = run_directory.read_evaluations(directory)
     sizes = ", ".join(f"{policy.name} (G = {policy.group_size})" for policy in config.policies)
@@ -58,7 +58,7 @@ def write_report(directory: Path) -> Path:
     )
     parts = [
         f"<h1>{escape(directory.name)}</h1>",
-        f"<p><strong>{escape(learnt_sentence(evaluations, counts))}</strong></p>",
+        f"<p><strong>{escape(learnt_sentence(evaluations, rescues))}</strong></p>",
         f"<p class=note>{escape(note)}</p>",
         _table("What went wrong", ("step", "what"), failures),
         _evaluations(evaluations),
