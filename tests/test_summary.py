@@ -40,7 +40,7 @@ def planned(tmp_path, mode="sgt", rate=1e-4, **settings):
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
     return SimpleNamespace(
         config=config, names=NAMES, mode=mode_class(config.mode), device="cpu", stored=[1, 2],
-        directory=tmp_path, left_out={"malformed": 3}, placement=Placement("swap", "Swap."),
+        directory=tmp_path, broken=3, placement=Placement("swap", "Swap."),
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 

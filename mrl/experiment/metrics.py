@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
 from mrl.allocation import Turn
-from mrl.learning import TEACHING, UpdateStats
+from mrl.learning import UpdateStats
 from mrl.modes import TrainingBatch
 from mrl.records import Record
 from mrl.residual import Residual
@@ -33,7 +33,7 @@ METRICS = {
     "dropped/<reason>": "peers' records that the mode wanted and could not use",
     "thl/<figure>": "sums over the retokenized peers' records (alignment.Residual): records, "
     "bytes, bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
-    "thl/share_one_to_one, thl/length_ratio": "of this step's records",
+    "thl/share_one_to_one": "of the bytes of this step's records",
     "thl/receiver_bits_per_byte": "of what was imitated, under the receiver, end token included",
     "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
     "loss": "of the own objective; near 0 by construction while ratios are 1",
@@ -42,7 +42,6 @@ METRICS = {
     "updates": "optimizer updates of this step",
     "grad_norm": "before clipping, mean over the step's updates",
     "update_skipped": "updates whose gradient was not finite: the weights were left alone",
-    "samples_learnt": "training samples that could give a gradient",
     "ratio/mean, ratio/max": "pi_theta / pi_behavior of the own tokens learnt from, if any",
     "clip_ratio/low_mean, clip_ratio/high_mean": "share of own tokens in the clip's flat part; "
     "always 0 with one update per rollout",
@@ -136,7 +135,6 @@ def batch_metrics(batch: TrainingBatch, nll_nats: float) -> dict[str, float]:
     if residual.records:
         metrics |= {f"thl/{name}": getattr(residual, name) for name in RESIDUAL_SUMS}
         metrics["thl/share_one_to_one"] = residual.share_one_to_one
-        metrics["thl/length_ratio"] = residual.length_ratio
         if nll_nats and residual.bytes:
             metrics["thl/receiver_bits_per_byte"] = nll_nats / math.log(2) / residual.bytes
     return metrics
@@ -151,7 +149,6 @@ def update_metrics(stats: UpdateStats) -> dict[str, float]:
         "loss_nll": totals["nll_loss"],
         "grad_norm": totals["grad_norm"] / updates,
         "update_skipped": totals["update_skipped"],
-        "samples_learnt": sum(stats.outcomes[outcome] for outcome in TEACHING),
         "logprob_gap": highest["own/logprob_gap"],
     }
     if "kl" in totals:

@@ -83,9 +83,7 @@ class Run:
 
     def _load(self, config: RunConfig, resumed: Path | None) -> None:
         self.device = pick_device(config.device)
-        self.stored, self.left_out = (
-            read_log(Path(config.peer_log)) if config.peer_log else ([], {})
-        )
+        self.stored, self.broken = read_log(Path(config.peer_log)) if config.peer_log else ([], 0)
         self.modes = {name: make_mode(config.mode, config.settings) for name in self.local}
         self.mode = self.modes[self.local[0]]  # all are of one class
         self._check_peer_log(config.peer_log)
@@ -244,7 +242,12 @@ class Run:
         for text in (*failures, *self._not_finite(lines), *self.collapse.notice(lines)):
             self.view.say(text)
         self.exchange.end_step({name: line["version"] for name, line in lines.items()})
-        return self._save_or_stop(step, any(stopping for _, _, stopping in noted.values()))
+        stopping = any(stopping for _, _, stopping in noted.values())
+        last, every = step == self.config.steps, self.config.checkpoint_every
+        if last or stopping or (every and step % every == 0):
+            with self.writing():
+                self._save(step)
+        return stopping and not last
 
     def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:
         """A sentence for an update that was not finite; MrlError after `NOT_FINITE` in a row."""
@@ -260,13 +263,6 @@ class Run:
                     f"{name}: {NOT_FINITE} steps in a row had a gradient that is not finite; lower "
                     "the learning rate and start again, or resume from a checkpoint before."
                 )
-
-    def _save_or_stop(self, step: int, stopping: bool) -> bool:
-        last, every = step == self.config.steps, self.config.checkpoint_every
-        if last or stopping or (every and step % every == 0):
-            with self.writing():
-                self._save(step)
-        return stopping and not last
 
     def _save(self, step: int) -> None:
         for log in (self.metrics_log, self.samples_log, self.exchange):

@@ -33,8 +33,7 @@ def first_lines(run: "Run", pair: str, why: str) -> list[str]:
         run.placement.sentence,
     ]
     if config.peer_log:
-        broken = sum(run.left_out.values())
-        left_out = f"; {broken} broken lines left out" if broken else ""
+        left_out = f"; {run.broken} broken lines left out" if run.broken else ""
         lines.append(f"Peer: {len(run.stored)} stored records of {config.peer_log}{left_out}.")
     if config.liar:
         lines.append(
