@@ -1,11 +1,10 @@
 """The numbers of a step: what each is called and means, and how it is counted from groups."""
 
-import math
 import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from mrl.allocation import Turn
 from mrl.learning import UpdateStats
@@ -31,10 +30,8 @@ METRICS = {
     "rescue_set": "prompts that failed here altogether and that a peer solved",
     "rescues": "successes of peers that were imitated",
     "dropped/<reason>": "peers' records that the mode wanted and could not use",
-    "thl/<figure>": "sums over the retokenized peers' records (alignment.Residual): records, "
-    "bytes, bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
-    "thl/share_one_to_one": "of the bytes of this step's records",
-    "thl/receiver_bits_per_byte": "of what was imitated, under the receiver, end token included",
+    "thl/<figure>": "sums over the retokenized peers' records (residual.py): records, bytes, "
+    "bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
     "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
     "loss": "of the own objective; near 0 by construction while ratios are 1",
     "loss_nll": "of the imitation part, weight included",
@@ -65,7 +62,6 @@ METRICS = {
 }
 OUTCOMES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
 OUTCOMES += ("refused", "skipped")
-RESIDUAL_SUMS = tuple(entry.name for entry in fields(Residual) if entry.name != "refused")
 
 
 @dataclass
@@ -82,7 +78,7 @@ def step_metrics(result: StepResult) -> dict[str, float]:
     """All figures of a policy's step that do not depend on where and when it ran."""
     return {
         **group_metrics(result.groups),
-        **batch_metrics(result.batch, result.stats.totals["nll_nats"]),
+        **batch_metrics(result.batch),
         **update_metrics(result.stats),
         **outcome_metrics(result),
     }
@@ -122,22 +118,15 @@ def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
     }
 
 
-def batch_metrics(batch: TrainingBatch, nll_nats: float) -> dict[str, float]:
-    """What a mode did, and what alignment cost. nll_nats: of what was imitated, summed."""
-    residual = batch.residual
-    metrics: dict[str, float] = {
+def batch_metrics(batch: TrainingBatch) -> dict[str, float]:
+    """What a mode did, and what alignment cost."""
+    return {
         "rescue_set": batch.rescue_set,
         "rescues": len(batch.rescues),
         **{f"dropped/{why}": number for why, number in sorted(batch.dropped.items()) if number},
-        **{f"thl/refused/{why}": number for why, number in sorted(residual.refused.items())},
+        **{f"thl/{name}": number for name, number in sorted(batch.residual.items())},
         **{f"mode/{name}": figure for name, figure in sorted(batch.notes.items())},
     }
-    if residual.records:
-        metrics |= {f"thl/{name}": getattr(residual, name) for name in RESIDUAL_SUMS}
-        metrics["thl/share_one_to_one"] = residual.share_one_to_one
-        if nll_nats and residual.bytes:
-            metrics["thl/receiver_bits_per_byte"] = nll_nats / math.log(2) / residual.bytes
-    return metrics
 
 
 def update_metrics(stats: UpdateStats) -> dict[str, float]:
@@ -171,7 +160,7 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     batch, counts = result.batch, Counter(result.stats.outcomes)
     received = [r for records in result.received.values() for r in records if hasattr(r, "text")]
     used = sum(bool(sample.source) for sample in batch.samples)
-    counts["refused"] = sum(batch.residual.refused.values())
+    counts["refused"] = batch.residual.refused
     dropped = sum(batch.dropped.values())
     # a mode does not count what it leaves alone: received, less what it made something of
     counts["not_needed"] = len(received) - used - counts["refused"] - dropped
@@ -185,9 +174,7 @@ def run_residual(lines: Iterable[dict]) -> Residual:
     """The residual of a whole run (or of one policy's lines), from its metrics."""
     total = Residual()
     for line in lines:
-        sums = {name: line.get(f"thl/{name}", 0) for name in RESIDUAL_SUMS}
-        refused = {key[12:]: line[key] for key in line if key.startswith("thl/refused/")}
-        total += Residual(**sums, refused=Counter(refused))
+        total.update({key[4:]: line[key] for key in line if key.startswith("thl/")})
     return total
 
 

@@ -69,13 +69,13 @@ def residual_sentences(lines: list[dict]) -> list[str]:
     sentences = []
     for name in dict.fromkeys(line["policy"] for line in lines):
         residual = run_residual(line for line in lines if line["policy"] == name)
-        if residual.records or residual.refused:
-            refused = sum(residual.refused.values())
+        if residual:
             sentences.append(
-                f"{name} retokenized {residual.records} peer texts: {residual.length_ratio:.2f} of "
-                f"its tokens for one of the source's, {residual.share_one_to_one:.0%} of the bytes "
-                f"in 1:1 chunks, {residual.non_canonical_share:.0%} of the texts sampled in other "
-                f"tokens than their tokenizer's own, {refused} of them refused."
+                f"{name} retokenized {residual['records']} peer texts: "
+                f"{residual.length_ratio:.2f} of its tokens for one of the source's, "
+                f"{residual.share_one_to_one:.0%} of the bytes in 1:1 chunks, "
+                f"{residual.non_canonical_share:.0%} of the texts sampled in other tokens than "
+                f"their tokenizer's own, {residual.refused} of them refused."
             )
     return sentences
 

@@ -35,7 +35,6 @@ ROWS = (  # (label, metric, format); a metric that ends with / is a family, one 
     ("completions:", "outcome/", "{:.0%}"),
     ("records received", "exchange/received_records", "{:.0f}"),
     ("bytes received", "exchange/received_bytes", "{:,.0f}"),
-    ("bytes in 1:1 chunks", "thl/share_one_to_one", "{:.0%}"),
     ("refused:", "exchange/refused/", "{:.1f}"),
     ("refused:", "thl/refused/", "{:.1f}"),
     ("refused: not believed", "exchange/not_believed", "{:.1f}"),

@@ -52,8 +52,8 @@ def render_alignment(
         used += size + 1
     one_to_one = sum(chunk.one_to_one for chunk in chunks)
     figures = (
-        f"{residual.source_tokens} source tokens, {residual.receiver_tokens} receiver tokens "
-        f"(length ratio {residual.length_ratio:.2f}), {residual.bytes} bytes",
+        f"{len(source)} source tokens, {len(receiver)} receiver tokens "
+        f"(length ratio {residual.length_ratio:.2f}), {residual['bytes']} bytes",
         f"{len(chunks)} chunks, {one_to_one} of them 1:1 "
         f"({residual.share_one_to_one:.0%} of the bytes); the others are shown reversed",
     )
