@@ -10,6 +10,7 @@ import mini_mrl
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.experiment.pairs import pair_settings
+from mrl.experiment.run_directory import write_run_config
 from mrl.lab import figures
 from mrl.lab.compare import Plan, is_finished, read_all, run_all
 from mrl.lab.compare_view import (
@@ -45,7 +46,7 @@ shutil.copytree(Path(__file__).parent / "made" / f"{mode}-s{seed}", directory, d
 def write_run(directory, score, steps=3):
     """A finished run whose two policies end at `score` and `score + 2` percent."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(RunConfig(**pair_settings("tiny")).to_json())
+    write_run_config(directory, RunConfig(**pair_settings("tiny")))
 
     def scores(policy, value):
         both = {"pass@1": value / 100, "pass@4": value / 100 + 0.1}

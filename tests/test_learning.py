@@ -120,7 +120,7 @@ def test_every_completion_has_one_outcome(make_policy):
     assert stats.outcomes == {"taught": 1, "all_fail": 2, "all_pass": 1, "rescued": 1, "clipped": 1}
     batch = TrainingBatch(samples)
     batch.dropped.update(too_long=1)
-    batch.residual.refused.update(not_utf8=1)
+    batch.residual["refused/not_utf8"] += 1
     own = Group(Problem("x", "1+1?", "2"), [5], [None] * 4)
     received = {"x": [SimpleNamespace(text="")] * 6}  # 2 became samples; 2 nobody wanted
     got = outcome_metrics(StepResult([own], received, batch, stats))

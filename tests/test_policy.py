@@ -144,7 +144,7 @@ def test_nothing_to_learn_changes_nothing(make_policy):
     before = [p.clone() for p in policy.model.parameters()]
     metrics = metrics_of(policy, [own(policy, "1", 0.0)])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
-    assert (policy.version, metrics["grad_norm"], metrics["samples_learnt"]) == (0, 0.0, 0)
+    assert (policy.version, metrics["grad_norm"], metrics["updates"]) == (0, 0.0, 0)
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_policy):

@@ -44,8 +44,8 @@ def planned(tmp_path, mode="sgt", rate=1e-4, **settings):
         config=config, names=NAMES, policies=loaded,
         allocation=SimpleNamespace(gather=lambda mine: mine),
         mode=mode_class(config.mode), device="cpu", stored=[1, 2],
-        directory=tmp_path, left_out={"malformed": 3}, placement=Placement("swap", "Swap."),
-        evaluations={"before": scores(0.1), "after": scores(0.5)}, rescues={},
+        directory=tmp_path, broken=3, placement=Placement("swap", "Swap."),
+        evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 
 

@@ -82,7 +82,6 @@ def align(
     from mrl.alignment import ByteCodec, LossyText
     from mrl.experiment.loading import load_tokenizer
     from mrl.lab.alignment_view import draw_alignment, render_alignment
-    from mrl.residual import measure
 
     token_bytes = []
     for path in (source, receiver):
@@ -94,7 +93,7 @@ def align(
                 f"{path}: its tokenizer cannot write this text exactly ({loss.reason}: {loss}), "
                 "so a record with it would be refused."
             ) from None
-    shown = ((Path(source).name, Path(receiver).name), *token_bytes, measure(*token_bytes))
+    shown = ((Path(source).name, Path(receiver).name), *token_bytes)
     console.print(render_alignment(*shown, console.width))
     if svg is not None:
         try:
