@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from mrl.experiment.evaluation import half_width
 from mrl.experiment.memory import peak_memory
 from mrl.experiment.metrics import run_residual
 from mrl.experiment.run_directory import read_metrics, read_rescues
@@ -104,6 +105,8 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
                 sides = [side["skills"][skill] if skill else side for side in sides if side]
                 for metric in metrics:
                     cells.append(" -> ".join(f"{100 * side[metric]:.0f}" for side in sides))
+                    if metric == "pass@1" and not skill:
+                        cells[-1] += f" ± {100 * half_width(now):.0f}"
             about = (Text(), Text(skill)) if skill else (Text(part), "all skills")  # no markup
             table.add_row(*about, *cells, style="" if skill else "bold")
         table.add_section()
