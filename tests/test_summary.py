@@ -22,7 +22,7 @@ def scores(value):
             "samples": 4,
             **both,
             "skills": {"e[/b]ats": both},
-        }  # fmt: skip
+        }
         for name in NAMES
     ]
 
