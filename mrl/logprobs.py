@@ -105,10 +105,12 @@ def completion_logprobs(
     causal = torch.ones(size, size, dtype=torch.bool, device=device).tril()
     key, query = segments[:, None, :], segments[:, :, None]
     visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
+    mixed = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if mixed else model.dtype
     hidden = model.get_decoder()(
         input_ids=packed.token_ids.to(device),
         position_ids=packed.positions.to(device),
-        attention_mask=_additive(visible, model.dtype)[:, None],
+        attention_mask=_additive(visible, dtype)[:, None],
         use_cache=False,
     ).last_hidden_state  # [rows, seq, hidden]
     hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]
@@ -129,6 +131,11 @@ def completion_logprobs(
 
 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a key is seen, the smallest number where it is not: what all attentions take."""
-    hidden = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-    return hidden.masked_fill(~visible, torch.finfo(dtype).min)
+    """0 where a key is seen, the smallest number where it is not: what all attentions take.
+
+    In the dtype of the computation and rows a multiple of 8 apart: of any other mask, attention on
+    CUDA keeps a copy in every layer.
+    """
+    *rows, size = visible.shape
+    hidden = torch.zeros(*rows, -(-size // 8) * 8, dtype=dtype, device=visible.device)[..., :size]
+    return hidden.masked_fill_(~visible, torch.finfo(dtype).min)

@@ -48,7 +48,10 @@ class Policy:
             config.dtype == "auto" and model.device.type == "cuda"
         )
         if config.dtype == "bfloat16":
-            self.model.to(torch.bfloat16)
+            models = [self.model] if reference is None else [self.model, reference]
+            for parameter in (p for model in models for p in model.parameters()):
+                # not `model.to`: that would round the rotary frequencies, too
+                parameter.data = parameter.data.to(torch.bfloat16)
         published = OBJECTIVES[config.objective]
         self.objective = replace(
             published,

@@ -7,12 +7,24 @@ because a loss that ignores them is silently off-policy.
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
+
+
+class ValuesDtypeCache(DynamicCache):
+    """Keys as small as the values: under autocast the rotary embedding makes float32 ones, for
+    which the cache would be twice as large and cast back in every layer for every token."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append a layer's new keys and values; returns all of them."""
+        return super().update(key_states.to(value_states.dtype), value_states, *args, **kwargs)
 
 
 def derive_seed(*parts: object) -> int:
@@ -47,11 +59,13 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     logprobs: [rows, vocab]; uniform: [rows] in [0, 1).  Returns [rows] int64.
     One uniform number a row instead of one exponential a logit as in torch.multinomial; float64
     so that the tail of a large vocabulary is not rounded away. A token of probability 0 is never
-    drawn: the first entry *above* the uniform number is taken.
+    drawn: the first entry *above* the uniform number is taken. A row of NaN gives the last token:
+    past it, an index on CUDA would end the device for all policies.
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+    found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+    return found.clamp(max=logprobs.shape[-1] - 1)
 
 
 def pad_left(
@@ -124,6 +138,8 @@ def sample_completions(
         mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
         positions = positions + 1
         logits = _last_logits(model, chosen[:, None], mask, positions, cache)
+    if not bool(logprobs.isfinite().all()):  # once a rollout: to look makes the host wait
+        raise FloatingPointError("the model's log-probs are not finite")
     return Completions(token_ids, logprobs, lengths, finished)
 
 
@@ -132,7 +148,7 @@ def _prefill(
 ) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
     """Last logits [rows, vocab], mask [rows, seq], positions [rows, 1] and the cache."""
     prompt_ids, mask = pad_left(prompts, pad_id=0, device=model.device)
-    cache = DynamicCache(config=model.config)
+    cache = ValuesDtypeCache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
     logits = _last_logits(model, prompt_ids, mask, positions, cache)
     cache.batch_repeat_interleave(group_size)

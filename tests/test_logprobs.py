@@ -47,6 +47,24 @@ def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
         torch.testing.assert_close(mine, parameter.grad, atol=2e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+def test_attention_gets_one_mask_as_it_wants_it(make_policy, monkeypatch, dtype):
+    """In another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer."""
+    policy, masks = make_policy(dtype=dtype), []
+    original = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional, "scaled_dot_product_attention",
+        lambda *a, attn_mask=None, **k: masks.append(attn_mask)
+        or original(*a, attn_mask=attn_mask, **k),
+    )  # fmt: skip
+    policy.completion_logprobs(PROMPTS, COMPLETIONS)
+    assert len(masks) == policy.model.config.num_hidden_layers
+    assert len({mask.data_ptr() for mask in masks}) == 1
+    want = torch.float32 if dtype == "float32" else torch.bfloat16
+    assert (masks[0].dtype, masks[0].shape[-1]) == (want, 10)
+    assert all(step % 8 == 0 for step in masks[0].stride()[:-1])
+
+
 def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
     policy = make_policy()
     assert can_pack(policy.model)
