@@ -70,19 +70,24 @@ def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Pack
 def cut_by_tokens(
     prompts: Sequence[list[int]], completions: Sequence[list[int]], most: int
 ) -> Iterator[slice]:
-    """Neighbours that make up to `most` tokens together, a shared prompt counted once.
+    """Neighbours that `pack` lays into up to `most` tokens, padding included.
 
-    One completion with its prompt is never cut, however long.
+    Completions of one prompt are parted only if they alone are more, and never one of them.
     """
-    start, tokens = 0, 0
+    rows: list[list[int]] = []  # [number of its first completion, width]
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        shared = number > start and prompt == prompts[number - 1]
-        added = len(completion) + (0 if shared else len(prompt))
-        if number > start and tokens + added > most:
+        shared = number > 0 and prompt == prompts[number - 1]
+        if shared and rows[-1][1] + len(completion) <= most:
+            rows[-1][1] += len(completion)
+        else:
+            rows.append([number, len(prompt) + len(completion)])
+    start, height, widest = 0, 0, 0
+    for number, width in rows:
+        height, widest = height + 1, max(widest, width)
+        if height > 1 and height * widest > most:
             yield slice(start, number)
-            start, tokens, added = number, 0, len(completion) + len(prompt)
-        tokens += added
-    if completions:
+            start, height, widest = number, 1, width
+    if rows:
         yield slice(start, len(completions))
 
 
