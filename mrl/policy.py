@@ -35,6 +35,7 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
+        self.sampled_version = -1  # of the weights that wrote its newest groups
         self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
         self.tokenizer = tokenizer
         self.model = model.eval()  # no dropout, ever: who samples is who is scored
@@ -126,6 +127,7 @@ class Policy:
         """Sample a group for each problem; verdicts are still missing."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
+        self.sampled_version = self.version
         # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
         with self._precision():
             sampled = sample_completions(

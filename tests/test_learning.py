@@ -44,6 +44,26 @@ def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_po
     assert later["clip_ratio/high_mean"] > 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
+    """Scored log-probs differ from sampled ones by rounding: gspo's band of 4e-4 would be left."""
+    policy = make_policy(dtype=dtype, objective="gspo", learning_rate=1e-2, max_new_tokens=10)
+    groups = policy.rollout([Problem("a", "1+1?", "2")] * 2, torch.Generator().manual_seed(0))
+    samples = [
+        TrainingSample(g.prompt_ids, r.completion_ids, advantage=(-1.0) ** n,
+                       behavior_logprobs=r.logprobs)
+        for g in groups for n, r in enumerate(g.rollouts)
+    ]  # fmt: skip
+    peers = [replace(sample, source="b") for sample in samples]
+    got = update_metrics(learn(policy, samples + peers))
+    assert (got["ratio/mean"], got["ratio/max"], got["clip_ratio/high_mean"]) == (1, 1, 0)
+    assert got["peer/ratio/max"] == pytest.approx(1, abs=0.1)  # computed, as ever
+    assert got["peer/ratio/max"] != 1
+    assert 0 < got["logprob_gap"] < (1e-4 if dtype == "float32" else 0.1)
+    later = update_metrics(learn(policy, samples))  # the weights have moved
+    assert later["ratio/max"] > 1.01
+
+
 def test_own_and_peers_samples_are_apart_in_the_metrics(make_policy):
     policy = make_policy()
     own = sample(policy, "1", 1.0)
