@@ -138,8 +138,8 @@ def completion_logprobs(
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where a key is seen, the smallest number where it is not: what all attentions take.
 
-    In the dtype of the computation and rows a multiple of 8 apart: of any other mask, attention on
-    CUDA keeps a copy in every layer.
+    Of a mask in another dtype than it computes in, or with rows that are not a multiple of 8 apart,
+    attention on CUDA keeps a copy in every layer.
     """
     *rows, size = visible.shape
     hidden = torch.zeros(*rows, -(-size // 8) * 8, dtype=dtype, device=visible.device)[..., :size]

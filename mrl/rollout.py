@@ -7,7 +7,6 @@ because a loss that ignores them is silently off-policy.
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,15 +15,11 @@ from transformers import DynamicCache, PreTrainedModel
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
 
 
-class ValuesDtypeCache(DynamicCache):
-    """Keys as small as the values: under autocast the rotary embedding makes float32 ones, for
-    which the cache would be twice as large and cast back in every layer for every token."""
+class _Cache(DynamicCache):
+    """Keys in the values' dtype: autocast makes float32 ones, to be cast back for every token."""
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Append a layer's new keys and values; returns all of them."""
-        return super().update(key_states.to(value_states.dtype), value_states, *args, **kwargs)
+    def update(self, keys: Tensor, values: Tensor, *layer: int) -> tuple[Tensor, Tensor]:
+        return super().update(keys.to(values.dtype), values, *layer)
 
 
 def derive_seed(*parts: object) -> int:
@@ -59,13 +54,12 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     logprobs: [rows, vocab]; uniform: [rows] in [0, 1).  Returns [rows] int64.
     One uniform number a row instead of one exponential a logit as in torch.multinomial; float64
     so that the tail of a large vocabulary is not rounded away. A token of probability 0 is never
-    drawn: the first entry *above* the uniform number is taken. A row of NaN gives the last token:
-    past it, an index on CUDA would end the device for all policies.
+    drawn: the first entry *above* the uniform number is taken.
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
     found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-    return found.clamp(max=logprobs.shape[-1] - 1)
+    return found.clamp(max=logprobs.shape[-1] - 1)  # of NaN: an index that is there, see below
 
 
 def pad_left(
@@ -148,7 +142,7 @@ def _prefill(
 ) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
     """Last logits [rows, vocab], mask [rows, seq], positions [rows, 1] and the cache."""
     prompt_ids, mask = pad_left(prompts, pad_id=0, device=model.device)
-    cache = ValuesDtypeCache(config=model.config)
+    cache = _Cache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
     logits = _last_logits(model, prompt_ids, mask, positions, cache)
     cache.batch_repeat_interleave(group_size)

@@ -37,6 +37,7 @@ clip_high = 0.3
 
 
 def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
+    assert {policy.dtype for policy in tiny_pair()} == {"float32"}  # on a GPU as on a CPU
     config = RunConfig(tiny_pair(), name='odd "name"\\', settings={"sgt": {"imitation_weight": 2}})
     config.policies[0].template = 'line\nbreak\t"{prompt}" \u2028'
     config.policies[1].clip_low = 0.25

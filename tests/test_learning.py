@@ -1,6 +1,8 @@
 """Minibatches, peers' objectives, KL, diagnostics: what `learn` does beyond one plain update."""
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -124,6 +126,29 @@ def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, m
         torch.OutOfMemoryError("none at all")))  # fmt: skip
     with pytest.raises(torch.OutOfMemoryError):
         learn(short, samples)
+
+
+def test_an_attempt_that_ran_out_of_memory_leaves_nothing_behind(make_policy, monkeypatch):
+    """Nor does it wait for the garbage collector: the next attempt needs the memory."""
+    policy, kept, dead = make_policy(micro_batch=64), [], []
+    samples = [sample(policy, "1" * n, (-1) ** n) for n in range(1, 5)]
+    original = policy.completion_logprobs
+
+    def scarce(prompts, completions):
+        dead.append(all(seen() is None for seen in kept))
+        logprobs, mask = original(prompts, completions)
+        kept.extend(weakref.ref(tensor) for tensor in (logprobs, mask))
+        if len(dead) < 3:
+            raise torch.OutOfMemoryError("no memory")
+        return logprobs, mask
+
+    monkeypatch.setattr(policy, "completion_logprobs", scarce)
+    gc.disable()
+    try:
+        assert len(learn(policy, samples).notes) == 2
+    finally:
+        gc.enable()
+    assert dead[:3] == [True] * 3
 
 
 def test_every_completion_has_one_outcome(make_policy):

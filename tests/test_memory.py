@@ -1,7 +1,11 @@
+import os
+from types import SimpleNamespace
+
 import torch
 
 from mrl.config import RunConfig
 from mrl.experiment.memory import choose_placement, estimate, needed
+from tests.conftest import pytest_configure
 
 
 def test_the_estimate_against_arithmetic_by_hand(make_policy):
@@ -22,6 +26,14 @@ def test_the_estimate_against_arithmetic_by_hand(make_policy):
     both = [got, got]
     assert needed(both, "swap") == got.peak
     assert needed(both, "resident") == got.peak + got.at_rest
+
+
+def test_these_tests_see_no_gpu_and_the_allocator_is_set(monkeypatch):
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr="gpu")))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def test_the_plan_follows_the_memory_that_is_free(make_policy, monkeypatch):

@@ -15,7 +15,8 @@ SYSTEM_PROMPT = "Reason step by step and put the final answer into \\boxed{}."
 
 def tiny_pair() -> list[PolicyConfig]:
     """The embedded pair, warm-started; see tiny/pair.py."""
-    return [PolicyConfig(name, str(DATA / "tiny" / name)) for name in ("qwen-tiny", "llama-tiny")]
+    names = ("qwen-tiny", "llama-tiny")  # on a GPU, too, in the numbers of every table here
+    return [PolicyConfig(name, str(DATA / "tiny" / name), dtype="float32") for name in names]
 
 
 def qwen_smol_pair() -> list[PolicyConfig]:

@@ -7,6 +7,7 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
+from mrl.experiment.loading import share_stuck
 from mrl.experiment.metrics import run_residual
 from mrl.experiment.run_directory import read_metrics
 
@@ -41,6 +42,12 @@ def first_lines(run: "Run", pair: str, why: str) -> list[str]:
             f"Planted: policies claim {config.liar:.0%} of their failures as successes; records "
             f"are taken with trust={config.trust}."
         )
+    lines += [
+        f"Warning: {policy.name} in {policy.config.dtype}: {share:.0%} of the weights do not move "
+        f"by a step of {policy.config.learning_rate:g}, it is rounded away; take dtype=mixed."
+        for policy in run.policies
+        if (share := share_stuck(policy)) > 0.5
+    ]
     return lines + [
         f"Warning: {policy.name} learns at {policy.learning_rate:g}; above "
         f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
