@@ -20,7 +20,6 @@ class Letters(Toy):
     """A softmax over a to d and the end, whatever came before; plain gradient ascent."""
 
     end_id, max_new_tokens = 4, 9
-    sampled_version = -1  # its samples are made up
 
     def _keep(self):
         self.version += 1
