@@ -105,8 +105,8 @@ def decode(
 
 def _recorded(step: Callable[[], None]) -> Callable[[], None]:
     """What does `step` again and again; `step` itself if it cannot be recorded."""
-    graph = torch.cuda.CUDAGraph()
     try:
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             step()  # is not computed here
     except RuntimeError as error:

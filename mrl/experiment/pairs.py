@@ -28,7 +28,7 @@ def qwen_smol_pair() -> list[PolicyConfig]:
             name,
             learning_rate=1e-6,
             max_new_tokens=400,
-            micro_batch=8192,
+            micro_batch=4096,
             weight_decay=0.01,
             system_prompt=SYSTEM_PROMPT,
         )
