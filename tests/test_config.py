@@ -41,6 +41,7 @@ def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
     config = RunConfig(
         **pair_settings("tiny"), name='odd "name"\\', settings={"sgt": {"imitation_weight": 2}}
     )
+    assert {policy.dtype for policy in config.policies} == {"float32"}  # on a GPU as on a CPU
     config.policies[0].template = 'line\nbreak\t"{prompt}" \u2028'
     config.policies[1].clip_low = 0.25
     write_run_config(tmp_path, config)
