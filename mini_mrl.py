@@ -65,8 +65,13 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             run.verifier.verify_groups(results[policy.name].groups)
 
     # 3. publish: records of the one type that the mode consumes             records.py, exchange.py
-    # the one place where policies of different processes meet; nothing crosses if no mode asks
-    for source, records in run.gather_records(results).items():
+    made = {}
+    for policy in run.policies if run.published else ():  # nothing crosses that no mode asks for
+        groups = results[policy.name].groups
+        about = run.published, policy.name, policy.version, groups, policy.codec
+        made[policy.name] = list(run.make_records(*about))
+    # the one place where policies of different processes meet
+    for source, records in allocation.gather(made).items():
         for record in records:
             exchange.publish(record, source)
 

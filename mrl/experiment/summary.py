@@ -13,8 +13,6 @@ from mrl.experiment.run_directory import read_metrics, read_rescues
 if TYPE_CHECKING:
     from mrl.experiment.run import Run
 
-HIGH_LEARNING_RATE = 3e-4  # on the tiny pair a policy trained with it fell apart within 40 steps
-
 
 def first_lines(run: "Run", pair: str, why: str) -> list[str]:
     """What is about to happen, in words. why: this pair was chosen."""
@@ -40,12 +38,7 @@ def first_lines(run: "Run", pair: str, why: str) -> list[str]:
             f"Planted: policies claim {config.liar:.0%} of their failures as successes; records "
             f"are taken with trust={config.trust}."
         )
-    return lines + [
-        f"Warning: {policy.name} learns at {policy.learning_rate:g}; above "
-        f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
-        for policy in config.policies
-        if policy.learning_rate > HIGH_LEARNING_RATE
-    ]
+    return lines
 
 
 def last_lines(run: "Run", finished: bool) -> list[Table | str]:
