@@ -7,8 +7,8 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from mrl.experiment.metrics import run_residual
 from mrl.experiment.run_directory import read_metrics, read_rescues
+from mrl.residual import Residual
 
 if TYPE_CHECKING:
     from mrl.experiment.run import Run
@@ -61,7 +61,9 @@ def residual_sentences(lines: list[dict]) -> list[str]:
     """What alignment cost each receiver over a whole run, from the run's metrics."""
     sentences = []
     for name in dict.fromkeys(line["policy"] for line in lines):
-        residual = run_residual(line for line in lines if line["policy"] == name)
+        residual = Residual()
+        for line in (line for line in lines if line["policy"] == name):
+            residual.update({key[4:]: line[key] for key in line if key.startswith("thl/")})
         if residual:
             sentences.append(
                 f"{name} retokenized {residual['records']} peer texts: "
