@@ -85,7 +85,7 @@ def align(
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
     from mrl.alignment import ByteCodec, LossyText
     from mrl.experiment.loading import load_tokenizer
-    from mrl.lab.alignment_view import draw_alignment, render_alignment
+    from mrl.lab.alignment_view import alignment_svg, render_alignment
 
     token_bytes = []
     for path in (source, receiver):
@@ -101,7 +101,7 @@ def align(
     console.print(render_alignment(*shown, console.width))
     if svg is not None:
         try:
-            draw_alignment(*shown, svg)
+            svg.write_text(alignment_svg(*shown), encoding="utf-8")
         except OSError as error:
             raise MrlError(f"{svg}: cannot be written ({error.strerror}).") from None
         say(f"Drawn in {svg}.")
