@@ -1,6 +1,13 @@
 import pytest
+import torch
 
-from mrl.experiment.evaluation import PROBLEMS_AT_ONCE, evaluate, pass_at_k, scores_of
+from mrl.experiment.evaluation import (
+    PROBLEMS_AT_ONCE,
+    evaluate,
+    pass_at_k,
+    problems_at_once,
+    scores_of,
+)
 from mrl.samples import Problem
 
 
@@ -36,3 +43,9 @@ def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
     assert policy.version == 0
     whole, part = "qwen-tiny on a", "qwen-tiny on b"
     assert noted == [(whole, 0, 67), (whole, 64, 67), (part, 0, 5)]
+
+
+def test_a_gpu_scores_as_many_completions_at_once_with_one_sample_as_with_four():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [problems_at_once(cpu, n) for n in (1, 4, 16)] == [64] * 3
+    assert [problems_at_once(cuda, n) for n in (1, 4, 16)] == [256, 64, 64]

@@ -50,6 +50,11 @@ def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
     return {**named(overall), "skills": {skill: named(scores) for skill, scores in exact.items()}}
 
 
+def problems_at_once(device: torch.device, samples: int) -> int:
+    """On a GPU, which takes as long for a few rows as for many, more; each batch has a seed."""
+    return max(PROBLEMS_AT_ONCE, 256 // samples) if device.type == "cuda" else PROBLEMS_AT_ONCE
+
+
 def evaluate(
     policy: Policy,
     heldout: dict[str, list[Problem]],
@@ -63,12 +68,12 @@ def evaluate(
 
     temperature: 0 is greedy, None the policy's own.
     """
-    found = []
+    found, at_once = [], problems_at_once(policy.device, samples)
     for part, problems in heldout.items():
         correct: list[tuple[str, int]] = []
-        for start in range(0, len(problems), PROBLEMS_AT_ONCE):
+        for start in range(0, len(problems), at_once):
             progress(f"{policy.name} on {part}", start, len(problems))
-            batch = problems[start : start + PROBLEMS_AT_ONCE]
+            batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             groups = policy.rollout(batch, generator, group_size=samples, temperature=temperature)
             verifier.verify_groups(groups)
