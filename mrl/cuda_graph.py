@@ -60,8 +60,8 @@ def decode(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The fields of `Completions`, from the state after the prompts.
 
-    logits: [rows, vocab]; mask: [rows, seq] bool; positions: [rows, 1] of the last token; prefilled:
-    the prompts' cache, used up; uniform: [max_new_tokens, rows] in [0, 1); end_ids: [ends].
+    logits: [rows, vocab]; mask: [rows, seq] bool; positions: [rows, 1] of the last token;
+    prefilled: its cache, used up; uniform: [max_new_tokens, rows] in [0, 1); end_ids: [ends].
     """
     (rows, seq), most, device = mask.shape, len(uniform), mask.device
     places = -(-(seq + most) // 8) * 8  # attention on CUDA would copy a mask of another width
