@@ -31,15 +31,16 @@ def compare(
     quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
+    import torch
+
     from mrl.experiment.launch import cores
-    from mrl.experiment.loading import pick_device
     from mrl.lab import compare_view, figures
     from mrl.lab.compare import Plan, read_all, run_all
 
     if quick:
         modes, seeds, steps = "solo,sgt", 2, steps or 120
     out = out or Path("runs", "quick" if quick else "compare")
-    jobs = jobs or (1 if pick_device("auto").startswith("cuda") else cores())
+    jobs = jobs or (1 if torch.cuda.is_available() else cores())
     given = {"--steps": steps, "--pair": pair, "--config": config}
     options = [str(x) for key, value in given.items() if value is not None for x in (key, value)]
     plan = Plan(modes.split(","), range(1, seeds + 1), out, jobs, options)
