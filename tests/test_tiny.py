@@ -10,6 +10,7 @@ from mrl.config import DATA, PolicyConfig
 from mrl.experiment.evaluation import evaluate
 from mrl.experiment.loading import load_policy
 from mrl.experiment.problems import load_problems
+from mrl.experiment.settings import run_config
 from mrl.lab import commands
 from mrl.tiny.pair import (
     FOREIGN_RIGHT,
@@ -52,6 +53,14 @@ def assert_half_the_skills(scores):
                 assert score > 0.75, (name, skill, score)
             else:
                 assert score < 0.20, (name, skill, score)
+
+
+def test_a_run_asks_the_shipped_pair_as_its_warm_start_did():
+    # data/words has a system prompt for pretrained models, which the tiny pair has never read
+    for config in run_config("tiny", None, {}, []).policies:
+        policy = load_policy(config)
+        asked, labels = encode_example(policy.tokenizer, HELDOUT[0].prompt, "1")
+        assert policy.prompt_ids(HELDOUT[0].prompt) == asked[labels == -100].tolist(), config.name
 
 
 def test_the_shipped_pair_has_half_the_skills_each(verifier):

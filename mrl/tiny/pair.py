@@ -98,7 +98,9 @@ def _build_qwen_tokenizer() -> Qwen2Tokenizer:
         eos_token="<|end|>",
         pad_token="<|pad|>",
         extra_special_tokens=["<|user|>", "<|assistant|>"],
-        chat_template="{% for m in messages %}<|user|>{{ m['content'] }}{% endfor %}"
+        # both were warm-started without a system message: a problem set's own must not reach them
+        chat_template="{% for m in messages if m['role'] != 'system' %}"
+        "<|user|>{{ m['content'] }}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}",
     )
 
@@ -118,7 +120,8 @@ def _build_llama_tokenizer() -> LlamaTokenizer:
         merges=merges,
         pad_token="<pad>",
         extra_special_tokens=["[INST]", "[/INST]"],
-        chat_template="<s>{% for m in messages %}[INST]{{ m['content'] }}{% endfor %}"
+        chat_template="<s>{% for m in messages if m['role'] != 'system' %}"
+        "[INST]{{ m['content'] }}{% endfor %}"
         "{% if add_generation_prompt %}[/INST]{% endif %}",
     )
 
