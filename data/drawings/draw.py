@@ -5,32 +5,30 @@ What they show is computed by the code that they explain, or read from a run's k
 
 import inspect
 import re
-import sys
 import tempfile
 from html import escape
 from itertools import accumulate, pairwise
 from pathlib import Path
+from textwrap import wrap
+
+import torch
+from rich.console import Console
+
+from mini_mrl import train_step
+from mrl.advantages import group_advantages
+from mrl.alignment import ByteCodec, align
+from mrl.experiment.loading import load_tokenizer
+from mrl.experiment.run import Run
+from mrl.experiment.run_directory import read_metrics
+from mrl.experiment.settings import run_config
+from mrl.experiment.view import make_view
+from mrl.lab import figures
+from mrl.lab.alignment_view import CHUNK_COLORS, visible
+from mrl.lab.bandit import analyse, bandit_modes, complementary
+from mrl.objectives import clipped_loss
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT))  # this copy of the project, not one that may be installed
-
-import torch  # noqa: E402
-from rich.console import Console  # noqa: E402
-
-from mini_mrl import train_step  # noqa: E402
-from mrl.advantages import group_advantages  # noqa: E402
-from mrl.alignment import ByteCodec, align  # noqa: E402
-from mrl.experiment.loading import load_tokenizer  # noqa: E402
-from mrl.experiment.run import Run  # noqa: E402
-from mrl.experiment.run_directory import read_metrics  # noqa: E402
-from mrl.experiment.settings import run_config  # noqa: E402
-from mrl.experiment.view import make_view  # noqa: E402
-from mrl.lab import figures  # noqa: E402
-from mrl.lab.alignment_view import CHUNK_COLORS, visible  # noqa: E402
-from mrl.lab.bandit import analyse, bandit_modes, complementary  # noqa: E402
-from mrl.objectives import clipped_loss  # noqa: E402
-
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
 INK, GRAY, GREEN, RED, BLUE, ORANGE = (
     "#1b1b1b", "#707070", "#009e73", "#bb5566", "#0072b2", "#d55e00",
@@ -94,29 +92,18 @@ def step() -> Drawing:
         crosses = name in ("publish", "collect")
         made.box(x, 42, 118, 116, "#e8f3fa" if not crosses else "#fdf0e0", "#bbbbbb")
         made.say(x + 8, 61, f"{number} {name}", size=14, bold=True)
-        for row, words in enumerate(_wrapped(what, 18)[:5]):
+        for row, words in enumerate(wrap(what, 18)):
             made.say(x + 8, 79 + 15 * row, words, size=11)
         for row, file in enumerate(files.split(", ")):
             made.say(x + 59, 175 + 14 * row, file, GRAY, 9, "middle", mono=True)
         if int(number) < len(found):
             made.line(x + 118, 100, x + 126, 100, style="tip")
-    made.say(142, 240, "a policy by itself", BLUE, 12, "middle")
-    made.line(16, 224, 258, 224, color=BLUE, width=2)
-    made.say(390, 240, "the only place where policies meet", ORANGE, 12, "middle")
-    made.line(272, 224, 510, 224, color=ORANGE, width=2)
-    made.say(644, 240, "a policy by itself", BLUE, 12, "middle")
-    made.line(524, 224, 764, 224, color=BLUE, width=2)
+    alone, meeting = ("a policy by itself", BLUE), ("the only place where policies meet", ORANGE)
+    for x, (words, color) in ((16, alone), (268, meeting), (520, alone)):
+        made.line(x, 224, x + 244, 224, color=color, width=2)
+        made.say(x + 122, 240, words, color, 12, "middle")
     made.say(390, 260, "order of the policies: A B to sample, B A to learn", GRAY, 11, "middle")
     return made
-
-
-def _wrapped(words: str, width: int) -> list[str]:
-    lines = [""]
-    for word in words.split():
-        if len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
 
 
 def advantages() -> Drawing:
@@ -131,10 +118,8 @@ def advantages() -> Drawing:
         (found,) = group_advantages(torch.tensor([rewards])).tolist()
         for number, (reward, advantage) in enumerate(zip(rewards, found, strict=True)):
             left, height = x + 8 + 46 * number, 42 * abs(advantage)
-            top = 120 - height if advantage > 0 else 120
+            top, y = (120 - height, 115 - height) if advantage > 0 else (120, 135 + height)
             made.box(left, top, 34, height, GREEN if reward else RED)
-            below = advantage <= 0
-            y = 120 + height + 15 if below else top - 5
             made.say(left + 17, y, f"{advantage:+.2f}" if height else "0", INK, 12, "middle")
         words = "up: likelier; down: less likely" if max(found) else "no advantage, no gradient"
         made.say(x + 90, 198, words, GRAY, 12, "middle")
@@ -146,9 +131,8 @@ def clip() -> Drawing:
     made = Drawing(700, 236, "The four cases of the clip")
     ratios = (0.4, 0.8, 1.2, 1.6)
     for x0, sign in ((50, 1.0), (390, -1.0)):
-        made.say(
-            x0 + 130, 24, f"advantage {sign:+.0f}: loss over the ratio", at="middle", bold=True
-        )
+        words = f"advantage {sign:+.0f}: loss over the ratio"
+        made.say(x0 + 130, 24, words, at="middle", bold=True)
         found = clipped_loss(torch.tensor(ratios)[:, None], torch.tensor([[sign]]), 0.2, 0.2)
         losses = found[:, 0].tolist()
         heights = (105 - 85 * (loss + sign) for loss in losses)
@@ -194,39 +178,35 @@ def rescue() -> Drawing:
     with tempfile.TemporaryDirectory() as folder:
         settings = ["prompts_per_step=4", f"runs={folder}"]
         config = run_config("tiny", None, {"seed": 1, "placement": "resident"}, settings)
-        view = make_view(Console(quiet=True), config, plain=True)
-        with view, Run(config, view) as run:
+        with make_view(Console(quiet=True), config, plain=True) as view, Run(config, view) as run:
             results = train_step(run, 1)
-            result = next(r for r in results.values() if r.batch.rescues)
-            found = result.batch.rescues[0]
-            (group,) = (g for g in result.groups if g.problem.id == found.problem_id)
-            sample = next(s for s in result.batch.samples if s.loss == "imitation")
-            (receiver,) = (p for p in run.policies if p.name == found.receiver)
-            tokens = receiver.codec.token_bytes(sample.completion_ids[:-1])
+            name, result = next(found for found in results.items() if found[1].batch.rescues)
+            (codec,) = (policy.codec for policy in run.policies if policy.name == name)
+    sample = next(sample for sample in result.batch.samples if sample.loss == "imitation")
+    (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
+    content = sample.completion_ids[:-1]  # the last one is the end token
     made = Drawing(780, 300, "A rescue")
-    made.say(20, 30, f"prompt: {found.prompt}", size=14, bold=True)
+    made.say(20, 30, f"prompt: {group.problem.prompt}", size=14, bold=True)
     made.box(20, 46, 370, 150, "#fbeef0", RED)
-    made.say(32, 66, f"{found.receiver}: {len(group.rollouts)} attempts, all wrong", RED, bold=True)
+    made.say(32, 66, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, bold=True)
     for row, rollout in enumerate(group.rollouts[:4]):
         made.say(32, 88 + 19 * row, rollout.text[:42], size=12, mono=True)
     made.say(32, 88 + 19 * 4, f"... and {len(group.rollouts) - 4} more", GRAY, 12)
     made.say(32, 188, "advantages all 0: no gradient of its own", GRAY, 12)
     made.box(410, 46, 350, 150, "#e9f6f1", GREEN)
-    made.say(422, 66, f"{found.source}: a verified success", GREEN, bold=True)
-    made.say(422, 88, found.source_text, size=12, mono=True)
+    made.say(422, 66, f"{sample.source}: a verified success", GREEN, bold=True)
+    made.say(422, 88, codec.decode(content), size=12, mono=True)
     made.say(422, 126, "crosses as text (a SuccessRecord);", GRAY, 12)
     made.say(422, 144, "the receiver judges it again", GRAY, 12)
     x = 20.0
-    for piece in [*map(visible, tokens), "end"]:
+    for piece in [*map(visible, codec.token_bytes(content)), "end"]:
         width = 8 * len(piece) + 10
         made.box(x, 232, width, 26, CHUNK_COLORS[0] if piece != "end" else "#dddddd")
         made.say(x + width / 2, 249, piece, size=12, at="middle", mono=True)
         x += width + 3
     made.line(585, 196, 585, 245, x + 6, 245, style="tip")
-    words = (
-        f"{found.receiver} learns this text in its own tokens: loss = {sample.weight} * mean of "
-    )
-    made.say(20, 282, words + "-log p(token)", size=13)
+    words = f"{name} learns this in its own tokens: loss = {sample.weight} * mean of -log p(token)"
+    made.say(20, 282, words)
     return made
 
 
