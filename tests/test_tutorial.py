@@ -58,7 +58,7 @@ def test_every_file_of_the_method_is_named():
     files = [path for path in (ROOT / "mrl").glob("*.py") if path.name != "__init__.py"]
     assert len(files) >= 10
     for path in files:
-        assert f"`mrl/{path.name}" in TUTORIAL, path.name
+        assert f"`mrl/{path.name}: " in TUTORIAL, path.name
 
 
 def test_every_picture_and_every_section_is_there():
