@@ -13,8 +13,10 @@ from mrl.modes import MODES
 
 ROOT = Path(mini_mrl.__file__).parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DATA_README = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
-COMMANDS = sorted(set(re.findall(r"`python (mini_mrl\.py[^`\n]*)`", README + DATA_README)))
+PAGES = [README]
+PAGES += [(ROOT / place / "README.md").read_text("utf-8") for place in ("data", "data/results")]
+FOUND = re.findall(r"`python (mini_mrl\.py[^`]*)`", "".join(PAGES))
+COMMANDS = sorted({" ".join(command.split()) for command in FOUND})
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,27 +1,30 @@
 """TUTORIAL.md does what it says: its examples, its commands, its names and its pictures."""
 
-import csv
 import doctest
+import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from statistics import mean
 
 import pytest
 
 import mini_mrl
-from mrl.lab.compare_view import estimate
+from mrl.classroom import ASSIGNMENTS
+from mrl.experiment.metrics import METRICS
+from mrl.experiment.summary import learnt_sentence
+from mrl.objectives import OBJECTIVES
 
 ROOT = Path(mini_mrl.__file__).parent
 TUTORIAL = (ROOT / "TUTORIAL.md").read_text(encoding="utf-8")
-MEASURED = TUTORIAL.replace(" †", "")  # the mark of what is being measured again
+SECTIONS = dict(re.findall(r"^## (\d+)\. (.*?)(?=^## )", TUTORIAL, re.MULTILINE | re.DOTALL))
 BLOCKS = re.findall(r"```bash\n(.*?)```", TUTORIAL, re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
+INLINE = [" ".join(text.split()) for text in re.findall(r"`(python mini_mrl\.py[^`]*)`", TUTORIAL)]
 
 
 def test_every_example_gives_what_is_printed(monkeypatch):
@@ -29,12 +32,13 @@ def test_every_example_gives_what_is_printed(monkeypatch):
     examples = doctest.DocTestParser().get_doctest(TUTORIAL, {}, "TUTORIAL.md", None, 0)
     result = doctest.DocTestRunner().run(examples)
     assert result.failed == 0
-    assert result.attempted >= 30
+    assert result.attempted >= 60
 
 
 def test_every_command_is_one_that_the_program_knows(capsys):
     assert len(COMMANDS) >= 12
-    for command in COMMANDS:
+    assert len(INLINE) >= 6
+    for command in COMMANDS + INLINE:
         words = shlex.split(command)
         assert words[:2] == ["python", "mini_mrl.py"], command
         assert mini_mrl.main([*words[2:], "--help"]) == 0, command
@@ -43,7 +47,7 @@ def test_every_command_is_one_that_the_program_knows(capsys):
 
 def test_every_function_that_is_named_exists():
     named = re.findall(r"(mrl/[\w/]+)\.py: (\w+)", TUTORIAL)
-    assert len(named) >= 8
+    assert len(named) >= 40
     for path, name in named:
         assert hasattr(import_module(path.replace("/", ".")), name), (path, name)
     for path in re.findall(r"`((?:mrl|data|tests)/[\w/.]+\.\w+)`", TUTORIAL):
@@ -54,154 +58,71 @@ def test_every_file_of_the_method_is_named():
     files = [path for path in (ROOT / "mrl").glob("*.py") if path.name != "__init__.py"]
     assert len(files) >= 10
     for path in files:
-        assert f"`mrl/{path.name}" in TUTORIAL, path.name
+        assert f"`mrl/{path.name}: " in TUTORIAL, path.name
 
 
 def test_every_picture_and_every_section_is_there():
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", TUTORIAL)
-    assert len(pictures) >= 8
+    assert len(pictures) >= 7
     for path in pictures:
         assert (ROOT / path).read_bytes().startswith((b"\x89PNG", b"<svg")), path
     headings = re.findall(r"^## (.+)$", TUTORIAL, re.MULTILINE)
+    assert headings[-1] == "Glossary"
     anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
     assert set(re.findall(r"\]\(#([^)]+)\)", TUTORIAL)) <= anchors
-    assert TUTORIAL.count("**Exercise.**") == len(headings) == TUTORIAL.count("</details>")
+    assert TUTORIAL.count("**Exercise.**") == len(SECTIONS) == TUTORIAL.count("</details>")
 
 
-def test_the_pictures_of_the_run_come_from_its_kept_metrics(tmp_path):
-    from mrl.lab.report import write_report
-
-    kept = ROOT / "data" / "results" / "sgt-s0"
-    directory = tmp_path / "sgt-s0"
-    shutil.copytree(kept, directory, ignore=shutil.ignore_patterns("figures"))
-    write_report(directory)
-    drawn = {path.name for path in (directory / "figures").iterdir()}
-    assert drawn == {path.name for path in (kept / "figures").iterdir()}
-
-
-@pytest.mark.parametrize("document", ["README.md", "TUTORIAL.md"])
-def test_the_table_of_modes_is_the_measured_one(document):
-    text = (ROOT / document).read_text(encoding="utf-8").replace(" †", "")
-    results = ROOT / "data" / "results" / "tiny-pair" / "table.md"
-    heldout = results.read_text(encoding="utf-8").split("## newtemplates")[0]
-    head, _, *rows = (
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in heldout.splitlines()
-        if line.startswith("|")
-    )
-    shown = next(line for line in text.splitlines() if line.startswith("| mode | pass@1"))
-    columns = [head.index(cell.strip()) for cell in shown.strip("|").split("|")]
-    for row in rows:
-        assert f"| {' | '.join(row[column] for column in columns)} |" in text
-    for gain in re.findall(r"beats `(?:solo|hacpo)` by ([\d.]+ ± [\d.]+)", text):
-        assert gain in heldout
+def test_the_text_stays_short():
+    """Words outside code and folded solutions: 450 a section, 4,800 in all."""
+    text = re.sub(r"```.*?```|<details>.*?</details>|<!--.*?-->", "", TUTORIAL, flags=re.DOTALL)
+    counts = {
+        section.split("\n")[0]: len([w for w in section.split() if re.search(r"\w", w)])
+        for section in re.split(r"^## ", text, flags=re.MULTILINE)
+    }
+    assert max(counts.values()) <= 450, counts
+    assert sum(counts.values()) <= 4800, counts
 
 
-CLOSED = {("qwen-tiny", "sold"), ("llama-tiny", "eats")}  # what `solo` never gets right
+def test_a_section_that_has_an_assignment_ends_with_it():
+    ends = {}
+    for number, section in SECTIONS.items():
+        last = section.strip().rpartition("\n\n")[2]
+        if name := re.match(
+            r"\*\*Assignment (\d)\b.*`python mini_mrl\.py assignment start ([\w-]+)`",
+            last,
+            re.DOTALL,
+        ):
+            ends[name[2]] = int(name[1]), number
+    places = {name: number for name, (number, _) in ends.items()}
+    assert places == {name: number for number, name in enumerate(ASSIGNMENTS, start=1)}
+    assert TUTORIAL.count("assignment start") == len(ASSIGNMENTS)
+    teaching = (ROOT / "mrl" / "classroom" / "TEACHING.md").read_text(encoding="utf-8")
+    for name, (number, section) in ends.items():
+        (row,) = re.findall(rf"^\| {number} \| `{name}` \| (.+?) \|", teaching, re.MULTILINE)
+        assert str(section) in re.findall(r"\d+", row), name
 
 
-def kept_scores(path, mode, wanted=lambda policy, skill: skill == "all"):
-    """Held-out pass@1 by seed, mean over what is wanted, from a table under data/results."""
-    scores = {}
-    with (ROOT / "data" / "results" / path).open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            of = line["mode"], line["part"], line["metric"]
-            if of == (mode, "heldout", "pass@1") and wanted(line["policy"], line["skill"]):
-                scores.setdefault(line["seed"], []).append(float(line["value"]))
-    return [mean(values) for values in scores.values()]
+def test_the_table_of_objectives_is_the_programs():
+    for name, objective in OBJECTIVES.items():
+        band = f"{objective.clip_low:.9f}".rstrip("0"), f"{objective.clip_high:.9f}".rstrip("0")
+        cells = name, objective.ratio_level, objective.aggregation, ", ".join(band)
+        assert f"| {' | '.join(cells)} | {'yes' if objective.scale_by_std else 'no'} |" in TUTORIAL
 
 
-def open_skill(policy, skill):
-    """Neither closed nor the mean of all."""
-    return skill != "all" and (policy, skill) not in CLOSED
+def test_the_glossary_names_what_is_in_the_log():
+    known = {key for keys in METRICS for key in keys.split(", ")}
+    glossary = TUTORIAL.split("## Glossary")[1]
+    rows = [line.strip("|").split(" | ") for line in glossary.splitlines() if "`mrl/" in line]
+    assert len(rows) == 15
+    for _, _, _, key in rows:
+        assert key.strip("` ") in known, key
 
 
-def above(one, two, wanted=open_skill):
-    """How far one (path, mode) is above another, paired by the seeds that both have."""
-    pairs = zip(kept_scores(*one, wanted), kept_scores(*two, wanted), strict=False)
-    return estimate([a - b for a, b in pairs])
-
-
-def test_the_table_of_lies_is_the_measured_one():
-    for weight, honest, believed in (
-        ("0.1", "tiny-pair/table.csv", "liar/believed.csv"),
-        ("1.0", "liar/honest-w1.csv", "liar/believed-w1.csv"),
-    ):
-        two = kept_scores(honest, "sgt")[:3], kept_scores(believed, "sgt")
-        cost = estimate([b - a for a, b in zip(*two, strict=True)])
-        cells = (", ".join(f"{value:.1f}" for value in values) for values in two)
-        assert f"| {weight} | {' | '.join(cells)} | {cost} |" in TUTORIAL
-    solo = "tiny-pair/table.csv", "solo"
-    for path, place in (("liar/believed-w1.csv", "below"), ("liar/honest-w1.csv", "above")):
-        apart = above((path, "sgt"), solo, lambda policy, skill: skill == "all")
-        assert (apart.mean < 0) == (place == "below")
-        assert str(apart).removeprefix("-") in TUTORIAL
-    for path, mode, learnt in (
-        ("liar/believed-w1.csv", "sgt", False), ("liar/honest-w1.csv", "sgt", True), (*solo, True)
-    ):  # fmt: skip
-        shares = kept_scores(path, mode, lambda policy, skill: skill == "loses")
-        assert min(shares) > 40 if learnt else max(shares) < 1
-
-
-@pytest.mark.parametrize(
-    ("changed", "path", "modes"),
-    [
-        ("nothing", "tiny-pair/table.csv", ("solo", "sgt", "graft")),
-        ("a group of 4", "sweeps/group4.csv", ("solo", "sgt", "graft")),
-        ("a warm start", "sweeps/foreign10.csv", ("solo", "sgt", "graft")),
-        ("`sgt.imitation_weight`", "liar/honest-w1.csv", ("", "sgt", "")),
-        ("`graft.minibatches`", "sweeps/one-update.csv", ("", "", "graft")),
-        ("`solo.minibatches`", "sweeps/four-updates.csv", ("solo", "", "")),
-    ],
-)
-def test_the_table_of_what_was_changed_is_the_measured_one(changed, path, modes):
-    (row,) = (line for line in TUTORIAL.splitlines() if line.startswith(f"| {changed}"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")][1:]
-    scores = [kept_scores(path, mode) if mode else [] for mode in modes]
-    seeds = max(len(values) for values in scores)
-    assert cells == [str(seeds), *(str(estimate(values)) if values else "" for values in scores)]
-
-
-def test_the_curves_in_bfloat16_stand_beside_those_in_float32():
-    for dtype, folder in (("float32", "tiny-pair"), ("bfloat16", "mixed")):
-        with (ROOT / "data" / "results" / folder / "curves.csv").open(encoding="utf-8") as file:
-            rate = {(row["mode"], row["step"]): float(row["mean"]) for row in csv.DictReader(file)}
-        for mode in ("solo", "sgt"):
-            cells = (f"{rate[mode, step]:.1%}" for step in ("60", "120", "180", "240"))
-            assert f"| {mode}, {dtype} | {' | '.join(cells)} |" in TUTORIAL
-    sgt, solo = (estimate(kept_scores("mixed/table.csv", mode)) for mode in ("sgt", "solo"))
-    assert f"(held-out `sgt` {sgt}, `solo` {solo})" in " ".join(TUTORIAL.split())
-
-
-def test_what_each_mode_opens_and_pays_is_measured():
-    table = "tiny-pair/table.csv"
-    for mode in ("solo", "xgrpo", "solo-x2", "prp", "naive", "hacpo", "graft", "sgt"):
-        cells = [
-            str(estimate(kept_scores(table, mode, lambda *of, closed=closed: of == closed)))
-            for closed in sorted(CLOSED, reverse=True)
-        ]
-        cells.append("" if mode == "solo" else str(above((table, mode), (table, "solo"))))
-        assert f"| {mode} | {' | '.join(cells)} |" in MEASURED
-
-
-def test_the_control_with_four_updates_is_the_measured_one():
-    four, table = ("sweeps/four-updates.csv", "solo"), "tiny-pair/table.csv"
-    text = " ".join(MEASURED.split())
-
-    def all_skills(policy, skill):
-        return skill == "all"
-
-    costs = str(above(four, (table, "solo"), all_skills))
-    gains = [str(above((table, mode), four, all_skills)) for mode in ("hacpo", "graft")]
-    alone = str(estimate(kept_scores(*four)))
-    assert f"ends at {alone}, {costs.removeprefix('-')} below `solo` with one" in text
-    assert f"it ends at {alone} with four" in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"`hacpo` gains {gains[0]}, and `graft` {gains[1]}" in text
-    graft = "sweeps/one-update.csv", "graft"
-    level, kept = above(graft, (table, "solo"), all_skills), above(graft, (table, "solo"))
-    assert f"level with it ({level}, seeds 1 to 4), keeps the other skills ({kept})" in text
-    sgt = above(("sweeps/foreign10.csv", "sgt"), ("sweeps/foreign10.csv", "solo"), all_skills)
-    assert f"({sgt} with the other warm start)" in text
+def test_the_sentence_of_the_run_has_the_kept_scores():
+    kept = ROOT / "data" / "results" / "sgt-s0" / "evaluation.json"
+    evaluations = json.loads(kept.read_text(encoding="utf-8"))
+    assert learnt_sentence(evaluations, Counter()).removesuffix(".") in TUTORIAL
 
 
 @pytest.mark.slow
