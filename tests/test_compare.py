@@ -2,6 +2,7 @@ import csv
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,14 @@ from mrl.experiment.pairs import pair_settings
 from mrl.experiment.run_directory import write_run_config
 from mrl.lab import compare as module
 from mrl.lab import figures
-from mrl.lab.compare import Plan, is_finished, read_all, run_all
+from mrl.lab.compare import (
+    Plan,
+    choose_settings,
+    grid,
+    is_finished,
+    read_all,
+    run_all,
+)
 from mrl.lab.compare_view import (
     T_95,
     difference,
@@ -38,8 +46,10 @@ if arguments[0] == "resume":
 else:
     of = lambda key: arguments[arguments.index(key) + 1]
     mode, seed = of("--mode"), of("--seed")
-    directory = Path(of("--set").removeprefix("runs=")) / of("--name")
+    settings = dict(text.split("=") for text in arguments if "=" in text)
+    directory = Path(settings["runs"]) / of("--name")
     directory.mkdir(parents=True)
+    seed += settings.get("learning_rate", "")
 if mode == "xgrpo":
     sys.exit("it is broken")
 shutil.copytree(Path(__file__).parent / "made" / f"{mode}-s{seed}", directory, dirs_exist_ok=True)
@@ -149,6 +159,45 @@ def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch
     assert len(again) == 2
     assert all(call.startswith("--mode xgrpo") for call in again)
     assert "6 runs, 4 of them there" in lines[7]
+
+
+def test_each_mode_gets_the_setting_that_did_best_on_other_seeds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    best = {"solo": "1e-4", "sgt": "3e-4"}
+    for mode in best:
+        for seed in (11, 12):
+            for rate in ("1e-4", "3e-4"):
+                score = 40 + seed + 5 * (rate == best[mode])
+                write_run(tmp_path / "made" / f"{mode}-s{seed}{rate}", score)
+    chosen = choose_settings(plan(tmp_path), ["learning_rate=1e-4,3e-4"], (11, 12), print)
+    assert {mode: options[-1] for mode, options in chosen.chosen.items()} == {
+        "solo": "learning_rate=1e-4", "sgt": "learning_rate=3e-4",
+    }  # fmt: skip
+    kept = list(csv.reader((tmp_path / "out" / "tune.csv").open()))
+    assert ["sgt", "learning_rate=3e-4", "12", "58.00"] in kept
+    assert len(kept) == 1 + 2 * 2 * 2
+    for mode, rate in best.items():  # what the comparison starts now
+        write_run(tmp_path / "made" / f"{mode}-s1{rate}", 50)
+    assert run_all(replace(chosen, seeds=(1,)), print) == []
+    started = Path("calls.txt").read_text().splitlines()[-2:]
+    assert ["learning_rate=1e-4" in call for call in started] == ["solo" in c for c in started]
+    words = summary(read_all(replace(chosen, seeds=(1,))), "compare", chosen.chosen)
+    assert "on other seeds: solo learning_rate=1e-4; sgt learning_rate=3e-4." in words
+
+
+def test_a_grid_has_all_combinations_and_names_the_mode(tmp_path, monkeypatch):
+    assert grid(["a=1,2", "MODE.b=3"]) == [
+        ["--set", "a=1", "--set", "MODE.b=3"], ["--set", "a=2", "--set", "MODE.b=3"],
+    ]  # fmt: skip
+    for wrong in ("a", "a=", "=1", "a=1,,2"):
+        with pytest.raises(MrlError, match="write it like"):
+            grid([wrong])
+    monkeypatch.chdir(tmp_path)
+    one = plan(tmp_path, ("sgt",), (11,))
+    made = choose_settings(one, ["MODE.minibatches=4"], (11,), print)
+    assert made.chosen == {"sgt": ("--set", "sgt.minibatches=4")}
+    with pytest.raises(MrlError, match="xgrpo: no setting of --tune finished"):
+        choose_settings(plan(tmp_path, ("xgrpo",), (1,)), ["steps=4"], (11,), print)
 
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint_if_it_has_one(tmp_path, monkeypatch):

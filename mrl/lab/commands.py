@@ -29,13 +29,18 @@ def compare(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="none: runs/compare or runs/quick")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE,VALUE: the best one for each mode, on seeds 11, 12, ..."),
+    ] = None,
+    tune_seeds: Annotated[int, typer.Option(min=1, help="So many of them.")] = 3,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
     import torch
 
     from mrl.experiment.launch import cores
     from mrl.lab import compare_view, figures
-    from mrl.lab.compare import Plan, read_all, run_all
+    from mrl.lab.compare import Plan, choose_settings, read_all, run_all
 
     if quick:
         modes, seeds, steps = "solo,sgt", 2, steps or 120
@@ -44,12 +49,15 @@ def compare(
     given = {"--steps": steps, "--pair": pair, "--config": config}
     options = [str(x) for key, value in given.items() if value is not None for x in (key, value)]
     plan = Plan(modes.split(","), range(1, seeds + 1), out, jobs, options)
+    command = ["python mini_mrl.py compare --modes", modes, "--seeds", str(seeds), *options]
+    if tune:
+        command += [word for text in tune for word in ("--tune", text)]
+        plan = choose_settings(plan, tune, range(11, 11 + tune_seeds), say)
     failures = run_all(plan, say)
     results = read_all(plan)
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
-    command = ["python mini_mrl.py compare --modes", modes, "--seeds", str(seeds), *options]
-    text = compare_view.summary(results, " ".join(command))
+    text = compare_view.summary(results, " ".join(command), plan.chosen)
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out)
     figures.draw_learning_curves(results, out / "figures" / "learning.png")

@@ -4,13 +4,15 @@ Every mode and seed is a run of its own, a process of its own, several at a time
 is paired by seed: two runs of a seed begin with the same weights and the same order of problems.
 """
 
+import csv
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 
@@ -23,13 +25,14 @@ PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.p
 
 @dataclass
 class Plan:
-    """What is compared. options: of every run, as on the command line."""
+    """What is compared. options: of every run, as on the command line; chosen: of a mode's runs."""
 
     modes: Sequence[str]
     seeds: Sequence[int]
     out: Path
     jobs: int = 2
     options: Sequence[str] = ()
+    chosen: dict[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len({mode_class(mode).name for mode in self.modes}) < len(self.modes):
@@ -56,7 +59,8 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     started, failures = time.monotonic(), []
     pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for processes
     try:
-        ends = pool.map(lambda run: _run_one(*run, plan.options), missing)
+        chosen = {mode: [*plan.options, *plan.chosen.get(mode, ())] for mode in plan.modes}
+        ends = pool.map(lambda run: _run_one(*run, chosen[run[0]]), missing)
         for done, ((mode, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
             left = (time.monotonic() - started) / done * (len(missing) - done) / 60
             what = f"{mode}, seed {seed}: {failure or 'finished'}"
@@ -96,6 +100,11 @@ class Result:
     scores: dict[tuple[str, str, str, str], float]
     costs: dict[str, float]
     lines: list[dict]
+
+    @property
+    def first_part(self) -> str:
+        """Name of the first held-out part."""
+        return next(iter(self.scores))[0]
 
     def overall(self, part: str, metric: str = "pass@1") -> float:
         """Mean over policies and skills."""
@@ -137,3 +146,47 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
         "seconds": sum(slowest.values()),
     }
     return Result(mode, seed, scores, costs, lines)
+
+
+def grid(texts: Sequence[str]) -> list[list[str]]:
+    """All combinations of `key=value,value` texts, each as options of a run."""
+    axes = []
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not (key and equals and all(values.split(","))):
+            raise MrlError(f"--tune {text}: write it like learning_rate=3e-5,1e-4,3e-4.")
+        axes.append([("--set", f"{key}={value}") for value in values.split(",")])
+    return [list(chain.from_iterable(choice)) for choice in product(*axes)]
+
+
+def choose_settings(
+    plan: Plan, texts: Sequence[str], seeds: Sequence[int], say: Callable[[str], None]
+) -> Plan:
+    """The plan with the best combination of settings for each mode, chosen apart.
+
+    Best: the highest mean held-out pass@1 (first part) over `seeds`, which the comparison must not
+    use again. `MODE` in a key is the mode's name. Every score is kept in `tune.csv`.
+    """
+    scores: dict[tuple[str, tuple[str, ...]], float] = {}
+    rows = [("mode", "setting", "seed", "pass@1")]
+    for number, options in enumerate(grid(texts)):
+        of_mode = {m: [o.replace("MODE", mode_class(m).name) for o in options] for m in plan.modes}
+        trial = replace(plan, seeds=seeds, out=plan.out / "tune" / str(number), chosen=of_mode)
+        for failure in run_all(trial, say):
+            say(failure)
+        results = read_all(trial)
+        for mode in plan.modes:
+            setting = " ".join(of_mode[mode][1::2])
+            found = {r.seed: r.overall(r.first_part) for r in results if r.mode == mode}
+            rows += [(mode, setting, seed, f"{score:.2f}") for seed, score in found.items()]
+            if len(found) == len(seeds):
+                scores[mode, tuple(of_mode[mode])] = fmean(found.values())
+    with (plan.out / "tune.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    chosen = {}
+    for mode in plan.modes:
+        tried = {options: score for (m, options), score in scores.items() if m == mode}
+        if not tried:
+            raise MrlError(f"{mode}: no setting of --tune finished over all seeds.")
+        chosen[mode] = max(tried, key=tried.get)
+    return replace(plan, chosen=chosen)

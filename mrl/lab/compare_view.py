@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -103,10 +103,15 @@ def rows(results: Sequence[Result], part: str) -> list[list[str]]:
     return found
 
 
-def summary(results: Sequence[Result], command: str) -> str:
+def summary(
+    results: Sequence[Result], command: str, chosen: Mapping[str, Sequence[str]] | None = None
+) -> str:
     """Markdown: for each held-out part the modes side by side, and what that supports."""
     lines = [f"Made with `{command}`. Held-out pass@1 in percent, mean over policies and skills;"]
     lines += ["± is a 95 % interval over seeds (Student's t), differences are paired by seed.", ""]
+    if chosen:
+        each = (f"{mode} {' '.join(options[1::2])}" for mode, options in chosen.items())
+        lines += [f"Settings, chosen for each mode on other seeds: {'; '.join(each)}.", ""]
     for part in dict.fromkeys(key[0] for result in results for key in result.scores):
         lines += [f"## {part}", "", f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
         lines += [f"| {' | '.join(row)} |" for row in rows(results, part)]
