@@ -46,13 +46,13 @@ from mrl.rollout import derive_seed
 def train_step(run: Run, step: int) -> dict[str, StepResult]:
     """One step of mutual RL: what the policies of this process did, by name."""
     config, allocation, exchange = run.config, run.allocation, run.exchange
-    allocation.begin_step()
+    allocation.ledger.clear()  # of the step before
     problems = problems_of_step(run.problems, step, config.prompts_per_step, config.seed)
     # of this process's policies; under placement `parallel` that is one, and peers are elsewhere
     results = {policy.name: StepResult() for policy in run.policies}
 
     # 1. sample: each policy, in its turn, writes G completions a prompt     policy.py, rollout.py
-    for policy in allocation.order("rollout"):
+    for policy in run.policies:
         with allocation.turn(policy, "rollout"):
             # all chance comes from run seed, step and policy: a resumed run has no state to restore
             generator = torch.Generator().manual_seed(derive_seed(config.seed, step, policy.index))
@@ -71,13 +71,12 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             exchange.publish(record, source)
 
     # B A after A B: under placement `swap` the one that is on the device stays there
-    for policy in allocation.order("learn"):
+    for policy in reversed(run.policies):
         mode, result = run.modes[policy.name], results[policy.name]
 
         # 4. collect: peers' records of that type, judged again              exchange.py
-        believes = run.believes(problems)  # the receiver's own check of what a peer claims
         ids = [problem.id for problem in problems]
-        result.received = exchange.collect(mode.consumes, policy.name, ids, believes)
+        result.received = exchange.collect(mode.consumes, policy.name, ids, run.believes)
 
         with allocation.turn(policy, "learn"):
             # 5. decide: own groups and peers' records become samples        modes/, alignment.py
@@ -177,7 +176,7 @@ def _train(
             view.say(line)
         finished = train_loop(run)
     for line in last_lines(run, finished):
-        view.say(line) if isinstance(line, str) else view.show(line)
+        view.say(line)
     if not finished:
         raise typer.Exit(130)
 

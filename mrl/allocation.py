@@ -15,7 +15,6 @@ learns the same.
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass
 class Turn:
-    """One entry of the ledger: a policy's turn in a phase, in seconds since the step began."""
+    """One entry of the ledger: a policy's turn in a phase, in seconds of `time.perf_counter`."""
 
     policy: str
     phase: str
@@ -46,7 +45,7 @@ class Turn:
 
 
 class Allocation:
-    """Gives the policies of this process their turns and keeps the ledger of a step.
+    """Gives the policies of this process their turns and notes each in a ledger.
 
     names: of all policies of the run; under `parallel` this process has one of them.
     """
@@ -62,20 +61,11 @@ class Allocation:
         self.names = names
         self.placement = placement
         self.device = device
-        self.begin_step()
+        self.ledger: list[Turn] = []  # cleared by every step
         self._fetched: dict[str, set[str]] = {policy.name: set() for policy in policies}
         if placement == "swap":  # all wait in host memory; the first turn fetches
             for policy in policies:
                 _move(policy, PARTS, "cpu")
-
-    def begin_step(self) -> None:
-        """A new step: an empty ledger."""
-        self._began = time.perf_counter()
-        self.ledger: list[Turn] = []
-
-    def order(self, phase: str) -> list[Policy]:
-        """Who comes first: A B to sample, B A to learn."""
-        return list(self.policies)[:: -1 if phase == "learn" else 1]
 
     @contextmanager
     def turn(self, policy: Policy, phase: str) -> Iterator[None]:
@@ -87,9 +77,7 @@ class Allocation:
         except FAILURES as error:
             reason = str(error).strip().split("\n")[0]
             raise RunFailed(f"{policy.name} failed in its {phase} turn: {reason}.") from error
-        stop = time.perf_counter()
-        turn = Turn(policy.name, phase, start - self._began, stop - self._began, moved)
-        self.ledger.append(turn)
+        self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:
         """Everybody's entries, by name and in the order of the policies, from all processes."""
@@ -101,21 +89,6 @@ class Allocation:
                 raise PeerLost("The process of another policy has ended.") from error
             mine = {name: value for part in parts for name, value in part.items()}
         return {name: mine[name] for name in self.names if name in mine}
-
-    def ledger_of(self, policy: str) -> dict[str, object]:
-        """The ledger of one policy's step, as metrics: seconds by phase, bytes moved, the turns."""
-        turns = [turn for turn in self.ledger if turn.policy == policy]
-        seconds: Counter[str] = Counter()
-        for turn in turns:
-            seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
-        return {
-            **seconds,
-            "time/step_s": time.perf_counter() - self._began,
-            "time/moved_bytes": sum(turn.moved_bytes for turn in turns),
-            "time/turns": [
-                [t.phase, round(t.start_s, 4), round(t.stop_s, 4), t.moved_bytes] for t in turns
-            ],
-        }
 
     def _fetch(self, policy: Policy, phase: str) -> int:
         """Make room and bring what the phase needs; returns the bytes moved, both ways together."""

@@ -1,7 +1,6 @@
 """All settings of a run, as two dataclasses; experiment/settings.py reads and checks them."""
 
-import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,6 @@ class RunConfig:
         "held-out problems, JSONL files",
     )
     eval_samples: int = setting(4, "completions a held-out problem (k of pass@k)", least=1)
-    max_staleness: int = setting(1, "optimizer updates a peer's record may be behind", least=0)
     trust: str = setting(
         "verify", "check a peer's success again, or claim: believe it", choices=("verify", "claim")
     )
@@ -93,10 +91,6 @@ class RunConfig:
     )
     runs: str = setting("runs", "where the run's directory goes")
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the modes, by mode name
-
-    def to_json(self) -> str:
-        """The settings as `config.json` of the run's directory, which `load_config` reads."""
-        return json.dumps(asdict(self), indent=1)
 
 
 HELP = {f.name: f.metadata["help"] for kind in (PolicyConfig, RunConfig) for f in fields(kind)

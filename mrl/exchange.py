@@ -23,17 +23,14 @@ Book = dict[str, tuple[int, dict[tuple[str, int], Record]]]
 class Exchange:
     """Takes records from every policy, and gives each receiver its peers' records of one type.
 
-    max_staleness: in optimizer updates of the source. largest_group: that any policy samples.
+    largest_group: that any policy samples.
     """
 
-    def __init__(
-        self, log: Path = Path(os.devnull), max_staleness: int = 1, largest_group: int = MAX_GROUP
-    ) -> None:
-        self.max_staleness = max_staleness
+    def __init__(self, log: Path = Path(os.devnull), largest_group: int = MAX_GROUP) -> None:
         self.largest_group = largest_group
-        self.versions: dict[str, int] = {}
+        self.versions: dict[str, int] = {}  # of each source, by now
         self._traffic: dict[str, Counter[str]] = defaultdict(Counter)  # by policy: `take_traffic`
-        self._live: dict[str, Book] = defaultdict(dict)  # by source
+        self._live: dict[str, Book] = defaultdict(dict)  # by source, of this step
         self._stored: dict[str, Book] = defaultdict(dict)  # of a finished run: never stale
         self._log = log.open("ab")
         self.flush, self.close = self._log.flush, self._log.close
@@ -41,39 +38,34 @@ class Exchange:
     def publish(self, record: Record | LossyText, source: str) -> str | None:
         """Take a record in, or refuse it and count why. Returns the reason of a refusal."""
         traffic = self._traffic[source]
-        if reason := self._admit(record, source):
+        if isinstance(record, LossyText):
+            reason = record.reason
+        elif record.source != source:
+            reason = "foreign_source"
+        elif not (reason := flaw(record, self.largest_group)):  # else a version may be no number
+            too_old = record.version < self.versions.get(source, 0)
+            reason = "stale" if too_old else _add(self._live[source], record)
+        if reason:
             traffic[f"refused/{reason}"] += 1
             return reason
         traffic.update(published_records=1, published_bytes=len(record.line))
         self._log.write(record.line + b"\n")
         return None
 
-    def _admit(self, record: Record | LossyText, source: str) -> str | None:
-        """Put a record into the source's book, or say why not."""
-        if isinstance(record, LossyText):
-            return record.reason
-        if record.source != source:
-            return "foreign_source"
-        if reason := flaw(record, self.largest_group):
-            return reason
-        if record.version < self.versions.get(source, 0) - self.max_staleness:
-            return "stale"
-        return _add(self._live[source], record)
+    def end_step(self, versions: dict[str, int]) -> None:
+        """Forget what was published: the next step's records are of newer weights.
 
-    def advance(self, source: str, version: int) -> None:
-        """Note that a policy has made updates, and drop what is too old by now."""
-        self.versions[source] = version
-        oldest, book = version - self.max_staleness, self._live[source]
-        self._live[source] = {prompt: kept for prompt, kept in book.items() if kept[0] >= oldest}
-
-    def store(self, records: Iterable[Record]) -> Counter[str]:
-        """Take in the records of a finished run, in place of a live peer (stored trajectories).
-
-        Its groups may be larger than those of this run. Returns how many were refused, by reason.
+        So nothing is left over that a checkpoint would have to keep. versions: of the sources now.
         """
-        largest = max(self.largest_group, MAX_GROUP)
-        reasons = (flaw(r, largest) or _add(self._stored[r.source], r) for r in records)
-        return Counter(filter(None, reasons))
+        self.versions = versions
+        self._live.clear()
+
+    def store(self, records: Iterable[Record]) -> None:
+        """Take in the sound records of a finished run, in place of a live peer."""
+        largest = max(self.largest_group, MAX_GROUP)  # its groups may be larger than this run's
+        for record in records:
+            if not flaw(record, largest):
+                _add(self._stored[record.source], record)
 
     def collect(
         self,
@@ -90,7 +82,7 @@ class Exchange:
         traffic = self._traffic[receiver]
         collected: dict[str, list[R]] = {prompt_id: [] for prompt_id in prompt_ids}
         live, stored = self._live, self._stored
-        sources = sorted({*live, *stored} - {receiver})  # the order of arrival is lost by a resume
+        sources = sorted({*live, *stored} - {receiver})  # whoever came first, as in a resumed run
         for prompt, found in collected.items():
             # a live source stands in front of its stored self
             kept = [live[s].get(prompt) or stored[s].get(prompt, (0, {})) for s in sources]
@@ -110,16 +102,6 @@ class Exchange:
         """What one policy published and received since the last call: metrics of a step."""
         counted = dict.fromkeys(ALWAYS, 0) | dict(sorted(self._traffic.pop(policy, {}).items()))
         return {f"exchange/{name}": number for name, number in counted.items()}
-
-    def window(self) -> list[str]:
-        """The live records as JSON lines, for a checkpoint."""
-        groups = [group for book in self._live.values() for _, group in book.values()]
-        return [record.line.decode() for group in groups for record in group.values()]
-
-    def restore_window(self, lines: Iterable[str]) -> None:
-        """Put the records of a checkpoint back, without counting or logging them again."""
-        for record in map(Record.from_json, lines):
-            _add(self._live[record.source], record)
 
 
 def _add(book: Book, record: Record) -> str | None:

@@ -140,6 +140,11 @@ def _policy_loss(
         # in the dtype of logprobs: a text that the receiver wrote itself has a ratio of exactly 1
         written_with = logprobs.new_tensor(sample.behavior_logprobs)
         behavior[row, : len(sample.completion_ids)] = written_with
+    gap = (logprobs.detach() - behavior).abs() * mask
+    if policy.version == policy.sampled_version and not batch[0].source:
+        # no update since it wrote these: its ratios are 1. The gap is rounding, of which bfloat16
+        # makes enough to leave gspo's narrow band
+        behavior = logprobs.detach()
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])
     ratio, share = _ratio(objective, batch, logprobs, behavior, mask)  # [batch, seq]
@@ -157,7 +162,6 @@ def _policy_loss(
             "clip_high": above & mask,
             "weight": weights[:, 0] * ~clipped,
         }
-        gap = (logprobs - behavior).abs() * mask
         who = "peer" if batch[0].source else "own"
         stats.totals.update({f"{who}/{name}": float(value.sum()) for name, value in sums.items()})
         stats.totals.update({f"{who}/samples": len(batch), "loss": float(loss)})

@@ -70,19 +70,24 @@ def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Pack
 def cut_by_tokens(
     prompts: Sequence[list[int]], completions: Sequence[list[int]], most: int
 ) -> Iterator[slice]:
-    """Neighbours that make up to `most` tokens together, a shared prompt counted once.
+    """Neighbours that `pack` lays into up to `most` tokens, padding included.
 
-    One completion with its prompt is never cut, however long.
+    Completions of one prompt are parted only if they alone are more, and never one of them.
     """
-    start, tokens = 0, 0
+    rows: list[list[int]] = []  # [number of its first completion, width]
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        shared = number > start and prompt == prompts[number - 1]
-        added = len(completion) + (0 if shared else len(prompt))
-        if number > start and tokens + added > most:
+        shared = number > 0 and prompt == prompts[number - 1]
+        if shared and rows[-1][1] + len(completion) <= most:
+            rows[-1][1] += len(completion)
+        else:
+            rows.append([number, len(prompt) + len(completion)])
+    start, height, widest = 0, 0, 0
+    for number, width in rows:
+        height, widest = height + 1, max(widest, width)
+        if height > 1 and height * widest > most:
             yield slice(start, number)
-            start, tokens, added = number, 0, len(completion) + len(prompt)
-        tokens += added
-    if completions:
+            start, height, widest = number, 1, width
+    if rows:
         yield slice(start, len(completions))
 
 
@@ -105,10 +110,12 @@ def completion_logprobs(
     causal = torch.ones(size, size, dtype=torch.bool, device=device).tril()
     key, query = segments[:, None, :], segments[:, :, None]
     visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
+    mixed = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if mixed else model.dtype
     hidden = model.get_decoder()(
         input_ids=packed.token_ids.to(device),
         position_ids=packed.positions.to(device),
-        attention_mask=_additive(visible, model.dtype)[:, None],
+        attention_mask=_additive(visible, dtype)[:, None],
         use_cache=False,
     ).last_hidden_state  # [rows, seq, hidden]
     hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]
@@ -129,6 +136,11 @@ def completion_logprobs(
 
 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a key is seen, the smallest number where it is not: what all attentions take."""
-    hidden = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-    return hidden.masked_fill(~visible, torch.finfo(dtype).min)
+    """0 where a key is seen, the smallest number where it is not: what all attentions take.
+
+    Of a mask in another dtype than it computes in, or with rows that are not a multiple of 8 apart,
+    attention on CUDA keeps a copy in every layer.
+    """
+    *rows, size = visible.shape
+    hidden = torch.zeros(*rows, -(-size // 8) * 8, dtype=dtype, device=visible.device)[..., :size]
+    return hidden.masked_fill_(~visible, torch.finfo(dtype).min)

@@ -47,6 +47,7 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
+        self.sampled_version = -1  # of the weights that wrote its newest groups
         self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
         self.tokenizer = tokenizer
         self.model = model.eval()  # no dropout, ever: who samples is who is scored
@@ -60,7 +61,10 @@ class Policy:
             config.dtype == "auto" and model.device.type == "cuda"
         )
         if config.dtype == "bfloat16":
-            self.model.to(torch.bfloat16)
+            models = [self.model] if reference is None else [self.model, reference]
+            for parameter in (p for model in models for p in model.parameters()):
+                # not `model.to`: that would round the rotary frequencies, too
+                parameter.data = parameter.data.to(torch.bfloat16)
         published = OBJECTIVES[config.objective]
         self.objective = replace(
             published,
@@ -141,6 +145,7 @@ class Policy:
         """Sample a group for each problem; verdicts are still missing."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
+        self.sampled_version = self.version
         # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
         with self._precision():
             sampled = sample_completions(

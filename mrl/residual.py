@@ -6,64 +6,47 @@ budgeted for; which figures, is our reading.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
 
 from mrl.alignment import align
 
 
-@dataclass
-class Residual:
-    """What alignment lost, as sums, so that residuals of records add up to that of a run."""
+class Residual(Counter[str]):
+    """What alignment lost, as sums, so that residuals of records `update` that of a run.
 
-    records: int = 0
-    bytes: int = 0
-    bytes_one_to_one: int = 0  # in chunks of one source and one receiver token
-    source_tokens: int = 0
-    receiver_tokens: int = 0
-    sampled_otherwise: int = 0  # records whose ids are not the source tokenizer's own for the text
-    source_nats: float = 0.0  # -sum of the source's log-probs
-    spread_nats: float = 0.0  # sum over receiver tokens of |its chunk's log-prob - its own share|
-    refused: Counter[str] = field(default_factory=Counter)
+    records, bytes, source_tokens, receiver_tokens; bytes_one_to_one: in chunks of one source and
+    one receiver token; sampled_otherwise: records whose ids are not the source tokenizer's own for
+    the text; refused/<reason>: texts that the receiver's tokenizer cannot hold.
+    """
 
-    def __add__(self, other: "Residual") -> "Residual":
-        names = [f.name for f in fields(self)]
-        return Residual(**{name: getattr(self, name) + getattr(other, name) for name in names})
+    @property
+    def refused(self) -> int:
+        """Texts refused, for whatever reason."""
+        return sum(number for name, number in self.items() if name.startswith("refused/"))
 
     @property
     def share_one_to_one(self) -> float:
         """Share of bytes in 1:1 chunks; 1 where nothing was aligned."""
-        return self.bytes_one_to_one / self.bytes if self.bytes else 1.0
+        return self["bytes_one_to_one"] / self["bytes"] if self["bytes"] else 1.0
 
     @property
     def length_ratio(self) -> float:
         """Receiver tokens per source token."""
-        return self.receiver_tokens / self.source_tokens if self.source_tokens else 1.0
+        return self["receiver_tokens"] / self["source_tokens"] if self["source_tokens"] else 1.0
 
     @property
     def non_canonical_share(self) -> float:
         """Share of records whose sampled ids are not the tokenizer's own encoding."""
-        return self.sampled_otherwise / self.records if self.records else 0.0
+        return self["sampled_otherwise"] / self["records"] if self["records"] else 0.0
 
 
-def measure(
-    source: Sequence[bytes],
-    receiver: Sequence[bytes],
-    logprobs: Sequence[float] = (),
-    canonical: bool = True,
-) -> Residual:
-    """The residual of one record. logprobs: the source's, one a source token, nats; or none."""
-    chunks = align(source, receiver)
+def measure(source: Sequence[bytes], receiver: Sequence[bytes], canonical: bool = True) -> Residual:
+    """The residual of one record, from both tokenizations of its text."""
+    pairs = [chunk for chunk in align(source, receiver) if chunk.one_to_one]
     return Residual(
         records=1,
         bytes=sum(map(len, source)),
-        bytes_one_to_one=sum(c.bytes[1] - c.bytes[0] for c in chunks if c.one_to_one),
+        bytes_one_to_one=sum(chunk.bytes[1] - chunk.bytes[0] for chunk in pairs),
         source_tokens=len(source),
         receiver_tokens=len(receiver),
         sampled_otherwise=int(not canonical),
-        source_nats=-sum(logprobs),
-        # the shares of a chunk's n receiver tokens add up to 1, so the rest of each to n - 1
-        spread_nats=sum(
-            abs(sum(logprobs[slice(*c.source)])) * (c.receiver[1] - c.receiver[0] - 1)
-            for c in chunks
-        ),
     )

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from mrl.cuda_graph import can_record, decode
+
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
+
+
+class _Cache(DynamicCache):
+    """Keys in the values' dtype: autocast makes float32 ones, to be cast back for every token."""
+
+    def update(self, keys: Tensor, values: Tensor, *layer: int) -> tuple[Tensor, Tensor]:
+        return super().update(keys.to(values.dtype), values, *layer)
 
 
 def derive_seed(*parts: object) -> int:
@@ -31,13 +40,17 @@ class Completions:
     lengths: Tensor  # [rows] int64, the end token included
     finished: Tensor  # [rows] bool: an end token was sampled
 
+    def __post_init__(self) -> None:
+        if not bool(self.logprobs.isfinite().all()):  # not at each token: the device would wait
+            raise FloatingPointError("the model's log-probs are not finite")
+
 
 def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:
     """log softmax(logits / temperature) over the tokens that are not suppressed.
 
     logits: [..., vocab]; suppressed: [vocab] bool.  Returns [..., vocab] float32, nats.
     """
-    logits = logits.float() / temperature
+    logits = logits.float() if temperature == 1 else logits.float() / temperature
     return torch.log_softmax(logits.masked_fill(suppressed, -torch.inf), dim=-1)
 
 
@@ -51,7 +64,8 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+    found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+    return found.clamp(max=logprobs.shape[-1] - 1)  # of NaN: an index that is there, see below
 
 
 def pad_left(
@@ -90,26 +104,30 @@ def sample_completions(
     rows = len(prompts) * group_size
     # on the CPU whatever the device, so that a seed means the same draw everywhere
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
+
+    def choose(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        found = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [rows, vocab]
+        chosen = draw(found, uniform) if temperature else found.argmax(dim=-1)
+        return chosen, found.gather(1, chosen[:, None])[:, 0]
+
+    # 1. every prompt once, its cache repeated for the group
+    logits, mask, positions, cache = _prefill(model, prompts, group_size)
+    if can_record(cache, device):  # on CUDA: what follows, in place
+        start = logits, mask, positions, cache
+        return Completions(*decode(model, choose, *start, uniform, end_ids))
+
+    # 2. one token a row and round
     token_ids = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)
     logprobs = torch.zeros(rows, max_new_tokens, device=device)
     lengths = torch.full((rows,), max_new_tokens, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
-
-    # 1. every prompt once, its cache repeated for the group
-    logits, mask, positions, cache = _prefill(model, prompts, group_size)
     active = torch.arange(rows, device=device)  # batch row -> output row
-
-    # 2. one token a row and round
     for t in range(max_new_tokens):
-        step_logprobs = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [active, vocab]
-        if temperature == 0:
-            chosen = step_logprobs.argmax(dim=-1)
-        else:
-            chosen = draw(step_logprobs, uniform[t, active])
+        chosen, found = choose(logits, uniform[t, active])  # [active]
         running = ~finished[active]  # a finished row is computed on, but no longer written down
         rows_now = active[running]
         token_ids[rows_now, t] = chosen[running]
-        logprobs[rows_now, t] = step_logprobs.gather(1, chosen[:, None])[running, 0]
+        logprobs[rows_now, t] = found[running]
         ended = rows_now[torch.isin(chosen[running], end_ids)]
         finished[ended] = True
         lengths[ended] = t + 1
@@ -132,7 +150,7 @@ def _prefill(
 ) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
     """Last logits [rows, vocab], mask [rows, seq], positions [rows, 1] and the cache."""
     prompt_ids, mask = pad_left(prompts, pad_id=0, device=model.device)
-    cache = DynamicCache(config=model.config)
+    cache = _Cache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
     logits = _last_logits(model, prompt_ids, mask, positions, cache)
     cache.batch_repeat_interleave(group_size)

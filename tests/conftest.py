@@ -15,6 +15,12 @@ from mrl.tiny.pair import OWN_SKILLS, build_model, build_tokenizer
 torch.set_num_threads(1)
 
 
+def pytest_configure(config):
+    """The ordinary tests know their numbers from a CPU, whatever else the machine has."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read at CUDA's first use, which comes later
+
+
 @pytest.fixture(scope="session")
 def random_pair(tmp_path_factory):
     """Directory of the tiny pair's architectures and tokenizers, with random weights."""

@@ -27,6 +27,7 @@ RENAMED: dict[str, str] = {
     "^fate/": "outcome/"
 }  # old key -> new key, as regular expressions for re.sub
 DROPPED = r"frac_reward_zero_std|time/|memory/|gradient/|dropped/not_(needed|drawn)"
+DROPPED += r"|thl/(source|spread)_nats|samples_learnt|thl/(length_ratio|share_one|receiver_bits)"
 
 
 def run_case(tree: Path, out: Path, mode: str, how: str) -> None:

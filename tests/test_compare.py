@@ -5,11 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import mini_mrl
 from mrl.config import RunConfig
 from mrl.errors import MrlError
+from mrl.experiment.launch import cores
 from mrl.experiment.pairs import pair_settings
+from mrl.experiment.run_directory import write_run_config
+from mrl.lab import compare as module
 from mrl.lab import figures
 from mrl.lab.compare import Plan, is_finished, read_all, run_all
 from mrl.lab.compare_view import (
@@ -45,7 +49,7 @@ shutil.copytree(Path(__file__).parent / "made" / f"{mode}-s{seed}", directory, d
 def write_run(directory, score, steps=3):
     """A finished run whose two policies end at `score` and `score + 2` percent."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(RunConfig(**pair_settings("tiny")).to_json())
+    write_run_config(directory, RunConfig(**pair_settings("tiny")))
 
     def scores(policy, value):
         both = {"pass@1": value / 100, "pass@4": value / 100 + 0.1}
@@ -213,6 +217,17 @@ def test_tables_and_figures(tmp_path, monkeypatch):
 def test_a_wrong_plan_gets_one_sentence(tmp_path, modes, part):
     with pytest.raises(MrlError, match=part):
         Plan(modes, (1,), tmp_path)
+
+
+@pytest.mark.parametrize(("gpus", "given", "want"), [(0, [], cores()), (1, [], 1),
+                                                     (1, ["--jobs", "3"], 3)])  # fmt: skip
+def test_one_run_a_core_but_a_gpu_for_one(tmp_path, monkeypatch, gpus, given, want):
+    plans = []
+    monkeypatch.setattr(module, "run_all", lambda plan, say: plans.append(plan) or ["none"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert mini_mrl.main(["compare", "--out", str(tmp_path), *given]) == 2  # no run finished
+    assert [plan.jobs for plan in plans] == [want]
 
 
 def test_runs_of_different_lengths_are_not_compared(tmp_path):

@@ -1,6 +1,12 @@
 import pytest
 
-from mrl.experiment.evaluation import PROBLEMS_AT_ONCE, evaluate, pass_at_k, scores_of
+from mrl.experiment.evaluation import (
+    PROBLEMS_AT_ONCE,
+    evaluate,
+    half_width,
+    pass_at_k,
+    scores_of,
+)
 from mrl.samples import Problem
 
 
@@ -36,3 +42,11 @@ def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
     assert policy.version == 0
     whole, part = "qwen-tiny on a", "qwen-tiny on b"
     assert noted == [(whole, 0, 67), (whole, 64, 67), (part, 0, 5)]
+
+
+def test_the_interval_over_problems_by_hand():
+    skills = {"x": {"pass@1": 0.5}, "y": {"pass@1": 1.0}}
+    # 25 problems a skill: variances 0.01 and 0, of the mean over two skills 0.01 / 4
+    assert half_width({"problems": 50, "skills": skills}) == pytest.approx(1.96 * 0.05)
+    alone = {"problems": 400, "skills": {"x": {"pass@1": 0.5}}}
+    assert half_width(alone) == pytest.approx(0.049)

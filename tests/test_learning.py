@@ -1,6 +1,8 @@
 """Minibatches, peers' objectives, KL, diagnostics: what `learn` does beyond one plain update."""
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -42,6 +44,26 @@ def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_po
     later = update_metrics(learn(policy, [replace(s, advantage=1.0) for s in samples]))
     assert later["ratio/max"] > 1.2
     assert later["clip_ratio/high_mean"] > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
+    """Scored log-probs differ from sampled ones by rounding: gspo's band of 4e-4 would be left."""
+    policy = make_policy(dtype=dtype, objective="gspo", learning_rate=1e-2, max_new_tokens=10)
+    groups = policy.rollout([Problem("a", "1+1?", "2")] * 2, torch.Generator().manual_seed(0))
+    samples = [
+        TrainingSample(g.prompt_ids, r.completion_ids, advantage=(-1.0) ** n,
+                       behavior_logprobs=r.logprobs)
+        for g in groups for n, r in enumerate(g.rollouts)
+    ]  # fmt: skip
+    peers = [replace(sample, source="b") for sample in samples]
+    got = update_metrics(learn(policy, samples + peers))
+    assert (got["ratio/mean"], got["ratio/max"], got["clip_ratio/high_mean"]) == (1, 1, 0)
+    assert got["peer/ratio/max"] == pytest.approx(1, abs=0.1)  # computed, as ever
+    assert got["peer/ratio/max"] != 1
+    assert 0 < got["logprob_gap"] < (1e-4 if dtype == "float32" else 0.1)
+    later = update_metrics(learn(policy, samples))  # the weights have moved
+    assert later["ratio/max"] > 1.01
 
 
 def test_own_and_peers_samples_are_apart_in_the_metrics(make_policy):
@@ -106,6 +128,29 @@ def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, m
         learn(short, samples)
 
 
+def test_an_attempt_that_ran_out_of_memory_leaves_nothing_behind(make_policy, monkeypatch):
+    """Nor does it wait for the garbage collector: the next attempt needs the memory."""
+    policy, kept, dead = make_policy(micro_batch=64), [], []
+    samples = [sample(policy, "1" * n, (-1) ** n) for n in range(1, 5)]
+    original = policy.completion_logprobs
+
+    def scarce(prompts, completions):
+        dead.append(all(seen() is None for seen in kept))
+        logprobs, mask = original(prompts, completions)
+        kept.extend(weakref.ref(tensor) for tensor in (logprobs, mask))
+        if len(dead) < 3:
+            raise torch.OutOfMemoryError("no memory")
+        return logprobs, mask
+
+    monkeypatch.setattr(policy, "completion_logprobs", scarce)
+    gc.disable()
+    try:
+        assert len(learn(policy, samples).notes) == 2
+    finally:
+        gc.enable()
+    assert dead[:3] == [True] * 3
+
+
 def test_every_completion_has_one_outcome(make_policy):
     policy = make_policy()
     samples = [
@@ -120,7 +165,7 @@ def test_every_completion_has_one_outcome(make_policy):
     assert stats.outcomes == {"taught": 1, "all_fail": 2, "all_pass": 1, "rescued": 1, "clipped": 1}
     batch = TrainingBatch(samples)
     batch.dropped.update(too_long=1)
-    batch.residual.refused.update(not_utf8=1)
+    batch.residual["refused/not_utf8"] += 1
     own = Group(Problem("x", "1+1?", "2"), [5], [None] * 4)
     received = {"x": [SimpleNamespace(text="")] * 6}  # 2 became samples; 2 nobody wanted
     got = outcome_metrics(StepResult([own], received, batch, stats))

@@ -1,3 +1,6 @@
+import itertools
+import random
+
 import pytest
 import torch
 
@@ -47,6 +50,24 @@ def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
         torch.testing.assert_close(mine, parameter.grad, atol=2e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+def test_attention_gets_one_mask_as_it_wants_it(make_policy, monkeypatch, dtype):
+    """In another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer."""
+    policy, masks = make_policy(dtype=dtype), []
+    original = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional, "scaled_dot_product_attention",
+        lambda *a, attn_mask=None, **k: masks.append(attn_mask)
+        or original(*a, attn_mask=attn_mask, **k),
+    )  # fmt: skip
+    policy.completion_logprobs(PROMPTS, COMPLETIONS)
+    assert len(masks) == policy.model.config.num_hidden_layers
+    assert len({mask.data_ptr() for mask in masks}) == 1
+    want = torch.float32 if dtype == "float32" else torch.bfloat16
+    assert (masks[0].dtype, masks[0].shape[-1]) == (want, 10)
+    assert all(step % 8 == 0 for step in masks[0].stride()[:-1])
+
+
 def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
     policy = make_policy()
     assert can_pack(policy.model)
@@ -60,12 +81,33 @@ def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
     assert not can_pack(policy.model)
 
 
-def test_cutting_by_tokens_counts_a_shared_prompt_once_and_loses_nobody():
+def test_cutting_by_tokens_counts_what_is_packed_and_loses_nobody():
     prompts = [[1] * 10] * 3 + [[2] * 10] * 2
     completions = [[0] * 5] * 5
     assert list(cut_by_tokens(prompts, completions, 20)) == [
         slice(0, 2), slice(2, 3), slice(3, 5)
     ]  # fmt: skip
+    for most, want in ((49, [slice(0, 3), slice(3, 5)]), (50, [slice(0, 5)])):  # 25 + 20 + padding
+        assert list(cut_by_tokens(prompts, completions, most)) == want
     assert list(cut_by_tokens(prompts, completions, 1)) == [slice(n, n + 1) for n in range(5)]
     assert list(cut_by_tokens(prompts, completions, 1000)) == [slice(0, 5)]
     assert list(cut_by_tokens([], [], 10)) == []
+
+
+@pytest.mark.parametrize("most", [1, 40, 100, 150, 333, 5000])
+def test_a_slice_is_as_large_as_agreed_and_parts_no_group_that_fits(most):
+    rng = random.Random(most)
+    groups = [([number] * rng.randint(1, 30), rng.randint(1, 8)) for number in range(40)]
+    prompts = [prompt for prompt, size in groups for _ in range(size)]
+    completions = [[0] * rng.randint(1, 40) for _ in prompts]
+    slices = list(cut_by_tokens(prompts, completions, most))
+    assert [n for part in slices for n in range(*part.indices(len(prompts)))] == [
+        *range(len(prompts))
+    ]
+    for part, after in itertools.zip_longest(slices, slices[1:]):
+        packed = pack(prompts[part], completions[part])
+        assert packed.token_ids.numel() <= most or len(completions[part]) == 1
+        if after and prompts[after.start] == prompts[part.stop - 1]:
+            number = prompts[after.start]
+            together = [c for p, c in zip(prompts, completions, strict=True) if p == number]
+            assert len(number) + sum(map(len, together)) > most

@@ -1,27 +1,173 @@
+import gc
+import os
+import weakref
+from types import SimpleNamespace
+
+import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from mrl.config import RunConfig
+from mrl.config import PolicyConfig, RunConfig
+from mrl.experiment.loading import _enable_checkpointing
 from mrl.experiment.memory import choose_placement, estimate, needed, peak_memory
+from mrl.experiment.pairs import pair_settings
+from mrl.learning import learn
+from mrl.policy import Policy
+from mrl.samples import TrainingSample
+from tests.conftest import pytest_configure
 
 
-def test_the_estimate_against_arithmetic_by_hand(make_policy):
-    policy = make_policy(group_size=4, max_new_tokens=10, micro_batch=2048)
-    config = RunConfig([policy.config], prompts_per_step=2)
-    got = estimate(policy, config, prompt_tokens=20)
-    shape = policy.model.config
+class Tracker(TorchDispatchMode):
+    """Bytes of all tensors that are alive, and the most that there were."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes, self.now, self.peak = {}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_flatten(out)[0]:
+            if isinstance(tensor, torch.Tensor):
+                self.track(tensor)
+        return out
+
+    def track(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.sizes:
+            self.sizes[storage._cdata] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self.free, storage._cdata)
+
+    def free(self, key):
+        self.now -= self.sizes.pop(key)
+
+
+def model_of(kind, hidden, inner, layers, vocab, heads=4, kv_heads=2):
+    config, model = {
+        "qwen": (Qwen2Config, Qwen2ForCausalLM),
+        "llama": (LlamaConfig, LlamaForCausalLM),
+    }[kind]
+    return model(
+        config(
+            hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, vocab_size=vocab,
+            num_attention_heads=heads, num_key_value_heads=kv_heads, tie_word_embeddings=True,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings"),
+    [
+        (("qwen", 128, 640, 6, 4000), {"dtype": "float32"}),
+        (("qwen", 128, 640, 6, 4000), {"dtype": "mixed"}),
+        (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "checkpointing": True}),
+        (("llama", 160, 480, 8, 2000), {"dtype": "mixed"}),
+        (("llama", 160, 480, 8, 2000), {"dtype": "bfloat16"}),
+    ],
+)
+def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings):
+    model = model_of(*shape)
+    if settings.get("checkpointing"):
+        _enable_checkpointing(model)
+    about = {"max_new_tokens": 60, "group_size": 8, "micro_batch": 1100, **settings}
+    policy = Policy(PolicyConfig("x", "x", **about), model, make_policy().tokenizer)
+    samples = [
+        TrainingSample([2] * 49 + [3 + prompt], [5] * 60, advantage=(-1.0) ** n,
+                       behavior_logprobs=[-1.0] * 60)
+        for prompt in range(6) for n in range(8)
+    ]  # fmt: skip
+    learn(policy, samples)  # the optimizer's state is there now
+    gc.collect()
+    tracker = Tracker()
+    state = [value for values in policy.optimizer.state.values() for value in values.values()]
+    for tensor in (*policy.model.parameters(), *state):
+        tracker.track(tensor)
+    at_rest, tracker.peak = tracker.now, 0
+    with tracker:
+        learn(policy, samples)
+    got = estimate(policy, RunConfig([policy.config], prompts_per_step=6, eval_samples=1), 50)
+    assert got.at_rest == pytest.approx(at_rest, rel=0.01)
+    assert got.peak == pytest.approx(tracker.peak, rel=0.1)
+
+
+SHAPES = {
+    "qwen2.5": ("qwen", 896, 4864, 24, 151936, 14, 2),
+    "smollm2": ("llama", 960, 2560, 32, 49152, 15, 5),
+}
+# GiB at the peak of a learning step with fake tensors on a pretended CUDA device: prompts of 150
+SIMULATED = [  # tokens, with eight completions of 400 each
+    ("qwen2.5", 21.09, {"micro_batch": 8192}),
+    ("qwen2.5", 21.66, {"micro_batch": 8192}),  # completions of 50 to 400
+    ("qwen2.5", 15.83, {}), ("qwen2.5", 16.73, {}),
+    ("qwen2.5", 13.31, {"micro_batch": 2048}),
+    ("qwen2.5", 10.99, {"micro_batch": 8192, "checkpointing": True}),
+    ("qwen2.5", 18.21, {"dtype": "float32"}),
+    ("qwen2.5", 10.54, {"dtype": "bfloat16"}),
+    ("smollm2", 17.57, {"micro_batch": 8192}),
+    ("smollm2", 18.14, {"micro_batch": 8192}),
+    ("smollm2", 12.19, {}), ("smollm2", 13.11, {}),
+    ("smollm2", 9.61, {"micro_batch": 2048}),
+    ("smollm2", 7.64, {"micro_batch": 8192, "checkpointing": True}),
+    ("smollm2", 14.15, {"dtype": "float32"}),
+    ("smollm2", 7.84, {"dtype": "bfloat16"}),
+]  # fmt: skip
+
+
+def true_estimate(name, **settings):
+    """Of a model at its true shape, without its weights."""
+    config = PolicyConfig(name, "x", **{"dtype": "mixed", **settings})
+    with torch.device("meta"):
+        model = model_of(*SHAPES[name])
+    policy = SimpleNamespace(
+        name=name, config=config, reference=None, computes_in_bfloat16=config.dtype != "float32",
+        model=model.to(torch.bfloat16) if config.dtype == "bfloat16" else model,
+    )  # fmt: skip
+    return estimate(policy, RunConfig([config], eval_samples=1), prompt_tokens=150)
+
+
+@pytest.mark.parametrize(("name", "peak", "settings"), SIMULATED)
+def test_the_estimate_at_the_true_shapes_is_that_of_a_simulation(name, peak, settings):
+    settings = {"micro_batch": 4096, "max_new_tokens": 400} | settings
+    assert true_estimate(name, **settings).peak / 2**30 == pytest.approx(peak, rel=0.1)
+
+
+def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(monkeypatch, tmp_path):
+    (tmp_path / "train.jsonl").write_text("")
+    monkeypatch.setattr("mrl.experiment.pairs.GSM8K", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    presets = {policy.name: policy for policy in pair_settings("qwen-smol")["policies"]}
+    assert [p.micro_batch for p in presets.values()] == [4096] * 2
+    estimates = [true_estimate(name, micro_batch=4096, max_new_tokens=400) for name in presets]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (23.2 * 2**30, 24 * 2**30))
+    assert choose_placement(estimates, "auto", "cuda:0").name == "resident"
+    small = {"micro_batch": 4096, "max_new_tokens": 400, "checkpointing": True}
+    assert needed([true_estimate(n, **small) for n in presets], "swap") < 0.9 * 12 * 2**30
+
+
+def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
+    policy = make_policy(group_size=4, max_new_tokens=10, micro_batch=30)
+    one, many = (
+        estimate(policy, RunConfig([policy.config], prompts_per_step=n, eval_samples=1), 20)
+        for n in (2, 20_000)
+    )
+    shape, rows = policy.model.config, 20_000 * 4
+    kv_cache = rows * 30 * 2 * 4 * 2 * 32 * 4  # tokens, k and v, layers, KV heads, size, bytes
+    assert many.turn == kv_cache + rows * shape.vocab_size * 22 > one.turn
     parameters = sum(p.numel() for p in policy.model.parameters())
-    tokens = 2 * 4 * 30  # prompts * group * (prompt + completion)
-    kv_cache = tokens * 2 * 4 * 2 * 32 * 4  # k and v, layers, KV heads, size, bytes
-    activations = tokens * 4 * 128 * 32 * 4
-    logits = tokens * shape.vocab_size * 4 * 4
-    assert got.at_rest == (4 + 8) * parameters  # weights, two moments of AdamW
-    assert got.turn == 4 * parameters + activations + logits > kv_cache
-    long = make_policy(group_size=4, max_new_tokens=10, micro_batch=30)
-    sampling = estimate(long, RunConfig([long.config], prompts_per_step=2000), prompt_tokens=20)
-    assert sampling.turn == 1000 * kv_cache
-    both = [got, got]
-    assert needed(both, "swap") == got.peak
-    assert needed(both, "resident") == got.peak + got.at_rest
+    assert one.at_rest == many.at_rest == (4 + 8) * parameters  # weights, two moments of AdamW
+    assert needed([one, many], "swap") == many.peak
+    assert needed([one, many], "resident") == many.peak + one.at_rest
+
+
+def test_these_tests_see_no_gpu_and_the_allocator_is_set(monkeypatch):
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr="gpu")))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def test_the_plan_follows_the_memory_that_is_free(make_policy, monkeypatch):

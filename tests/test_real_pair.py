@@ -20,7 +20,6 @@ import mini_mrl
 from mrl.config import PolicyConfig, RunConfig
 from mrl.experiment.launch import cores
 from mrl.experiment.loading import load_policy
-from mrl.experiment.memory import estimate, needed
 from mrl.experiment.pairs import choose_pair
 from mrl.experiment.problems import save_problems
 from mrl.experiment.settings import run_config
@@ -219,53 +218,3 @@ def test_the_pair_for_somebody_who_names_none(monkeypatch, tmp_path):
     (tmp_path / "train.jsonl").write_text("")
     monkeypatch.setattr("mrl.experiment.pairs.GSM8K", tmp_path)
     assert choose_pair()[0] == "qwen-smol"
-
-
-GIB = 2**30
-
-
-class TrueShape:
-    """A policy of the real size, on paper."""
-
-    reference = None
-    computes_in_bfloat16 = True
-
-    def __init__(self, config, parameters, **settings):
-        self.name = "paper"
-        self.config = PolicyConfig("paper", "", max_new_tokens=400, micro_batch=8192, **settings)
-        weight = type("P", (), {"numel": lambda s: parameters, "element_size": lambda s: 4})()
-        self.model = type("M", (), {"config": config, "parameters": lambda s: iter([weight])})()
-
-
-def true_pair(**settings):
-    qwen = Qwen2Config(
-        vocab_size=151936, hidden_size=896, num_hidden_layers=24, num_attention_heads=14,
-        num_key_value_heads=2,
-    )  # fmt: skip
-    smol = LlamaConfig(
-        vocab_size=49152, hidden_size=960, num_hidden_layers=32, num_attention_heads=15,
-        num_key_value_heads=5,
-    )  # fmt: skip
-    pairs = ((qwen, 494_032_768), (smol, 361_821_120))
-    return [TrueShape(config, parameters, **settings) for config, parameters in pairs]
-
-
-def test_the_real_pair_fits_24_gib_with_swap_and_16_with_checkpointing_on_paper():
-    for settings, placement, memory in (
-        ({"micro_batch": 4096}, "swap", 24),
-        ({"checkpointing": True}, "swap", 16),
-    ):
-        rows = []
-        for policy in true_pair(**{k: v for k, v in settings.items() if k != "micro_batch"}):
-            policy.config.micro_batch = settings.get("micro_batch", 8192)
-            rows.append(estimate(policy, RunConfig([policy.config]), prompt_tokens=300))
-        assert needed(rows, placement) < 0.9 * memory * GIB, settings
-    qwen, _ = rows
-    weights = 1.84 * GIB  # float32; at rest with AdamW's two moments and half as much in bfloat16
-    assert qwen.at_rest == pytest.approx(3.5 * weights, rel=0.01)
-    # gradients; 32 tensors and 24 hidden states of 8192 tokens; logits of 1024 tokens, 4 times
-    learning = weights + 8192 * (32 + 24) * 896 * 2 + 1024 * 151936 * 4 * 4
-    assert qwen.turn == pytest.approx(learning, rel=0.01)
-    for policy, kib in zip(true_pair(), (12, 40), strict=True):  # of a token in the KV cache
-        many = estimate(policy, RunConfig([policy.config], prompts_per_step=256), 300)
-        assert many.turn == 256 * 8 * 700 * kib * 1024  # sampling needs more than learning then

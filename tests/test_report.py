@@ -115,7 +115,9 @@ def test_the_sentence_names_the_largest_gain():
 
     before = [scores("a", 0.1), scores("b", 0.5)]
     after = [scores("a", 0.7), scores("b", 0.6)]
-    rescues = {("a", "b", "eats"): 3, ("a", "b", "sold"): 1, ("b", "a", "eats"): 9}
+    times = {("a", "b", "eats"): 3, ("a", "b", "sold"): 1, ("b", "a", "eats"): 9}
+    keys = ("receiver", "source", "skill")
+    rescues = [dict(zip(keys, key, strict=True)) for key, n in times.items() for _ in range(n)]
     assert learnt_sentence({"before": before, "after": after}, rescues) == (
         'a solved "eats" problems 10% of the time before, 70% after; it was rescued 4 times '
         '(4 from b), 3 of them on "eats".'

@@ -2,7 +2,10 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from mrl import rollout as module
+from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
+from mrl.errors import RunFailed
 from mrl.experiment.loading import load_policy, load_tokenizer
 from mrl.rollout import draw, sample_completions, scaled_logprobs
 from mrl.samples import Problem
@@ -27,6 +30,30 @@ def test_draw_takes_the_first_entry_above_the_uniform_number():
 def test_a_token_of_probability_zero_is_never_drawn():
     logprobs = torch.log(torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]] * 2))
     assert draw(logprobs, torch.tensor([0.0, 0.9999999])).tolist() == [1, 3]
+
+
+def test_logits_that_are_no_numbers_end_the_turn_with_a_sentence(make_policy):
+    broken = torch.full((2, 5), torch.nan)
+    assert draw(broken, torch.tensor([0.0, 0.5])).tolist() == [4, 4]  # an index that is there
+    policy = make_policy(max_new_tokens=4)
+    policy.model.get_decoder().norm.weight.data[:] = torch.nan
+    allocation = Allocation([policy], [policy.name])
+    wrong = r"^qwen-tiny failed in its rollout turn: the model's log-probs are not finite\.$"
+    for temperature in (1.0, 0.0):
+        with pytest.raises(RunFailed, match=wrong), allocation.turn(policy, "rollout"):
+            policy.rollout(PROBLEMS, generator(), 2, temperature)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+def test_the_cache_is_as_small_as_the_computation(make_policy, monkeypatch, dtype):
+    """Under autocast keys leave the rotary embedding in float32, and `cat` promotes the values."""
+    caches, want = [], torch.float32 if dtype == "float32" else torch.bfloat16
+    prefill = module._prefill
+    monkeypatch.setattr(module, "_prefill", lambda *a: caches.append(got := prefill(*a)) or got)
+    make_policy(dtype=dtype, max_new_tokens=6).rollout(PROBLEMS, generator(), 2)
+    layers = caches[0][-1].layers
+    assert {tensor.dtype for layer in layers for tensor in (layer.keys, layer.values)} == {want}
+    assert layers[0].keys.shape[2] > caches[0][1].shape[1]  # tokens were added to it
 
 
 def test_draw_follows_the_distribution():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
+from mrl.experiment.loading import share_stuck
 from mrl.experiment.memory import Placement
 from mrl.experiment.settings import mode_class
 from mrl.experiment.summary import evaluation_table, first_lines, last_lines
@@ -15,7 +16,14 @@ NAMES = ["qwen-tiny", "llama-tiny"]
 def scores(value):
     both = {"pass@1": value, "pass@4": 1.0}
     return [
-        {"policy": name, "part": "held[/b]out", "samples": 4, **both, "skills": {"e[/b]ats": both}}
+        {
+            "policy": name,
+            "part": "held[/b]out",
+            "problems": 40,
+            "samples": 4,
+            **both,
+            "skills": {"e[/b]ats": both},
+        }
         for name in NAMES
     ]
 
@@ -28,7 +36,7 @@ def shown(table):
 
 def test_the_evaluation_table_shows_before_and_after():
     text = shown(evaluation_table({"before": scores(0.05), "after": scores(0.86)}))
-    for part in ("5 -> 86", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
+    for part in ("5 -> 86 ± 11", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
         assert part in text, part
     before = shown(evaluation_table({"before": scores(0.86)}))
     assert "86" in before
@@ -38,14 +46,18 @@ def test_the_evaluation_table_shows_before_and_after():
 def planned(tmp_path, mode="sgt", rate=1e-4, **settings):
     """A run as far as its first and last lines need it."""
     policies = [PolicyConfig(name, name, group_size=4) for name in NAMES]
-    loaded = [SimpleNamespace(name=name, size=838_000, learning_rate=rate) for name in NAMES]
+    config_of = SimpleNamespace(dtype="float32")
+    loaded = [
+        SimpleNamespace(name=name, size=838_000, learning_rate=rate, config=config_of)
+        for name in NAMES
+    ]
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
     return SimpleNamespace(
         config=config, names=NAMES, policies=loaded,
         allocation=SimpleNamespace(gather=lambda mine: mine),
         mode=mode_class(config.mode), device="cpu", stored=[1, 2],
-        directory=tmp_path, left_out={"malformed": 3}, placement=Placement("swap", "Swap."),
-        evaluations={"before": scores(0.1), "after": scores(0.5)}, rescues={},
+        directory=tmp_path, broken=3, placement=Placement("swap", "Swap."),
+        evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 
 
@@ -63,6 +75,20 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
     assert "claim 30% of their failures" in lines[4]
     assert [line.split(" learns")[0] for line in lines[5:]] == [f"Warning: {n}" for n in NAMES]
     assert len(first_lines(planned(tmp_path), "tiny", "")) == 3
+
+
+def test_weights_that_never_move_are_noticed(tmp_path, make_policy):
+    """bfloat16 has eight bits: 0.02 + 1e-6 is 0.02 there. The tiny pair's 1e-4 is enough."""
+    run = planned(tmp_path)
+    run.policies = [
+        make_policy(dtype=dtype, learning_rate=rate)
+        for dtype, rate in (("bfloat16", 1e-6), ("bfloat16", 1e-3), ("mixed", 1e-6))
+    ]
+    assert share_stuck(run.policies[0]) > 0.95
+    assert share_stuck(run.policies[1]) < 0.1
+    (warning,) = first_lines(run, "", "")[3:]
+    assert warning.startswith("Warning: qwen-tiny in bfloat16: 9")
+    assert "% of the weights do not move by a step of 1e-06, it is rounded away; take" in warning
 
 
 def test_the_last_lines_end_with_what_was_learnt(tmp_path):

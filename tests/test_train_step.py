@@ -16,7 +16,7 @@ from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.exchange import Exchange
-from mrl.experiment.metrics import METRICS, step_metrics
+from mrl.experiment.metrics import METRICS, sample_lines, step_metrics, time_metrics
 from mrl.experiment.run import Run
 from mrl.experiment.settings import make_mode
 from mrl.experiment.verifier import Verifier
@@ -41,6 +41,7 @@ class SmallRun(Run):
     exchange: Exchange = field(default_factory=lambda: Exchange(largest_group=4))
     make_records: object = make_records
     problems: tuple = tuple(PROBLEMS)
+    answers: dict = field(default_factory=lambda: {p.id: p.answer for p in PROBLEMS})
 
     @property
     def policies(self):
@@ -52,16 +53,17 @@ class SmallRun(Run):
 
     def step(self, number):
         """One step; the metrics by policy and the rescues."""
+        self.exchange.end_step({policy.name: policy.version for policy in self.policies})
         results = train_step(self, number)
         lines = {}
         for policy in self.policies:
             metrics = step_metrics(results[policy.name])
             traffic = self.exchange.take_traffic(policy.name)
-            self.exchange.advance(policy.name, policy.version)
-            ledger = self.allocation.ledger_of(policy.name)
+            ledger = time_metrics(self.allocation.ledger, policy.name)
             about = {"step": number, "policy": policy.name, "version": policy.version}
             lines[policy.name] = {**about, **metrics, **traffic, **ledger}
-        return lines, [rescue for result in results.values() for rescue in result.batch.rescues]
+        samples = [e for name in results for e in sample_lines(number, name, results[name])]
+        return lines, [entry["rescue"] for entry in samples if "rescue" in entry]
 
     def weights(self, index):
         return {
@@ -107,6 +109,17 @@ def test_the_same_seed_gives_the_same_step_to_the_last_bit_under_swap_too(
         assert all(torch.equal(value, weights[key]) for key, value in other_weights.items())
 
 
+def test_who_samples_last_learns_first(small_run, verifier):
+    """So that under `swap` the policy that is on the device stays there."""
+    run = small_run("solo", verifier)
+    for step in (1, 2):
+        run.step(step)
+        found = [(turn.phase, NAMES.index(turn.policy)) for turn in run.allocation.ledger]
+        sampled, verified, learnt = (found[i : i + 2] for i in (0, 2, 4))
+        assert (sampled, learnt) == ([("rollout", 0), ("rollout", 1)], [("learn", 1), ("learn", 0)])
+        assert len(found) == 6 and verified[0][0] == "verify"
+
+
 def test_unequal_policies_each_finish_every_step(small_run, verifier):
     run = small_run("prp", verifier, sizes=(2, 16))
     for step in (1, 2, 3):
@@ -143,10 +156,13 @@ def test_a_rescue_goes_from_the_policy_that_solved_to_the_one_that_failed(small_
     run.config.trust = "claim"  # the script knows no texts
     lines, rescues = run.step(1)
     failed, solved = (lines[name] for name in NAMES)
-    published = {json.loads(line)["prompt_id"] for line in run.exchange.window()}
+    ids = [problem.id for problem in PROBLEMS]
+    collected = run.exchange.collect(SuccessRecord, NAMES[0], ids)
+    published = {prompt for prompt, found in collected.items() if found}
+    run.exchange.take_traffic(NAMES[0])
     assert (failed["rescue_set"], solved["rescue_set"]) == (len(published), 0)
     assert 1 <= len(published) <= 3  # random text may be refused
-    assert {(r.receiver, r.source) for r in rescues} <= {NAMES}
+    assert {(r["receiver"], r["source"]) for r in rescues} <= {NAMES}
     lost = sum(v for k, v in failed.items() if k.startswith(("dropped/", "thl/refused/")))
     assert failed["rescues"] + lost == len(published)
     assert failed.get("thl/records", 0) == failed["rescues"]

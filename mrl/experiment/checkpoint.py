@@ -68,17 +68,15 @@ def checkpoints(run: Path) -> list[Path]:
     return [path.parent for path in sorted((run / "checkpoints").glob("step-*/state.json"))]
 
 
-def newest_checkpoint(run: Path) -> Path:
-    """The newest complete checkpoint of a run; MrlError if there is none."""
-    if not (found := checkpoints(run)):
-        raise MrlError(f"{run}: holds no complete checkpoint yet.")
-    return found[-1]
+def newest_checkpoint(run: Path) -> Path | None:
+    """The newest complete checkpoint of a run, if there is one."""
+    return (checkpoints(run) or [None])[-1]
 
 
 def read_state(checkpoint: Path | None) -> dict:
     """`state.json` of a checkpoint (None: of a run's beginning); MrlError if it is damaged."""
     if checkpoint is None:
-        return {"step": 0, "logs": {}, "rescues": {}, "window": [], "made_with": {}}
+        return {"step": 0, "logs": {}, "made_with": {}}
     try:
         return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

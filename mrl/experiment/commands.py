@@ -62,7 +62,9 @@ def evaluate(
     count = config.eval_samples if samples is None else samples
     count, temperature = (1, 0.0) if greedy else (count, None)
     check(replace(config, eval_samples=count))
-    trained = with_weights_of(config, newest_checkpoint(directory))
+    if not (checkpoint := newest_checkpoint(directory)):
+        raise MrlError(f"{directory}: holds no complete checkpoint yet.")
+    trained = with_weights_of(config, checkpoint)
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
     with Verifier(timeout_s=config.verify_timeout_s) as verifier:

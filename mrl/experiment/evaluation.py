@@ -50,6 +50,17 @@ def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
     return {**named(overall), "skills": {skill: named(scores) for skill, scores in exact.items()}}
 
 
+def half_width(scores: dict) -> float:
+    """Of a 95 % interval around an entry's pass@1, for the problems being a sample of such ones.
+
+    1.96 sqrt(sum over skills of p (1 - p) / problems of the skill) / skills, skills being equally
+    large; with several completions a problem it is narrower than that.
+    """
+    solved = [skill["pass@1"] for skill in scores["skills"].values()]
+    problems = scores["problems"] / len(solved)
+    return 1.96 * math.sqrt(sum(p * (1 - p) / problems for p in solved)) / len(solved)
+
+
 def evaluate(
     policy: Policy,
     heldout: dict[str, list[Problem]],

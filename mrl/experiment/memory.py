@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from mrl.config import RunConfig
+from mrl.experiment.evaluation import PROBLEMS_AT_ONCE
 from mrl.logprobs import CHUNK
 from mrl.policy import Policy
 
@@ -15,8 +16,12 @@ try:
 except ModuleNotFoundError:  # Windows
     resource = None
 
-ACTIVATION_FACTOR = 32  # tensors of the hidden size that a layer keeps for its backward pass
-LOGIT_COPIES = 4  # logits, float32 copy, log-probs, gradient
+# fitted to the peaks of simulated learning steps of Qwen2.5-0.5B and SmolLM2-360M
+KEPT = {True: 17, False: 11}  # of the hidden size, a layer keeps so many for its backward (mixed?)
+KEPT_INNER = 4  # and so many of the MLP's size
+LOGIT_BYTES = 14  # a logit while its gradient is computed: three times float32, and as it came
+DRAW_BYTES = 22  # a logit while a token is drawn, in float64
+FILL = 0.9  # how full a micro-batch of whole groups is
 HEADROOM = 0.9  # of the device's memory that a plan may fill
 GIB = 2**30
 
@@ -36,25 +41,36 @@ class Estimate(NamedTuple):
 
 def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
     """What a policy will need: the sum of what is big. prompt_tokens: of the longest prompt."""
-    model, shape = policy.model, policy.model.config
-    layers, hidden = shape.num_hidden_layers, shape.hidden_size
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    model, shape, group = policy.model, policy.model.config, policy.config.group_size
+    layers, hidden, vocab = shape.num_hidden_layers, shape.hidden_size, shape.vocab_size
+    inner = getattr(shape, "intermediate_size", None) or 4 * hidden
+    weights, frozen = (
+        sum(p.numel() * p.element_size() for p in network.parameters()) if network else 0
+        for network in (model, policy.reference)
+    )
     size = 2 if policy.computes_in_bfloat16 else 4
-    held = weights * (2 if policy.reference is not None else 1)
-    if policy.computes_in_bfloat16 and next(model.parameters()).element_size() == 4:
-        held += weights // 2  # autocast keeps a bfloat16 copy while it works
-    rows = config.prompts_per_step * policy.config.group_size
+    mixed = size < model.dtype.itemsize
+    copies = (weights + frozen) // 2 if mixed else 0  # autocast's, in bfloat16
     tokens = prompt_tokens + policy.config.max_new_tokens
+
+    rows = max(config.prompts_per_step * group, PROBLEMS_AT_ONCE * config.eval_samples)
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     head_size = getattr(shape, "head_dim", None) or hidden // shape.num_attention_heads
     kv_cache = rows * tokens * 2 * layers * heads * head_size * size  # keys and values
-    trained = max(min(policy.config.micro_batch, rows * tokens), tokens)
-    # with checkpointing: one layer's activations, and the hidden state of every layer
-    kept = ACTIVATION_FACTOR + layers if policy.config.checkpointing else ACTIVATION_FACTOR * layers
-    activations = trained * kept * hidden * size
-    logits = min(trained, CHUNK) * shape.vocab_size * 4 * LOGIT_COPIES
-    at_rest = held + 2 * weights  # AdamW keeps two moments a parameter
-    return Estimate(policy.name, at_rest, max(kv_cache, weights + activations + logits))
+    sampling = copies + kv_cache + rows * vocab * DRAW_BYTES
+
+    whole = config.prompts_per_step * (tokens + (group - 1) * policy.config.max_new_tokens)
+    trained = max(min(int(FILL * policy.config.micro_batch), whole), tokens)
+    kept = (KEPT[mixed] * hidden + KEPT_INNER * inner) * size  # bytes a token, of one layer
+    if policy.config.checkpointing:  # one layer's at a time, and the hidden state of every layer
+        activations = trained * (kept + layers * hidden * model.dtype.itemsize)
+    else:
+        activations = trained * layers * kept + copies
+    # an embedding's gradient is there twice while micro-batches add it up
+    logits = min(trained, CHUNK) * vocab * LOGIT_BYTES + vocab * hidden * model.dtype.itemsize
+    learning = weights + max(activations + logits, weights)  # gradients; AdamW's square roots
+    at_rest = weights + frozen + 2 * weights  # AdamW keeps two moments a parameter
+    return Estimate(policy.name, at_rest, max(sampling, learning))
 
 
 def needed(estimates: Sequence[Estimate], placement: str) -> int:

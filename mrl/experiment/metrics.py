@@ -1,12 +1,13 @@
 """The numbers of a step: what each is called and means, and how it is counted from groups."""
 
-import math
 import statistics
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 
-from mrl.learning import TEACHING, UpdateStats
+from mrl.allocation import Turn
+from mrl.learning import UpdateStats
 from mrl.modes import TrainingBatch
 from mrl.records import Record
 from mrl.residual import Residual
@@ -29,11 +30,8 @@ METRICS = {
     "rescue_set": "prompts that failed here altogether and that a peer solved",
     "rescues": "successes of peers that were imitated",
     "dropped/<reason>": "peers' records that the mode wanted and could not use",
-    "thl/<figure>": "sums over the retokenized peers' records (alignment.Residual): records, "
-    "bytes, bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise, source_nats, "
-    "spread_nats",
-    "thl/share_one_to_one, thl/length_ratio": "of this step's records",
-    "thl/receiver_bits_per_byte": "of what was imitated, under the receiver, end token included",
+    "thl/<figure>": "sums over the retokenized peers' records (residual.py): records, bytes, "
+    "bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
     "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
     "loss": "of the own objective; near 0 by construction while ratios are 1",
     "loss_nll": "of the imitation part, weight included",
@@ -41,7 +39,6 @@ METRICS = {
     "updates": "optimizer updates of this step",
     "grad_norm": "before clipping, mean over the step's updates",
     "update_skipped": "updates whose gradient was not finite: the weights were left alone",
-    "samples_learnt": "training samples that could give a gradient",
     "ratio/mean, ratio/max": "pi_theta / pi_behavior of the own tokens learnt from, if any",
     "clip_ratio/low_mean, clip_ratio/high_mean": "share of own tokens in the clip's flat part; "
     "always 0 with one update per rollout",
@@ -66,7 +63,6 @@ METRICS = {
 }
 OUTCOMES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
 OUTCOMES += ("refused", "skipped")
-RESIDUAL_SUMS = tuple(entry.name for entry in fields(Residual) if entry.name != "refused")
 
 
 @dataclass
@@ -83,7 +79,7 @@ def step_metrics(result: StepResult) -> dict[str, float]:
     """All figures of a policy's step that do not depend on where and when it ran."""
     return {
         **group_metrics(result.groups),
-        **batch_metrics(result.batch, result.stats.totals["nll_nats"]),
+        **batch_metrics(result.batch),
         **update_metrics(result.stats),
         **outcome_metrics(result),
     }
@@ -97,27 +93,41 @@ def sample_lines(step: int, policy: str, result: StepResult) -> list[dict]:
         about = {"step": step, "policy": policy, "problem": group.problem.id}
         about |= {"solved": sum(group.rewards), "text": shown.text, "verdict": str(shown.verdict)}
         lines.append(about)
-    lines += [{"step": step, "rescue": asdict(rescue)} for rescue in result.batch.rescues]
+    for group, success in result.batch.rescues:
+        rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
+        rescue |= {"skill": group.problem.skill, "receiver": policy, "source": success.source}
+        rescue |= {"receiver_text": group.rollouts[0].text, "source_text": success.text}
+        lines.append({"step": step, "rescue": rescue})
     return lines + [{"step": step, "failure": text} for text in result.stats.notes]
 
 
-def batch_metrics(batch: TrainingBatch, nll_nats: float) -> dict[str, float]:
-    """What a mode did, and what alignment cost. nll_nats: of what was imitated, summed."""
-    residual = batch.residual
-    metrics: dict[str, float] = {
+def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
+    """One policy's part of a step's ledger: seconds by phase, bytes moved, the turns."""
+    began = ledger[0].start_s
+    turns = [turn for turn in ledger if turn.policy == policy]
+    seconds: Counter[str] = Counter()
+    for turn in turns:
+        seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
+    return {
+        **seconds,
+        "time/step_s": time.perf_counter() - began,
+        "time/moved_bytes": sum(turn.moved_bytes for turn in turns),
+        "time/turns": [
+            [t.phase, round(t.start_s - began, 4), round(t.stop_s - began, 4), t.moved_bytes]
+            for t in turns
+        ],
+    }
+
+
+def batch_metrics(batch: TrainingBatch) -> dict[str, float]:
+    """What a mode did, and what alignment cost."""
+    return {
         "rescue_set": batch.rescue_set,
         "rescues": len(batch.rescues),
         **{f"dropped/{why}": number for why, number in sorted(batch.dropped.items()) if number},
-        **{f"thl/refused/{why}": number for why, number in sorted(residual.refused.items())},
+        **{f"thl/{name}": number for name, number in sorted(batch.residual.items())},
         **{f"mode/{name}": figure for name, figure in sorted(batch.notes.items())},
     }
-    if residual.records:
-        metrics |= {f"thl/{name}": getattr(residual, name) for name in RESIDUAL_SUMS}
-        metrics["thl/share_one_to_one"] = residual.share_one_to_one
-        metrics["thl/length_ratio"] = residual.length_ratio
-        if nll_nats and residual.bytes:
-            metrics["thl/receiver_bits_per_byte"] = nll_nats / math.log(2) / residual.bytes
-    return metrics
 
 
 def update_metrics(stats: UpdateStats) -> dict[str, float]:
@@ -129,7 +139,6 @@ def update_metrics(stats: UpdateStats) -> dict[str, float]:
         "loss_nll": totals["nll_loss"],
         "grad_norm": totals["grad_norm"] / updates,
         "update_skipped": totals["update_skipped"],
-        "samples_learnt": sum(stats.outcomes[outcome] for outcome in TEACHING),
         "logprob_gap": highest["own/logprob_gap"],
     }
     if "kl" in totals:
@@ -152,7 +161,7 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     batch, counts = result.batch, Counter(result.stats.outcomes)
     received = [r for records in result.received.values() for r in records if hasattr(r, "text")]
     used = sum(bool(sample.source) for sample in batch.samples)
-    counts["refused"] = sum(batch.residual.refused.values())
+    counts["refused"] = batch.residual.refused
     dropped = sum(batch.dropped.values())
     # a mode does not count what it leaves alone: received, less what it made something of
     counts["not_needed"] = len(received) - used - counts["refused"] - dropped
@@ -166,9 +175,7 @@ def run_residual(lines: Iterable[dict]) -> Residual:
     """The residual of a whole run (or of one policy's lines), from its metrics."""
     total = Residual()
     for line in lines:
-        sums = {name: line.get(f"thl/{name}", 0) for name in RESIDUAL_SUMS}
-        refused = {key[12:]: line[key] for key in line if key.startswith("thl/refused/")}
-        total += Residual(**sums, refused=Counter(refused))
+        total.update({key[4:]: line[key] for key in line if key.startswith("thl/")})
     return total
 
 

@@ -26,12 +26,15 @@ def pair_settings(pair: str) -> dict[str, Any]:
         name = name.split("-")[0].lower() if pair == "qwen-smol" else name
         seen[name] += 1
         policies.append(PolicyConfig(f"{name}-{seen[name]}" if seen[name] > 1 else name, path))
+    if paths == TINY:
+        for policy in policies:
+            policy.dtype = "float32"  # on a GPU, too: every table here is in float32
     small = paths == TINY or (paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED)
     if small:
         return {"policies": policies}  # all defaults are the tiny pair's
     if torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file():
         for policy in policies:
-            policy.max_new_tokens, policy.micro_batch = 400, 8192
+            policy.max_new_tokens, policy.micro_batch = 400, 4096
             policy.learning_rate, policy.weight_decay = 1e-6, 0.01  # the papers'
         problems = {"train": str(GSM8K / "train.jsonl"), "heldout": [str(GSM8K / "test.jsonl")]}
         return {"policies": policies, **problems, "eval_samples": 1}

@@ -1,16 +1,15 @@
 """A finished run's `exchange.jsonl`, to stand in for live peers."""
 
-from collections import Counter
 from pathlib import Path
 
 from mrl.errors import MrlError
 from mrl.records import Record
 
 
-def read_log(path: Path) -> tuple[list[Record], Counter[str]]:
-    """The records of an `exchange.jsonl`, and how many lines were left out for which reason.
+def read_log(path: Path) -> tuple[list[Record], int]:
+    """The records of an `exchange.jsonl`, and how many of its lines are none.
 
-    A torn last line (the run was killed while it wrote) is "torn"; any other bad one "malformed".
+    The last one may be torn, if the run was killed while it wrote.
     Raises MrlError if the file cannot be read or holds no record.
     """
     try:
@@ -18,13 +17,12 @@ def read_log(path: Path) -> tuple[list[Record], Counter[str]]:
     except OSError as error:
         raise MrlError(f"{path}: cannot be read ({error.strerror}); give a run's log.") from None
     records: list[Record] = []
-    left_out: Counter[str] = Counter()
-    for number, line in enumerate(lines, start=1):
+    broken = 0
+    for line in filter(None, lines):
         try:
-            if line:
-                records.append(Record.from_json(line))
+            records.append(Record.from_json(line))
         except ValueError:
-            left_out["torn" if number == len(lines) else "malformed"] += 1
+            broken += 1
     if not records:
         raise MrlError(f"{path}: holds no record; give the exchange.jsonl of a run that shared.")
-    return records, left_out
+    return records, broken

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -24,9 +24,9 @@ from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
 from mrl.experiment.checkpoint import (
     LOGS,
-    checkpoints,
     cut_back,
     finish_checkpoint,
+    newest_checkpoint,
     read_state,
     restore_optimizers,
     save_policies,
@@ -36,16 +36,21 @@ from mrl.experiment.evaluation import evaluate, load_heldout
 from mrl.experiment.launch import is_worker, join_processes
 from mrl.experiment.loading import load_policies, pick_device
 from mrl.experiment.memory import choose_placement, estimate, peak_memory
-from mrl.experiment.metrics import StepResult, sample_lines, step_metrics
+from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, time_metrics
 from mrl.experiment.peer_log import read_log
 from mrl.experiment.problems import load_problems, longest_prompt
-from mrl.experiment.run_directory import new_directory, read_evaluations, with_weights_of
+from mrl.experiment.run_directory import (
+    new_directory,
+    read_evaluations,
+    with_weights_of,
+    write_run_config,
+)
 from mrl.experiment.settings import check, make_mode
 from mrl.experiment.tensorboard import scalar_writer
 from mrl.experiment.verifier import Verifier
 from mrl.experiment.view import View
 from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
-from mrl.samples import Problem, Verdict
+from mrl.samples import Verdict
 
 NOT_FINITE = 5  # steps in a row, then the run stops
 
@@ -65,7 +70,6 @@ class Run:
         # one process of each machine keeps the files
         self.writes = not is_worker() or os.environ["LOCAL_RANK"] == "0"
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
-        self.rescues: Counter[tuple[str, str, str]] = Counter()  # (receiver, source, skill)
         self.not_finite: Counter[str] = Counter()  # steps in a row
         self.stopping = False  # somebody wants the run to end after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
@@ -79,9 +83,7 @@ class Run:
 
     def _load(self, config: RunConfig, resumed: Path | None) -> None:
         self.device = pick_device(config.device)
-        self.stored, self.left_out = (
-            read_log(Path(config.peer_log)) if config.peer_log else ([], {})
-        )
+        self.stored, self.broken = read_log(Path(config.peer_log)) if config.peer_log else ([], 0)
         self.modes = {name: make_mode(config.mode, config.settings) for name in self.local}
         self.mode = self.modes[self.local[0]]  # all are of one class
         self._check_peer_log(config.peer_log)
@@ -92,13 +94,14 @@ class Run:
 
         self.verifier.canary()
         self.problems = load_problems(Path(config.train), self.verifier.check_answer)
+        self.answers = {problem.id: problem.answer for problem in self.problems}
         self.heldout = load_heldout(config.heldout, self.verifier)
         if config.prompts_per_step > len(self.problems):
             raise MrlError(
                 f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
                 f"{len(self.problems)} problems; lower it or give more problems."
             )
-        checkpoint = (checkpoints(resumed) or [None])[-1] if resumed else None
+        checkpoint = newest_checkpoint(resumed) if resumed else None
         start = with_weights_of(config, checkpoint) if checkpoint else config
         self.policies = load_policies(start.policies, self.device, config.threads, self.local)
         problems = [*self.problems, *(p for part in self.heldout.values() for p in part)]
@@ -130,11 +133,8 @@ class Run:
         self.scalars = scalar_writer(self.directory) if self.writes else lambda line: None
         self.metrics_log, self.samples_log = (p.open("a", encoding="utf-8") for p in logs[:2])
         largest = self.mode.rollout_factor * max(p.group_size for p in config.policies)
-        self.exchange = Exchange(logs[2], config.max_staleness, largest)
+        self.exchange = Exchange(logs[2], largest)
         self.exchange.store(self.stored)
-        self.exchange.restore_window(state["window"])
-        for policy in self.policies:
-            self.exchange.versions[policy.name] = policy.version
 
     def _check_peer_log(self, path: str) -> None:
         kinds = {record.kind for record in self.stored}
@@ -148,7 +148,7 @@ class Run:
     def _make_directory(self) -> None:
         try:
             self.directory.mkdir(parents=True)
-            (self.directory / "config.json").write_text(self.config.to_json(), encoding="utf-8")
+            write_run_config(self.directory, self.config)
         except OSError as error:
             raise MrlError(f"{self.directory}: cannot be made ({error.strerror}).") from None
 
@@ -158,7 +158,6 @@ class Run:
             restore_optimizers(checkpoint, self.policies, state)
             for name, mode in self.modes.items():
                 mode.restore(state["modes"].get(name, {}))
-        self.rescues = Counter({tuple(key.split("\t")): n for key, n in state["rescues"].items()})
         self.evaluations = read_evaluations(self.directory)
         if self.writes:
             cut_back(self.directory, state)
@@ -197,17 +196,13 @@ class Run:
 
     # -------------------------------------------------------------------------- during a step
 
-    def believes(self, problems: Iterable[Problem]) -> Callable[[Record], bool]:
+    def believes(self, record: Record) -> bool:
         """What a receiver does before it learns from a peer's record: judge the text once more."""
-        answers = {problem.id: problem.answer for problem in problems}
-
-        def check_again(record: Record) -> bool:
-            if self.config.trust == "claim" or isinstance(record, RewardStats):
-                return True
-            verdict = self.verifier.verify(answers[record.prompt_id], record.text, record.finished)
-            return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)
-
-        return check_again
+        if self.config.trust == "claim" or isinstance(record, RewardStats):
+            return True
+        answer = self.answers[record.prompt_id]
+        verdict = self.verifier.verify(answer, record.text, record.finished)
+        return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)
 
     def gather_records(self, results: dict[str, StepResult]) -> dict[str, list[Record | LossyText]]:
         """What every policy publishes about its groups, from all processes."""
@@ -229,7 +224,7 @@ class Run:
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(results[policy.name])
             line |= self.exchange.take_traffic(policy.name)
-            line |= self.allocation.ledger_of(policy.name)
+            line |= time_metrics(self.allocation.ledger, policy.name)
             line["memory/peak_bytes"] = peak_memory(self.device)
             samples = sample_lines(step, policy.name, results[policy.name])
             mine[policy.name] = line, samples, self.stopping
@@ -243,14 +238,17 @@ class Run:
             for entry in samples:
                 self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
         rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
-        self.rescues.update((r["receiver"], r["source"], r["skill"]) for r in rescues)
         failures = [entry["failure"] for entry in samples if "failure" in entry]
         self.view.step(step, lines, rescues)
         for text in (*failures, *self._not_finite(lines), *self.collapse.notice(lines)):
             self.view.say(text)
-        for name, line in lines.items():
-            self.exchange.advance(name, line["version"])
-        return self._save_or_stop(step, any(stopping for _, _, stopping in noted.values()))
+        self.exchange.end_step({name: line["version"] for name, line in lines.items()})
+        stopping = any(stopping for _, _, stopping in noted.values())
+        last, every = step == self.config.steps, self.config.checkpoint_every
+        if last or stopping or (every and step % every == 0):
+            with self.writing():
+                self._save(step)
+        return stopping and not last
 
     def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:
         """A sentence for an update that was not finite; MrlError after `NOT_FINITE` in a row."""
@@ -267,13 +265,6 @@ class Run:
                     "the learning rate and start again, or resume from a checkpoint before."
                 )
 
-    def _save_or_stop(self, step: int, stopping: bool) -> bool:
-        last, every = step == self.config.steps, self.config.checkpoint_every
-        if last or stopping or (every and step % every == 0):
-            with self.writing():
-                self._save(step)
-        return stopping and not last
-
     def _save(self, step: int) -> None:
         for log in (self.metrics_log, self.samples_log, self.exchange):
             log.flush()
@@ -286,8 +277,6 @@ class Run:
             "step": step,
             "versions": {name: count for name, (count, _) in saved.items()},
             "modes": {name: memory for name, (_, memory) in saved.items()},
-            "rescues": {"\t".join(key): number for key, number in self.rescues.items()},
-            "window": self.exchange.window(),
             "made_with": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
         }
         finish_checkpoint(self.directory, partial, state)

@@ -2,12 +2,12 @@
 
 import json
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.experiment.checkpoint import checkpoints, read_state
+from mrl.experiment.checkpoint import newest_checkpoint, read_state
 from mrl.experiment.settings import load_config, mode_class
 
 
@@ -28,6 +28,11 @@ def new_directory(config: RunConfig) -> Path:
     return directory
 
 
+def write_run_config(directory: Path, config: RunConfig) -> None:
+    """The settings as `config.json`, which `load_config` reads."""
+    (directory / "config.json").write_text(json.dumps(asdict(config), indent=1), encoding="utf-8")
+
+
 def read_run_config(directory: Path) -> RunConfig:
     """The settings that a run was started with."""
     if not (directory / "config.json").is_file():
@@ -41,7 +46,7 @@ def read_run_config(directory: Path) -> RunConfig:
 def continued_config(directory: Path) -> RunConfig:
     """The settings of a stopped run; MrlError if it is finished."""
     config = read_run_config(directory)
-    step = read_state((checkpoints(directory) or [None])[-1])["step"]
+    step = read_state(newest_checkpoint(directory))["step"]
     if step >= config.steps and "after" in read_evaluations(directory):
         raise MrlError(
             f"{directory}: is finished ({config.steps} steps); "
@@ -73,6 +78,12 @@ def read_evaluations(directory: Path) -> dict[str, list[dict]]:
 def read_metrics(directory: Path) -> list[dict]:
     """All lines of a run's `metrics.jsonl`."""
     return read_json_lines(directory / "metrics.jsonl")
+
+
+def read_rescues(directory: Path) -> list[dict]:
+    """All rescues in a run's `samples.jsonl`, with their steps."""
+    lines = read_json_lines(directory / "samples.jsonl")
+    return [{"step": line["step"], **line["rescue"]} for line in lines if "rescue" in line]
 
 
 def read_json_lines(path: Path) -> list[dict]:

@@ -28,6 +28,7 @@ RENAMED = {  # settings and options of earlier versions
 }
 GONE = {
     "turn_budget_s": "no turn is given up any more",
+    "max_staleness": "records live for one step",
     "gradient_every": "no picture of the gradients is drawn any more",
     "released": "text and released program have the same gradient now",
     "exponential": "`alpha=0` does what false did",

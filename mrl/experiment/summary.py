@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from mrl.experiment.evaluation import half_width
+from mrl.experiment.loading import share_stuck
 from mrl.experiment.memory import peak_memory
 from mrl.experiment.metrics import run_residual
-from mrl.experiment.run_directory import read_metrics
+from mrl.experiment.run_directory import read_metrics, read_rescues
 
 if TYPE_CHECKING:
     from mrl.experiment.run import Run
@@ -39,14 +41,19 @@ def first_lines(run: "Run", pair: str, why: str) -> list[str]:
         run.placement.sentence,
     ]
     if config.peer_log:
-        broken = sum(run.left_out.values())
-        left_out = f"; {broken} broken lines left out" if broken else ""
+        left_out = f"; {run.broken} broken lines left out" if run.broken else ""
         lines.append(f"Peer: {len(run.stored)} stored records of {config.peer_log}{left_out}.")
     if config.liar:
         lines.append(
             f"Planted: policies claim {config.liar:.0%} of their failures as successes; records "
             f"are taken with trust={config.trust}."
         )
+    lines += [
+        f"Warning: {policy.name} in {policy.config.dtype}: {share:.0%} of the weights do not move "
+        f"by a step of {policy.learning_rate:g}, it is rounded away; take dtype=mixed."
+        for policy in run.policies
+        if policy.config.dtype == "bfloat16" and (share := share_stuck(policy)) > 0.5
+    ]
     return lines + [
         f"Warning: {name} learns at {rate:g}; above "
         f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
@@ -62,7 +69,7 @@ def last_lines(run: "Run", finished: bool) -> list[Table | str]:
     lines = [evaluation_table(run.evaluations), *residual_sentences(read_metrics(run.directory))]
     if peak := peak_memory(run.device):
         lines.append(f"Memory: {peak / 2**30:.1f} GiB at the peak.")
-    sentence = learnt_sentence(run.evaluations, run.rescues)
+    sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
     if run.mode.consumes is None:
         sentence += " Nothing was shared in this mode."
     elif run.config.trust == "claim":
@@ -75,13 +82,13 @@ def residual_sentences(lines: list[dict]) -> list[str]:
     sentences = []
     for name in dict.fromkeys(line["policy"] for line in lines):
         residual = run_residual(line for line in lines if line["policy"] == name)
-        if residual.records or residual.refused:
-            refused = sum(residual.refused.values())
+        if residual:
             sentences.append(
-                f"{name} retokenized {residual.records} peer texts: {residual.length_ratio:.2f} of "
-                f"its tokens for one of the source's, {residual.share_one_to_one:.0%} of the bytes "
-                f"in 1:1 chunks, {residual.non_canonical_share:.0%} of the texts sampled in other "
-                f"tokens than their tokenizer's own, {refused} of them refused."
+                f"{name} retokenized {residual['records']} peer texts: "
+                f"{residual.length_ratio:.2f} of its tokens for one of the source's, "
+                f"{residual.share_one_to_one:.0%} of the bytes in 1:1 chunks, "
+                f"{residual.non_canonical_share:.0%} of the texts sampled in other tokens than "
+                f"their tokenizer's own, {residual.refused} of them refused."
             )
     return sentences
 
@@ -105,19 +112,19 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
                 sides = [side["skills"][skill] if skill else side for side in sides if side]
                 for metric in metrics:
                     cells.append(" -> ".join(f"{100 * side[metric]:.0f}" for side in sides))
+                    if metric == "pass@1" and not skill:
+                        cells[-1] += f" ± {100 * half_width(now):.0f}"
             about = (Text(), Text(skill)) if skill else (Text(part), "all skills")  # no markup
             table.add_row(*about, *cells, style="" if skill else "bold")
         table.add_section()
     return table
 
 
-def learnt_sentence(
-    evaluations: dict[str, list[dict]], rescues: Counter[tuple[str, str, str]]
-) -> str:
+def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
     """What was learnt, for somebody who sees this for the first time.
 
     The skill that improved most, of any policy, and who rescued that policy how often. Empty if
-    the held-out problems were not scored at both ends. rescues: of (receiver, source, skill).
+    the held-out problems were not scored at both ends.
     """
     if not evaluations.get("before") or not evaluations.get("after"):
         return ""
@@ -135,13 +142,10 @@ def learnt_sentence(
         return "No policy got better at any skill of the held-out problems."
     sentence = f'{name} solved "{skill}" problems {before[best]:.0%} of the time before, '
     sentence += f"{after[best]:.0%} after"
-    helpers: Counter[str] = Counter()
-    for (receiver, source, _), number in rescues.items():
-        if receiver == name:
-            helpers[source] += number
-    if helpers:
-        rescued = " and ".join(f"{number} from {source}" for source, number in helpers.items())
-        about = sum(n for (who, _, what), n in rescues.items() if (who, what) == best)
-        sentence += f"; it was rescued {helpers.total()} times ({rescued}), {about} of them on "
+    if helped := [rescue for rescue in rescues if rescue["receiver"] == name]:
+        sources = Counter(rescue["source"] for rescue in helped)
+        rescued = " and ".join(f"{number} from {source}" for source, number in sources.items())
+        about = sum(rescue["skill"] == skill for rescue in helped)
+        sentence += f"; it was rescued {len(helped)} times ({rescued}), {about} of them on "
         sentence += f'"{skill}"'
     return sentence + "."

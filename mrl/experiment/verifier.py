@@ -28,11 +28,7 @@ class Verifier:
     meets a fresh child; one that runs out of memory is WRONG. MrlError if the child does not work.
     """
 
-    command: tuple[str, ...] = (
-        sys.executable,
-        "-m",
-        "mrl.experiment.verifier",
-    )  # and a file descriptor
+    command: tuple[str, ...] = (sys.executable, "-m", __name__)  # and a file descriptor
 
     def __init__(self, timeout_s: float = 2.0) -> None:
         self.timeout_s = timeout_s

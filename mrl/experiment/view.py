@@ -30,19 +30,15 @@ ROWS = (  # (label, metric, format); a metric that ends with / is a family, one 
     ("all-pass", "groups/all_pass", "{:.0%}"),
     ("rescue set", "rescue_set", "{:.1f}"),
     ("rescues", "rescues", "{:.1f}"),
-    ("reward std in a group", "reward_std", "{:.2f}"),
     ("cut by the token limit", "completions/clipped_ratio", "{:.0%}"),
     ("gradient norm", "grad_norm", "{:.2f}"),
     ("completions:", "outcome/", "{:.0%}"),
-    ("records published", "exchange/published_records", "{:.0f}"),
     ("records received", "exchange/received_records", "{:.0f}"),
     ("bytes received", "exchange/received_bytes", "{:,.0f}"),
-    ("bytes in 1:1 chunks", "thl/share_one_to_one", "{:.0%}"),
     ("refused:", "exchange/refused/", "{:.1f}"),
     ("refused:", "thl/refused/", "{:.1f}"),
     ("refused: not believed", "exchange/not_believed", "{:.1f}"),
     ("rollout, seconds", "time/rollout_s", "{:.2f}"),
-    ("verify, seconds", "time/verify_s", "{:.2f}"),
     ("learn, seconds", "time/learn_s", "{:.2f}"),
 )
 PLAIN_ROWS = 6  # so many of them make a plain line
@@ -78,6 +74,7 @@ class View:
     def __init__(self, console: Console, policies: list[str], steps: int, title: str = "") -> None:
         self.console = console
         self.policies = policies
+        self.colors = dict(zip(policies, cycle(COLORS), strict=False))
         self.steps = steps
         self.title = title
         self.live = Live(console=console, transient=True) if title else None
@@ -96,13 +93,10 @@ class View:
         if self.live:
             self.live.stop()
 
-    def say(self, text: str) -> None:
-        """A sentence for the person; above the live view, if there is one."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def show(self, what: RenderableType) -> None:
-        """A table for the person."""
-        self.console.print(what)
+    def say(self, what: RenderableType) -> None:
+        """A sentence or a table for the person; above the live view, if there is one."""
+        sentence = isinstance(what, str)  # a person's terminal wraps it, a table is cut to fit
+        self.console.print(what, markup=False, highlight=False, soft_wrap=sentence)
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
         """Take a step in: every policy's metrics line and all rescues; show what is due."""
@@ -162,17 +156,16 @@ class View:
 
     def _table(self, title: str, rows: Rows) -> Table:
         table = Table(title, box=None, padding=(0, 1))
-        for name, color in zip(self.policies, cycle(COLORS), strict=False):
+        for name, color in self.colors.items():
             table.add_column(name, justify="right", style=color)
         for label, cells in self.cells(rows):
             table.add_row(Text(label), *cells)  # no markup: a person's file names the skills
         return table
 
     def _newest_rescue(self, rescue: dict) -> RenderableType:
-        colors = dict(zip(self.policies, cycle(COLORS), strict=False))
         body = Text(printable(rescue["prompt"]))
         for who in ("receiver", "source"):
-            body.append(f"\n{rescue[who]}: ", style=colors.get(rescue[who], ""))
+            body.append(f"\n{rescue[who]}: ", style=self.colors.get(rescue[who], ""))
             body.append(printable(rescue[f"{who}_text"]))
         return Panel(body, title="newest rescue", title_align="left", border_style="dim")
 

@@ -96,7 +96,8 @@ class Letters:
 class Toy:
     """A softmax over actions in the place of a policy: as a receiver, and for `learn`."""
 
-    end_id, max_new_tokens, micro_batch, reference, version = 99, 1, 10**9, None, 0
+    end_id, max_new_tokens, micro_batch, reference = 99, 1, 10**9, None
+    version, sampled_version = 0, -1  # its samples are made up
 
     def __init__(self, logits: Sequence[float], objective: str = "grpo") -> None:
         self.name, self.codec, self.objective = "receiver", Letters(), OBJECTIVES[objective]

@@ -1,6 +1,5 @@
 """The laboratory's commands, hung into `mini_mrl.py`: torch and matplotlib load inside them."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -25,17 +24,22 @@ def compare(
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
     pair: Annotated[str | None, typer.Option(help="As for training.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = os.cpu_count() or 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; none: one a core, or one on a GPU.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="none: runs/compare or runs/quick")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
+    from mrl.experiment.launch import cores
+    from mrl.experiment.loading import pick_device
     from mrl.lab import compare_view, figures
     from mrl.lab.compare import Plan, read_all, run_all
 
     if quick:
         modes, seeds, steps = "solo,sgt", 2, steps or 120
     out = out or Path("runs", "quick" if quick else "compare")
+    jobs = jobs or (1 if pick_device("auto").startswith("cuda") else cores())
     given = {"--steps": steps, "--pair": pair, "--config": config}
     options = [str(x) for key, value in given.items() if value is not None for x in (key, value)]
     plan = Plan(modes.split(","), range(1, seeds + 1), out, jobs, options)
@@ -82,7 +86,6 @@ def align(
     from mrl.alignment import ByteCodec, LossyText
     from mrl.experiment.loading import load_tokenizer
     from mrl.lab.alignment_view import draw_alignment, render_alignment
-    from mrl.residual import measure
 
     token_bytes = []
     for path in (source, receiver):
@@ -94,7 +97,7 @@ def align(
                 f"{path}: its tokenizer cannot write this text exactly ({loss.reason}: {loss}), "
                 "so a record with it would be refused."
             ) from None
-    shown = ((Path(source).name, Path(receiver).name), *token_bytes, measure(*token_bytes))
+    shown = ((Path(source).name, Path(receiver).name), *token_bytes)
     console.print(render_alignment(*shown, console.width))
     if svg is not None:
         try:

@@ -5,8 +5,8 @@ and its control characters are made visible.
 """
 
 import base64
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -48,7 +48,7 @@ def write_report(directory: Path) -> Path:
         raise MrlError(f"{directory}: has no finished step yet, so there is nothing to report.")
     samples = run_directory.read_json_lines(directory / "samples.jsonl")
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
-    rescues = [{"step": line["step"], **line["rescue"]} for line in samples if "rescue" in line]
+    rescues = run_directory.read_rescues(directory)
     counts = Counter((r["receiver"], r["source"], r["skill"]) for r in rescues)
     evaluations = run_directory.read_evaluations(directory)
     sizes = ", ".join(f"{policy.name} (G = {policy.group_size})" for policy in config.policies)
@@ -58,7 +58,7 @@ def write_report(directory: Path) -> Path:
     )
     parts = [
         f"<h1>{escape(directory.name)}</h1>",
-        f"<p><strong>{escape(learnt_sentence(evaluations, counts))}</strong></p>",
+        f"<p><strong>{escape(learnt_sentence(evaluations, rescues))}</strong></p>",
         f"<p class=note>{escape(note)}</p>",
         _table("What went wrong", ("step", "what"), failures),
         _evaluations(evaluations),
@@ -68,8 +68,16 @@ def write_report(directory: Path) -> Path:
             ("receiver", "source", "skill", "rescues"),
             [(*key, number) for key, number in counts.most_common()],
         ),
-        _table("Refused and dropped records", ("policy", "reason", "all steps"), _refusals(lines)),
-        _table("Ratios and clipping", ("policy", "metric", "mean of steps"), _ratios(lines)),
+        _table(
+            "Refused and dropped records",
+            ("policy", "reason", "all steps"),
+            _figures(lines, REFUSALS, sum),
+        ),
+        _table(
+            "Ratios and clipping",
+            ("policy", "metric", "mean of steps"),
+            _figures(lines, RATIOS, fmean),
+        ),
         *(f"<p>{escape(s)}</p>" for s in residual_sentences(lines)),
         *_rescued_problems(rescues, samples, {p.name: p.path for p in config.policies}),
     ]
@@ -104,21 +112,13 @@ def _evaluations(evaluations: dict[str, list[dict]]) -> str:
     return _table("Held-out problems, in percent", [column.header for column in columns], rows)
 
 
-def _refusals(lines: Sequence[dict]) -> list[tuple]:
-    return [(*about, round(sum(values))) for about, values in _values(lines, REFUSALS).items()]
-
-
-def _ratios(lines: Sequence[dict]) -> list[tuple]:
-    return [(*about, f"{fmean(values):.3g}") for about, values in _values(lines, RATIOS).items()]
-
-
-def _values(lines: Sequence[dict], prefixes: tuple) -> dict[tuple[str, str], list[float]]:
-    """(policy, metric) -> its values in the steps that have it."""
-    found: dict[tuple[str, str], list[float]] = {}
+def _figures(lines: Sequence[dict], prefixes: tuple, of: Callable) -> list[tuple]:
+    """Rows of (policy, metric, sum or mean over the steps that have it)."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for line in lines:
         for key in (key for key in line if key.startswith(prefixes)):
-            found.setdefault((line["policy"], key), []).append(line[key])
-    return found
+            found[line["policy"], key].append(line[key])
+    return [(*about, round(of(values), 4)) for about, values in found.items()]
 
 
 def _picture(

@@ -8,14 +8,14 @@ README.md has a table of what crosses in each, and what its receiver pays.
 
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
-from mrl.modes.mode import Mode, Prompts, Receiver, Rescue, TrainingBatch
+from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo, SoloX2
 from mrl.modes.xgrpo import XGRPO
 
-__all__ = ["MODES", "Mode", "Prompts", "Receiver", "Rescue", "TrainingBatch"]
+__all__ = ["MODES", "Mode", "Prompts", "Receiver", "TrainingBatch"]
 
 MODES: dict[str, type[Mode]] = {
     kind.name: kind for kind in (Solo, SoloX2, Naive, PRP, XGRPO, SGT, HACPO, GRAFT)

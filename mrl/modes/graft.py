@@ -20,6 +20,7 @@ reading).
 
 import math
 import random
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -55,12 +56,11 @@ class GRAFT(Mode):
     ) -> TrainingBatch:
         """Own groups, then the groups grafted in the place of failed ones."""
         batch = TrainingBatch()
-        objective = OBJECTIVES[self.own_objective] if self.own_objective else None
+        objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
         chosen = self._chosen(prompts)
         grafted: list[TrainingSample] = []
         for group, records in prompts:
-            source = chosen.get(group.problem.id)
-            if source is None:
+            if (source := chosen.get(group.problem.id)) is None:
                 batch.samples += own_samples(receiver, group, objective)
                 continue
             batch.rescue_set += 1
@@ -71,21 +71,20 @@ class GRAFT(Mode):
 
     def _chosen(self, prompts: Prompts) -> dict[str, str]:
         """Prompt id -> the source whose group is grafted there."""
-        inward: dict[str, dict[str, int]] = {}  # source -> prompt -> its successes
-        outward: dict[str, int] = {}  # source -> prompts that the receiver could give it
+        inward: dict[str, dict[str, int]] = defaultdict(dict)  # source -> prompt -> its successes
+        outward: Counter[str] = Counter()  # source -> prompts that the receiver could give it
         for group, received in prompts:
             for source, records in _by_source(received).items():
                 solved = sum(record.reward > 0 for record in records)
                 if group.kind == "all_fail" and 0 < solved < len(records):
-                    inward.setdefault(source, {})[group.problem.id] = solved
+                    inward[source][group.problem.id] = solved
                 if group.kind == "mixed" and solved == 0:
-                    outward[source] = outward.get(source, 0) + 1
+                    outward[source] += 1
         best: dict[str, tuple[int, str]] = {}
         for source, candidates in inward.items():
             least = 1
             if self.balanced and self.peers_are_live:
-                kept = min(len(candidates), outward.get(source, 0))
-                if not kept:
+                if not (kept := min(len(candidates), outward[source])):
                     continue
                 least = sorted(candidates.values(), reverse=True)[kept - 1]
             for prompt, solved in candidates.items():
@@ -97,7 +96,7 @@ class GRAFT(Mode):
         self, receiver: Receiver, group: Group, records: Records, batch: TrainingBatch
     ) -> list[TrainingSample]:
         """The source's group, each completion with its advantage there and its compatibility."""
-        objective = OBJECTIVES[self.own_objective] if self.own_objective else None
+        objective = OBJECTIVES.get(self.own_objective)
         scale_by_std = (objective or receiver.objective).scale_by_std
         rewards = torch.tensor([[record.reward for record in records]])
         advantages = group_advantages(rewards, scale_by_std)[0].tolist()
@@ -123,7 +122,7 @@ class GRAFT(Mode):
 
 
 def _by_source(records: Records) -> dict[str, list[RolloutRecord]]:
-    found: dict[str, list[RolloutRecord]] = {}
+    found: dict[str, list[RolloutRecord]] = defaultdict(list)
     for record in records:
-        found.setdefault(record.source, []).append(record)
+        found[record.source].append(record)
     return found

@@ -67,14 +67,22 @@ class HACPO(Mode):
         """Own and peers' samples of a prompt side by side, for `minibatches` updates."""
         batch = TrainingBatch()
         capability = self._capability(receiver.name, prompts)
-        own_objective = OBJECTIVES[self.own_objective] if self.own_objective else None
+        own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
+        peer_objective = Objective(
+            ratio_level="sequence",
+            aggregation="sequence",
+            clip_low=self.delta,
+            clip_high=0.0,
+            clip_low_step=self.delta_step,
+            ratio_power=self.alpha,
+        )
         for group, records in prompts:
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
             for sample, record in peer_samples(receiver, group, records, batch):
                 logprobs = source_logprobs(record)
                 # the mean of these is the source's mean: each side over its own tokens
                 sample.behavior_logprobs = [fmean(logprobs)] * len(sample.completion_ids)
-                sample.objective = self._peer_objective()
+                sample.objective = peer_objective
                 if self.capability_weight:
                     sample.weight = _bounded(capability[record.source], capability[receiver.name])
                 pooled.append(sample)
@@ -106,16 +114,6 @@ class HACPO(Mode):
         advantages = capability_advantages(rewards, scale)
         for sample, advantage in zip(pooled, advantages.tolist(), strict=True):
             sample.advantage = advantage
-
-    def _peer_objective(self) -> Objective:
-        return Objective(
-            ratio_level="sequence",
-            aggregation="sequence",
-            clip_low=self.delta,
-            clip_high=0.0,
-            clip_low_step=self.delta_step,
-            ratio_power=self.alpha,
-        )
 
     def state(self) -> dict:
         """The capability windows."""

@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol
 from mrl.alignment import ByteCodec
 from mrl.config import setting
 from mrl.objectives import Objective
-from mrl.records import Record
+from mrl.records import Record, SuccessRecord
 from mrl.residual import Residual
 from mrl.samples import Group, TrainingSample
 
@@ -39,19 +39,6 @@ class Receiver(Protocol):
 
 
 @dataclass
-class Rescue:
-    """A prompt that the receiver failed on and a peer solved: shown to people, never trained on."""
-
-    problem_id: str
-    prompt: str
-    skill: str
-    receiver: str
-    receiver_text: str  # one of its failures
-    source: str
-    source_text: str
-
-
-@dataclass
 class TrainingBatch:
     """What a mode makes of one step for one receiver.
 
@@ -59,7 +46,8 @@ class TrainingBatch:
     """
 
     samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
-    rescues: list[Rescue] = field(default_factory=list)
+    # own failed group, the peer's success that stands against it: shown to people
+    rescues: list[tuple[Group, SuccessRecord]] = field(default_factory=list)
     rescue_set: int = 0  # prompts that all failed here and that a peer solved
     dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by the mode's reason
     residual: Residual = field(default_factory=Residual)  # of the records that it retokenized

@@ -24,19 +24,15 @@ def retokenized(
     try:
         content = receiver.codec.encode(record.text)
     except LossyText as loss:
-        batch.residual.refused[loss.reason] += 1
+        batch.residual[f"refused/{loss.reason}"] += 1
         return None
     # the end token joins as an id: spelled out in the text it would be refused as special
     completion_ids = content + [receiver.end_id] * record.finished
     if not completion_ids or len(completion_ids) > receiver.max_new_tokens:
         batch.dropped["too_long" if completion_ids else "empty"] += 1
         return None
-    batch.residual += measure(
-        split_text(record.text, record.token_lengths),
-        receiver.codec.token_bytes(content),
-        getattr(record, "logprobs", ()),
-        record.canonical,
-    )
+    source = split_text(record.text, record.token_lengths)
+    batch.residual.update(measure(source, receiver.codec.token_bytes(content), record.canonical))
     return completion_ids
 
 

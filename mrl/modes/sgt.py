@@ -16,7 +16,7 @@ import random
 from dataclasses import dataclass
 
 from mrl.config import setting
-from mrl.modes.mode import Mode, Prompts, Receiver, Rescue, TrainingBatch
+from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
@@ -58,15 +58,5 @@ class SGT(Mode):
                     reward=1.0,
                 )
             )
-            batch.rescues.append(
-                Rescue(
-                    problem_id=group.problem.id,
-                    prompt=group.problem.prompt,
-                    skill=group.problem.skill,
-                    receiver=receiver.name,
-                    receiver_text=group.rollouts[0].text,
-                    source=success.source,
-                    source_text=success.text,
-                )
-            )
+            batch.rescues.append((group, success))
         return batch

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import mini_mrl
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.experiment.problems import save_problems
+from mrl.experiment.run_directory import write_run_config
 from mrl.experiment.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.small_run import assert_same_run, lines
@@ -337,7 +338,7 @@ def traps(place):
     Path("empty").mkdir()
     (place / "runs" / "taken").mkdir(parents=True)
     config = RunConfig([PolicyConfig("qwen-tiny", TINY)])
-    Path("runs/taken/config.json").write_text(config.to_json())
+    write_run_config(Path("runs/taken"), config)
 
 
 def assert_one_sentence(arguments, part, capfd):
