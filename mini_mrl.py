@@ -65,8 +65,13 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             run.verifier.verify_groups(results[policy.name].groups)
 
     # 3. publish: records of the one type that the mode consumes             records.py, exchange.py
-    # the one place where policies of different processes meet; nothing crosses if no mode asks
-    for source, records in run.gather_records(results).items():
+    made = {}
+    for policy in run.policies if run.published else ():  # nothing crosses that no mode asks for
+        groups = results[policy.name].groups
+        about = run.published, policy.name, policy.version, groups, policy.codec
+        made[policy.name] = list(run.make_records(*about))
+    # the one place where policies of different processes meet
+    for source, records in allocation.gather(made).items():
         for record in records:
             exchange.publish(record, source)
 
@@ -81,6 +86,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
         with allocation.turn(policy, "learn"):
             # 5. decide: own groups and peers' records become samples        modes/, alignment.py
             prompts = [(group, result.received[group.problem.id]) for group in result.groups]
+            # not the sampling's seed: what a mode draws says nothing about what was sampled
             rng = random.Random(derive_seed(config.seed, step, policy.index, "mode"))
             result.batch = mode.training_samples(policy, prompts, rng)
 
@@ -112,6 +118,7 @@ console = Console()
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
 
 
+# a callback and no command: `python mini_mrl.py --mode sgt` trains without another word
 @app.callback(invoke_without_command=True)
 def train(
     context: typer.Context,
@@ -163,6 +170,7 @@ def _train(
 ) -> None:
     """A run from its settings to its last sentence; in processes of their own where that pays."""
     if processes := launch.processes_for(config):
+        # found once, here: a process that is started again must not take another free name
         directory = resumed or new_directory(config)
         name = [] if resumed else ["--name", directory.name]
         code, sentence = launch.launch(outcome, [*context.obj, *name], directory, processes)
@@ -175,10 +183,11 @@ def _train(
         for line in first_lines(run, pair, why):
             view.say(line)
         finished = train_loop(run)
+    # the logs are closed and the live view is gone: what is said now stays on the screen
     for line in last_lines(run, finished):
         view.say(line)
     if not finished:
-        raise typer.Exit(130)
+        raise typer.Exit(130)  # as shells do after Ctrl-C
 
 
 def main(arguments: list[str] | None = None) -> int:

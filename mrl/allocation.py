@@ -74,7 +74,7 @@ class Allocation:
         try:
             moved = self._fetch(policy, phase)
             yield
-        except FAILURES as error:
+        except FAILURES as error:  # a bug keeps its traceback, a person's mistake its sentence
             reason = str(error).strip().split("\n")[0]
             raise RunFailed(f"{policy.name} failed in its {phase} turn: {reason}.") from error
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
@@ -84,10 +84,12 @@ class Allocation:
         if dist.is_initialized():
             parts: list = [None] * dist.get_world_size()
             try:
+                # pickles over gloo: records and log lines, never weights
                 dist.all_gather_object(parts, mine)
             except RuntimeError as error:  # "Connection closed by peer"
                 raise PeerLost("The process of another policy has ended.") from error
             mine = {name: value for part in parts for name, value in part.items()}
+        # the order in which records are published, and logged, is the same under every placement
         return {name: mine[name] for name in self.names if name in mine}
 
     def _fetch(self, policy: Policy, phase: str) -> int:
@@ -96,7 +98,7 @@ class Allocation:
         if self.placement != "swap" or not wanted:
             return 0
         moved = 0
-        for other in self.policies:
+        for other in self.policies:  # out first: two policies may not fit side by side
             if other is not policy:
                 moved += _move(other, self._fetched[other.name], "cpu")
                 self._fetched[other.name] = set()
@@ -124,5 +126,6 @@ def _move(policy: Policy, parts: Iterable[str], device: str) -> int:
     for tensor in tensors:
         # pinned at once: a pageable copy in between would cost the time and the memory twice
         place = torch.empty_like(tensor.data, device=device, pin_memory=pinned)
+        # into the same Parameter: the optimizer finds its state by that object
         tensor.data = place.copy_(tensor.data)
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -70,14 +70,10 @@ class RunConfig:
         "verify", "check a peer's success again, or claim: believe it", choices=("verify", "claim")
     )
     peer_log: str = setting("", "exchange.jsonl of a finished run, in place of live peers")
-    liar: float = setting(
-        0.0, "share of failures that policies claim as successes", least=0, most=1
-    )
+    liar: float = setting(0.0, "share of failures claimed as successes", least=0, most=1)
     verify_timeout_s: float = setting(2.0, "for one verdict", above=0)
     checkpoint_every: int = setting(60, "steps; 0: only at the end", least=0)
-    threads: int = setting(
-        1, "CPU threads; two on busy cores can be slower than one", least=1, most=256
-    )
+    threads: int = setting(1, "CPU threads; more can be slower on busy cores", least=1, most=256)
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...")
     placement: str = setting(
         "auto",

@@ -8,6 +8,7 @@ batch, and attention passes over places that are still empty.
 
 import logging
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -22,22 +23,22 @@ LOOK_EVERY = 16  # tokens: to ask whether all rows have ended makes the host wai
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def can_record(cache: DynamicCache, device: torch.device) -> bool:
+def can_record(prefilled: DynamicCache, device: torch.device) -> bool:
     """Whether it is CUDA, and no layer forgets (a sliding window) or keeps anything else."""
-    return device.type == "cuda" and all(type(layer) is DynamicLayer for layer in cache.layers)
+    return device.type == "cuda" and all(type(layer) is DynamicLayer for layer in prefilled.layers)
 
 
 class FixedCache:
     """Keys and values, [rows, heads, places, size] a layer; the next token's go to `place`."""
 
-    def __init__(self, cache: DynamicCache, places: int) -> None:
-        seq = cache.get_seq_length()
-        self.place = torch.tensor([seq], device=cache.layers[0].keys.device)
+    def __init__(self, prefilled: DynamicCache, places: int) -> None:
+        seq = prefilled.get_seq_length()
+        self.place = torch.tensor([seq], device=prefilled.layers[0].keys.device)
         self.layers: list[tuple[Tensor, Tensor]] = []
-        for layer in cache.layers:
+        for layer in prefilled.layers:
             keys, values = (pad(x, (0, 0, 0, places - seq)) for x in (layer.keys, layer.values))
             self.layers.append((keys, values))
-            layer.reset()  # so that only one layer is there twice
+            layer.keys = layer.values = None  # so that only one layer is there twice
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Write one token's keys and values; returns those of all places."""
@@ -53,18 +54,18 @@ def decode(
     logits: Tensor,
     mask: Tensor,
     positions: Tensor,
-    cache: DynamicCache,
+    prefilled: DynamicCache,
     uniform: Tensor,
     end_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The fields of `Completions`, from the state after the prompts.
 
-    logits: [rows, vocab]; mask: [rows, seq] bool; positions: [rows, 1] of the last token; cache: of
-    the prompts, used up; uniform: [max_new_tokens, rows] in [0, 1); end_ids: [ends].
+    logits: [rows, vocab]; mask: [rows, seq] bool; positions: [rows, 1] of the last token;
+    prefilled: its cache, used up; uniform: [max_new_tokens, rows] in [0, 1); end_ids: [ends].
     """
     (rows, seq), most, device = mask.shape, len(uniform), mask.device
     places = -(-(seq + most) // 8) * 8  # attention on CUDA would copy a mask of another width
-    fixed = FixedCache(cache, places)
+    fixed = FixedCache(prefilled, places)
     dtype = fixed.layers[0][0].dtype
     bias = torch.full((rows, 1, 1, places), torch.finfo(dtype).min, dtype=dtype, device=device)
     bias[:, 0, 0, :seq].masked_fill_(mask, 0)  # added to attention's scores: 0 where a key is seen
@@ -110,8 +111,12 @@ def _recorded(step: Callable[[], None]) -> Callable[[], None]:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             step()  # is not computed here
     except RuntimeError as error:
-        reason = str(error).strip().split("\n")[0]
-        sentence = "Sampling is slower than it could be: no CUDA graph of this model (%s)."
-        logging.getLogger(__name__).warning(sentence, reason)
+        _say_once(str(error).strip().split("\n")[0])
         return step
     return graph.replay
+
+
+@cache
+def _say_once(reason: str) -> None:
+    sentence = "Sampling is slower than it could be: no CUDA graph of this model (%s)."
+    logging.getLogger(__name__).warning(sentence, reason)

@@ -32,7 +32,7 @@ class Exchange:
         self._traffic: dict[str, Counter[str]] = defaultdict(Counter)  # by policy: `take_traffic`
         self._live: dict[str, Book] = defaultdict(dict)  # by source, of this step
         self._stored: dict[str, Book] = defaultdict(dict)  # of a finished run: never stale
-        self._log = log.open("ab")
+        self._log = log.open("ab")  # a resumed run goes on with its log
         self.flush, self.close = self._log.flush, self._log.close
 
     def publish(self, record: Record | LossyText, source: str) -> str | None:
@@ -87,7 +87,7 @@ class Exchange:
             # a live source stands in front of its stored self
             kept = [live[s].get(prompt) or stored[s].get(prompt, (0, {})) for s in sources]
             for record in (record for _, group in kept for record in group.values()):
-                if type(record) is not kind:
+                if type(record) is not kind:  # all that the run logs is here, see `--set record`
                     continue
                 for name in ("received_", f"{kind.kind}/{record.source}/"):
                     traffic[f"{name}records"] += 1
@@ -115,7 +115,7 @@ def _add(book: Book, record: Record) -> str | None:
         return "stale"
     if record.version == newest and place in group:
         return "duplicate"
-    if newest < 0 and len(book) >= MAX_PROMPTS:
+    if newest < 0 and len(book) >= MAX_PROMPTS:  # prompts that are known still get newer groups
         return "flood"
     if record.version > newest:
         group = {}

@@ -60,10 +60,9 @@ class Policy:
         self.computes_in_bfloat16 = config.dtype in ("mixed", "bfloat16") or (
             config.dtype == "auto" and model.device.type == "cuda"
         )
-        if config.dtype == "bfloat16":
-            models = [self.model] if reference is None else [self.model, reference]
-            for parameter in (p for model in models for p in model.parameters()):
-                # not `model.to`: that would round the rotary frequencies, too
+        if config.dtype == "bfloat16":  # not `model.to`: that rounds the rotary frequencies, too
+            frozen = reference.parameters() if reference else ()
+            for parameter in (*model.parameters(), *frozen):
                 parameter.data = parameter.data.to(torch.bfloat16)
         published = OBJECTIVES[config.objective]
         self.objective = replace(

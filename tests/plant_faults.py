@@ -75,7 +75,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      MODES),
     ("modes/sgt", "group.kind != \"all_fail\" or not", "group.kind == \"all_pass\" or not", MODES),
     ("modes/sgt", "rng.choice(left)", "left[0]", MODES),
-    ("modes/xgrpo", "figures[:, p, j] = ", "figures[:, 0, j] = ", MODES),
+    ("modes/xgrpo", "(peer.count, peer.mean, peer.std)", "(peer.count, peer.std, peer.mean)", MODES),
     ("modes/peers", "[*samples_with([0.0] * len(group.rollouts), group), *foreign]",
      "[*foreign, *samples_with([0.0] * len(group.rollouts), group)]", MODES),
     ("modes/peers", "spread.append(record.end_logprob)", "spread.append(0.0)", MODES),

@@ -1,6 +1,7 @@
 """Turns, their ledger, and the three places where a policy can live."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -123,8 +124,13 @@ def test_devices(monkeypatch):
     assert pick_device("cpu") == pick_device("auto") == "cpu"
     with pytest.raises(MrlError, match="device is 'cuda:7', which cannot be used here"):
         pick_device("cuda:7")
+    current = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    made = SimpleNamespace(device=torch.device("cuda:1"))
+    monkeypatch.setattr(torch, "empty", lambda size, device: made)
     assert pick_device("auto") == "cuda:0"
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert pick_device("auto") == "cuda:1"
+    assert current == [made.device] * 2  # else a graph would be recorded on another one

@@ -225,7 +225,6 @@ def test_one_run_a_core_but_a_gpu_for_one(tmp_path, monkeypatch, gpus, given, wa
     plans = []
     monkeypatch.setattr(module, "run_all", lambda plan, say: plans.append(plan) or ["none"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert mini_mrl.main(["compare", "--out", str(tmp_path), *given]) == 2  # no run finished
     assert [plan.jobs for plan in plans] == [want]
 

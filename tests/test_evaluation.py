@@ -1,10 +1,12 @@
 import pytest
+import torch
 
 from mrl.experiment.evaluation import (
     PROBLEMS_AT_ONCE,
     evaluate,
     half_width,
     pass_at_k,
+    problems_at_once,
     scores_of,
 )
 from mrl.samples import Problem
@@ -50,3 +52,9 @@ def test_the_interval_over_problems_by_hand():
     assert half_width({"problems": 50, "skills": skills}) == pytest.approx(1.96 * 0.05)
     alone = {"problems": 400, "skills": {"x": {"pass@1": 0.5}}}
     assert half_width(alone) == pytest.approx(0.049)
+
+
+def test_a_gpu_scores_as_many_completions_at_once_with_one_sample_as_with_four():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [problems_at_once(cpu, n) for n in (1, 4, 16)] == [64] * 3
+    assert [problems_at_once(cuda, n) for n in (1, 4, 16)] == [256, 64, 64]

@@ -1,80 +1,29 @@
 """What only a GPU can show. Run by hand: `python -m pytest -m gpu`."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from mrl.allocation import Allocation
-from mrl.config import PolicyConfig, RunConfig
+from mrl.config import PolicyConfig
 from mrl.experiment.loading import load_policy
-from mrl.experiment.memory import estimate, needed
-from mrl.learning import learn
-from mrl.samples import Problem, TrainingSample
-from tests.test_real_pair import chat_pair, chat_tokenizer
+from mrl.samples import Problem
+from tests.bench import gpu_session
+from tests.test_real_pair import chat_pair
 
 __all__ = ["chat_pair"]  # a fixture
 pytestmark = pytest.mark.gpu
 
-TRUE = {  # the configurations of Qwen2.5-0.5B-Instruct and SmolLM2-360M-Instruct
-    "qwen": lambda: Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=151936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24,
-            num_attention_heads=14, num_key_value_heads=2, rope_theta=1e6, rms_norm_eps=1e-6,
-            tie_word_embeddings=True, max_position_embeddings=32768,
-        )
-    ),
-    "smol": lambda: LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=49152, hidden_size=960, intermediate_size=2560, num_hidden_layers=32,
-            num_attention_heads=15, num_key_value_heads=5, rope_theta=1e5,
-            tie_word_embeddings=True, max_position_embeddings=8192,
-        )
-    ),
-}  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def true_pair(tmp_path_factory):
-    """Random weights of the true shapes, with tokenizers of the kind."""
-    directory = tmp_path_factory.mktemp("true")
-    tokenizer = chat_tokenizer(400, ["12 nuts and 3 more"], eos_token="<|im_end|>",
-                               pad_token="<|endoftext|>")  # fmt: skip
-    for name, make in TRUE.items():
-        torch.manual_seed(0)
-        make().save_pretrained(directory / name)
-        tokenizer.save_pretrained(directory / name)
-    return directory
-
-
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("placement", ["resident", "swap"])
-def test_the_memory_estimate_of_the_true_pair_holds(true_pair, placement, checkpointing):
-    settings = {"max_new_tokens": 400, "micro_batch": 8192, "checkpointing": checkpointing}
-    policies = [
-        load_policy(PolicyConfig(name, str(true_pair / name), **settings), number, "cuda")
-        for number, name in enumerate(TRUE)
-    ]
-    config = RunConfig([policy.config for policy in policies], prompts_per_step=16)
-    rows = [estimate(policy, config, prompt_tokens=200) for policy in policies]
-    allocation = Allocation(policies, list(TRUE), placement, "cuda")
-    torch.cuda.reset_peak_memory_stats()
-    problems = [Problem(str(n), "1" * 150 + f"{n}?", "1") for n in range(16)]
-    for policy in policies:
-        with allocation.turn(policy, "learn"):
-            groups = policy.rollout(problems, torch.Generator().manual_seed(0))
-            samples = [
-                TrainingSample(g.prompt_ids, r.completion_ids, "policy", (-1.0) ** i, r.logprobs)
-                for g in groups
-                for i, r in enumerate(g.rollouts)
-            ]
-            learn(policy, samples)
-            learn(policy, samples)  # with the optimizer's state in place
-            assert policy.version == 2
-    peak = torch.cuda.max_memory_allocated()
-    expected = needed(rows, placement)
-    print(f"{placement}, checkpointing {checkpointing}: {peak / 2**30:.1f} GiB measured, "
-          f"{expected / 2**30:.1f} estimated")  # fmt: skip
-    assert 0.5 * expected < peak < 1.1 * expected
+@pytest.mark.parametrize("part", [part for part in gpu_session.tasks() if part != "real"])
+def test_a_part_of_the_session_is_good(tmp_path, part):
+    command = [sys.executable, gpu_session.__file__, "--out", str(tmp_path), "--part", part]
+    subprocess.run(command, check=True)  # memory and cuBLAS's settings are a process's own
+    found = json.loads((tmp_path / f"{part}.json").read_text())
+    assert found["good"], found
 
 
 def test_what_is_sampled_is_what_is_scored(chat_pair):

@@ -3,10 +3,11 @@ from rich.console import Console
 
 import mini_mrl
 from mrl.config import RunConfig
-from mrl.experiment.metrics import METRICS, batch_metrics, group_metrics, run_residual
+from mrl.experiment.metrics import METRICS, batch_metrics, group_metrics
 from mrl.experiment.pairs import pair_settings
 from mrl.experiment.run import Run
 from mrl.experiment.run_directory import read_metrics
+from mrl.experiment.summary import residual_sentences
 from mrl.experiment.view import View
 from mrl.modes import TrainingBatch
 from mrl.residual import measure
@@ -41,9 +42,15 @@ def test_the_residual_of_a_run_is_the_sum_over_its_lines():
     one.residual = measure([b"ab"], [b"a", b"b"])
     two.residual = measure([b"c"], [b"c"], canonical=False)
     two.residual["refused/not_utf8"] += 3
-    lines = [batch_metrics(batch) for batch in (one, two, TrainingBatch([]))]
-    assert run_residual(lines) == one.residual + two.residual
+    lines = [{"policy": "a", **batch_metrics(b)} for b in (one, two, TrainingBatch([]))]
     assert "thl/bytes" not in lines[2]
+    other = {"policy": "b", "reward": 0.5}
+    (sentence,) = residual_sentences([*lines, other])
+    assert sentence == (
+        "a retokenized 2 peer texts: 1.50 of its tokens for one of the source's, 33% of the bytes "
+        "in 1:1 chunks, 50% of the texts sampled in other tokens than their tokenizer's own, 3 of "
+        "them refused."
+    )
 
 
 def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):

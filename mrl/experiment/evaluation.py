@@ -61,6 +61,11 @@ def half_width(scores: dict) -> float:
     return 1.96 * math.sqrt(sum(p * (1 - p) / problems for p in solved)) / len(solved)
 
 
+def problems_at_once(device: torch.device, samples: int) -> int:
+    """On a GPU, which takes as long for a few rows as for many, more; each batch has a seed."""
+    return max(PROBLEMS_AT_ONCE, 256 // samples) if device.type == "cuda" else PROBLEMS_AT_ONCE
+
+
 def evaluate(
     policy: Policy,
     heldout: dict[str, list[Problem]],
@@ -74,12 +79,12 @@ def evaluate(
 
     temperature: 0 is greedy, None the policy's own.
     """
-    found = []
+    found, at_once = [], problems_at_once(policy.device, samples)
     for part, problems in heldout.items():
         correct: list[tuple[str, int]] = []
-        for start in range(0, len(problems), PROBLEMS_AT_ONCE):
+        for start in range(0, len(problems), at_once):
             progress(f"{policy.name} on {part}", start, len(problems))
-            batch = problems[start : start + PROBLEMS_AT_ONCE]
+            batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             groups = policy.rollout(batch, generator, group_size=samples, temperature=temperature)
             verifier.verify_groups(groups)

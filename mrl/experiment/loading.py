@@ -32,10 +32,12 @@ transformers_logging.disable_progress_bar()  # it would break the live view
 def pick_device(wanted: str) -> str:
     """`auto` is CUDA if it is there (under torchrun each process its own device), else the CPU."""
     if wanted == "auto" and torch.cuda.is_available():
-        return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
+        wanted = f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
     wanted = "cpu" if wanted == "auto" else wanted
     try:
-        torch.empty(0, device=wanted)
+        place = torch.empty(0, device=wanted).device
+        if place.type == "cuda":  # pinned memory and graphs belong to the current one
+            torch.cuda.set_device(place)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
         raise MrlError(f"device is {wanted!r}, which cannot be used here ({reason}).") from None

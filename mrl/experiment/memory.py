@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from mrl.config import RunConfig
-from mrl.experiment.evaluation import PROBLEMS_AT_ONCE
+from mrl.experiment.evaluation import problems_at_once
 from mrl.logprobs import CHUNK
 from mrl.policy import Policy
 
@@ -53,7 +53,8 @@ def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
     copies = (weights + frozen) // 2 if mixed else 0  # autocast's, in bfloat16
     tokens = prompt_tokens + policy.config.max_new_tokens
 
-    rows = max(config.prompts_per_step * group, PROBLEMS_AT_ONCE * config.eval_samples)
+    scored = problems_at_once(model.device, config.eval_samples) * config.eval_samples
+    rows = max(config.prompts_per_step * group, scored)
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     head_size = getattr(shape, "head_dim", None) or hidden // shape.num_attention_heads
     kv_cache = rows * tokens * 2 * layers * heads * head_size * size  # keys and values

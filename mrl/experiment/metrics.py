@@ -3,14 +3,13 @@
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mrl.allocation import Turn
 from mrl.learning import UpdateStats
 from mrl.modes import TrainingBatch
 from mrl.records import Record
-from mrl.residual import Residual
 from mrl.samples import Group, Verdict
 
 METRICS = {
@@ -169,14 +168,6 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     counts["all_fail"] += batch.replaced
     completions = sum(len(group.rollouts) for group in result.groups) + len(received)
     return {f"outcome/{name}": counts[name] / completions for name in OUTCOMES}
-
-
-def run_residual(lines: Iterable[dict]) -> Residual:
-    """The residual of a whole run (or of one policy's lines), from its metrics."""
-    total = Residual()
-    for line in lines:
-        total.update({key[4:]: line[key] for key in line if key.startswith("thl/")})
-    return total
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:

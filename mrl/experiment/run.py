@@ -17,7 +17,6 @@ import torch
 import torch.distributed
 from safetensors import SafetensorError
 
-from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
@@ -203,17 +202,6 @@ class Run:
         answer = self.answers[record.prompt_id]
         verdict = self.verifier.verify(answer, record.text, record.finished)
         return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)
-
-    def gather_records(self, results: dict[str, StepResult]) -> dict[str, list[Record | LossyText]]:
-        """What every policy publishes about its groups, from all processes."""
-        if self.published is None:
-            return {}
-        made = {}
-        for policy in self.policies:
-            groups = results[policy.name].groups
-            about = self.published, policy.name, policy.version, groups, policy.codec
-            made[policy.name] = list(self.make_records(*about))
-        return self.allocation.gather(made)
 
     # -------------------------------------------------------------------------- after a step
 

@@ -9,13 +9,11 @@ from rich.text import Text
 from mrl.experiment.evaluation import half_width
 from mrl.experiment.loading import share_stuck
 from mrl.experiment.memory import peak_memory
-from mrl.experiment.metrics import run_residual
 from mrl.experiment.run_directory import read_metrics, read_rescues
+from mrl.residual import Residual
 
 if TYPE_CHECKING:
     from mrl.experiment.run import Run
-
-HIGH_LEARNING_RATE = 3e-4  # on the tiny pair a policy trained with it fell apart within 40 steps
 
 
 def first_lines(run: "Run", pair: str, why: str) -> list[str]:
@@ -54,12 +52,7 @@ def first_lines(run: "Run", pair: str, why: str) -> list[str]:
         for policy in run.policies
         if policy.config.dtype == "bfloat16" and (share := share_stuck(policy)) > 0.5
     ]
-    return lines + [
-        f"Warning: {name} learns at {rate:g}; above "
-        f"{HIGH_LEARNING_RATE:g} even the tiny pair tends to fall apart."
-        for name, (_, rate) in about.items()
-        if rate > HIGH_LEARNING_RATE
-    ]
+    return lines
 
 
 def last_lines(run: "Run", finished: bool) -> list[Table | str]:
@@ -81,7 +74,9 @@ def residual_sentences(lines: list[dict]) -> list[str]:
     """What alignment cost each receiver over a whole run, from the run's metrics."""
     sentences = []
     for name in dict.fromkeys(line["policy"] for line in lines):
-        residual = run_residual(line for line in lines if line["policy"] == name)
+        residual = Residual()
+        for line in (line for line in lines if line["policy"] == name):
+            residual.update({key[4:]: line[key] for key in line if key.startswith("thl/")})
         if residual:
             sentences.append(
                 f"{name} retokenized {residual['records']} peer texts: "

@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -60,12 +59,12 @@ def render_alignment(
     return Group(*lines, *map(Text, figures))
 
 
-def draw_alignment(
-    names: tuple[str, str], source: Sequence[bytes], receiver: Sequence[bytes], path: Path
-) -> None:
-    """The terminal view as an SVG, as wide in every terminal; OSError if it cannot be written."""
+def alignment_svg(
+    names: tuple[str, str], source: Sequence[bytes], receiver: Sequence[bytes]
+) -> str:
+    """The terminal view as an SVG, as wide in every terminal."""
     terminal = Console(file=io.StringIO(), record=True, width=PICTURE_WIDTH)
     terminal.print(render_alignment(names, source, receiver, PICTURE_WIDTH))
     svg = terminal.export_svg(title=" and ".join(names))
     # without rich's fonts from the net: a picture that is opened should not call anybody
-    path.write_text(re.sub(r"@font-face {.*?}", "", svg, flags=re.DOTALL), encoding="utf-8")
+    return re.sub(r"@font-face {.*?}", "", svg, flags=re.DOTALL)

@@ -31,15 +31,16 @@ def compare(
     quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
+    import torch
+
     from mrl.experiment.launch import cores
-    from mrl.experiment.loading import pick_device
     from mrl.lab import compare_view, figures
     from mrl.lab.compare import Plan, read_all, run_all
 
     if quick:
         modes, seeds, steps = "solo,sgt", 2, steps or 120
     out = out or Path("runs", "quick" if quick else "compare")
-    jobs = jobs or (1 if pick_device("auto").startswith("cuda") else cores())
+    jobs = jobs or (1 if torch.cuda.is_available() else cores())
     given = {"--steps": steps, "--pair": pair, "--config": config}
     options = [str(x) for key, value in given.items() if value is not None for x in (key, value)]
     plan = Plan(modes.split(","), range(1, seeds + 1), out, jobs, options)
@@ -85,7 +86,7 @@ def align(
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
     from mrl.alignment import ByteCodec, LossyText
     from mrl.experiment.loading import load_tokenizer
-    from mrl.lab.alignment_view import draw_alignment, render_alignment
+    from mrl.lab.alignment_view import alignment_svg, render_alignment
 
     token_bytes = []
     for path in (source, receiver):
@@ -101,7 +102,7 @@ def align(
     console.print(render_alignment(*shown, console.width))
     if svg is not None:
         try:
-            draw_alignment(*shown, svg)
+            svg.write_text(alignment_svg(*shown), encoding="utf-8")
         except OSError as error:
             raise MrlError(f"{svg}: cannot be written ({error.strerror}).") from None
         say(f"Drawn in {svg}.")

@@ -12,18 +12,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mrl.alignment import ByteCodec, LossyText, align
+from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.experiment import run_directory
 from mrl.experiment.loading import load_tokenizer
 from mrl.experiment.summary import evaluation_table, learnt_sentence, residual_sentences
 from mrl.experiment.view import printable
 from mrl.lab import figures
+from mrl.lab.alignment_view import alignment_svg
 
 SHOWN_RESCUES = 5
 REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/", "dropped/")
 RATIOS = ("ratio/", "clip_ratio/", "peer/")
-CHUNK_COLORS = ("#cfe8ff", "#ffe3c2")
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 62rem; }
@@ -32,8 +32,7 @@ img { max-width: 100%; height: auto; background: white; } .wide { overflow-x: au
 td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; }
 td:first-child, th:first-child { text-align: left; }
 .rescue { border-left: 4px solid var(--line); padding: .1rem 1rem; margin: 1rem 0; }
-code { overflow-wrap: anywhere; } .tokens { font: .85rem/1.9 monospace; overflow-wrap: anywhere; }
-.tokens span { color: black; border: 1px solid #0005; padding: 0 .15em; white-space: pre-wrap; }
+code { overflow-wrap: anywhere; } svg { max-width: 40rem; }
 """
 
 
@@ -167,7 +166,7 @@ def _rescued_problems(
 
 
 def _tokens(text: str, source: str | None, receiver: str | None) -> str:
-    """One text in both tokenizations, colored by chunk."""
+    """One text in both tokenizations, as `align` draws it."""
     if source is None or receiver is None:
         return ""  # a peer whose log was read: its tokenizer is not here
     try:
@@ -175,10 +174,4 @@ def _tokens(text: str, source: str | None, receiver: str | None) -> str:
         token_bytes = [codec.token_bytes(codec.encode(text)) for codec in codecs]
     except (LossyText, MrlError):
         return ""
-    spans = ["", ""]
-    for number, chunk in enumerate(align(*token_bytes)):
-        for side, place in enumerate((chunk.source, chunk.receiver)):
-            for token in token_bytes[side][slice(*place)]:
-                shown = escape(token.decode("utf-8", errors="replace"))
-                spans[side] += f'<span style="background:{CHUNK_COLORS[number % 2]}">{shown}</span>'
-    return f"<p class=tokens>source: {spans[0]}<br>receiver: {spans[1]}</p>"
+    return f"<div class=wide>{alignment_svg(('source', 'receiver'), *token_bytes)}</div>"

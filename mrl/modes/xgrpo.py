@@ -35,16 +35,13 @@ class XGRPO(Mode):
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
         """Own samples with shared-baseline advantages."""
-        width = max(len(stats) for _, stats in prompts)
-        figures = torch.zeros(3, len(prompts), width)  # count, mean, std: [3, prompts, peers]
-        for p, (_, stats) in enumerate(prompts):
-            for j, peer in enumerate(stats):
-                figures[:, p, j] = torch.tensor([peer.count, peer.mean, peer.std])
-        rewards = torch.tensor([group.rewards for group, _ in prompts])  # [prompts, group]
-        advantages = shared_baseline_advantages(
-            rewards, *figures, self.peer_share, receiver.objective.scale_by_std
-        )
         batch = TrainingBatch()
-        for (group, _), row in zip(prompts, advantages.tolist(), strict=True):
-            batch.samples += samples_with(row, group)
+        for group, stats in prompts:
+            rewards = torch.tensor([group.rewards])  # [1, group]
+            columns = [(peer.count, peer.mean, peer.std) for peer in stats]
+            figures = torch.tensor(columns, dtype=torch.float32).reshape(-1, 3).T  # [3, peers]
+            advantages = shared_baseline_advantages(
+                rewards, *figures[:, None], self.peer_share, receiver.objective.scale_by_std
+            )
+            batch.samples += samples_with(advantages[0].tolist(), group)
         return batch
