@@ -40,8 +40,8 @@ class PolicyConfig:
     micro_batch: int = setting(2048, "tokens in one forward and backward pass", above=0)
     dtype: str = setting(
         "auto",
-        "mixed (bfloat16 products, float32 weights), float32 or bfloat16; auto: mixed on CUDA",
-        choices=("auto", "mixed", "float32", "bfloat16"),
+        "float32, or mixed: bfloat16 products, float32 weights; auto: mixed on CUDA",
+        choices=("auto", "mixed", "float32"),
     )
     checkpointing: bool = setting(False, "compute activations again: slower, smaller")
     template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")

@@ -57,13 +57,10 @@ class Policy:
         self.end_id = self.end_ids[0]  # for a peer's completion, retokenized for this policy
         self.max_new_tokens = config.max_new_tokens  # what it writes, and so what it imitates
         self.suppressed = self._find_suppressed().to(model.device)
-        self.computes_in_bfloat16 = config.dtype in ("mixed", "bfloat16") or (
+        # weights are float32 always: one of 0.02 in bfloat16 would not move by a step of 1e-6
+        self.mixed = config.dtype == "mixed" or (
             config.dtype == "auto" and model.device.type == "cuda"
         )
-        if config.dtype == "bfloat16":  # not `model.to`: that rounds the rotary frequencies, too
-            frozen = reference.parameters() if reference else ()
-            for parameter in (*model.parameters(), *frozen):
-                parameter.data = parameter.data.to(torch.bfloat16)
         published = OBJECTIVES[config.objective]
         self.objective = replace(
             published,
@@ -82,9 +79,8 @@ class Policy:
         return self.model.device
 
     def _precision(self) -> torch.autocast:
-        """bfloat16 for the matrix products of a "mixed" policy; its weights stay float32."""
-        mixed = self.computes_in_bfloat16 and self.model.dtype != torch.bfloat16
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=mixed)
+        """bfloat16 for the matrix products of a "mixed" policy."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed)
 
     def _find_end_ids(self) -> list[int]:
         """The tokenizer's end token first, then every other one of the generation config."""

@@ -50,7 +50,7 @@ def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
         torch.testing.assert_close(mine, parameter.grad, atol=2e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
 def test_attention_gets_one_mask_as_it_wants_it(make_policy, monkeypatch, dtype):
     """In another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer."""
     policy, masks = make_policy(dtype=dtype), []

@@ -65,7 +65,6 @@ def model_of(kind, hidden, inner, layers, vocab, heads=4, kv_heads=2):
         (("qwen", 128, 640, 6, 4000), {"dtype": "mixed"}),
         (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "checkpointing": True}),
         (("llama", 160, 480, 8, 2000), {"dtype": "mixed"}),
-        (("llama", 160, 480, 8, 2000), {"dtype": "bfloat16"}),
     ],
 )
 def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings):
@@ -105,14 +104,12 @@ SIMULATED = [  # tokens, with eight completions of 400 each
     ("qwen2.5", 13.31, {"micro_batch": 2048}),
     ("qwen2.5", 10.99, {"micro_batch": 8192, "checkpointing": True}),
     ("qwen2.5", 18.21, {"dtype": "float32"}),
-    ("qwen2.5", 10.54, {"dtype": "bfloat16"}),
     ("smollm2", 17.57, {"micro_batch": 8192}),
     ("smollm2", 18.14, {"micro_batch": 8192}),
     ("smollm2", 12.19, {}), ("smollm2", 13.11, {}),
     ("smollm2", 9.61, {"micro_batch": 2048}),
     ("smollm2", 7.64, {"micro_batch": 8192, "checkpointing": True}),
     ("smollm2", 14.15, {"dtype": "float32"}),
-    ("smollm2", 7.84, {"dtype": "bfloat16"}),
 ]  # fmt: skip
 
 
@@ -122,8 +119,7 @@ def true_estimate(name, **settings):
     with torch.device("meta"):
         model = model_of(*SHAPES[name])
     policy = SimpleNamespace(
-        name=name, config=config, reference=None, computes_in_bfloat16=config.dtype != "float32",
-        model=model.to(torch.bfloat16) if config.dtype == "bfloat16" else model,
+        name=name, config=config, reference=None, mixed=config.dtype == "mixed", model=model,
     )  # fmt: skip
     return estimate(policy, RunConfig([config], eval_samples=1), prompt_tokens=150)
 

@@ -147,16 +147,6 @@ def test_nothing_to_learn_changes_nothing(make_policy):
     assert (policy.version, metrics["grad_norm"], metrics["updates"]) == (0, 0.0, 0)
 
 
-def test_bfloat16_weights_leave_the_rotary_frequencies_alone(make_policy):
-    policy, plain = make_policy(dtype="bfloat16", kl_coef=0.1), make_policy()
-    for model in (policy.model, policy.reference):
-        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-        pairs = list(zip(model.buffers(), plain.model.buffers(), strict=True))
-        assert pairs
-        assert all(torch.equal(a, b) for a, b in pairs)
-    assert metrics_of(policy, [own(policy, "1", 1.0)])["kl"] == 0  # the same weights, rounded
-
-
 def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_policy):
     policy = make_policy()
     before = [p.clone() for p in policy.model.parameters()]

@@ -130,9 +130,7 @@ def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("name", ["qwen", "smol"])
-@pytest.mark.parametrize(
-    "settings", [{"dtype": "mixed"}, {"dtype": "bfloat16"}, {"checkpointing": True}]
-)
+@pytest.mark.parametrize("settings", [{"dtype": "mixed"}, {"checkpointing": True}])
 def test_other_precisions_and_checkpointing_learn_nearly_the_same(make_chat, name, settings):
     gradients = []
     for chosen in ({}, settings):
@@ -149,8 +147,7 @@ def test_other_precisions_and_checkpointing_learn_nearly_the_same(make_chat, nam
         gradients.append(torch.cat([g.flatten() for g in kept]))
     cosine = torch.nn.functional.cosine_similarity(*gradients, dim=0)
     assert cosine > (0.99999 if "checkpointing" in settings else 0.99)
-    weights = next(policy.model.parameters()).dtype
-    assert weights == (torch.bfloat16 if settings.get("dtype") == "bfloat16" else torch.float32)
+    assert next(policy.model.parameters()).dtype == torch.float32
 
 
 def test_what_is_sampled_is_what_is_scored_in_bfloat16_up_to_its_rounding(make_chat):

@@ -44,7 +44,7 @@ def test_logits_that_are_no_numbers_end_the_turn_with_a_sentence(make_policy):
             policy.rollout(PROBLEMS, generator(), 2, temperature)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
 def test_the_cache_is_as_small_as_the_computation(make_policy, monkeypatch, dtype):
     """Under autocast keys leave the rotary embedding in float32, and `cat` promotes the values."""
     caches, want = [], torch.float32 if dtype == "float32" else torch.bfloat16

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.experiment.loading import share_stuck
 from mrl.experiment.memory import Placement
 from mrl.experiment.settings import mode_class
 from mrl.experiment.summary import evaluation_table, first_lines, last_lines
@@ -74,20 +73,6 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
     assert lines[3] == "Peer: 2 stored records of x.jsonl; 3 broken lines left out."
     assert "claim 30% of their failures" in lines[4]
     assert len(first_lines(planned(tmp_path), "tiny", "")) == 3
-
-
-def test_weights_that_never_move_are_noticed(tmp_path, make_policy):
-    """bfloat16 has eight bits: 0.02 + 1e-6 is 0.02 there. The tiny pair's 1e-4 is enough."""
-    run = planned(tmp_path)
-    run.policies = [
-        make_policy(dtype=dtype, learning_rate=rate)
-        for dtype, rate in (("bfloat16", 1e-6), ("bfloat16", 1e-3), ("mixed", 1e-6))
-    ]
-    assert share_stuck(run.policies[0]) > 0.95
-    assert share_stuck(run.policies[1]) < 0.1
-    (warning,) = first_lines(run, "", "")[3:]
-    assert warning.startswith("Warning: qwen-tiny in bfloat16: 9")
-    assert "% of the weights do not move by a step of 1e-06, it is rounded away; take" in warning
 
 
 def test_the_last_lines_end_with_what_was_learnt(tmp_path):

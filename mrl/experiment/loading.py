@@ -146,13 +146,6 @@ def can_pack(model: PreTrainedModel) -> bool:
     return bool(((packed - plain).abs() < TOLERANCE).all())
 
 
-def share_stuck(policy: Policy) -> float:
-    """Share of weights that a step of the learning rate leaves as they are, by rounding alone."""
-    weights, step = list(policy.model.parameters()), policy.learning_rate
-    still = sum(int((weight.data + step == weight.data).sum()) for weight in weights)
-    return still / sum(weight.numel() for weight in weights)
-
-
 def _enable_checkpointing(model: PreTrainedModel) -> None:
     """Activations are computed again, in training mode alone: so that must have no dropout."""
     older = getattr(model, "gradient_checkpointing_enable", None)  # its name before transformers 6

@@ -45,12 +45,11 @@ def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
     layers, hidden, vocab = shape.num_hidden_layers, shape.hidden_size, shape.vocab_size
     inner = getattr(shape, "intermediate_size", None) or 4 * hidden
     weights, frozen = (
-        sum(p.numel() * p.element_size() for p in network.parameters()) if network else 0
+        sum(4 * p.numel() for p in network.parameters()) if network else 0
         for network in (model, policy.reference)
     )
-    size = 2 if policy.computes_in_bfloat16 else 4
-    mixed = size < model.dtype.itemsize
-    copies = (weights + frozen) // 2 if mixed else 0  # autocast's, in bfloat16
+    size = 2 if policy.mixed else 4
+    copies = (weights + frozen) // 2 if policy.mixed else 0  # autocast's, in bfloat16
     tokens = prompt_tokens + policy.config.max_new_tokens
 
     scored = problems_at_once(model.device, config.eval_samples) * config.eval_samples
@@ -62,13 +61,13 @@ def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
 
     whole = config.prompts_per_step * (tokens + (group - 1) * policy.config.max_new_tokens)
     trained = max(min(int(FILL * policy.config.micro_batch), whole), tokens)
-    kept = (KEPT[mixed] * hidden + KEPT_INNER * inner) * size  # bytes a token, of one layer
+    kept = (KEPT[policy.mixed] * hidden + KEPT_INNER * inner) * size  # bytes a token, of one layer
     if policy.config.checkpointing:  # one layer's at a time, and the hidden state of every layer
-        activations = trained * (kept + layers * hidden * model.dtype.itemsize)
+        activations = trained * (kept + layers * hidden * 4)
     else:
         activations = trained * layers * kept + copies
     # an embedding's gradient is there twice while micro-batches add it up
-    logits = min(trained, CHUNK) * vocab * LOGIT_BYTES + vocab * hidden * model.dtype.itemsize
+    logits = min(trained, CHUNK) * vocab * LOGIT_BYTES + vocab * hidden * 4
     learning = weights + max(activations + logits, weights)  # gradients; AdamW's square roots
     at_rest = weights + frozen + 2 * weights  # AdamW keeps two moments a parameter
     return Estimate(policy.name, at_rest, max(sampling, learning))

@@ -7,7 +7,6 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.experiment.evaluation import half_width
-from mrl.experiment.loading import share_stuck
 from mrl.experiment.memory import peak_memory
 from mrl.experiment.run_directory import read_metrics, read_rescues
 from mrl.residual import Residual
@@ -46,12 +45,6 @@ def first_lines(run: "Run", pair: str, why: str) -> list[str]:
             f"Planted: policies claim {config.liar:.0%} of their failures as successes; records "
             f"are taken with trust={config.trust}."
         )
-    lines += [
-        f"Warning: {policy.name} in {policy.config.dtype}: {share:.0%} of the weights do not move "
-        f"by a step of {policy.learning_rate:g}, it is rounded away; take dtype=mixed."
-        for policy in run.policies
-        if policy.config.dtype == "bfloat16" and (share := share_stuck(policy)) > 0.5
-    ]
     return lines
 
 
