@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OBJECTIVES = ["tests/test_objectives.py", "tests/test_learning.py"]
+GRAPH = ["tests/test_cuda_graph.py"]
 MODES = ["tests/test_modes.py", "tests/test_peer_modes.py"]
 POLICY = ["tests/test_policy.py", "tests/test_logprobs.py", "tests/test_learning.py"]
 LEAK = ["tests/end_to_end/test_trouble.py::"
@@ -60,6 +61,16 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("logprobs", "(key == 0) | (key == query)", "(key >= 0)", POLICY),
     ("logprobs", "mask[number, : len(completion)] = True", "mask[number, : len(completion) - 1] = True",
      POLICY),
+    ("logprobs", "height * widest > most", "height > 1 and widest > most", POLICY),
+    ("logprobs", "-(-size // 8) * 8", "size", POLICY),
+    ("rollout", "keys.to(values.dtype)", "keys", ["tests/test_rollout.py"]),
+    ("rollout", "found.clamp(max=logprobs.shape[-1] - 1)", "found", ["tests/test_rollout.py"]),
+    ("cuda_graph", "bias.index_fill_(3, fixed.place, 0)", "pass", GRAPH),
+    ("cuda_graph", "positions.add_(1)", "pass", GRAPH),
+    ("cuda_graph", "lengths.add_(~finished)", "lengths.add_(1)", GRAPH),
+    ("cuda_graph", "(seq + most) // 8) * 8", "(seq + most))", GRAPH),
+    ("learning", "policy.version == policy.sampled_version and", "True and", POLICY),
+    ("learning", "policy.version == policy.sampled_version and", "False and", POLICY),
     ("learning", "policy.version += 1", "policy.version += 2", POLICY),
     ("learning", "counted = [sample for sample in samples if sample.loss == \"policy\"]",
      "counted = [s for s in samples if s.loss == \"policy\" and s.has_gradient]", POLICY),
