@@ -47,6 +47,7 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
+        self.decode = None  # on CUDA, a faster way to sample: experiment/cuda_graph.py
         self.sampled_version = -1  # of the weights that wrote its newest groups
         self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
         self.tokenizer = tokenizer
@@ -152,6 +153,7 @@ class Policy:
                 end_ids=torch.tensor(self.end_ids, device=self.device),
                 suppressed=self.suppressed.to(self.device),
                 generator=generator,
+                decode=self.decode,
             )
         rollouts = []
         lengths, finished = sampled.lengths.tolist(), sampled.finished.tolist()

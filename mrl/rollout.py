@@ -6,13 +6,12 @@ because a loss that ignores them is silently off-policy.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-
-from mrl.cuda_graph import can_record, decode
 
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
 
@@ -93,12 +92,14 @@ def sample_completions(
     end_ids: Tensor,
     suppressed: Tensor,
     generator: torch.Generator,
+    decode: Callable[..., tuple[Tensor, ...] | None] | None = None,
 ) -> Completions:
     """Sample `group_size` completions for each prompt; temperature 0 takes the likeliest token.
 
     end_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
     generator: a CPU generator. Every row has its own uniform numbers, drawn before the first
     token, so a row's sample does not depend on when other rows finish.
+    decode: does step 2 in another way or returns None, see experiment/cuda_graph.py.
     """
     device = model.device
     rows = len(prompts) * group_size
@@ -112,9 +113,9 @@ def sample_completions(
 
     # 1. every prompt once, its cache repeated for the group
     logits, mask, positions, cache = _prefill(model, prompts, group_size)
-    if can_record(cache, device):  # on CUDA: what follows, in place
-        start = logits, mask, positions, cache
-        return Completions(*decode(model, choose, *start, uniform, end_ids))
+    start = logits, mask, positions, cache
+    if decode and (done := decode(model, choose, *start, uniform, end_ids)):
+        return Completions(*done)
 
     # 2. one token a row and round
     token_ids = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)

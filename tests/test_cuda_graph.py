@@ -7,10 +7,9 @@ import torch
 from transformers import DynamicCache, Qwen2Config
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
-from mrl import cuda_graph
-from mrl import rollout as module
 from mrl.config import DATA, PolicyConfig
-from mrl.cuda_graph import RECORD_AFTER, _recorded, can_record
+from mrl.experiment import cuda_graph
+from mrl.experiment.cuda_graph import RECORD_AFTER, _recorded, can_record
 from mrl.experiment.loading import load_policy
 from mrl.experiment.problems import load_problems
 from mrl.rollout import scaled_logprobs
@@ -37,7 +36,7 @@ def test_every_completion_is_that_of_the_plain_loop(monkeypatch, problems, name,
     for temperature in (1.0, 0.0, 0.7):
         want = sampled(policy, problems, temperature)
         with monkeypatch.context() as patch:
-            patch.setattr(module, "can_record", lambda cache, device: True)
+            patch.setattr(cuda_graph, "can_record", lambda cache, device: True)
             got = sampled(policy, problems, temperature)
         assert [r.completion_ids for r in got] == [r.completion_ids for r in want]
         assert [r.finished for r in got] == [r.finished for r in want]
@@ -48,7 +47,7 @@ def test_every_completion_is_that_of_the_plain_loop(monkeypatch, problems, name,
 
 
 def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(monkeypatch, make_policy):
-    monkeypatch.setattr(module, "can_record", lambda cache, device: True)
+    monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: True)
     policy = make_policy(max_new_tokens=20)
     policy.end_ids = list(range(0, len(policy.tokenizer), 40))
     (group,) = policy.rollout(PROBLEM, torch.Generator().manual_seed(0), group_size=32)
@@ -69,7 +68,7 @@ def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(monkeypatch, ma
 def test_nothing_moves_or_grows_while_a_step_repeats(monkeypatch, make_policy):
     """A graph writes to the addresses that it was recorded with."""
     policy, seen = make_policy(max_new_tokens=RECORD_AFTER + 9), []
-    monkeypatch.setattr(module, "can_record", lambda cache, device: True)
+    monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: True)
 
     def watch(part, arguments, named):
         cache = named["past_key_values"]

@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
+from mrl.experiment.cuda_graph import decode
 from mrl.logprobs import completion_logprobs
 from mrl.policy import Policy
 from mrl.rollout import scaled_logprobs
@@ -58,7 +59,9 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Po
             f"{config.path}: this architecture cannot be trained here: its attention does not "
             "follow a mask over several completions; the Llama and Qwen families can."
         )
-    return Policy(config, model, tokenizer, reference, index)
+    policy = Policy(config, model, tokenizer, reference, index)
+    policy.decode = decode
+    return policy
 
 
 def load_policies(

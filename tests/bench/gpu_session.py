@@ -31,6 +31,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from mrl import rollout
 from mrl.config import DATA, PolicyConfig, RunConfig
+from mrl.experiment import cuda_graph
 from mrl.experiment.loading import _enable_checkpointing, load_policy, load_tokenizer
 from mrl.experiment.memory import estimate
 from mrl.experiment.pairs import choose_pair
@@ -118,6 +119,7 @@ def sample(policy: Policy, scale: Scale, tokens: int = 0) -> rollout.Completions
             policy.model, prompts, scale.group, max_new_tokens=tokens or scale.completion,
             temperature=1.0, end_ids=torch.tensor(policy.end_ids, device=scale.device),
             suppressed=policy.suppressed, generator=torch.Generator().manual_seed(0),
+            decode=policy.decode,
         )  # fmt: skip
 
 
@@ -128,7 +130,7 @@ def watched(scale: Scale) -> list[ProfilerActivity]:
 
 def plain_loop() -> patch:
     """Within it, sampling is not recorded."""
-    return patch.object(rollout, "can_record", lambda cache, device: False)
+    return patch.object(cuda_graph, "can_record", lambda cache, device: False)
 
 
 # ------------------------------------------------------------------------------ parts

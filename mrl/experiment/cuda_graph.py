@@ -57,12 +57,14 @@ def decode(
     prefilled: DynamicCache,
     uniform: Tensor,
     end_ids: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The fields of `Completions`, from the state after the prompts.
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """The fields of `Completions`, from the state after the prompts; None where it cannot.
 
     logits: [rows, vocab]; mask: [rows, seq] bool; positions: [rows, 1] of the last token;
     prefilled: its cache, used up; uniform: [max_new_tokens, rows] in [0, 1); end_ids: [ends].
     """
+    if not can_record(prefilled, mask.device):
+        return None
     (rows, seq), most, device = mask.shape, len(uniform), mask.device
     places = -(-(seq + most) // 8) * 8  # attention on CUDA would copy a mask of another width
     fixed = FixedCache(prefilled, places)
