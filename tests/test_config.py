@@ -96,7 +96,7 @@ def test_a_missing_config_file(tmp_path):
         ({}, {"name": "../x"}, "policy's name"),
         ({}, {"learning_rate": float("nan")}, "learning_rate is nan"),
         ({}, {"learning_rate": float("inf")}, "learning_rate is inf"),
-        ({}, {"learning_rate": 5.0}, "1e-4 is usual"),
+        ({}, {"learning_rate": 5.0}, "1e-4 suits"),
         ({"threads": 1_000_000}, {}, "256 or less"),
         ({"liar": 1.5}, {}, "liar is 1.5, but must be 1 or less"),
         ({"trust": "blindly"}, {}, "known are verify, claim."),
