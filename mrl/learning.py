@@ -18,7 +18,6 @@ from mrl.objectives import (
     Objective,
     chunk_ratio,
     chunk_share,
-    in_flat_part,
     k3,
     sequence_ratio,
     surrogate_loss,
@@ -148,11 +147,11 @@ def _policy_loss(
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])
     ratio, share = _ratio(objective, batch, logprobs, behavior, mask)  # [batch, seq]
-    losses = surrogate_loss(ratio, advantages, objective, update)  # [batch, seq]
+    # [batch, seq] each; True where a token is clipped, so without gradient
+    losses, below, above = surrogate_loss(ratio, advantages, objective, update)
     factors = weights * share * token_coefficients(mask, objective.aggregation, **counts)
     loss = (losses * factors).sum()  # near 0 while ratios are 1: advantages of a group sum to 0
     with torch.no_grad():
-        below, above = in_flat_part(ratio, advantages, objective, update)  # [batch, seq] bool
         clipped = ((below | above) & mask).sum(dim=1) == mask.sum(dim=1)  # [batch]: every token
         stats.outcomes.update(clipped=int(clipped.sum()), taught=int((~clipped).sum()))
         sums = {
@@ -195,7 +194,6 @@ def _nll_loss(
     # mean over a text's tokens, then over the step's imitated texts: a long one weighs no more
     loss = -(logprobs * weights * token_coefficients(mask, "sequence", imitated, 0, 0)).sum()
     stats.totals["nll_loss"] += float(loss.detach())
-    stats.totals["nll_nats"] -= float(logprobs.detach().sum())
     stats.outcomes["rescued"] += len(batch)
     return loss
 

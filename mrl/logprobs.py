@@ -112,10 +112,14 @@ def completion_logprobs(
     visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
     mixed = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if mixed else model.dtype
+    # what attention adds to its scores: 0 where a key is seen, the smallest number where it is not;
+    # in another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer
+    bias = torch.zeros(*segments.shape, -(-size // 8) * 8, dtype=dtype, device=device)[..., :size]
+    bias = bias.masked_fill_(~visible, torch.finfo(dtype).min)
     hidden = model.get_decoder()(
         input_ids=packed.token_ids.to(device),
         position_ids=packed.positions.to(device),
-        attention_mask=_additive(visible, dtype)[:, None],
+        attention_mask=bias[:, None],
         use_cache=False,
     ).last_hidden_state  # [rows, seq, hidden]
     hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]
@@ -133,14 +137,3 @@ def completion_logprobs(
     mask = packed.mask.to(device)
     logprobs = found.new_zeros(mask.numel()).index_copy(0, packed.outputs.to(device), found)
     return logprobs.view_as(mask), mask
-
-
-def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a key is seen, the smallest number where it is not: what all attentions take.
-
-    Of a mask in another dtype than it computes in, or with rows that are not a multiple of 8 apart,
-    attention on CUDA keeps a copy in every layer.
-    """
-    *rows, size = visible.shape
-    hidden = torch.zeros(*rows, -(-size // 8) * 8, dtype=dtype, device=visible.device)[..., :size]
-    return hidden.masked_fill_(~visible, torch.finfo(dtype).min)

@@ -25,11 +25,6 @@ class Objective:
     ratio_power: float | None = None  # None: PPO's min(); a number: HACPO's peers (surrogate_loss)
     clip_low_step: float = 0.0  # clip_low shrinks by this with each update of the step
 
-    def band(self, updates_done: int = 0) -> tuple[float, float]:
-        """Lowest and highest ratio that counts; the band never turns inside out."""
-        high = 1 + self.clip_high
-        return min(1 - self.clip_low + updates_done * self.clip_low_step, high), high
-
 
 OBJECTIVES = {
     "grpo": Objective("token", "sequence", 0.2, 0.2),  # arXiv 2402.03300
@@ -110,34 +105,26 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
 
 def surrogate_loss(
     ratio: Tensor, advantages: Tensor, objective: Objective, updates_done: int = 0
-) -> Tensor:
-    """The loss of one objective, per token; `clipped_loss` for all but HACPO's peer samples.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One objective's loss per token, and where clipping takes its gradient away.
 
-    HACPO, arXiv 2603.02604 (v1), eq. 50 and 52, on a peer's sample with ratio s after u updates:
+    `clipped_loss` for all but HACPO's peer samples, arXiv 2603.02604 (v1), eq. 50 and 52, with
+    ratio s after u updates:
         -clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * sg[s] ** ratio_power * A
     There is no min(): outside the band no gradient, for either sign of A. The power is of the
     clipped s: the same gradient, and finite whatever a peer claims.
 
-    ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
+    ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns the loss and two masks,
+    all [batch, seq]: no gradient because the ratio is below the band, or above it.
     """
-    if objective.ratio_power is None:
-        return clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
-    clipped = ratio.clamp(*objective.band(updates_done))  # flat, so without gradient, outside
-    return -clipped * clipped.detach() ** objective.ratio_power * advantages
-
-
-def in_flat_part(
-    ratio: Tensor, advantages: Tensor, objective: Objective, updates_done: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Where clipping takes the gradient away: (below, above), each [batch, seq] bool.
-
-    Below the band if A < 0, above it if A > 0; HACPO's peers: whatever the sign of A.
-    """
-    low, high = objective.band(updates_done)
+    high = 1 + objective.clip_high  # the band narrows with each update, and never inverts
+    low = min(1 - objective.clip_low + updates_done * objective.clip_low_step, high)
     below, above = ratio < low, ratio > high
-    if objective.ratio_power is None:
-        return below & (advantages < 0), above & (advantages > 0)
-    return below, above
+    if objective.ratio_power is None:  # PPO's min() clips only what would look better than it is
+        loss = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
+        return loss, below & (advantages < 0), above & (advantages > 0)
+    clipped = ratio.clamp(low, high)
+    return -clipped * clipped.detach() ** objective.ratio_power * advantages, below, above
 
 
 def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:

@@ -22,16 +22,6 @@ from mrl.rollout import sample_completions
 from mrl.samples import Group, Problem, Rollout
 
 
-def usual_learning_rate(parameters: int) -> float:
-    """AdamW's for a model of that size, to one digit, if nobody chose one.
-
-    3e-5 * (135 M / parameters)^2, between 1e-6 and 1e-4: a curve through three points that worked,
-    the tiny pair, SmolLM2-135M and Qwen2.5-0.5B (data/results/real-pair); no law.
-    """
-    rate = 3e-5 * (135e6 / parameters) ** 2
-    return float(f"{min(max(rate, 1e-6), 1e-4):.0e}")
-
-
 class Policy:
     """One learner. `version` counts its optimizer updates."""
 
@@ -68,20 +58,13 @@ class Policy:
             clip_low=published.clip_low if config.clip_low is None else config.clip_low,
             clip_high=published.clip_high if config.clip_high is None else config.clip_high,
         )
-        self.size = self.model.num_parameters()
-        self.learning_rate = config.learning_rate or usual_learning_rate(self.size)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=self.learning_rate, weight_decay=config.weight_decay
+            self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are now."""
-        return self.model.device
 
     def _precision(self) -> torch.autocast:
         """bfloat16 for the matrix products of a "mixed" policy."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed)
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed)
 
     def _find_end_ids(self) -> list[int]:
         """The tokenizer's end token first, then every other one of the generation config."""
@@ -150,8 +133,8 @@ class Policy:
                 group_size,
                 max_new_tokens=self.max_new_tokens,
                 temperature=self.config.temperature if temperature is None else temperature,
-                end_ids=torch.tensor(self.end_ids, device=self.device),
-                suppressed=self.suppressed.to(self.device),
+                end_ids=torch.tensor(self.end_ids, device=self.model.device),
+                suppressed=self.suppressed.to(self.model.device),
                 generator=generator,
                 decode=self.decode,
             )
@@ -183,7 +166,7 @@ class Policy:
         model = model or self.model
         # transformers computes activations again only in training mode, which has no dropout here
         model.train(self.config.checkpointing and torch.is_grad_enabled())
-        suppressed = self.suppressed.to(self.device)
+        suppressed = self.suppressed.to(self.model.device)
         with self._precision():
             return packed_logprobs(model, prompts, completions, suppressed, self.config.temperature)
 

@@ -71,7 +71,8 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
     model = model_of(*shape)
     if settings.get("checkpointing"):
         _enable_checkpointing(model)
-    about = {"max_new_tokens": 60, "group_size": 8, "micro_batch": 1100, **settings}
+    about = {"learning_rate": 1e-4, "max_new_tokens": 60, "group_size": 8, "micro_batch": 1100}
+    about |= settings
     policy = Policy(PolicyConfig("x", "x", **about), model, make_policy().tokenizer)
     samples = [
         TrainingSample([2] * 49 + [3 + prompt], [5] * 60, advantage=(-1.0) ** n,

@@ -7,11 +7,10 @@ from transformers import AutoTokenizer
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.experiment.loading import load_policy, load_tokenizer
+from mrl.experiment.loading import load_policy, load_tokenizer, usual_learning_rate
 from mrl.experiment.metrics import update_metrics
 from mrl.experiment.problems import longest_prompt
 from mrl.learning import learn
-from mrl.policy import usual_learning_rate
 from mrl.samples import Problem, TrainingSample
 
 PROMPT = "Ann has 12 nuts and eats 11. How many?"
@@ -230,7 +229,7 @@ def test_a_prompt_longer_than_the_context_is_refused(make_policy):
 
 
 def test_without_a_learning_rate_the_size_decides(make_policy):
-    assert make_policy().learning_rate == 1e-4  # the tiny pair's
+    assert make_policy().config.learning_rate == 1e-4  # the tiny pair's
     assert make_policy(learning_rate=3e-3).optimizer.param_groups[0]["lr"] == 3e-3
     sizes = {135e6: 3e-5, 494e6: 2e-6, 7e9: 1e-6, 8e5: 1e-4}
     assert {size: usual_learning_rate(size) for size in sizes} == sizes

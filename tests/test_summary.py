@@ -45,11 +45,9 @@ def test_the_evaluation_table_shows_before_and_after():
 def planned(tmp_path, mode="sgt", **settings):
     """A run as far as its first and last lines need it."""
     policies = [PolicyConfig(name, name, group_size=4) for name in NAMES]
-    config_of = SimpleNamespace(dtype="float32")
-    loaded = [
-        SimpleNamespace(name=name, size=838_000, learning_rate=1e-3, config=config_of)
-        for name in NAMES
-    ]
+    model = SimpleNamespace(num_parameters=lambda: 838_000)
+    rate = SimpleNamespace(learning_rate=1e-3)
+    loaded = [SimpleNamespace(name=name, model=model, config=rate) for name in NAMES]
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
     return SimpleNamespace(
         config=config, names=NAMES, policies=loaded,

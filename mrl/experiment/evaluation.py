@@ -79,7 +79,7 @@ def evaluate(
 
     temperature: 0 is greedy, None the policy's own.
     """
-    found, at_once = [], problems_at_once(policy.device, samples)
+    found, at_once = [], problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
         correct: list[tuple[str, int]] = []
         for start in range(0, len(problems), at_once):

@@ -26,7 +26,9 @@ def first_lines(run: "Run", pair: str, why: str) -> list[str]:
     )
     crosses = f"{mode.consumes.kind} records" if mode.consumes else "nothing"
     # gathered: a process may hold only one of them
-    about = run.allocation.gather({p.name: (p.size, p.learning_rate) for p in run.policies})
+    about = run.allocation.gather(
+        {p.name: (p.model.num_parameters(), p.config.learning_rate) for p in run.policies}
+    )
     learners = " and ".join(
         f"{name} ({size / 1e6:.3g} M parameters, learning rate {rate:g})"
         for name, (size, rate) in about.items()
