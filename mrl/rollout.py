@@ -112,8 +112,7 @@ def sample_completions(
         return chosen, found.gather(1, chosen[:, None])[:, 0]
 
     # 1. every prompt once, its cache repeated for the group
-    logits, mask, positions, cache = _prefill(model, prompts, group_size)
-    start = logits, mask, positions, cache
+    start = logits, mask, positions, cache = _prefill(model, prompts, group_size)
     if decode and (done := decode(model, choose, *start, uniform, end_ids)):
         return Completions(*done)
 

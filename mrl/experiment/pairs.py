@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mrl.config import DATA, PolicyConfig
+from mrl.errors import MrlError
 from mrl.experiment.launch import cores
 from mrl.experiment.loading import can_load, count_parameters
 
@@ -19,6 +20,8 @@ GSM8K = DATA / "gsm8k"
 def pair_settings(pair: str) -> dict[str, Any]:
     """`RunConfig` fields for a pair's name, or for directories and hub names with commas."""
     paths = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair) or tuple(pair.split(","))
+    if not all(paths):
+        raise MrlError(f"--pair {pair}: a policy's directory or hub name is empty.")
     policies: list[PolicyConfig] = []
     seen: Counter[str] = Counter()
     for path in paths:  # named after the last part of the path, made unique

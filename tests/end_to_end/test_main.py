@@ -51,7 +51,8 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     assert run("--mode", "sgt", "--steps", "4", "--seed", "1", *placed) == 0
     out = capfd.readouterr().out
     assert out.startswith(
-        "Training the embedded tiny pair: qwen-tiny and llama-tiny, on cpu (there"
+        "Training the embedded tiny pair: qwen-tiny (0.84 M parameters, learning rate 0.0001) and "
+        "llama-tiny (0.725 M parameters, learning rate 0.0001), on cpu (there"
     )
     assert "6 prompts; group sizes: qwen-tiny 4 = 24 completions a step" in out
     assert "step 4/4" in out
