@@ -97,9 +97,9 @@ def sample_completions(
     """Sample `group_size` completions for each prompt; temperature 0 takes the likeliest token.
 
     end_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
-    generator: a CPU generator. Every row has its own uniform numbers, drawn before the first
-    token, so a row's sample does not depend on when other rows finish.
-    decode: does step 2 in another way or returns None, see experiment/cuda_graph.py.
+    generator: on the CPU; each row's uniform numbers are drawn before the first token, so that its
+    sample does not depend on when others finish. decode: does step 2 in another way, or returns
+    None (experiment/cuda_graph.py).
     """
     device = model.device
     rows = len(prompts) * group_size
@@ -131,8 +131,7 @@ def sample_completions(
         ended = rows_now[torch.isin(chosen[running], end_ids)]
         finished[ended] = True
         lengths[ended] = t + 1
-        running = ~finished[active]
-        still = int(running.sum())
+        still = int((running := ~finished[active]).sum())
         if still == 0 or t + 1 == max_new_tokens:
             break
         if still < COMPACT_BELOW * len(active):
