@@ -28,6 +28,7 @@ from mrl.lab.compare_view import (
     T_95,
     difference,
     estimate,
+    gains,
     rows,
     sentences,
     summary,
@@ -253,10 +254,11 @@ def test_tables_and_figures(tmp_path, monkeypatch):
     with (tmp_path / "out" / "table.csv").open() as file:
         table = list(csv.DictReader(file))
     assert len(table) == 6 * (2 * 3 * 2 + 6)  # runs x (policies x skills and all x metrics + costs)
-    for name, draw in (
-        ("learning", figures.draw_learning_curves), ("gains", figures.draw_gains)
-    ):  # fmt: skip
-        draw(results, tmp_path / f"{name}.png")
+    assert "| a | sgt | 62.0 | 61.0, 62.0, 63.0 |" in text
+    assert gains(results) == {"sgt": (pytest.approx(10.0), pytest.approx(0.0))}
+    figures.draw_learning_curves(results, tmp_path / "learning.png")
+    figures.draw_gains(results, gains(results), tmp_path / "gains.png")
+    for name in ("learning", "gains"):
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
 
 

@@ -61,8 +61,8 @@ def compare(
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out)
     figures.draw_learning_curves(results, out / "figures" / "learning.png")
-    if {"solo"} < {result.mode for result in results}:
-        figures.draw_gains(results, out / "figures" / "gains.png")
+    if gains := compare_view.gains(results):
+        figures.draw_gains(results, gains, out / "figures" / "gains.png")
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, curves.csv, figures/"]))
 

@@ -93,11 +93,12 @@ def _run_one(mode: str, seed: int, directory: Path, options: Sequence[str]) -> s
 
 @dataclass
 class Result:
-    """What one run came to. scores: (part, policy, skill or "all", metric) -> percent."""
+    """What one run came to. scores, before: (part, policy, skill or "all", metric) -> percent."""
 
     mode: str
     seed: int
     scores: dict[tuple[str, str, str, str], float]
+    before: dict[tuple[str, str, str, str], float]
     costs: dict[str, float]
     lines: list[dict]
 
@@ -125,13 +126,17 @@ def read_all(plan: Plan) -> list[Result]:
 
 def read_result(directory: Path, mode: str, seed: int) -> Result:
     """Scores, costs and metrics of a finished run."""
-    scores = {
-        (entry["part"], entry["policy"], skill, metric): 100 * value
-        for entry in read_evaluations(directory)["after"]
-        for skill, values in (("all", entry), *entry["skills"].items())
-        for metric, value in values.items()
-        if metric.startswith("pass@")
-    }
+    found = read_evaluations(directory)
+    after, before = (
+        {
+            (entry["part"], entry["policy"], skill, metric): 100 * value
+            for entry in found[when]
+            for skill, values in (("all", entry), *entry["skills"].items())
+            for metric, value in values.items()
+            if metric.startswith("pass@")
+        }
+        for when in ("after", "before")
+    )
     lines = read_metrics(directory)
     slowest: dict[int, float] = {}  # step -> seconds; its lines are of policies side by side
     for line in lines:
@@ -145,7 +150,7 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
         "bytes a prompt": received / read_run_config(directory).prompts_per_step / len(lines),
         "seconds": sum(slowest.values()),
     }
-    return Result(mode, seed, scores, costs, lines)
+    return Result(mode, seed, after, before, costs, lines)
 
 
 def grid(texts: Sequence[str]) -> list[list[str]]:

@@ -61,6 +61,15 @@ def difference(results: Sequence[Result], one: str, two: str, part: str) -> Esti
     return estimate(pairs) if pairs and one != two else None
 
 
+def gains(results: Sequence[Result]) -> dict[str, tuple[float, float]]:
+    """Mode -> its gain over solo in the first held-out part: mean, half width (0 with one seed)."""
+    part, found = results[0].first_part, {}
+    for mode in dict.fromkeys(result.mode for result in results):
+        if gap := difference(results, mode, "solo", part):
+            found[mode] = gap.mean, 0.0 if math.isnan(gap.half) else gap.half
+    return found
+
+
 def ranked(results: Sequence[Result], part: str) -> list[str]:
     """The modes, the best first."""
     modes = dict.fromkeys(result.mode for result in results)
@@ -103,6 +112,18 @@ def rows(results: Sequence[Result], part: str) -> list[list[str]]:
     return found
 
 
+def policy_rows(results: Sequence[Result], part: str) -> list[list[str]]:
+    """Each policy under each mode: pass@1 before (mean over seeds) and after (every seed)."""
+    found = []
+    for policy in dict.fromkeys(key[1] for key in results[0].scores):
+        for mode in ranked(results, part):
+            chosen = [result for result in results if result.mode == mode]
+            key = part, policy, "all", "pass@1"
+            after = ", ".join(f"{result.scores[key]:.1f}" for result in chosen)
+            found.append([policy, mode, f"{fmean(r.before[key] for r in chosen):.1f}", after])
+    return found
+
+
 def summary(
     results: Sequence[Result], command: str, chosen: Mapping[str, Sequence[str]] | None = None
 ) -> str:
@@ -116,6 +137,8 @@ def summary(
         lines += [f"## {part}", "", f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
         lines += [f"| {' | '.join(row)} |" for row in rows(results, part)]
         lines += ["", *(f"- {sentence}" for sentence in sentences(results, part)), ""]
+        lines += ["| policy | mode | before | after, seed by seed |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join(row)} |" for row in policy_rows(results, part)] + [""]
     return "\n".join(lines)
 
 
@@ -130,7 +153,7 @@ def write_csv(results: Sequence[Result], out: Path) -> None:
     curves = [("mode", "step", "sampled_tokens", "mean", "lowest", "highest")]
     for mode, (tokens, rates) in figures.mode_curves(results).items():
         for step in sorted({*range(10, len(tokens) + 1, 10), len(tokens)}):
-            of_step = rates[:, step - 1]  # [seeds]
+            of_step = rates[:, :, step - 1].mean(1)  # [seeds]
             ends = (of_step.mean(), of_step.min(), of_step.max())
             curves.append((mode, step, f"{tokens[step - 1]:.0f}", *(f"{x:.4f}" for x in ends)))
     for name, table in (("table.csv", long), ("curves.csv", curves)):

@@ -160,7 +160,7 @@ def color_of(mode: str) -> str:
 
 
 def mode_curves(results: Sequence[Any], window: int = 20) -> dict[str, tuple[Any, Any]]:
-    """Mode -> (sampled tokens so far [steps], solve rate of all policies [seeds, steps])."""
+    """Mode -> (sampled tokens so far [steps], solve rates [seeds, policies, steps])."""
     import numpy
 
     found = {}
@@ -170,45 +170,64 @@ def mode_curves(results: Sequence[Any], window: int = 20) -> dict[str, tuple[Any
             numpy.array([[series(run, p, key, size)[1] for p in policies_of(run)] for run in runs])
             for key, size in (("num_tokens", 1), ("reward", window))
         )
-        found[mode] = tokens.sum(1).cumsum(1).mean(0), rates.mean(1)
+        found[mode] = tokens.sum(1).cumsum(1).mean(0), rates
     return found
 
 
 def draw_learning_curves(results: Sequence[Any], path: Path, window: int = 20) -> None:
-    """Solve rate of all policies over steps and over sampled tokens: mean and range over seeds."""
-    figure, (left, right) = new_figure(9.5, 4.0, columns=2)
+    """Solve rate of each policy over steps, of all over sampled tokens: mean and range of seeds."""
+    policies = policies_of(results[0].lines)
+    figure, panels = new_figure(3.6 * (len(policies) + 1), 3.8, columns=len(policies) + 1)
     for mode, (tokens, rates) in mode_curves(results, window).items():
-        for axes, x in ((left, range(1, len(tokens) + 1)), (right, tokens / 1e3)):
-            axes.fill_between(x, rates.min(0), rates.max(0), color=color_of(mode), alpha=0.15)
-            axes.plot(x, rates.mean(0), color=color_of(mode), label=mode)
+        steps = range(1, len(tokens) + 1)
+        curves = [(steps, rates[:, number]) for number in range(len(policies))]
+        curves.append((tokens / 1e3, rates.mean(1)))
+        for axes, (x, each) in zip(panels, curves, strict=True):  # each: [seeds, steps]
+            axes.fill_between(x, each.min(0), each.max(0), color=color_of(mode), alpha=0.15)
+            axes.plot(x, each.mean(0), color=color_of(mode), label=mode)
     seeds = len({result.seed for result in results})
-    left.set(xlabel="step", ylabel=f"solve rate (mean of {window} steps)", ylim=(0, 1))
-    right.set(xlabel="sampled tokens, thousands", ylim=(0, 1))
-    right.legend(frameon=False, fontsize=9, loc="lower right")
-    left.set_title(f"all policies, {seeds} seeds, band: range", fontsize=10)
+    for axes, name in zip(panels, [*policies, "all"], strict=True):
+        axes.set(title=name, xlabel="step", ylim=(0, 1))
+    panels[0].set_ylabel(f"solve rate (mean of {window} steps)")
+    panels[-1].set(xlabel="sampled tokens, thousands")
+    panels[-1].legend(frameon=False, fontsize=9, loc="lower right")
+    figure.suptitle(f"seeds: {seeds}; band: their range", fontsize=10)
     save_figure(figure, path)
 
 
-def draw_gains(results: Sequence[Any], path: Path) -> None:
-    """First held-out part: pass@1 of every skill and policy above solo's, mean over seeds."""
-    import numpy
+def draw_gains(results: Sequence[Any], gains: dict[str, tuple[float, float]], path: Path) -> None:
+    """Above: each mode's gain over solo, sorted. Below: every skill of every policy, a dot a seed.
 
-    def mean(mode: str, key: tuple) -> float:
-        return numpy.mean([result.scores[key] for result in results if result.mode == mode])
-
-    modes = [mode for mode in dict.fromkeys(r.mode for r in results) if mode != "solo"]
-    keys = [key for key in results[0].scores if key[2] != "all" and key[3] == "pass@1"]
-    keys = [key for key in keys if key[0] == keys[0][0]]
-    policies = list(dict.fromkeys(key[1] for key in keys))
-    figure, panels = new_figure(9.5, 0.8 + 1.9 * len(policies), rows=len(policies))
-    for axes, policy in zip(panels, policies, strict=True):
-        skills = [key for key in keys if key[1] == policy]
+    gains: mode -> mean and half width of its 95 % interval, points of held-out pass@1.
+    """
+    part = next(iter(results[0].scores))[0]
+    policies = policies_of(results[0].lines)
+    order = sorted(gains, key=lambda mode: gains[mode][0])
+    rows = len(policies) + 1
+    figure, panels = new_figure(9.5, 0.6 + 0.32 * len(order) + 2.1 * len(policies), rows=rows)
+    panels[0].get_gridspec().set_height_ratios([0.32 * len(order) + 0.4] + [2.1] * len(policies))
+    for place, mode in enumerate(order):
+        mean, half = gains[mode]
+        panels[0].errorbar(mean, place, xerr=half, fmt="o", color=color_of(mode), capsize=3)
+    panels[0].axvline(0, color="black", linewidth=0.8)
+    panels[0].set_yticks(range(len(order)), order)
+    panels[0].set_xlabel("points of pass@1 above solo, all skills of all policies", fontsize=9)
+    skills = [key[2] for key in results[0].scores if key[:2] == (part, policies[0])]
+    skills = [skill for skill in dict.fromkeys(skills) if skill != "all"]
+    modes = ["solo", *reversed(order)]
+    for axes, policy in zip(panels[1:], policies, strict=True):
         for number, mode in enumerate(modes):
-            gains = [mean(mode, key) - mean("solo", key) for key in skills]
-            places = numpy.arange(len(skills)) + 0.8 * ((number + 0.5) / len(modes) - 0.5)
-            axes.bar(places, gains, 0.8 / len(modes), color=color_of(mode), label=mode)
-        axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_xticks(range(len(skills)), [key[2] for key in skills])
-        axes.set_ylabel(f"{policy}\npoints above solo", fontsize=9)
-    panels[0].legend(frameon=False, fontsize=9, ncols=4)
+            chosen = [result for result in results if result.mode == mode]
+            for place, skill in enumerate(skills):
+                solved = [result.scores[part, policy, skill, "pass@1"] for result in chosen]
+                x = place + 0.8 * ((number + 0.5) / len(modes) - 0.5)
+                axes.plot([x] * len(solved), solved, ".", color=color_of(mode), markersize=5)
+                axes.plot([x - 0.04, x + 0.04], [sum(solved) / len(solved)] * 2, color="black")
+        axes.set_xticks(range(len(skills)), skills)
+        axes.set(ylim=(-4, 104))
+        axes.set_ylabel(f"{policy}\npass@1", fontsize=9)
+    for mode in modes:
+        panels[1].plot([], [], "o", color=color_of(mode), label=mode)
+    legend = {"frameon": False, "fontsize": 9, "ncols": len(modes), "loc": "outside lower center"}
+    figure.legend(*panels[1].get_legend_handles_labels(), **legend)
     save_figure(figure, path)
