@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OBJECTIVES = ["tests/test_objectives.py", "tests/test_learning.py"]
+PYTEST = "-m pytest -x -q -n 0 -p no:cacheprovider".split()
 GRAPH = ["tests/test_cuda_graph.py"]
 MODES = ["tests/test_modes.py", "tests/test_peer_modes.py"]
 POLICY = ["tests/test_policy.py", "tests/test_logprobs.py", "tests/test_learning.py"]
@@ -128,7 +129,7 @@ def main() -> int:
         copy = Path(folder) / "copy"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "runs", ".venv*"))
         for number, (module, old, new, tests) in enumerate(chosen, start=1):
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+            command = [sys.executable, *PYTEST, *tests]
             if str(tests) not in sound and subprocess.run(command, cwd=copy).returncode:
                 raise SystemExit(f"{' '.join(tests)}: fail without any fault")
             sound.add(str(tests))

@@ -3,7 +3,7 @@
 `assignment check` sets MRL_SUBMISSION (the file), MRL_SEED (of the hidden cases) and MRL_POINTS
 (where a line goes for every part, as soon as it is known). By hand, with the messages of pytest:
 
-    MRL_SUBMISSION=sgt.py python -m pytest mrl/classroom/test_sgt.py
+    MRL_SUBMISSION=sgt.py python -m pytest -n 0 mrl/classroom/test_sgt.py
 """
 
 import json
