@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OBJECTIVES = ["tests/test_objectives.py", "tests/test_learning.py"]
-PYTEST = "-m pytest -x -q -n 0 -p no:cacheprovider".split()
+PYTEST = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
 GRAPH = ["tests/test_cuda_graph.py"]
 MODES = ["tests/test_modes.py", "tests/test_peer_modes.py"]
 POLICY = ["tests/test_policy.py", "tests/test_logprobs.py", "tests/test_learning.py"]
