@@ -10,6 +10,7 @@ from statistics import mean
 import pytest
 
 import mini_mrl
+from mrl.experiment.evaluation import half_width
 from mrl.lab.compare_view import estimate
 
 ROOT = Path(mini_mrl.__file__).parent
@@ -230,3 +231,48 @@ def test_the_readmes_first_sentence_is_the_measured_one():
     before = json.loads((RESULTS / "sgt-s0" / "evaluation.json").read_text(encoding="utf-8"))
     start = mean(s["pass@1"] for s in before["before"] if s["part"] == "heldout")
     assert f"(start: {100 * start:.1f} with seed 0)" in words
+
+
+def real_run(mode):
+    kept = RESULTS / "real-pair" / f"{mode}-s1"
+    lines = [json.loads(line) for line in (kept / "metrics.jsonl").read_text().splitlines()]
+    smol = [line for line in lines if line["policy"] == "smol"]
+    return smol, json.loads((kept / "evaluation.json").read_text())
+
+
+def percent(lines, key, first, last):
+    return f"{100 * mean(line[key] for line in lines[first - 1 : last]):.0f} %"
+
+
+def test_what_is_said_of_the_pretrained_models_was_measured():
+    (solo, scored), (sgt, rescued) = real_run("solo"), real_run("sgt")
+    rows = [("start", scored["before"]), ("solo", scored["after"]), ("sgt", rescued["after"])]
+    cells = {
+        name: [f"{100 * s['pass@1']:.1f} ± {100 * half_width(s):.1f}" for s in scores]
+        for name, scores in rows
+    }
+    assert scored["before"] == rescued["before"]
+    for document in ("TUTORIAL.md", "data/results/README.md"):
+        for name, found in cells.items():
+            assert f"| {name} | {' | '.join(found)} |" in text_of(document), (document, name)
+    words = sentences_of("data/results/README.md")
+    gap = rescued["after"][1]["pass@1"] - scored["after"][1]["pass@1"]
+    assert f"The {100 * gap:.1f} points between the two are one seed's" in words
+    early = [percent(run, "reward", 11, 20) for run in (sgt, solo)]
+    overall = [percent(run, "reward", 1, 60) for run in (sgt, solo)]
+    failing = [percent(run, "groups/all_fail", 51, 60) for run in (sgt, solo)]
+    assert f"{percent(solo, 'groups/all_fail', 1, 10)} of its groups in the first ten" in words
+    assert "in steps 11 to 20 it solves {} (`solo`: {})".format(*early) in words
+    assert "over all 60 steps {} (`solo`: {})".format(*overall) in words
+    assert "at the end {} of its groups are still all-fail (`solo`: {}".format(*failing) in words
+    assert f"imitated {sum(line['rescues'] for line in sgt)} of" in words
+    first = sentences_of("README.md")
+    assert (
+        "solved {} of its training prompts over 60 steps with `sgt` and {} alone".format(*overall)
+        in first
+    )
+    assert f"ended at {cells['sgt'][1]} and {cells['solo'][1]} %" in first
+    for line in (RESULTS / "real-pair" / "rescues.jsonl").read_text().splitlines():
+        rescue = json.loads(line)["rescue"]
+        shown = [rescue["prompt"], rescue["receiver_text"], rescue["source_text"]]
+        assert f"| {' | '.join(shown)} |" in text_of("data/results/README.md")
