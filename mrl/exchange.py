@@ -82,7 +82,7 @@ class Exchange:
         traffic = self._traffic[receiver]
         collected: dict[str, list[R]] = {prompt_id: [] for prompt_id in prompt_ids}
         live, stored = self._live, self._stored
-        sources = sorted({*live, *stored} - {receiver})  # whoever came first, as in a resumed run
+        sources = sorted({*live, *stored} - {receiver})  # not by arrival: a resumed run has another
         for prompt, found in collected.items():
             # a live source stands in front of its stored self
             kept = [live[s].get(prompt) or stored[s].get(prompt, (0, {})) for s in sources]

@@ -234,8 +234,8 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
         return TrainingBatch([replace(s, weight=1 + 4 * s.reward) for s in batch.samples])
 """,
     "own samples weighted up where a peer says anything": MODE + OWN + """
-        told = {tuple(g.prompt_ids) for g, records in prompts if records}
-        return TrainingBatch([replace(s, weight=1 + 4 * s.reward * (tuple(s.prompt_ids) in told))
+        seen = {tuple(g.prompt_ids) for g, records in prompts if records}
+        return TrainingBatch([replace(s, weight=1 + 4 * s.reward * (tuple(s.prompt_ids) in seen))
                               for s in batch.samples])
 """,
     "a constant": MODE + OWN + """

@@ -208,8 +208,8 @@ def test_a_flood_is_bounded_counted_and_keeps_nobody_else_out(version):
     exchange, taken = Exchange(largest_group=16), 0
     for step in range(20):
         for number in range(1000):
-            told = replace(SUCCESS, source="b", version=version + step, index=number % 40)
-            taken += exchange.publish(told, "b") is None
+            record = replace(SUCCESS, source="b", version=version + step, index=number % 40)
+            taken += exchange.publish(record, "b") is None
         assert exchange.publish(replace(SUCCESS, version=step), "a") is None
         found = exchange.collect(SuccessRecord, "c", ["p"])["p"]
         assert [record.source for record in found] == ["a"] + 16 * ["b"]

@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import pytest
 
@@ -272,6 +272,14 @@ def test_what_is_said_of_the_pretrained_models_was_measured():
         in first
     )
     assert f"ended at {cells['sgt'][1]} and {cells['solo'][1]} %" in first
+    seconds = [f"{median(line['time/step_s'] for line in run):.0f}" for run in (solo, sgt)]
+    assert "A step took {} seconds (`solo`) and {} (`sgt`) at the median".format(*seconds) in words
+    with (RESULTS / "real-pair" / "memory.csv").open(newline="") as file:
+        memory = list(csv.DictReader(file))
+    peak = float(memory[-1]["peak_gib"])
+    assert f"reached {peak:.1f} GiB in its first steps" in words
+    flat = [row for row in memory if float(row["peak_gib"]) == peak]
+    assert len(flat) > 0.7 * len(memory)
     for line in (RESULTS / "real-pair" / "rescues.jsonl").read_text().splitlines():
         rescue = json.loads(line)["rescue"]
         shown = [rescue["prompt"], rescue["receiver_text"], rescue["source_text"]]

@@ -142,7 +142,7 @@ def test_hacpo_over_four_updates(agents, case, alpha):
 
 
 class Cut(Letters):
-    """Tokens of `size` bytes; each byte has log-prob -0.7, whoever cuts; a parameter a token."""
+    """Tokens of `size` bytes; a byte has log-prob -0.7 in any cut; a parameter a token."""
 
     end_id, max_new_tokens = 0, 99
 

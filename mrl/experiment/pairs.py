@@ -45,7 +45,7 @@ def pair_settings(pair: str) -> dict[str, Any]:
 
 
 def _short_problems(policies: list[PolicyConfig]) -> dict[str, Any]:
-    """A run that two CPU cores finish within an hour: what data/results/real-pair was made with."""
+    """A run that a CPU can finish; data/results/real-pair was made with nearly these settings."""
     for policy in policies:
         policy.max_new_tokens = 40
         policy.micro_batch = 1024  # half the activations of the default
@@ -56,7 +56,7 @@ def _short_problems(policies: list[PolicyConfig]) -> dict[str, Any]:
         "checkpoint_every": 10,
         "heldout": [str(DATA / "words" / "heldout.jsonl")],
         "eval_samples": 1,
-        # the largest model has most of the work: all cores for whose turn it is beat one a policy
+        # the largest model has most of the work: one process a policy would leave a core waiting
         **({} if torch.cuda.is_available() else {"placement": "resident", "threads": cores()}),
     }
 
