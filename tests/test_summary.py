@@ -35,7 +35,7 @@ def shown(table):
 
 def test_the_evaluation_table_shows_before_and_after():
     text = shown(evaluation_table({"before": scores(0.05), "after": scores(0.86)}))
-    for part in ("5 -> 86 ± 11", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
+    for part in ("5 -> 86±11", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
         assert part in text, part
     before = shown(evaluation_table({"before": scores(0.86)}))
     assert "86" in before

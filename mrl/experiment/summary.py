@@ -103,7 +103,7 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
                 for metric in metrics:
                     cells.append(" -> ".join(f"{100 * side[metric]:.0f}" for side in sides))
                     if metric == "pass@1" and not skill:
-                        cells[-1] += f" ± {100 * half_width(now):.0f}"
+                        cells[-1] += f"±{100 * half_width(now):.0f}"  # 80 columns hold no more
             about = (Text(), Text(skill)) if skill else (Text(part), "all skills")  # no markup
             table.add_row(*about, *cells, style="" if skill else "bold")
         table.add_section()
