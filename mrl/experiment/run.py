@@ -45,7 +45,6 @@ from mrl.experiment.run_directory import (
     write_run_config,
 )
 from mrl.experiment.settings import check, make_mode
-from mrl.experiment.tensorboard import scalar_writer
 from mrl.experiment.verifier import Verifier
 from mrl.experiment.view import View
 from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
@@ -129,7 +128,6 @@ class Run:
         self.allocation.gather({})  # nor before the directory is in order
         logs = [self.directory / name if self.writes else Path(os.devnull) for name in LOGS]
         self.collapse = CollapseWatch()
-        self.scalars = scalar_writer(self.directory) if self.writes else lambda line: None
         self.metrics_log, self.samples_log = (p.open("a", encoding="utf-8") for p in logs[:2])
         largest = self.mode.rollout_factor * max(p.group_size for p in config.policies)
         self.exchange = Exchange(logs[2], largest)
@@ -222,7 +220,6 @@ class Run:
         with self.writing():
             for line in lines.values():
                 self.metrics_log.write(json.dumps(line) + "\n")
-                self.scalars(line)
             for entry in samples:
                 self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
         rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
