@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from mrl.lab.compare_view import (
     write_csv,
 )
 
+ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
 import shutil, sys
 from pathlib import Path
@@ -290,6 +292,17 @@ def test_runs_of_different_lengths_are_not_compared(tmp_path):
         write_run(place(tmp_path, mode, 1), 50, steps)
     with pytest.raises(MrlError, match="its runs have 3 and 4 steps"):
         read_all(plan(tmp_path))
+
+
+def test_the_quick_one_says_what_the_whole_one_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plan(tmp_path)  # makes the runs that the stand-in hands out
+    assert mini_mrl.main(["compare", "--quick", "--jobs", "1"]) == 0
+    kept = (ROOT / "data/results/tiny-pair/table.md").read_text(encoding="utf-8")
+    (last,) = re.findall(r"The whole comparison \(data/results\): (.+)", capsys.readouterr().out)
+    assert f"- {last}\n" in kept
+    assert last.startswith("sgt beats solo by")
+    assert "--steps 200" in Path("calls.txt").read_text()
 
 
 @pytest.mark.slow
