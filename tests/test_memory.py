@@ -153,6 +153,8 @@ def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
     shape, rows = policy.model.config, 20_000 * 4
     kv_cache = rows * 30 * 2 * 4 * 2 * 32 * 4  # tokens, k and v, layers, KV heads, size, bytes
     assert many.turn == kv_cache + rows * shape.vocab_size * 22 > one.turn
+    twice = RunConfig([policy.config], prompts_per_step=20_000, eval_samples=1)
+    assert estimate(policy, twice, 20, rollout_factor=2).turn == 2 * many.turn  # solo-x2
     parameters = sum(p.numel() for p in policy.model.parameters())
     assert one.at_rest == many.at_rest == (4 + 8) * parameters  # weights, two moments of AdamW
     assert needed([one, many], "swap") == many.peak

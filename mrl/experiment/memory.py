@@ -39,9 +39,15 @@ class Estimate(NamedTuple):
         return self.at_rest + self.turn
 
 
-def estimate(policy: Policy, config: RunConfig, prompt_tokens: int) -> Estimate:
-    """What a policy will need: the sum of what is big. prompt_tokens: of the longest prompt."""
-    model, shape, group = policy.model, policy.model.config, policy.config.group_size
+def estimate(
+    policy: Policy, config: RunConfig, prompt_tokens: int, rollout_factor: int = 1
+) -> Estimate:
+    """What a policy will need: the sum of what is big.
+
+    prompt_tokens: of the longest prompt; rollout_factor: the mode's, on the group size.
+    """
+    model, shape = policy.model, policy.model.config
+    group = policy.config.group_size * rollout_factor
     layers, hidden, vocab = shape.num_hidden_layers, shape.hidden_size, shape.vocab_size
     inner = getattr(shape, "intermediate_size", None) or 4 * hidden
     weights, frozen = (

@@ -103,7 +103,10 @@ class Run:
         start = with_weights_of(config, checkpoint) if checkpoint else config
         self.policies = load_policies(start.policies, self.device, config.threads, self.local)
         problems = [*self.problems, *(p for part in self.heldout.values() for p in part)]
-        estimates = [estimate(p, config, longest_prompt(p, problems)) for p in self.policies]
+        factor = self.mode.rollout_factor
+        estimates = [
+            estimate(p, config, longest_prompt(p, problems), factor) for p in self.policies
+        ]
         self.placement = choose_placement(estimates, config.placement, self.device)
         self.allocation = Allocation(self.policies, self.names, self.placement.name, self.device)
         self._open(config, resumed, checkpoint)
