@@ -192,11 +192,18 @@ def _train(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line, say how it ended, and return the exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as Ctrl-C
+    signal.signal(signal.SIGTERM, _terminate)
     code, sentence = outcome(sys.argv[1:] if arguments is None else arguments)
     if sentence:
         print(sentence, file=sys.stderr)
     return code
+
+
+def _terminate(number: int, frame: object) -> None:
+    """As Ctrl-C, which a job in the background of a script ignores."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 def outcome(arguments: list[str]) -> launch.Outcome:

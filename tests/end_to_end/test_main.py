@@ -120,6 +120,18 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
     assert len(list((place / "runs" / "sgt-s0" / "checkpoints").glob("step-*"))) == 1
 
 
+def test_sigterm_ends_a_command_even_where_sigint_is_ignored(monkeypatch):
+    """A script's background jobs ignore SIGINT, and every command but training keeps that."""
+    before = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setattr(mini_mrl, "outcome", lambda arguments: signal.raise_signal(signal.SIGTERM))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            mini_mrl.main([])
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+
+
 def test_evaluate_shows_before_and_after(place, capsys):
     assert run("--mode", "solo", "--steps", "2", *FAST) == 0
     capsys.readouterr()
