@@ -161,12 +161,7 @@ def resume(
 
 
 def _train(
-    context: typer.Context,
-    config: RunConfig,
-    plain: bool,
-    resumed: Path | None,
-    pair: str = "",
-    why: str = "",
+    context: typer.Context, config: RunConfig, plain: bool, resumed: Path | None, *pair: str
 ) -> None:
     """A run from its settings to its last sentence; in processes of their own where that pays."""
     if processes := launch.processes_for(config):
@@ -180,7 +175,7 @@ def _train(
     with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
         if config.liar:  # planted on purpose: the loop does not know
             run.make_records = lying_records(config.liar, config.seed)
-        for line in first_lines(run, pair, why):
+        for line in first_lines(run, *pair):
             view.say(line)
         finished = train_loop(run)
     # the logs are closed and the live view is gone: what is said now stays on the screen
@@ -192,18 +187,11 @@ def _train(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line, say how it ended, and return the exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, launch.terminate)
     code, sentence = outcome(sys.argv[1:] if arguments is None else arguments)
     if sentence:
         print(sentence, file=sys.stderr)
     return code
-
-
-def _terminate(number: int, frame: object) -> None:
-    """As Ctrl-C, which a job in the background of a script ignores."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        raise KeyboardInterrupt
-    signal.raise_signal(signal.SIGINT)
 
 
 def outcome(arguments: list[str]) -> launch.Outcome:

@@ -33,21 +33,21 @@ def shared_baseline_advantages(
     peer_count: Tensor,
     peer_mean: Tensor,
     peer_std: Tensor,
-    mix: float = 1.0,
+    peer_share: float = 1.0,
     scale_by_std: bool = True,
     eps: float = 1e-6,
 ) -> Tensor:
     """Score own completions against a baseline that peers' rewards take part in.
 
     A[p, i] = (r[p, i] - mu[p]) / (sigma[p] + eps)               XGRPO, arXiv 2605.07244
-    mu[p] = (1 - mix) * mean_own[p] + mix * mean_all[p]
+    mu[p] = (1 - peer_share) * mean_own[p] + peer_share * mean_all[p]
 
     mean_all and sigma are of the union of own and peers' rewards, put together from each group's
-    count, mean and population std. That exactly these cross, and mix itself, is our reading.
+    count, mean and population std. That exactly these cross, and peer_share itself, is our reading.
 
     rewards: [prompts, group] float; peer_count, peer_mean, peer_std: [prompts, peers], count 0
     where a peer said nothing.  Returns [prompts, group] float32, no unit.
-    A union whose rewards all agree gives exact zeros. No peers: group_advantages, for any mix.
+    A union whose rewards all agree gives exact zeros. Without peers: group_advantages.
     """
     # the union, put together from counts, means and deviations: nothing else crosses
     rewards = rewards.float()
@@ -59,12 +59,12 @@ def shared_baseline_advantages(
     own_spread = ((rewards - mean_all) ** 2).sum(dim=1, keepdim=True)
     peer_spread = peer_count * (peer_std**2 + (peer_mean - mean_all) ** 2)
     sigma = ((own_spread + peer_spread.sum(dim=1, keepdim=True)) / total).sqrt()
-    centered = rewards - (1 - mix) * own_mean - mix * mean_all
+    centered = rewards - (1 - peer_share) * own_mean - peer_share * mean_all
     centered = centered.masked_fill(sigma < 1e-6, 0.0)  # all agree, up to rounding
     return centered / (sigma + eps) if scale_by_std else centered
 
 
-def capability_advantages(rewards: Tensor, capability: Tensor, eps: float = 1e-6) -> Tensor:
+def capability_advantages(rewards: Tensor, capability_ratio: Tensor, eps: float = 1e-6) -> Tensor:
     """Score all agents' completions of one prompt against one learner's scaled baseline.
 
     A_i = (r_i - mu_k) / (sigma + eps),  mu_k = mean_i w(k, j_i) * r_i    HACPO, arXiv 2603.02604
@@ -72,13 +72,14 @@ def capability_advantages(rewards: Tensor, capability: Tensor, eps: float = 1e-6
     The raw reward stands in the numerator; only the baseline is scaled. sigma is the std of all
     *unscaled* rewards. With w = 1 throughout this is the plain mixed baseline.
 
-    rewards: [completions] of all agents; capability: [completions], w(k, j) of the agent j that
-    wrote each.  Returns [completions].
+    rewards: [completions] of all agents; capability_ratio: [completions], w(k, j) = P_k / P_j for
+    the agent j that wrote each.  Returns [completions].
     Rewards that all agree give exact zeros: the text would divide by eps there; the released
     program does as we do.
     """
     rewards = rewards.float()
     if bool((rewards == rewards[0]).all()):
         return torch.zeros_like(rewards)
-    baseline = (capability * rewards).mean()  # a stronger peer's success raises it by less than 1
+    # a stronger peer's success raises it by less than 1
+    baseline = (capability_ratio * rewards).mean()
     return (rewards - baseline) / (rewards.std(correction=0) + eps)

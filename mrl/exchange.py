@@ -2,7 +2,7 @@
 
 A mode names the one type of record (records.py) that it consumes; `collect` hands out that type and
 nothing else, so what may cross is visible in one line of a mode. Every record that is published,
-received or refused is counted, in numbers and in bytes: the price of a mode.
+received or refused is counted, what is taken or received in bytes, too: the price of a mode.
 """
 
 import os

@@ -2,8 +2,8 @@
 
 The completions of one prompt share a row, behind it: [prompt, c1, c2, ...]. A block mask hides
 them from each other, and every completion's positions begin where the prompt ends, so that each
-gets exactly the numbers that it would get alone. Logits are made for the positions that predict a
-completion token, CHUNK tokens at a time: [batch, seq, vocab] never exists.
+gets the numbers that it would get alone, up to rounding (bfloat16: 0.1 nats and more). Logits are
+made for what predicts a completion token, TOKENS_AT_ONCE: [batch, seq, vocab] never exists.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from mrl.rollout import scaled_logprobs
 
-CHUNK = 1024  # tokens whose logits exist at the same time
+TOKENS_AT_ONCE = 1024  # whose logits exist at the same time
 
 
 @dataclass(frozen=True)
@@ -125,15 +125,15 @@ def completion_logprobs(
     hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]
     targets = packed.targets.to(device)
 
-    def chunk_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
+    def some_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
         logits = model.get_output_embeddings()(hidden)
         return scaled_logprobs(logits, suppressed, temperature).gather(1, targets[:, None])[:, 0]
 
-    if len(targets) <= CHUNK:
-        found = chunk_logprobs(hidden, targets)
-    else:  # computed again in the backward pass, so that one chunk's logits exist at a time
-        chunks = zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True)
-        found = torch.cat([checkpoint(chunk_logprobs, *c, use_reentrant=False) for c in chunks])
+    if len(targets) <= TOKENS_AT_ONCE:
+        found = some_logprobs(hidden, targets)
+    else:  # computed again in the backward pass, so that one part's logits exist at a time
+        parts = zip(hidden.split(TOKENS_AT_ONCE), targets.split(TOKENS_AT_ONCE), strict=True)
+        found = torch.cat([checkpoint(some_logprobs, *p, use_reentrant=False) for p in parts])
     mask = packed.mask.to(device)
     logprobs = found.new_zeros(mask.numel()).index_copy(0, packed.outputs.to(device), found)
     return logprobs.view_as(mask), mask

@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Objective:
-    """The settings in which the published objectives differ (papers.md's table, in code)."""
+    """The settings in which the published objectives differ (TUTORIAL.md, section 3)."""
 
     ratio_level: str  # "token" | "chunk" | "sequence": where pi_theta / pi_behavior is formed
     aggregation: str  # "sequence" | "token" | "constant": how token losses are averaged
@@ -23,7 +23,7 @@ class Objective:
     clip_high: float
     scale_by_std: bool = True  # of the group's rewards
     ratio_power: float | None = None  # None: PPO's min(); a number: HACPO's peers (surrogate_loss)
-    clip_low_step: float = 0.0  # clip_low shrinks by this with each update of the step
+    clip_low_step: float = 0.0  # with a power: clip_low shrinks so with each update
 
 
 OBJECTIVES = {

@@ -80,10 +80,10 @@ class Policy:
         return ends
 
     def _find_suppressed(self) -> Tensor:
-        """Tokens that must not be written, [vocab] bool: no gradient could ever take them back.
+        """Tokens that must not be written, [vocab] bool.
 
-        The padding token (its embedding row is frozen in `transformers`), unless it ends a
-        completion; and rows of the embedding for which the tokenizer has no token.
+        The padding token, which has no text, unless it ends a completion; and rows of the embedding
+        for which the tokenizer has no token.
         """
         suppressed = torch.zeros(self.model.get_input_embeddings().num_embeddings, dtype=torch.bool)
         suppressed[len(self.tokenizer) :] = True
@@ -134,7 +134,7 @@ class Policy:
                 max_new_tokens=self.max_new_tokens,
                 temperature=self.config.temperature if temperature is None else temperature,
                 end_ids=torch.tensor(self.end_ids, device=self.model.device),
-                suppressed=self.suppressed.to(self.model.device),
+                suppressed=self.suppressed,
                 generator=generator,
                 decode=self.decode,
             )
@@ -166,9 +166,9 @@ class Policy:
         model = model or self.model
         # transformers computes activations again only in training mode, which has no dropout here
         model.train(self.config.checkpointing and torch.is_grad_enabled())
-        suppressed = self.suppressed.to(self.model.device)
+        temperature = self.config.temperature
         with self._precision():
-            return packed_logprobs(model, prompts, completions, suppressed, self.config.temperature)
+            return packed_logprobs(model, prompts, completions, self.suppressed, temperature)
 
     @torch.no_grad()
     def logprobs_of(

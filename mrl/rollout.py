@@ -1,7 +1,7 @@
 """Sampling groups of completions: one prefill a prompt, a KV cache, finished rows leave the batch.
 
 What is sampled is exactly what is scored: the distribution is softmax(logits / temperature) over
-the tokens that the policy may write, here and in `policy.py`. There is no top-k and no top-p,
+the tokens that the policy may write, here and in `logprobs.py`. There is no top-k and no top-p,
 because a loss that ignores them is silently off-policy.
 """
 
@@ -24,8 +24,8 @@ class _Cache(DynamicCache):
 
 
 def derive_seed(*parts: object) -> int:
-    """A seed that depends on every part. All chance in a run comes from such seeds, made from
-    run seed, step and policy; so there is no random state that a checkpoint could lose."""
+    """A seed that depends on every part. All chance in a run comes from such seeds, of the run's
+    seed and the place in the run; so there is no random state that a checkpoint could lose."""
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
 
@@ -57,23 +57,23 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     """Sample one token a row by inverting the cumulative distribution.
 
     logprobs: [rows, vocab]; uniform: [rows] in [0, 1).  Returns [rows] int64.
-    One uniform number a row instead of one exponential a logit as in torch.multinomial; float64
-    so that the tail of a large vocabulary is not rounded away. A token of probability 0 is never
-    drawn: the first entry *above* the uniform number is taken.
+    One uniform number a row instead of one exponential a logit as in torch.multinomial; summed in
+    float64, so that the tail of a large vocabulary is not rounded away. A token of probability 0
+    is never drawn: the first entry *above* the uniform number is taken.
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
     found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-    return found.clamp(max=logprobs.shape[-1] - 1)  # of NaN: an index that is there, see below
+    return found.clamp(
+        max=logprobs.shape[-1] - 1
+    )  # of NaN: an index that is there; `Completions` raises
 
 
-def pad_left(
-    sequences: list[list[int]], pad_id: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def pad_left(sequences: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and attention mask, both [batch, seq], real tokens at the right edge."""
     longest = max(len(sequence) for sequence in sequences)
-    token_ids = torch.full((len(sequences), longest), pad_id)
-    # from lengths, never `token_ids == pad_id`: a padding token may also end a completion
+    token_ids = torch.zeros(len(sequences), longest, dtype=torch.int64)
+    # from lengths, never from token ids: a padding token may also end a completion
     mask = torch.zeros_like(token_ids, dtype=torch.bool)
     for row, sequence in enumerate(sequences):
         token_ids[row, longest - len(sequence) :] = torch.tensor(sequence)
@@ -98,8 +98,8 @@ def sample_completions(
 
     end_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
     generator: on the CPU; each row's uniform numbers are drawn before the first token, so that its
-    sample does not depend on when others finish. decode: does step 2 in another way, or returns
-    None (experiment/cuda_graph.py).
+    sample does not depend on when others finish. decode: takes the place of the loop below, or
+    returns None (experiment/cuda_graph.py).
     """
     device = model.device
     rows = len(prompts) * group_size
@@ -148,7 +148,7 @@ def _prefill(
     model: PreTrainedModel, prompts: list[list[int]], group_size: int
 ) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
     """Last logits [rows, vocab], mask [rows, seq], positions [rows, 1] and the cache."""
-    prompt_ids, mask = pad_left(prompts, pad_id=0, device=model.device)
+    prompt_ids, mask = pad_left(prompts, model.device)
     cache = _Cache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
     logits = _last_logits(model, prompt_ids, mask, positions, cache)

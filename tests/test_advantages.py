@@ -88,21 +88,21 @@ def test_the_shared_baseline_is_that_of_the_union():
 def test_mix_zero_keeps_the_own_mean_and_mix_one_half_is_half_way():
     own, peers = [1.0, 0.0], [[0.0, 0.0]]  # own mean 1/2, mean of all 1/4, std sqrt(3)/4
     for mix, baseline in ((0.0, 0.5), (0.5, 0.375), (1.0, 0.25)):
-        got = shared(own, peers, mix=mix, eps=0.0) * 0.4330127
+        got = shared(own, peers, peer_share=mix, eps=0.0) * 0.4330127
         torch.testing.assert_close(got, torch.tensor([[1 - baseline, -baseline]]))
 
 
 @pytest.mark.parametrize("mix", [0.0, 0.7, 1.0])
 def test_without_peers_the_shared_baseline_is_the_own_one(mix):
     rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0]])
-    got = shared_baseline_advantages(rewards, NOBODY, NOBODY, NOBODY, mix=mix)
+    got = shared_baseline_advantages(rewards, NOBODY, NOBODY, NOBODY, peer_share=mix)
     torch.testing.assert_close(got, group_advantages(rewards))
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_a_union_whose_rewards_agree_gives_exact_zeros(value):
     for mix in (0.0, 0.3, 1.0):
-        got = shared([value] * 3, [[value] * 5], mix=mix)
+        got = shared([value] * 3, [[value] * 5], peer_share=mix)
         assert torch.equal(got, torch.zeros(1, 3))
 
 

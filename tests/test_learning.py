@@ -66,6 +66,72 @@ def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
     assert later["ratio/max"] > 1.01
 
 
+@pytest.mark.parametrize("minibatches", [1, 4])
+def test_rounding_is_no_ratio_in_any_minibatch(make_policy, minibatches):
+    """With updates that move nothing every own ratio is 1, also with bfloat16's rounding."""
+    policy = make_policy(dtype="mixed", objective="gspo", learning_rate=1e-30, max_new_tokens=10)
+    groups = policy.rollout([Problem("a", "1+1?", "2")] * 2, torch.Generator().manual_seed(0))
+    samples = [
+        TrainingSample(g.prompt_ids, r.completion_ids, advantage=(-1.0) ** n,
+                       behavior_logprobs=r.logprobs)
+        for g in groups for n, r in enumerate(g.rollouts)
+    ]  # fmt: skip
+    stats = learn(policy, samples, minibatches)
+    got = update_metrics(stats)
+    assert stats.updates == minibatches
+    assert (got["ratio/mean"], got["ratio/max"]) == (1, 1)
+    assert stats.outcomes["clipped"] == 0
+
+
+def test_an_update_without_gradient_moves_nothing(make_policy):
+    policy = make_policy(learning_rate=1e-2, weight_decay=0.1)
+    learn(policy, [sample(policy, "1", 1.0)])  # AdamW's moments are not 0 from now on
+    before = [parameter.clone() for parameter in policy.model.parameters()]
+    objective = replace(OBJECTIVES["grpo"], ratio_level="sequence")
+    far = sample(policy, "3", 1.0, source="b", objective=objective)
+    far.behavior_logprobs = [value - 1.0 for value in far.behavior_logprobs]  # ratio e: clipped
+    stats = learn(policy, [far])
+    assert (stats.updates, policy.version, stats.outcomes["clipped"]) == (0, 1, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+def test_a_band_narrows_with_updates_that_were_made(make_policy):
+    """HACPO's u: a minibatch without gradient is no update (arXiv 2603.02604, eq. 50)."""
+    policy = make_policy(learning_rate=1e-30)
+    objective = replace(OBJECTIVES["gspo"], clip_low=0.2, clip_low_step=0.1, ratio_power=1.0)
+    flat = [sample(policy, "1", 0.0), sample(policy, "2", 0.0)]
+    peers = [sample(policy, text, 1.0, source="b", objective=objective) for text in ("3", "4")]
+    for peer in peers:  # s = 0.85: within the band before any update, below it after one
+        peer.behavior_logprobs = [value - math.log(0.85) for value in peer.behavior_logprobs]
+    assert learn(policy, flat + peers, minibatches=2).outcomes["taught"] == 2
+    own = [sample(policy, text, 1.0) for text in ("1", "2")]
+    assert learn(policy, own + peers, minibatches=2).outcomes["clipped"] == 2
+
+
+def test_losses_are_means_over_updates(make_policy):
+    policy = make_policy(learning_rate=1e-30)
+    texts = [sample(policy, "12", 0.0, loss="imitation") for _ in range(4)]
+    one, four = (update_metrics(learn(policy, texts, m))["loss_nll"] for m in (1, 4))
+    assert four == pytest.approx(one) != 0
+
+
+@pytest.mark.parametrize(("own", "policys"), [("dapo", "grpo"), ("grpo", "dapo")])
+def test_kl_is_averaged_as_the_samples_objective_averages(make_policy, own, policys):
+    """Two texts of 2 and 7 tokens: means over texts and over tokens differ."""
+    found = []
+    for objective in (policys, own):
+        policy = make_policy(kl_coef=1.0, objective=objective, learning_rate=1e-30)
+        with torch.no_grad():  # away from its reference
+            policy.model.get_input_embeddings().weight.mul_(1.5)
+        samples = [sample(policy, text, 1.0) for text in ("1", "123456")]
+        if objective == policys:
+            samples = [replace(s, objective=OBJECTIVES[own]) for s in samples]
+        found.append(update_metrics(learn(policy, samples))["kl"])
+    assert found[0] == pytest.approx(found[1])
+    plain = learn(policy, [replace(s, objective=OBJECTIVES[policys]) for s in samples])
+    assert found[0] != pytest.approx(update_metrics(plain)["kl"], rel=1e-2)
+
+
 def test_own_and_peers_samples_are_apart_in_the_metrics(make_policy):
     policy = make_policy()
     own = sample(policy, "1", 1.0)

@@ -30,7 +30,7 @@ def test_completions_of_one_prompt_share_a_row_and_do_not_see_each_other():
 def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
     make_policy, monkeypatch, name, chunk
 ):
-    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(module, "TOKENS_AT_ONCE", chunk)
     policy = make_policy(name)
     weights = torch.rand(5, 4)
 

@@ -76,7 +76,7 @@ def newest_checkpoint(run: Path) -> Path | None:
 def read_state(checkpoint: Path | None) -> dict:
     """`state.json` of a checkpoint (None: of a run's beginning); MrlError if it is damaged."""
     if checkpoint is None:
-        return {"step": 0, "logs": {}, "made_with": {}}
+        return {"step": 0, "logs": {}, "made_with": {}, "versions": {}}
     try:
         return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

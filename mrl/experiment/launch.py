@@ -120,6 +120,13 @@ def launch(
     return min(reasons) if reasons else max(ended.values())
 
 
+def terminate(number: int, frame: object) -> None:
+    """SIGTERM's handler: as Ctrl-C, which a script's job in the background ignores."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
+
+
 class _CtrlC:
     """The launcher's handler: the workers stop after their step; a second time, at once."""
 

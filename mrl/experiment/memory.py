@@ -8,7 +8,7 @@ import torch
 
 from mrl.config import RunConfig
 from mrl.experiment.evaluation import problems_at_once
-from mrl.logprobs import CHUNK
+from mrl.logprobs import TOKENS_AT_ONCE
 from mrl.policy import Policy
 
 try:
@@ -73,7 +73,7 @@ def estimate(
     else:
         activations = trained * layers * kept + copies
     # an embedding's gradient is there twice while micro-batches add it up
-    logits = min(trained, CHUNK) * vocab * LOGIT_BYTES + vocab * hidden * 4
+    logits = min(trained, TOKENS_AT_ONCE) * vocab * LOGIT_BYTES + vocab * hidden * 4
     learning = weights + max(activations + logits, weights)  # gradients; AdamW's square roots
     at_rest = weights + frozen + 2 * weights  # AdamW keeps two moments a parameter
     return Estimate(policy.name, at_rest, max(sampling, learning))

@@ -26,14 +26,15 @@ METRICS = {
     "completions/clipped_ratio": "share of completions cut by the token limit",
     "entropy": "mean of -log p of the sampled tokens, nats: an estimate of the entropy",
     "num_tokens": "sampled completion tokens",
-    "rescue_set": "prompts that failed here altogether and that a peer solved",
+    "rescue_set": "prompts that failed here altogether, of which the mode uses a peer's success",
     "rescues": "successes of peers that were imitated",
     "dropped/<reason>": "peers' records that the mode wanted and could not use",
     "thl/<figure>": "sums over the retokenized peers' records (residual.py): records, bytes, "
     "bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
     "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
-    "loss": "of the own objective; near 0 by construction while ratios are 1",
-    "loss_nll": "of the imitation part, weight included",
+    "loss": "of the objective, own and peers' samples; near 0 by construction while ratios are 1 "
+    "and all samples are own; mean over updates",
+    "loss_nll": "of the imitation part, weight included; mean over updates",
     "kl": "k3 estimate of KL to the frozen reference, if kl_coef > 0; mean over updates",
     "updates": "optimizer updates of this step",
     "grad_norm": "before clipping, mean over the step's updates",
@@ -134,8 +135,8 @@ def update_metrics(stats: UpdateStats) -> dict[str, float]:
     totals, highest, updates = stats.totals, stats.highest, max(stats.updates, 1)
     metrics: dict[str, float] = {
         "updates": stats.updates,
-        "loss": totals["loss"],
-        "loss_nll": totals["nll_loss"],
+        "loss": totals["loss"] / updates,
+        "loss_nll": totals["nll_loss"] / updates,
         "grad_norm": totals["grad_norm"] / updates,
         "update_skipped": totals["update_skipped"],
         "logprob_gap": highest["own/logprob_gap"],

@@ -135,6 +135,7 @@ class Run:
         largest = self.mode.rollout_factor * max(p.group_size for p in config.policies)
         self.exchange = Exchange(logs[2], largest)
         self.exchange.store(self.stored)
+        self.exchange.versions = state["versions"]
 
     def _check_peer_log(self, path: str) -> None:
         kinds = {record.kind for record in self.stored}

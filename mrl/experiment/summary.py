@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from mrl.experiment.run import Run
 
 
-def first_lines(run: "Run", pair: str, why: str) -> list[str]:
-    """What is about to happen, in words. why: this pair was chosen."""
+def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
+    """What is about to happen, in words. pair: its name; why: it was chosen."""
     config, mode = run.config, run.mode
     what = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
     sizes = [(policy.name, policy.group_size * mode.rollout_factor) for policy in config.policies]

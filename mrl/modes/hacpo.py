@@ -106,12 +106,12 @@ class HACPO(Mode):
         self, receiver: str, pooled: list[TrainingSample], capability: dict[str, float]
     ) -> None:
         rewards = torch.tensor([sample.reward for sample in pooled])
-        scale = torch.ones(len(pooled))
+        ratios = torch.ones(len(pooled))  # w(k, j)
         if self.capability_advantage:
             for row, sample in enumerate(pooled):
                 if sample.source:
-                    scale[row] = _bounded(capability[receiver], capability[sample.source])
-        advantages = capability_advantages(rewards, scale)
+                    ratios[row] = _bounded(capability[receiver], capability[sample.source])
+        advantages = capability_advantages(rewards, ratios)
         for sample, advantage in zip(pooled, advantages.tolist(), strict=True):
             sample.advantage = advantage
 

@@ -30,13 +30,10 @@ class Naive(Mode):
         """Own and peers' samples of a prompt side by side, advantages over all of them."""
         batch = TrainingBatch()
         for group, records in prompts:
-            foreign = [sample for sample, _ in peer_samples(receiver, group, records, batch)]
-            batch.samples += pooled(receiver, group, foreign)
-        foreign = [sample for sample in batch.samples if sample.source and sample.has_gradient]
-        scored = receiver.logprobs_of(
-            [sample.prompt_ids for sample in foreign],
-            [sample.completion_ids for sample in foreign],
-        )
-        for sample, old_logprobs in zip(foreign, scored, strict=True):
+            peers = [sample for sample, _ in peer_samples(receiver, group, records, batch)]
+            batch.samples += pooled(receiver, group, peers)
+        used = [sample for sample in batch.samples if sample.source and sample.has_gradient]
+        found = receiver.logprobs_of([s.prompt_ids for s in used], [s.completion_ids for s in used])
+        for sample, old_logprobs in zip(used, found, strict=True):
             sample.behavior_logprobs = old_logprobs
         return batch

@@ -71,10 +71,10 @@ def peer_samples(
 
 
 def pooled(
-    receiver: Receiver, group: Group, foreign: Sequence[TrainingSample]
+    receiver: Receiver, group: Group, peers: Sequence[TrainingSample]
 ) -> list[TrainingSample]:
     """Own and peers' samples of one prompt, each with its advantage among all of them."""
-    samples = [*samples_with([0.0] * len(group.rollouts), group), *foreign]
+    samples = [*samples_with([0.0] * len(group.rollouts), group), *peers]
     rewards = torch.tensor([[sample.reward for sample in samples]])  # [1, own + peers']
     advantages = group_advantages(rewards, receiver.objective.scale_by_std)[0]
     for sample, advantage in zip(samples, advantages.tolist(), strict=True):

@@ -47,12 +47,12 @@ class PRP(Mode):
             clip_high=self.clip_high,
         )
         for group, records in prompts:
-            foreign = []
+            peers = []
             for sample, record in peer_samples(receiver, group, records, batch):
                 sample.objective = objective
                 sample.behavior_logprobs, sample.chunk_of = projected(
                     receiver, record, sample.completion_ids
                 )
-                foreign.append(sample)
-            batch.samples += pooled(receiver, group, foreign)
+                peers.append(sample)
+            batch.samples += pooled(receiver, group, peers)
         return batch
