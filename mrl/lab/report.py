@@ -5,7 +5,7 @@ and its control characters are made visible.
 """
 
 import base64
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from html import escape
@@ -107,12 +107,10 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> st
 
 def _means(lines: Sequence[dict]) -> Iterator[tuple]:
     """Rows of (policy, metric, in how many steps, their mean)."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for line in lines:
-        for key in (key for key in line if key.startswith(SUMMED_UP)):
-            found[line["policy"], key].append(line[key])
-    for about, values in found.items():
-        yield *about, len(values), round(fmean(values), 4)
+    logged = ((line["policy"], key) for line in lines for key in line if key.startswith(SUMMED_UP))
+    for policy, key in dict.fromkeys(logged):
+        values = figures.series(lines, policy, key)[1]
+        yield policy, key, len(values), round(fmean(values), 4)
 
 
 def _picture(
@@ -155,9 +153,9 @@ def _rescued_problems(
             answers.append((f"{receiver} in step {later['step']}", later["text"]))
         yield f"<div class=rescue><h3>{escape(rescue['prompt'])}</h3>"
         yield from (f"<p>{escape(who)}: <code>{escape(text)}</code></p>" for who, text in answers)
-        # without tokens: a peer whose log was read, as its tokenizer is not here
-        with suppress(KeyError, LossyText, MrlError):
-            codecs = [ByteCodec(load_tokenizer(paths[name])) for name in (source, receiver)]
-            tokens = [codec.token_bytes(codec.encode(rescue["source_text"])) for codec in codecs]
-            yield f"<div class=wide>{alignment_svg(('source', 'receiver'), *tokens)}</div>"
+        if {source, receiver} <= paths.keys():  # else a log's peer, whose tokenizer is not here
+            with suppress(LossyText, MrlError):
+                codecs = [ByteCodec(load_tokenizer(paths[name])) for name in (source, receiver)]
+                tokens = [each.token_bytes(each.encode(rescue["source_text"])) for each in codecs]
+                yield f"<div class=wide>{alignment_svg(('source', 'receiver'), *tokens)}</div>"
         yield "</div>"
