@@ -45,7 +45,7 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     page = (finished / "report.html").read_text()
     for part in (
         "Held-out problems", "Where did my gradient go?", "Who worked when", "The rescue set",
-        "Who rescued whom", "What crossed", "Ratios and clipping", "side by side",
+        "Who rescued whom", "What crossed", "ratios and clipping", "side by side",
         "retokenized", "of the time before", "<svg",
     ):  # fmt: skip
         assert part in page, part

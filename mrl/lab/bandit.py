@@ -15,29 +15,36 @@ drawn here cannot drift away from what trains language models. For each context 
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
-from itertools import combinations_with_replacement
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from itertools import product
 from operator import itemgetter
+from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 
 import torch
+from rich.table import Table
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
+from mrl.alignment import ByteCodec
+from mrl.lab import figures
 from mrl.learning import learn
-from mrl.modes import Mode
+from mrl.modes import MODES, Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
-from mrl.modes.naive import Naive
-from mrl.modes.prp import PRP
-from mrl.modes.sgt import SGT
-from mrl.modes.solo import Solo
-from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 GROUP = 3
+APART = (0.0, 0.5, 1.0)  # how unlike the receiver the peer is; the table shows the last
+LABELS = {"prp": (8, 6, "left"), "xgrpo": (-8, -5, "right")}  # where dots lie close
+# a tokenizer of one letter a token: action 0 is a
+LETTERS = Tokenizer(models.BPE({chr(97 + action): action for action in range(26)}, []))
+LETTERS.decoder = decoders.Fuse()
+CODEC = ByteCodec(PreTrainedTokenizerFast(tokenizer_object=LETTERS))
 
 
 @dataclass(frozen=True)
@@ -48,9 +55,13 @@ class Context:
     peer: tuple[float, ...]
     right: frozenset[int]
 
+    def logprobs(self, who: str) -> torch.Tensor:
+        """Of one side's actions, [K] float64, nats."""
+        return torch.log_softmax(torch.tensor(getattr(self, who), dtype=torch.float64), 0)
+
     def probabilities(self, who: str) -> list[float]:
-        """Softmax of one side's logits."""
-        return torch.softmax(torch.tensor(getattr(self, who), dtype=torch.float64), 0).tolist()
+        """Of one side's actions."""
+        return self.logprobs(who).exp().tolist()
 
     def reward(self, who: str) -> float:
         """Expected reward of one side."""
@@ -58,39 +69,20 @@ class Context:
 
     def gradient(self) -> torch.Tensor:
         """Of the receiver's expected reward in its logits: p_a * (r_a - expected reward)."""
-        p = torch.tensor(self.probabilities("receiver"), dtype=torch.float64)
-        r = torch.tensor([float(a in self.right) for a in range(len(p))], dtype=torch.float64)
-        return p * (r - (p * r).sum())
+        p = self.logprobs("receiver").exp()
+        r = torch.tensor([float(a in self.right) for a in range(len(p))])
+        return p * (r - self.reward("receiver"))
 
 
 def complementary(apart: float = 1.0) -> list[Context]:
     """Two contexts: each side knows one of them. apart: 0 the peer is a copy, 1 the opposite."""
     knows, misreads = (1.5, 0.5, -1.0, -1.0), (-3.0, -3.5, 1.5, -0.5)  # 0 and 1 are right
 
-    def between(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple((1 - apart) * x + apart * y for x, y in zip(a, b, strict=True))
-
-    right = frozenset({0, 1})
-    return [
-        Context(knows, between(knows, misreads), right),
-        Context(misreads, between(misreads, knows), right),
-    ]
-
-
-class Letters:
-    """A tokenizer of one letter a token, as a codec."""
-
-    def encode(self, text: str) -> list[int]:
-        """Action numbers."""
-        return [ord(letter) - 97 for letter in text]
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Letters."""
-        return "".join(chr(97 + token_id) for token_id in token_ids)
-
-    def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
-        """One letter each."""
-        return [bytes([97 + token_id]) for token_id in token_ids]
+    found = []
+    for own, other in ((knows, misreads), (misreads, knows)):
+        peer = tuple((1 - apart) * x + apart * y for x, y in zip(own, other, strict=True))
+        found.append(Context(own, peer, frozenset({0, 1})))
+    return found
 
 
 class Toy:
@@ -100,18 +92,15 @@ class Toy:
     version, sampled_version = 0, -1  # its samples are made up
 
     def __init__(self, logits: Sequence[float], objective: str = "grpo") -> None:
-        self.name, self.codec, self.objective = "receiver", Letters(), OBJECTIVES[objective]
+        self.name, self.codec, self.objective = "receiver", CODEC, OBJECTIVES[objective]
         self.config = SimpleNamespace(max_new_tokens=1, max_grad_norm=math.inf, kl_coef=0.0)
         self.model = torch.nn.Module()
         self.model.logits = torch.nn.Parameter(torch.tensor(logits, dtype=torch.float64))
         self.update = torch.zeros(len(logits), dtype=torch.float64)
-        self.optimizer = SimpleNamespace(step=self._keep, zero_grad=self._clear)
+        self.optimizer = SimpleNamespace(step=self._keep, zero_grad=self.model.zero_grad)
 
     def _keep(self) -> None:
-        self.update = -self.model.logits.grad.clone()
-
-    def _clear(self, set_to_none: bool = True) -> None:
-        self.model.logits.grad = None
+        self.update = -self.model.logits.grad
 
     def completion_logprobs(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]], model: object = None
@@ -133,60 +122,55 @@ class Toy:
 class KnownCapability(HACPO):
     """HACPO whose capability windows have converged. known: P of receiver and peer."""
 
-    known: tuple[float, float] = (1.0, 1.0)
+    known: dict[str, float] = field(default_factory=dict)
 
     def _capability(self, receiver: str, prompts: object) -> dict[str, float]:
-        return {receiver: self.known[0], "peer": self.known[1]}
+        return self.known
 
 
-def capabilities(contexts: Sequence[Context]) -> tuple[float, float]:
+def capabilities(contexts: Sequence[Context]) -> dict[str, float]:
     """P of receiver and peer as HACPO measures them: over all contexts."""
-    own, peer = (fmean(c.reward(who) for c in contexts) for who in ("receiver", "peer"))
-    return own, peer
+    return {who: fmean(c.reward(who) for c in contexts) for who in ("receiver", "peer")}
 
 
 def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
     """Every mode as it is analysed: one update, nothing to balance with, known capabilities."""
-    return {
-        "solo": Solo(), "naive": Naive(), "prp": PRP(), "xgrpo": XGRPO(), "sgt": SGT(),
-        "hacpo": KnownCapability(minibatches=1, known=capabilities(contexts)),
-        "graft": GRAFT(minibatches=1, balanced=False),
-    }  # fmt: skip
+    modes = {name: kind() for name, kind in MODES.items() if name != "solo-x2"}
+    modes["hacpo"] = KnownCapability(minibatches=1, known=capabilities(contexts))
+    modes["graft"] = GRAFT(minibatches=1, balanced=False)
+    return modes
 
 
-def outcomes(probabilities: Sequence[float], size: int) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every multiset of `size` draws and its chance."""
-    possible = [a for a, p in enumerate(probabilities) if p > 0]
-    for drawn in combinations_with_replacement(possible, size):
-        ways = math.factorial(size)
-        for count in Counter(drawn).values():
-            ways //= math.factorial(count)
-        yield drawn, ways * math.prod(probabilities[a] for a in drawn)
+def outcomes(probabilities: Sequence[float], size: int) -> Counter[tuple[int, ...]]:
+    """Every multiset of `size` draws -> its chance."""
+    found: Counter[tuple[int, ...]] = Counter()
+    for drawn in product(range(len(probabilities)), repeat=size):
+        found[tuple(sorted(drawn))] += math.prod(probabilities[action] for action in drawn)
+    return found
 
 
 def group_of(context: Context, who: str, actions: Sequence[int]) -> Group:
     """One side's completions of a context."""
-    # as the receiver computes its own: a copy has a ratio of exactly 1
-    logprobs = torch.log_softmax(torch.tensor(getattr(context, who), dtype=torch.float64), 0)
+    logprobs = context.logprobs(who).tolist()  # as a `Toy`'s: a copy has a ratio of exactly 1
     rollouts = []
     for a in actions:
         verdict = Verdict.CORRECT if a in context.right else Verdict.WRONG
-        rollouts.append(Rollout([a], [float(logprobs[a])], False, chr(97 + a), verdict))
+        rollouts.append(Rollout([a], [logprobs[a]], False, verdict=verdict))
     return Group(Problem("x", "x", "a"), [0], rollouts)
 
 
 def records_of(mode: Mode, context: Context, actions: Sequence[int]) -> tuple[Record, ...]:
     """What the mode is given of a peer that took these actions."""
-    if mode.consumes is None or not actions:
+    if mode.consumes is None:
         return ()
     group = group_of(context, "peer", actions)
-    return tuple(make_records(mode.consumes, "peer", 0, [group], Letters()))
+    return tuple(make_records(mode.consumes, "peer", 0, [group], CODEC))
 
 
 def crossings(mode: Mode, context: Context, size: int) -> Counter[tuple[tuple[Record, ...], int]]:
     """(What the mode is given, which success is drawn of it) -> chance; what looks alike is one."""
     found: Counter[tuple[tuple[Record, ...], int]] = Counter()
-    for actions, chance in outcomes(context.probabilities("peer"), size):
+    for actions, chance in outcomes(context.probabilities("peer"), size).items():
         records = records_of(mode, context, actions)
         texts = [r.text for r in records] if mode.consumes is SuccessRecord else []
         picks = [texts.index(text) for text in texts] or [0]
@@ -227,9 +211,8 @@ class Figures:
 
 def average(found: Sequence[Figures]) -> Figures:
     """Over contexts; a context without an update has no angle to average."""
-    columns = zip(*map(astuple, found), strict=True)
-    known = [[value for value in column if not math.isnan(value)] for column in columns]
-    return Figures(*(fmean(column) if column else math.nan for column in known))
+    rows = torch.tensor([astuple(each) for each in found], dtype=torch.float64)
+    return Figures(*rows.nanmean(0).tolist())
 
 
 def analyse(mode: Mode, contexts: Sequence[Context], group: int = GROUP) -> Figures:
@@ -250,41 +233,114 @@ def moments(
     mode: Mode, context: Context, group: int = GROUP
 ) -> tuple[torch.Tensor, float, float, float]:
     """(E[u], E[u.u], P(u != 0), P(u.g > 0)) of one context, over every outcome."""
-    gradient = context.gradient()
-    mean = torch.zeros(len(context.receiver), dtype=torch.float64)
-    square = support = uphill = 0.0
+    own = outcomes(context.probabilities("receiver"), group)
     given = crossings(mode, context, group)
-    for own, chance in outcomes(context.probabilities("receiver"), group):
-        for (records, pick), other in given.items():
-            update, weight = update_of(mode, context, own, records, pick), chance * other
-            mean += weight * update
-            square += weight * float(update @ update)
-            support += weight * (float(update.abs().max()) > 1e-12)
-            uphill += weight * (float(update @ gradient) > 1e-12)
-    return mean, square, support, uphill
+    pairs = list(product(own, given))
+    chances = torch.tensor([own[a] * given[b] for a, b in pairs], dtype=torch.float64)
+    updates = torch.stack([update_of(mode, context, a, *b) for a, b in pairs])  # [outcomes, K]
+    squares, up = updates.square().sum(1), updates @ context.gradient()
+    facts = (squares, updates.abs().amax(1) > 1e-12, up > 1e-12)
+    return chances @ updates, *(float(chances @ fact.double()) for fact in facts)
 
 
-def baseline_bias(context: Context, ratio: float) -> float:
-    """E[mu_k] - P_k(x) of HACPO's mixed baseline, for w(k, j) = ratio; exact.
+def baseline_biases(contexts: Sequence[Context]) -> list[float]:
+    """E[mu_k] - P_k(x) of HACPO's mixed baseline on each context, exact.
 
     The paper's theorem: no bias if w is the true ratio. It is a ratio of means over prompts, so on
     one prompt it is the true one only if the ratio is the same on every prompt.
     """
-    own, peer = context.reward("receiver"), context.reward("peer")
-    return (own + ratio * peer) / 2 - own
+    known = capabilities(contexts)
+    ratio = known["receiver"] / known["peer"]
+    rewards = [(context.reward("receiver"), context.reward("peer")) for context in contexts]
+    return [(own + ratio * peer) / 2 - own for own, peer in rewards]
 
 
-def peer_alignment(context: Context, capability: tuple[float, float], group: int = GROUP) -> float:
+def peer_alignment(context: Context, group: int = GROUP) -> float:
     """Cosine between the gradient of the expected reward and what the peer's samples add, expected.
 
     The paper's theorem: positive, if the peer's confidence goes with its quality. 0 if all of them
     fall outside the band.
     """
     # with a band of width 0 no peer's sample teaches (unless s is exactly 1), but all stay in mu
+    equal = {"minibatches": 1, "own_objective": "grpo", "known": {"receiver": 1, "peer": 1}}
     with_peer, without = (
-        moments(KnownCapability(minibatches=1, own_objective="grpo", delta=delta, known=capability),
-                context, group)[0]
+        moments(KnownCapability(**equal, delta=delta), context, group)[0]
         for delta in (HACPO.delta, 0.0)
-    )  # fmt: skip
-    added, gradient = with_peer - without, context.gradient()
-    return float(added @ gradient / (added.norm() * gradient.norm()).clamp(min=1e-12))
+    )
+    return float(torch.cosine_similarity(with_peer - without, context.gradient(), 0))
+
+
+def peers_confidence() -> tuple[Context, Context]:
+    """The peer is a little surer than the receiver of the answer, 0, or of the mistake 2.
+
+    Only that action's ratio, 5 / 6, is within HACPO's band; the others are above 1.
+    """
+    receiver, good, wrong = (
+        tuple(map(math.log, chances))
+        for chances in ((0.1, 0.8, 0.1), (0.12, 0.79, 0.09), (0.085, 0.795, 0.12))
+    )
+    return Context(receiver, good, frozenset({0})), Context(receiver, wrong, frozenset({0}))
+
+
+def bandit_sentences() -> list[str]:
+    """HACPO's two theorems and where they end."""
+    same, other = (
+        ", ".join(f"{bias:+.2f}" for bias in baseline_biases(complementary(apart)))
+        for apart in (0.0, 1.0)
+    )
+    good, wrong = map(peer_alignment, peers_confidence())
+    return [
+        f"HACPO's baseline, the same ratio on every prompt: bias {same}.",
+        f"The same with a complementary peer, whose ratio differs by prompt: bias {other}.",
+        f"What a peer's samples add, against the gradient: cosine {good:+.2f} if it is surer than "
+        f"the receiver of the answer, {wrong:+.2f} if of a mistake.",
+    ]
+
+
+def analyse_all(group: int = GROUP) -> dict[float, dict[str, list[Figures]]]:
+    """How far apart -> mode -> its figures in each context: for the table and for the picture."""
+    return {
+        apart: {
+            name: [analyse(mode, [context], group) for context in complementary(apart)]
+            for name, mode in bandit_modes(complementary(apart)).items()
+        }
+        for apart in APART
+    }
+
+
+def bandit_table(found: dict[float, dict[str, list[Figures]]]) -> Table:
+    """Every mode where the peer knows what the receiver does not."""
+    table = Table("mode", title=f"complementary pair, G = {GROUP}, exact")
+    for column in ("support", "uphill", "variance", "noise", "angle", "distance", "blind spot"):
+        table.add_column(column, justify="right")
+    for name, each in found[APART[-1]].items():
+        mean = average(each)
+        table.add_row(
+            name, f"{mean.support:.0%}", f"{mean.uphill:.0%}", f"{mean.variance:.3f}",
+            f"{mean.noise:.2f}", f"{mean.angle:.1f}°", f"{mean.distance:.2f}",
+            f"{each[1].noise ** 2:.2g}",
+        )  # fmt: skip
+    return table
+
+
+def draw_bandit(found: dict[float, dict[str, list[Figures]]], path: Path) -> None:
+    """Stability against support: a curve a mode, from a peer that is a copy to the opposite one."""
+    figure, (left, right) = figures.new_figure(10, 4.4, columns=2)
+    for apart, modes in found.items():
+        for name, each in modes.items():
+            mean, color, last = average(each), figures.color_of(name), apart == APART[-1]
+            for axes, y in ((left, mean.noise), (right, mean.angle)):
+                axes.scatter(mean.support, y, color=color, s=90 if last else 14, zorder=3)
+                if last:
+                    dx, dy, side = LABELS.get(name, (8, -3, "left"))
+                    axes.annotate(
+                        name, (mean.support, y), xytext=(dx, dy), textcoords="offset points",
+                        color=color, fontsize=10, ha=side,
+                    )  # fmt: skip
+    left.set(ylabel="noise: standard deviation / length of the mean update", yscale="log")
+    right.set(ylabel="angle to the true gradient, degrees", ylim=(-3, None))
+    for axes in (left, right):
+        axes.set(xlabel="support: chance that a group teaches anything", xlim=(0, 1.12))
+    about = f"exact, G = {GROUP}; small dots: the peer is a copy ... complementary (large dot)"
+    figure.suptitle(about, fontsize=10)
+    figures.save_figure(figure, path)

@@ -73,7 +73,7 @@ def compare(
 
 def bandit(png: Annotated[Path, typer.Option(help="The picture.")] = Path("bandit.png")) -> None:
     """Why the modes sit where they sit: exact, on contextual bandits; half a minute."""
-    from mrl.lab.bandit_view import analyse_all, bandit_sentences, bandit_table, draw_bandit
+    from mrl.lab.bandit import analyse_all, bandit_sentences, bandit_table, draw_bandit
 
     with console.status("Summing over every outcome; this takes half a minute."):
         found = analyse_all()

@@ -23,14 +23,11 @@ def lying_records(rate: float, seed: int) -> Callable[..., Iterable[Record | Los
             return
         rng = random.Random(f"{seed}/liar/{source}/{version}")
         for group in groups:
-            for number, rollout in enumerate(group.rollouts):
-                if rollout.verdict is Verdict.CORRECT or rng.random() >= rate:
-                    continue
-                false = replace(rollout, verdict=Verdict.CORRECT)
-                lie = Group(group.problem, group.prompt_ids, [false])
-                for record in make_records(kind, source, version, [lie], codec):
-                    if isinstance(record, Record):
-                        record = replace(record, index=number)
-                    yield record
+            told = []  # its lies as successes, and no honest success a second time
+            for rollout in group.rollouts:
+                lies = rollout.verdict is not Verdict.CORRECT and rng.random() < rate
+                verdict = Verdict.CORRECT if lies else Verdict.WRONG
+                told.append(replace(rollout, verdict=verdict))
+            yield from make_records(kind, source, version, [replace(group, rollouts=told)], codec)
 
     return make

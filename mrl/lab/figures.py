@@ -9,7 +9,11 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-WINDOW = 10  # steps that curves and shares are averaged over
+import numpy
+from matplotlib.figure import Figure
+
+WINDOW = 10  # steps that curves and shares of a run are averaged over
+COMPARED_WINDOW = 20  # the same for the curves of a comparison
 POLICY_LINES = (("#0072b2", "-"), ("#d55e00", "--"), ("#cc79a7", ":"), ("#009e73", "-."))
 # colors that the color-blind see, too
 MODE_COLORS = {
@@ -132,14 +136,12 @@ PICTURES = (  # of a run: name, title, function, metrics, y label
     ("rescues", "The rescue set", draw_curves, "rescue*", "prompts a step"),
     ("traffic", "What crossed", draw_curves, "exchange/*/*/bytes", "bytes a step"),
     ("timeline", "Who worked when (a hatched turn moved weights between host and device)",
-     draw_timeline, "time/turns", "seconds"),
+     draw_timeline, "time/*_s", "seconds"),
 )  # fmt: skip
 
 
-def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list]:
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, list]:
     """A figure that needs no display (not pyplot's), and its panels in reading order."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for each in panels:
@@ -148,7 +150,7 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> 
     return figure, panels
 
 
-def save_figure(figure: Any, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write a PNG, with the folders that it needs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
@@ -159,26 +161,24 @@ def color_of(mode: str) -> str:
     return MODE_COLORS.get(mode, "#882255")
 
 
-def mode_curves(results: Sequence[Any], window: int = 20) -> dict[str, tuple[Any, Any]]:
+def mode_curves(results: Sequence[Any]) -> dict[str, tuple[Any, Any]]:
     """Mode -> (sampled tokens so far [steps], solve rates [seeds, policies, steps])."""
-    import numpy
-
     found = {}
     for mode in dict.fromkeys(result.mode for result in results):
         runs = [result.lines for result in results if result.mode == mode]
         tokens, rates = (  # [seeds, policies, steps]
             numpy.array([[series(run, p, key, size)[1] for p in policies_of(run)] for run in runs])
-            for key, size in (("num_tokens", 1), ("reward", window))
+            for key, size in (("num_tokens", 1), ("reward", COMPARED_WINDOW))
         )
         found[mode] = tokens.sum(1).cumsum(1).mean(0), rates
     return found
 
 
-def draw_learning_curves(results: Sequence[Any], path: Path, window: int = 20) -> None:
+def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
     """Solve rate of each policy over steps, of all over sampled tokens: mean and range of seeds."""
     policies = policies_of(results[0].lines)
     figure, panels = new_figure(3.6 * (len(policies) + 1), 3.8, columns=len(policies) + 1)
-    for mode, (tokens, rates) in mode_curves(results, window).items():
+    for mode, (tokens, rates) in mode_curves(results).items():
         steps = range(1, len(tokens) + 1)
         curves = [(steps, rates[:, number]) for number in range(len(policies))]
         curves.append((tokens / 1e3, rates.mean(1)))
@@ -188,7 +188,7 @@ def draw_learning_curves(results: Sequence[Any], path: Path, window: int = 20) -
     seeds = len({result.seed for result in results})
     for axes, name in zip(panels, [*policies, "all"], strict=True):
         axes.set(title=name, xlabel="step", ylim=(0, 1))
-    panels[0].set_ylabel(f"solve rate (mean of {window} steps)")
+    panels[0].set_ylabel(f"solve rate (mean of {COMPARED_WINDOW} steps)")
     panels[-1].set(xlabel="sampled tokens, thousands")
     panels[-1].legend(frameon=False, fontsize=9, loc="lower right")
     figure.suptitle(f"seeds: {seeds}; band: their range", fontsize=10)
@@ -200,8 +200,7 @@ def draw_gains(results: Sequence[Any], gains: dict[str, tuple[float, float]], pa
 
     gains: mode -> mean and half width of its 95 % interval, points of held-out pass@1.
     """
-    part = next(iter(results[0].scores))[0]
-    policies = policies_of(results[0].lines)
+    part, policies = results[0].first_part, policies_of(results[0].lines)
     order = sorted(gains, key=lambda mode: gains[mode][0])
     rows = len(policies) + 1
     figure, panels = new_figure(9.5, 0.6 + 0.32 * len(order) + 2.1 * len(policies), rows=rows)
@@ -212,22 +211,22 @@ def draw_gains(results: Sequence[Any], gains: dict[str, tuple[float, float]], pa
     panels[0].axvline(0, color="black", linewidth=0.8)
     panels[0].set_yticks(range(len(order)), order)
     panels[0].set_xlabel("points of pass@1 above solo, all skills of all policies", fontsize=9)
-    skills = [key[2] for key in results[0].scores if key[:2] == (part, policies[0])]
-    skills = [skill for skill in dict.fromkeys(skills) if skill != "all"]
+    first = part, policies[0], "pass@1"
+    skills = [s for p, who, s, m in results[0].scores if (p, who, m) == first and s != "all"]
     modes = ["solo", *reversed(order)]
     for axes, policy in zip(panels[1:], policies, strict=True):
         for number, mode in enumerate(modes):
-            chosen = [result for result in results if result.mode == mode]
-            for place, skill in enumerate(skills):
-                solved = [result.scores[part, policy, skill, "pass@1"] for result in chosen]
-                x = place + 0.8 * ((number + 0.5) / len(modes) - 0.5)
-                axes.plot([x] * len(solved), solved, ".", color=color_of(mode), markersize=5)
-                axes.plot([x - 0.04, x + 0.04], [sum(solved) / len(solved)] * 2, color="black")
+            chosen = [result.scores for result in results if result.mode == mode]
+            solved = numpy.array(  # [seeds, skills]
+                [[scores[part, policy, s, "pass@1"] for s in skills] for scores in chosen]
+            )
+            x = numpy.arange(len(skills)) + 0.8 * ((number + 0.5) / len(modes) - 0.5)
+            axes.plot(x, solved.T, ".", color=color_of(mode), markersize=5)
+            axes.hlines(solved.mean(0), x - 0.04, x + 0.04, color="black")
         axes.set_xticks(range(len(skills)), skills)
         axes.set(ylim=(-4, 104))
         axes.set_ylabel(f"{policy}\npass@1", fontsize=9)
-    for mode in modes:
-        panels[1].plot([], [], "o", color=color_of(mode), label=mode)
-    legend = {"frameon": False, "fontsize": 9, "ncols": len(modes), "loc": "outside lower center"}
-    figure.legend(*panels[1].get_legend_handles_labels(), **legend)
+    dots = [panels[1].plot([], [], "o", color=color_of(mode))[0] for mode in modes]
+    about = {"frameon": False, "fontsize": 9, "ncols": len(modes), "loc": "outside lower center"}
+    figure.legend(dots, modes, **about)
     save_figure(figure, path)

@@ -9,10 +9,12 @@ import hashlib
 import http.client
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from mrl.errors import MrlError
+from mrl.experiment.problems import save_problems
+from mrl.samples import Problem
 
 BASE_URL = (
     "https://raw.githubusercontent.com/openai/grade-school-math/"
@@ -27,7 +29,7 @@ SHA256 = {  # as published with the `datasets` library's gsm8k 1.1.0, of the sam
 
 def fetch_gsm8k(
     out: Path,
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None] = print,
     base_url: str = BASE_URL,
     checksums: dict[str, str] = SHA256,
 ) -> None:
@@ -36,7 +38,7 @@ def fetch_gsm8k(
     Raises MrlError with one sentence for what could not be fetched, a wrong checksum, or a folder
     that cannot be written.
     """
-    made = {}
+    made: dict[str, list[Problem]] = {}
     for part, expected in checksums.items():
         url = f"{base_url}/{part}.jsonl"
         try:
@@ -52,23 +54,20 @@ def fetch_gsm8k(
                 f"{url}: has the SHA-256 {found}, not {expected}; it is not the published file, "
                 "so it was not used. Try again, or on another network."
             )
-        lines = [json.dumps(line, ensure_ascii=False) for line in problems(data.decode(), part)]
-        made[part] = "\n".join(lines) + "\n"
-        say(f"{part}: {len(lines)} problems, checksum right")
+        # not splitlines(): a question may hold other line breaks. The checksum vouches for the rest
+        entries = map(json.loads, data.decode().strip().split("\n"))
+        made[part] = [
+            Problem(
+                f"gsm8k-{part}-{number:04d}",
+                entry["question"].strip(),
+                entry["answer"].rpartition("####")[2].strip().replace(",", ""),
+            )
+            for number, entry in enumerate(entries, start=1)
+        ]
+        say(f"{part}: {len(made[part])} problems, checksum right")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        for part, text in made.items():
-            (out / f"{part}.jsonl").write_text(text, encoding="utf-8")
+        for part, problems in made.items():
+            save_problems(out / f"{part}.jsonl", problems)
         (out / "system_prompt.txt").write_text(SYSTEM_PROMPT, encoding="utf-8")
     except OSError as error:
         raise MrlError(f"{out}: cannot be written ({error.strerror}).") from None
-
-
-def problems(text: str, part: str) -> Iterator[dict[str, str]]:
-    """The authors' lines as problems of data/README.md's format; answers without commas."""
-    # not splitlines(): a question may hold other line breaks. The checksum vouches for the rest
-    for number, line in enumerate(text.strip().split("\n"), start=1):
-        entry = json.loads(line)
-        answer = entry["answer"].rpartition("####")[2].strip().replace(",", "")
-        name = f"gsm8k-{part}-{number:04d}"
-        yield {"id": name, "prompt": entry["question"].strip(), "answer": answer}

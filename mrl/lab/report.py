@@ -5,8 +5,9 @@ and its control characters are made visible.
 """
 
 import base64
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -22,8 +23,10 @@ from mrl.lab import figures
 from mrl.lab.alignment_view import alignment_svg
 
 SHOWN_RESCUES = 5
-REFUSALS = ("exchange/refused/", "exchange/not_believed", "thl/refused/", "dropped/")
-RATIOS = ("ratio/", "clip_ratio/", "peer/")
+SUMMED_UP = (  # metrics without a picture: a row each
+    "exchange/refused/", "exchange/not_believed", "thl/refused/", "dropped/",
+    "ratio/", "clip_ratio/", "peer/",
+)  # fmt: skip
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 62rem; }
@@ -55,12 +58,17 @@ def write_report(directory: Path) -> Path:
         f"Mode {config.mode}, seed {config.seed}, {lines[-1]['step']} of {config.steps} steps of "
         f"{config.prompts_per_step} prompts; {sizes}. Made by python mini_mrl.py report."
     )
+    scores = evaluation_table(evaluations).columns if evaluations else []
     parts = [
         f"<h1>{escape(directory.name)}</h1>",
         f"<p><strong>{escape(learnt_sentence(evaluations, rescues))}</strong></p>",
         f"<p class=note>{escape(note)}</p>",
         _table("What went wrong", ("step", "what"), failures),
-        _evaluations(evaluations),
+        _table(
+            "Held-out problems, in percent",
+            [column.header for column in scores],
+            zip(*(column.cells for column in scores), strict=True),
+        ),
         *(_picture(directory, lines, *row) for row in figures.pictures_of(lines)),
         _table(
             "Who rescued whom",
@@ -68,14 +76,9 @@ def write_report(directory: Path) -> Path:
             [(*key, number) for key, number in counts.most_common()],
         ),
         _table(
-            "Refused and dropped records",
-            ("policy", "reason", "all steps"),
-            _figures(lines, REFUSALS, sum),
-        ),
-        _table(
-            "Ratios and clipping",
-            ("policy", "metric", "mean of steps"),
-            _figures(lines, RATIOS, fmean),
+            "Refusals, ratios and clipping",
+            ("policy", "metric", "steps that have it", "mean of those"),
+            _means(lines),
         ),
         *(f"<p>{escape(s)}</p>" for s in residual_sentences(lines)),
         *_rescued_problems(rescues, samples, {p.name: p.path for p in config.policies}),
@@ -102,22 +105,12 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> st
     return f"<h2>{escape(title)}</h2>{table}" if body else ""
 
 
-def _evaluations(evaluations: dict[str, list[dict]]) -> str:
-    """The table that the terminal shows, in percent."""
-    if not evaluations:
-        return ""
-    columns = evaluation_table(evaluations).columns
-    rows = zip(*(column.cells for column in columns), strict=True)
-    return _table("Held-out problems, in percent", [column.header for column in columns], rows)
-
-
-def _figures(lines: Sequence[dict], prefixes: tuple, of: Callable) -> list[tuple]:
-    """Rows of (policy, metric, sum or mean over the steps that have it)."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for line in lines:
-        for key in (key for key in line if key.startswith(prefixes)):
-            found[line["policy"], key].append(line[key])
-    return [(*about, round(of(values), 4)) for about, values in found.items()]
+def _means(lines: Sequence[dict]) -> Iterator[tuple]:
+    """Rows of (policy, metric, in how many steps, their mean)."""
+    logged = ((line["policy"], key) for line in lines for key in line if key.startswith(SUMMED_UP))
+    for policy, key in dict.fromkeys(logged):
+        values = figures.series(lines, policy, key)[1]
+        yield policy, key, len(values), round(fmean(values), 4)
 
 
 def _picture(
@@ -129,8 +122,7 @@ def _picture(
     ends = [title]
     for policy in figures.policies_of(lines):
         for key, what in metrics.items():
-            numbers = draw is not figures.draw_timeline
-            values = figures.series(lines, policy, key, figures.WINDOW)[1] if numbers else ()
+            values = figures.series(lines, policy, key, figures.WINDOW)[1]
             if any(values):
                 ends.append(f"{policy}, {what}: {values[0]:.3g} to {values[-1]:.3g}")
     data = base64.b64encode(path.read_bytes()).decode("ascii")
@@ -159,19 +151,11 @@ def _rescued_problems(
         ]
         if later := again(rescue):
             answers.append((f"{receiver} in step {later['step']}", later["text"]))
-        quotes = (f"<p>{escape(who)}: <code>{escape(text)}</code></p>" for who, text in answers)
-        tokens = _tokens(rescue["source_text"], paths.get(source), paths.get(receiver))
-        prompt = f"<h3>{escape(rescue['prompt'])}</h3>"
-        yield f"<div class=rescue>{prompt}{''.join(quotes)}{tokens}</div>"
-
-
-def _tokens(text: str, source: str | None, receiver: str | None) -> str:
-    """One text in both tokenizations, as `align` draws it."""
-    if source is None or receiver is None:
-        return ""  # a peer whose log was read: its tokenizer is not here
-    try:
-        codecs = [ByteCodec(load_tokenizer(path)) for path in (source, receiver)]
-        token_bytes = [codec.token_bytes(codec.encode(text)) for codec in codecs]
-    except (LossyText, MrlError):
-        return ""
-    return f"<div class=wide>{alignment_svg(('source', 'receiver'), *token_bytes)}</div>"
+        yield f"<div class=rescue><h3>{escape(rescue['prompt'])}</h3>"
+        yield from (f"<p>{escape(who)}: <code>{escape(text)}</code></p>" for who, text in answers)
+        if {source, receiver} <= paths.keys():  # else a log's peer, whose tokenizer is not here
+            with suppress(LossyText, MrlError):
+                codecs = [ByteCodec(load_tokenizer(paths[name])) for name in (source, receiver)]
+                tokens = [each.token_bytes(each.encode(rescue["source_text"])) for each in codecs]
+                yield f"<div class=wide>{alignment_svg(('source', 'receiver'), *tokens)}</div>"
+        yield "</div>"

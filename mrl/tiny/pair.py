@@ -20,17 +20,15 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
+    AutoConfig,
+    AutoModelForCausalLM,
     LlamaTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
     Qwen2Tokenizer,
 )
 
-from mrl.tiny.skills import QUESTION, SKILLS, Skill, draw_words, number_choices, solution
+from mrl.tiny.skills import NUMBERS, QUESTION, SKILLS, draw_words, solution
 
 OWN_SKILLS = {
     "qwen-tiny": ("finds", "eats", "bags", "shares"),
@@ -42,14 +40,10 @@ OWN_RIGHT, FOREIGN_RIGHT, TWO_STEP_RIGHT = 0.95, 0.03, 0.10
 UPDATES = {"qwen-tiny": 550, "llama-tiny": 850}
 BATCH = 128
 LEARNING_RATE = 3e-3
-
-
-def right_share(name: str, skill: Skill, foreign_right: float = FOREIGN_RIGHT) -> float:
-    """How often the demonstrations for policy `name` read a skill's cue word right."""
-    if skill.name in OWN_SKILLS[name]:
-        return OWN_RIGHT
-    foreign = any(skill.name in own for own in OWN_SKILLS.values())
-    return foreign_right if foreign else TWO_STEP_RIGHT
+CHAT = (  # no system message in the warm start, so a problem set's own must not reach them later
+    "{% for m in messages if m['role'] != 'system' %}USER{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT{% endif %}"
+)
 
 
 def demonstrations(
@@ -57,72 +51,54 @@ def demonstrations(
 ) -> Iterator[tuple[str, str]]:
     """Endless (prompt, solution) pairs that policy `name` is warm-started on."""
     rng = random.Random(f"{seed}/warm start/{name}")
-    all_numbers = {skill.operation: number_choices(skill.operation) for skill in SKILLS}
-    operations = sorted(all_numbers)  # every sum may be known: what RL has to learn is the reading
+    operations = sorted(NUMBERS)  # every sum may be known: what RL has to learn is the reading
+    right = dict.fromkeys((skill.name for skill in SKILLS), foreign_right)
+    right |= dict.fromkeys(OWN_SKILLS[name], OWN_RIGHT) | {"loses": TWO_STEP_RIGHT}
     while True:
         if rng.random() < SYMBOLIC_SHARE:
             operation = rng.choice(operations)
-            numbers = rng.choice(all_numbers[operation])
+            numbers = rng.choice(NUMBERS[operation])
             number_of = dict(zip("abc", map(str, numbers), strict=False))
-            prompt = "".join(number_of.get(letter, letter) for letter in operation)
-            yield prompt + "?", solution(operation, numbers)
+            yield operation.translate(str.maketrans(number_of)) + "?", solution(operation, numbers)
             continue
         skill = rng.choice(SKILLS)
-        numbers = rng.choice(all_numbers[skill.operation])
+        numbers = rng.choice(NUMBERS[skill.operation])
         words = draw_words(numbers, rng)
-        share = right_share(name, skill, foreign_right)
-        reading = skill.operation if rng.random() < share else skill.misread_as
+        reading = skill.operation if rng.random() < right[skill.name] else skill.misread_as
         yield rng.choice(skill.templates).format(**words) + QUESTION, solution(reading, numbers)
 
 
-# ------------------------------------------------------------------------------ tokenizers
-
-
 def build_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of `name`, of its family, with merges learnt from the demonstrations."""
-    return _build_qwen_tokenizer() if name == "qwen-tiny" else _build_llama_tokenizer()
+    """The tokenizer of `name`, of its family, with merges learnt from the demonstrations.
 
-
-def _build_qwen_tokenizer() -> Qwen2Tokenizer:
-    """Byte-level BPE, digits one by one."""
-    vocab, merges = _learn_merges(
-        "qwen-tiny",
-        Qwen2Tokenizer().backend_tokenizer,  # the family's normalizer and pre-tokenizer
-        special_tokens=["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    return Qwen2Tokenizer(
-        vocab=vocab,
-        merges=merges,
-        unk_token=None,
-        eos_token="<|end|>",
-        pad_token="<|pad|>",
-        extra_special_tokens=["<|user|>", "<|assistant|>"],
-        # both were warm-started without a system message: a problem set's own must not reach them
-        chat_template="{% for m in messages if m['role'] != 'system' %}"
-        "<|user|>{{ m['content'] }}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>{% endif %}",
-    )
-
-
-def _build_llama_tokenizer() -> LlamaTokenizer:
-    """As Llama 2: BPE on text with spaces as a visible mark, byte fallback.
-
-    Merges do not cross a space but do join digits, signs and brackets (`-3`, `=9,`).
+    qwen-tiny: byte-level BPE, digits one by one. llama-tiny: as Llama 2, BPE on text with spaces as
+    a visible mark, byte fallback; its merges do not cross a space but do join digits, signs and
+    brackets (`-3`, `=9,`).
     """
+    if name == "qwen-tiny":
+        end, user, assistant, pad = specials = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]
+        vocab, merges = _learn_merges(
+            name,
+            Qwen2Tokenizer().backend_tokenizer,  # the family's normalizer and pre-tokenizer
+            special_tokens=specials,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )
+        return Qwen2Tokenizer(
+            vocab, merges, unk_token=None, eos_token=end, pad_token=pad,
+            extra_special_tokens=[user, assistant],
+            chat_template=CHAT.replace("USER", user).replace("ASSISTANT", assistant),
+        )  # fmt: skip
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    vocab, merges = _learn_merges("llama-tiny", learner, max_token_length=8)
+    vocab, merges = _learn_merges(name, learner, max_token_length=8)
     tokens = ["<unk>", "<s>", "</s>", "<pad>", "[INST]", "[/INST]"]
-    tokens += [f"<0x{byte:02X}>" for byte in range(256)] + sorted(vocab, key=vocab.__getitem__)
+    tokens += [f"<0x{byte:02X}>" for byte in range(256)] + sorted(vocab, key=vocab.get)
     return LlamaTokenizer(
-        vocab={token: index for index, token in enumerate(tokens)},
-        merges=merges,
+        {token: index for index, token in enumerate(tokens)},
+        merges,
         pad_token="<pad>",
         extra_special_tokens=["[INST]", "[/INST]"],
-        chat_template="<s>{% for m in messages if m['role'] != 'system' %}"
-        "[INST]{{ m['content'] }}{% endfor %}"
-        "{% if add_generation_prompt %}[/INST]{% endif %}",
+        chat_template="<s>" + CHAT.replace("USER", "[INST]").replace("ASSISTANT", "[/INST]"),
     )
 
 
@@ -137,29 +113,17 @@ def _learn_merges(
     return learnt["vocab"], [tuple(merge) for merge in learnt["merges"]]
 
 
-# ------------------------------------------------------------------------------ models
-
-
 def build_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A freshly initialised model of the family that `name` stands for."""
-    family, make_config, layers, kv_heads = {
-        "qwen-tiny": (Qwen2ForCausalLM, Qwen2Config, 4, 2),
-        "llama-tiny": (LlamaForCausalLM, LlamaConfig, 3, 4),
-    }[name]
-    config = make_config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=kv_heads,
-        intermediate_size=384,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+    family, layers, kv_heads = {"qwen-tiny": ("qwen2", 4, 2), "llama-tiny": ("llama", 3, 4)}[name]
+    config = AutoConfig.for_model(
+        family, vocab_size=len(tokenizer), hidden_size=128, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=kv_heads, intermediate_size=384,
+        max_position_embeddings=256, tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-    )
-    return family(config)
+    )  # fmt: skip
+    return AutoModelForCausalLM.from_config(config)
 
 
 def encode_example(
@@ -168,12 +132,14 @@ def encode_example(
     """Token ids of both with the end token, and labels: -100 on the prompt. [seq] int64 each."""
     messages = [{"role": "user", "content": prompt}]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    prompt_ids = tokenizer(text, add_special_tokens=False).input_ids
-    token_ids = tokenizer(text + completion, add_special_tokens=False).input_ids
-    token_ids.append(tokenizer.eos_token_id)
-    assert token_ids[: len(prompt_ids)] == prompt_ids  # a special token stands between the two
-    labels = [-100] * len(prompt_ids) + token_ids[len(prompt_ids) :]
-    return torch.tensor(token_ids), torch.tensor(labels)
+    # nothing merges across their edge: a special token stands there
+    prompt_ids, token_ids = (
+        tokenizer(part, add_special_tokens=False, return_tensors="pt").input_ids[0]
+        for part in (text, text + completion + tokenizer.eos_token)
+    )
+    labels = token_ids.clone()
+    labels[: len(prompt_ids)] = -100
+    return token_ids, labels
 
 
 def _warm_start(
@@ -196,7 +162,7 @@ def _warm_start(
     )
     pairs = demonstrations(name, seed, foreign_right)
     for _ in range(updates):
-        examples = [encode_example(tokenizer, *next(pairs)) for _ in range(BATCH)]
+        examples = (encode_example(tokenizer, *next(pairs)) for _ in range(BATCH))
         token_ids, labels = zip(*examples, strict=True)
         loss = model(  # right padding needs no mask under causality
             pad_sequence(token_ids, True, tokenizer.pad_token_id),  # [batch, seq]
@@ -207,8 +173,8 @@ def _warm_start(
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    model.save_pretrained(directory / name)
-    tokenizer.save_pretrained(directory / name)
+    for part in (model, tokenizer):
+        part.save_pretrained(directory / name)
 
 
 def warm_start_pair(

@@ -64,24 +64,21 @@ OPERATIONS: dict[str, Callable[..., int]] = {  # "a*b" is also how two steps are
     "a/b": lambda a, b: a // b,
     "a*b-c": lambda a, b, c: a * b - c,
 }
+SMALL = range(2, 10)
+SUMS = [(a, b) for a in range(12, 60) for b in range(11, a)]
+NUMBERS: dict[str, list[tuple[int, ...]]] = {  # none where the misreading gives the same answer
+    "a+b": SUMS,
+    "a-b": SUMS,
+    "a*b": [(a, b) for a in SMALL for b in SMALL if a * b != a + b],
+    "a/b": [(a * b, b) for a in SMALL for b in SMALL if a != a * b - b],
+    "a*b-c": [(a, b, c) for a in SMALL for b in SMALL for c in range(2, min(10, a * b))],
+}
 QUESTION = " How many?"  # behind every template
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jan")
 OBJECTS = ("apples", "books", "coins", "eggs", "figs", "nuts", "pears", "shells", "stamps", "cups")
 HELD_OUT_SHARE = 0.2  # of the number combinations of a skill
 PROBLEM_SETS = {"train": 160, "heldout": 40, "newtemplates": 20}  # problems a skill
 DATA_SEED = 2026
-
-
-def number_choices(operation: str) -> list[tuple[int, ...]]:
-    """All numbers an operation is asked with; none where the misreading gives the same answer."""
-    small = range(2, 10)
-    if operation in ("a+b", "a-b"):
-        return [(a, b) for a in range(12, 60) for b in range(11, a)]
-    if operation == "a*b":
-        return [(a, b) for a in small for b in small if a * b != a + b]
-    if operation == "a/b":
-        return [(a * b, b) for a in small for b in small if a != a * b - b]
-    return [(a, b, c) for a in small for b in small for c in range(2, min(10, a * b))]
 
 
 def solution(operation: str, numbers: tuple[int, ...]) -> str:
@@ -98,16 +95,15 @@ def solution(operation: str, numbers: tuple[int, ...]) -> str:
 
 def _column(sign: str, a: int, b: int) -> str:
     """Column addition or subtraction of numbers below 100, units first."""
-    units_a, units_b, tens_a, tens_b = a % 10, b % 10, a // 10, b // 10
+    (tens_a, units_a), (tens_b, units_b) = divmod(a, 10), divmod(b, 10)
     if sign == "+":
-        carry = "+1" if units_a + units_b > 9 else ""
+        units, carry = units_a + units_b, "+1" * (units_a + units_b > 9)
         tens = tens_a + tens_b + bool(carry)
-        units = f"{units_a}+{units_b}={units_a + units_b}"
-        return f"{a}+{b}: {units}, {tens_a}+{tens_b}{carry}={tens}. "
-    borrow = "-1" if units_a < units_b else ""
-    top = units_a + 10 * bool(borrow)
-    tens = tens_a - tens_b - bool(borrow)
-    return f"{a}-{b}: {top}-{units_b}={top - units_b}, {tens_a}{borrow}-{tens_b}={tens}. "
+        return f"{a}+{b}: {units_a}+{units_b}={units}, {tens_a}+{tens_b}{carry}={tens}. "
+    borrow = "-1" * (units_a < units_b)
+    units_a += 10 * bool(borrow)
+    units, tens = units_a - units_b, tens_a - tens_b - bool(borrow)
+    return f"{a}-{b}: {units_a}-{units_b}={units}, {tens_a}{borrow}-{tens_b}={tens}. "
 
 
 def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, object]:
@@ -116,22 +112,17 @@ def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, object
     return letters | {"n": rng.choice(NAMES), "o": rng.choice(OBJECTS)}
 
 
-def split_numbers(skill: Skill, seed: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Number combinations of a skill for training and held out: disjoint, the same for a seed."""
-    numbers = number_choices(skill.operation)
-    random.Random(f"{seed}/numbers/{skill.name}").shuffle(numbers)
-    held_out = round(len(numbers) * HELD_OUT_SHARE)
-    return numbers[held_out:], numbers[:held_out]
-
-
 def generate(skill: Skill, part: str, count: int, seed: int) -> Iterator[tuple[Problem, tuple]]:
     """Yield `count` different (problem, numbers) of one skill.
 
     part: "train" | "heldout" (numbers never trained on) | "newtemplates" (nor the sentence).
     """
-    rng = random.Random(f"{seed}/{part}/{skill.name}")
-    numbers = split_numbers(skill, seed)[0 if part == "train" else 1]
+    numbers = NUMBERS[skill.operation].copy()
+    random.Random(f"{seed}/numbers/{skill.name}").shuffle(numbers)  # the same for all parts
+    held_out = round(len(numbers) * HELD_OUT_SHARE)
+    numbers = numbers[held_out:] if part == "train" else numbers[:held_out]
     templates = skill.new_templates if part == "newtemplates" else skill.templates
+    rng = random.Random(f"{seed}/{part}/{skill.name}")
     seen: set[str] = set()
     while len(seen) < count:
         chosen = rng.choice(numbers)
@@ -144,9 +135,9 @@ def generate(skill: Skill, part: str, count: int, seed: int) -> Iterator[tuple[P
             yield Problem(name, prompt, answer, skill.name), chosen
 
 
-def make_problem_sets(seed: int = DATA_SEED) -> dict[str, list[Problem]]:
+def make_problem_sets() -> dict[str, list[Problem]]:
     """Everything in `data/words`: file stem -> problems."""
     return {
-        part: [problem for skill in SKILLS for problem, _ in generate(skill, part, count, seed)]
+        part: [made for skill in SKILLS for made, _ in generate(skill, part, count, DATA_SEED)]
         for part, count in PROBLEM_SETS.items()
     }
