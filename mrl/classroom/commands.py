@@ -43,9 +43,10 @@ def check_assignment(
         print(f"{grade.file}: {grade.assignment or 'no assignment'}")
         before = ""
         for part in grade.parts:
-            right, message = "right. " if part["points"] else "", part["message"]
+            message = part["message"]
             words = "as above" if message and message == before else message
-            print(f"  {part['points']} of {part['out_of']}  {part['part']}: {right}{words}")
+            words = f"right. {words}".rstrip() if part["points"] else words
+            print(f"  {part['points']} of {part['out_of']}  {part['part']}: {words}")
             before = message
         if grade.trouble:
             print(f"  Ended: {grade.trouble}")

@@ -74,8 +74,10 @@ def compare(
             true.append(record)
     for record in records:
         said = f"{shown(record)}; the problem's own answer is {answers.get(record.prompt_id)!r}"
-        did = "kept" if record in kept else "dropped"
-        assert (record in kept) == (record in true), f"what verify would not say: it {did} {said}"
+        did = "kept what is no success, or was never checked"
+        if record not in kept:
+            did = "dropped what verify found, or would find, correct"
+        assert (record in kept) == (record in true), f"it {did}: {said}"
     assert kept == true, "the records are right, but not in their order, or not as often as given"
 
 
