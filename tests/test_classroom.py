@@ -37,7 +37,7 @@ HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said 
     "def f(): f()\nf()": "RecursionError",
     "x = bytearray(64 << 30)": "MemoryError",
     "open('x', 'wb').write(bytes(1 << 30))": "Error",
-    "def (": "SyntaxError: invalid syntax (submission.py, line 2) (line 2 of the file)",
+    "def (": "SyntaxError: invalid syntax (submission.py, line 2)",
     "(" * 5000: "Error",
     "x = '\0'": "null bytes",
     "raise KeyboardInterrupt": "ended before the check was over",

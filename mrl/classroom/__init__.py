@@ -8,6 +8,7 @@ pytest, test_<name>.py, in which a test is a part, its docstring says what was l
 from typing import Any
 
 OUT_OF = 10
+NOT_REACHED = "not reached"
 ASSIGNMENTS = {  # in the order of difficulty: name -> what it is
     "advantages": "score completions against their own group",
     "align": "cut two tokenizations at every byte boundary that they have in common",
@@ -22,8 +23,5 @@ def shown(value: Any, limit: int = 160) -> str:
     """A value of a submission for a message: short, floats with four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
-    if isinstance(value, list):
-        text = "[" + ", ".join(shown(entry, limit) for entry in value[:20]) + "]"
-    else:
-        text = repr(value)
+    text = f"[{', '.join(map(shown, value[:20]))}]" if isinstance(value, list) else repr(value)
     return text if len(text) <= limit else text[:limit] + " [...]"

@@ -1,16 +1,12 @@
 """Two of the bugs behind the curves of assignment `bug`: modes that differ from solo in a line.
 
-The others are settings; data/README.md has all commands.
+The others are settings; data/results/README.md has all commands.
 """
 
 import random
-from dataclasses import replace
 
-import torch
-
-from mrl.advantages import group_advantages
 from mrl.modes import Prompts, Receiver, TrainingBatch
-from mrl.modes.solo import Solo, samples_with
+from mrl.modes.solo import Solo
 
 
 class MixedGroups(Solo):
@@ -22,11 +18,12 @@ class MixedGroups(Solo):
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
         """Own samples with advantages that belong to others."""
-        groups = [group for group, _ in prompts]
-        rewards = torch.tensor([group.rewards for group in groups])
-        mixed = group_advantages(rewards).T.reshape(rewards.shape)
-        rows = zip(groups, mixed.tolist(), strict=True)
-        return TrainingBatch([sample for group, row in rows for sample in samples_with(row, group)])
+        batch = super().training_samples(receiver, prompts, rng)
+        own, size = [sample.advantage for sample in batch.samples], len(prompts[0][0].rollouts)
+        mixed = [advantage for place in range(size) for advantage in own[place::size]]
+        for sample, advantage in zip(batch.samples, mixed, strict=True):
+            sample.advantage = advantage
+        return batch
 
 
 class Sign(Solo):
@@ -38,5 +35,7 @@ class Sign(Solo):
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
         """Own samples with advantages of the opposite sign."""
-        samples = super().training_samples(receiver, prompts, rng).samples
-        return TrainingBatch([replace(sample, advantage=-sample.advantage) for sample in samples])
+        batch = super().training_samples(receiver, prompts, rng)
+        for sample in batch.samples:
+            sample.advantage = -sample.advantage
+        return batch

@@ -10,47 +10,38 @@ import os
 import random
 import re
 import secrets
-import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from mrl.classroom import ASSIGNMENTS, OUT_OF
+from mrl.classroom import ASSIGNMENTS, NOT_REACHED, OUT_OF
 from mrl.classroom.curves import write_curves
 from mrl.errors import MrlError
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 120.0  # for a whole check; importing torch on a busy machine takes seconds of it
-LARGEST_FILE = 1 << 20
-LARGEST_RESULT = 1 << 20
+LARGEST_FILE = 1 << 20  # bytes
 PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")  # no other variable gets in
 NAMED = re.compile(r"""^ASSIGNMENT\s*(?::\s*\w+\s*)?=\s*["']([\w-]+)["']""", re.MULTILINE)
 
 
 @dataclass
 class Grade:
-    """What one submission came to."""
+    """What one submission came to; with `--json` its fields are a line."""
 
     file: str
     assignment: str = ""
     parts: list[dict] = field(default_factory=list)  # part, out_of, points, message
     trouble: str = ""  # what ended the check before its end
     printed: str = ""  # what the submission printed
-
-    @property
-    def points(self) -> float:
-        """Of `OUT_OF`; what was not reached counts as nothing."""
-        return sum(part["points"] for part in self.parts)
-
-    def to_dict(self) -> dict:
-        """For `--json`: one line a submission."""
-        return {**vars(self), "points": self.points, "out_of": OUT_OF}
+    points: int = 0  # what was not reached counts as nothing
+    out_of: int = OUT_OF
 
 
 def visible(text: object, limit: int = 2000) -> str:
@@ -78,14 +69,10 @@ def submissions(paths: Iterable[Path]) -> list[Path]:
     """The files themselves and, of folders, what is named as Python; MrlError if there is none."""
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            found += sorted(file for file in path.rglob("*.py") if not file.is_dir())
-        elif path.exists():
-            found.append(path)
-        else:
-            raise MrlError(
-                f"{visible(path)}: there is no such file; `assignment start NAME` writes one."
-            )
+        if not path.exists():
+            raise MrlError(f"{path}: there is no such file; `assignment start NAME` writes one.")
+        inside = path.rglob("*.py") if path.is_dir() else [path]
+        found += sorted(file for file in inside if not file.is_dir())
     if not found:
         raise MrlError("There is no Python file in that folder.")
     return found
@@ -120,7 +107,7 @@ def check_all(paths: Iterable[Path], seed: int | None = None) -> Iterator[Grade]
 
 
 def read(path: Path) -> bytes:
-    """A submission's bytes; MrlError for what is no file, or larger than anybody writes."""
+    """A file's bytes; MrlError for what is no file, or larger than anybody writes."""
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
         raise MrlError("is no file")
     with path.open("rb") as file:
@@ -131,9 +118,13 @@ def read(path: Path) -> bytes:
 
 
 def check(text: bytes, grade: Grade, seed: int) -> None:
-    """Run pytest on a copy of the file and take over what it writes, part by part."""
-    folder = Path(tempfile.mkdtemp(prefix="mrl-"))
-    try:
+    """Run pytest on a copy of the file and take over what is known of each part at its end."""
+    # what cannot be deleted stays; folders in folders may be too deep for that
+    with (
+        suppress(RecursionError),
+        TemporaryDirectory(prefix="mrl-", ignore_cleanup_errors=True) as name,
+    ):
+        folder = Path(name)
         (folder / "submission.py").write_bytes(text)
         (folder / "work").mkdir()
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {
@@ -142,23 +133,16 @@ def check(text: bytes, grade: Grade, seed: int) -> None:
             "MRL_SEED": str(seed),
             "MRL_LIMIT_S": str(LIMIT_S),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "OMP_NUM_THREADS": "1",  # and each thread would take address space
+            "OMP_NUM_THREADS": "1",  # and each thread would take memory
         }
         status = run(grade.assignment, folder / "work", environment)
-        with suppress(OSError):
-            if not (folder / "points").is_symlink():
-                take_over((folder / "points").read_bytes()[:LARGEST_RESULT], grade)
-    finally:
-        with suppress(OSError, RecursionError):  # deep folders, or such as cannot be deleted
-            shutil.rmtree(folder, ignore_errors=True)
-    reached = bool(grade.parts) and all("message" in part for part in grade.parts)
-    for part in grade.parts:
-        part.setdefault("message", "not reached")
+        with suppress(OSError, MrlError):
+            take_over(read(folder / "points"), grade)
     if status is None:
         grade.trouble = f"it was stopped after {LIMIT_S:g} s; is there a loop that never ends?"
     elif status < 0:
         grade.trouble = f"its process died ({signal.Signals(-status).name})"
-    elif status not in (0, 1) or not reached:
+    elif status > 1 or not grade.parts or grade.parts[-1]["message"] == NOT_REACHED:
         grade.trouble = f"its process ended before the check was over (exit status {status})"
 
 
@@ -167,40 +151,39 @@ def pytest_arguments(assignment: str) -> list[str]:
     test = HERE / f"test_{assignment.replace('-', '_')}.py"
     return [
         str(test), "-c", os.devnull, "--rootdir", str(HERE), "-p", "no:cacheprovider",
-        "-p", "no:unraisableexception", "--tb=no", "-q",
+        "-p", "no:unraisableexception", "--assert=plain", "--tb=no", "-q",
     ]  # fmt: skip
 
 
 def run(assignment: str, cwd: Path, environment: dict[str, str]) -> int | None:
     """A pytest of its own session; its exit status, None if it had to be stopped."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-P", "-m", "pytest", *pytest_arguments(assignment)],
         cwd=cwd, env=environment, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        return process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with suppress(OSError):  # its children, too, and also if it is stopped by a signal
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    ) as process:  # fmt: skip
+        try:
+            return process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(OSError):  # its children, too, and also if it is stopped by a signal
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def take_over(lines: bytes, grade: Grade) -> None:
-    """The lines that conftest.py wrote; what is none of them is left out."""
+    """The last line that conftest.py wrote; a submission may have written whatever it likes."""
     for line in lines.decode("utf-8", errors="replace").splitlines():
-        with suppress(ValueError, TypeError, KeyError, StopIteration, RecursionError):
+        with suppress(Exception):
             entry = json.loads(line)
-            if "parts" in entry:
-                grade.parts = [
-                    {"part": visible(p["part"]), "out_of": int(p["out_of"]), "points": 0}
-                    for p in entry["parts"]
-                ]
-                continue
-            part = next(p for p in grade.parts if p["part"] == visible(entry["part"]))
-            part["points"] = part["out_of"] if entry["right"] is True else 0
-            part["message"] = visible(entry["message"], 600)
-            if printed := visible(entry["printed"], 500):
-                grade.printed = grade.printed or printed
+            grade.parts = [
+                {
+                    "part": visible(part["part"]),
+                    "out_of": int(part["out_of"]),
+                    "points": int(part["points"]),
+                    "message": visible(part["message"], 1000),
+                }
+                for part in entry["parts"].values()
+            ]
+            grade.points = sum(part["points"] for part in grade.parts)
+            grade.printed = visible(entry["printed"], 500)

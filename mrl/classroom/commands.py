@@ -1,27 +1,22 @@
 """`python mini_mrl.py assignment ...`: list, start, check."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from mrl.classroom import ASSIGNMENTS, OUT_OF
-
-if TYPE_CHECKING:  # the command line starts without what only a check needs
-    from mrl.classroom.checking import Grade
+from mrl.classroom import ASSIGNMENTS
+from mrl.classroom.checking import check_all, start, submissions
 
 assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-console = Console()
 
 
 @assignment.command("list")
 def list_assignments() -> None:
     """What there is, in the order of difficulty."""
     for number, (name, what) in enumerate(ASSIGNMENTS.items(), start=1):
-        console.print(f"{number}. {name:<11} {what}", highlight=False)
+        print(f"{number}. {name:<11} {what}")
 
 
 @assignment.command("start")
@@ -30,10 +25,8 @@ def start_assignment(
     to: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("."),
 ) -> None:
     """Write the file to begin with; its docstring is the contract."""
-    from mrl.classroom.checking import start
-
     for path in start(name, to):
-        console.print(f"Written: {path}", soft_wrap=True, highlight=False)
+        print(f"Written: {path}")
 
 
 @assignment.command("check")
@@ -43,25 +36,20 @@ def check_assignment(
     seed: Annotated[int | None, typer.Option(help="Of the hidden cases; else a new one.")] = None,
 ) -> None:
     """Run pytest on each submission, in a process of its own; say what came out, and points."""
-    from mrl.classroom.checking import check_all, submissions
-
     for grade in check_all(submissions(files), seed):
         if as_json:
-            print(json.dumps(grade.to_dict()), flush=True)
+            print(json.dumps(vars(grade)), flush=True)
             continue
-        lines = [f"{grade.file}: {grade.assignment or 'no assignment'}", *parts_in_words(grade)]
-        lines += [f"  Ended: {grade.trouble}"] if grade.trouble else []
-        lines += [f"  It printed: {grade.printed}"] if grade.printed else []
-        lines += [f"  {grade.points} of {OUT_OF} points"]
-        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-
-def parts_in_words(grade: "Grade") -> Iterator[str]:
-    """A line a part; a message that stands above already is not repeated."""
-    before = ""
-    for part in grade.parts:
-        points, message = part["points"], part["message"]
-        words = ["right."] if points else []
-        words += ["as above"] if message and message == before else [message] if message else []
-        before = message
-        yield f"  {points} of {part['out_of']}  {part['part']}: {' '.join(words)}"
+        print(f"{grade.file}: {grade.assignment or 'no assignment'}")
+        before = ""
+        for part in grade.parts:
+            message = part["message"]
+            words = "as above" if message and message == before else message
+            words = f"right. {words}".rstrip() if part["points"] else words
+            print(f"  {part['points']} of {part['out_of']}  {part['part']}: {words}")
+            before = message
+        if grade.trouble:
+            print(f"  Ended: {grade.trouble}")
+        if grade.printed:
+            print(f"  It printed: {grade.printed}")
+        print(f"  {grade.points} of {grade.out_of} points", flush=True)

@@ -2,6 +2,7 @@
 
 import csv
 import random
+from itertools import product
 from pathlib import Path
 
 CURVES = Path(__file__).resolve().parents[2] / "data" / "results" / "bug"  # <bug>.csv, healthy.csv
@@ -19,9 +20,8 @@ PANELS = {
 
 def drawn(number: int) -> dict[str, str]:
     """Letter -> bug, for the number that stands in the student's file."""
-    return dict(
-        zip(LETTERS, random.Random(f"bug {number}").sample(BUGS, len(LETTERS)), strict=True)
-    )
+    bugs = random.Random(f"bug {number}").sample(BUGS, len(LETTERS))
+    return dict(zip(LETTERS, bugs, strict=True))
 
 
 def write_curves(number: int, folder: Path) -> list[Path]:
@@ -37,19 +37,18 @@ def write_curves(number: int, folder: Path) -> list[Path]:
             ]
     table, picture = folder / "bug-curves.csv", folder / "bug-curves.png"
     with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ("policy", "step", *PANELS))
+        writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
     figure, panels = figures.new_figure(12, 6, len(PANELS), len(LETTERS))
-    for place, axes in enumerate(panels):  # a row a key, a column a letter
-        key, letter = list(PANELS)[place // len(LETTERS)], LETTERS[place % len(LETTERS)]
+    for axes, (key, letter) in zip(panels, product(PANELS, LETTERS), strict=True):
         axes.plot(*figures.series(rows, "healthy", key, figures.WINDOW), color="0.6")
         axes.plot(*figures.series(rows, letter, key, figures.WINDOW), color="C0", linestyle="--")
-        axes.set_ylim(bottom=0)
-        if key == "reward":
-            axes.set_title(letter)
-        if letter == LETTERS[0]:
-            axes.set_ylabel(PANELS[key])
+        axes.set(
+            ylim=(0, None),
+            title=letter if key == "reward" else "",
+            ylabel=PANELS[key] if letter == "A" else "",
+        )
     figure.supxlabel(f"step (mean of {figures.WINDOW} steps); grey: healthy", fontsize=10)
     figures.save_figure(figure, picture)
     return [picture, table]

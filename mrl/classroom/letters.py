@@ -1,16 +1,22 @@
 """A world of letters for assignments that write a mode: a prompt is a number, a token a letter."""
 
 import math
+import random
 from collections.abc import Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+
+from torch import Tensor
+from torch.nn.functional import pad
 
 from mrl.alignment import LossyText
-from mrl.modes import Mode
+from mrl.classroom import shown
+from mrl.modes import Mode, Prompts, Receiver
 from mrl.objectives import OBJECTIVES
+from mrl.records import RECORD_TYPES
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 
 LETTERS = "abcdef"
-END = 9  # the end token of these policies
+END = len(LETTERS)  # the end token, of log-prob 0: these policies always end
 
 
 class Alphabet:
@@ -31,43 +37,30 @@ class Alphabet:
         return [LETTERS[token_id].encode() for token_id in token_ids]
 
 
-class Learner:
+def receiver(name: str, table: Tensor) -> SimpleNamespace:
     """A policy that is a table of logits [prompts, letters], as a mode sees it: never the table."""
-
-    codec, end_id, max_new_tokens, objective = Alphabet(), END, 8, OBJECTIVES["grpo"]
-
-    def __init__(self, name: str, table: list[list[float]]) -> None:
-        self.name = name
-        # a closure: a mode that writes to what it finds here changes nothing
-        self.logprobs_of = lambda prompts, completions: [
-            [log_softmax(table[prompt[0]])[a] if a != END else 0.0 for a in completion]
+    logprobs = pad(table.log_softmax(1), (0, 1))  # a copy; with the end token's 0
+    return SimpleNamespace(
+        name=name, codec=Alphabet(), end_id=END, max_new_tokens=8, objective=OBJECTIVES["grpo"],
+        logprobs_of=lambda prompts, completions: [
+            logprobs[prompt[0], completion].tolist()
             for prompt, completion in zip(prompts, completions, strict=True)
-        ]
+        ],
+    )  # fmt: skip
 
 
-def log_softmax(logits: Sequence[float]) -> list[float]:
-    """Log-probs of a row of the table, nats."""
-    total = math.log(sum(math.exp(logit) for logit in logits))
-    return [logit - total for logit in logits]
-
-
-def group_of(prompt: int, answers: Sequence[tuple[str, float, bool]], name: str = "") -> Group:
+def group_of(prompt: int, answers: Sequence[tuple[str, float, bool]]) -> Group:
     """Completions (text, log-prob of each letter, right) for one prompt; each has ended."""
-    rollouts = [
-        Rollout(
-            [*Alphabet().encode(text), END],
-            [logprob] * len(text) + [0.0],
-            True,
-            text,
-            Verdict.CORRECT if right else Verdict.WRONG,
-        )
-        for text, logprob, right in answers
-    ]
-    return Group(Problem(name or str(prompt), "?", "?"), [prompt], rollouts)
+    rollouts = []
+    for text, logprob, right in answers:
+        ids, logprobs = [*Alphabet().encode(text), END], [logprob] * len(text) + [0.0]
+        verdict = Verdict.CORRECT if right else Verdict.WRONG
+        rollouts.append(Rollout(ids, logprobs, True, text, verdict))
+    return Group(Problem(f"p{prompt}", "?", "?"), [prompt], rollouts)
 
 
 def mode_of(submission: ModuleType) -> type[Mode]:
-    """The one class of the file that is a Mode."""
+    """The one class of the file that is a Mode, if a run could use it."""
     found = {
         value
         for value in vars(submission).values()
@@ -75,23 +68,30 @@ def mode_of(submission: ModuleType) -> type[Mode]:
         and value.__module__ == submission.__name__ and not value.__abstractmethods__
     }  # fmt: skip
     assert len(found) == 1, f"the file has {len(found)} classes that are a Mode, expected one"
-    return found.pop()
+    (kind,) = found
+    assert kind.consumes in (None, *RECORD_TYPES.values()), (
+        f"`consumes` is {shown(kind.consumes)}, expected a type of mrl.records, or None"
+    )
+    return kind
 
 
-def flaw(sample: object, groups: Sequence[Group]) -> str:
-    """What is wrong with a training sample, in words; empty if nothing is."""
-    if not isinstance(sample, TrainingSample):
-        return f"a sample is {type(sample).__name__}, not mrl.samples.TrainingSample"
-    if list(sample.prompt_ids) not in [group.prompt_ids for group in groups]:
-        return "a sample's prompt_ids are no prompt of this step"
-    letters = [*range(len(LETTERS)), END]
-    if not sample.completion_ids or any(token not in letters for token in sample.completion_ids):
-        return "a sample's completion_ids are no tokens of the receiver"
-    if sample.loss not in ("policy", "imitation"):
-        return f"a sample's loss is {sample.loss!r}; there are 'policy' and 'imitation'"
-    numbers = [sample.weight, sample.advantage, *sample.behavior_logprobs]
-    if not all(math.isfinite(number) for number in numbers):
-        return "a sample holds a number that is not finite"
-    if sample.loss == "policy" and len(sample.behavior_logprobs) != len(sample.completion_ids):
-        return "a policy sample needs a behavior log-prob for each of its tokens"
-    return ""
+def samples_of(
+    mode: Mode, receiver: Receiver, prompts: Prompts, rng: random.Random
+) -> list[TrainingSample]:
+    """What a mode makes of a step, if it can be learnt from."""
+    samples = list(mode.training_samples(receiver, prompts, rng).samples)
+    asked = [group.prompt_ids for group, _ in prompts]
+    for sample in samples:
+        said = f"a sample is {shown(sample)}, "
+        assert isinstance(sample, TrainingSample), f"{said}expected mrl.samples.TrainingSample"
+        assert list(sample.prompt_ids) in asked, f"{said}but that is no prompt of this step"
+        ids, logprobs = sample.completion_ids, sample.behavior_logprobs
+        assert ids and set(ids) <= {*range(END + 1)}, f"{said}but the receiver has no such tokens"
+        assert sample.loss in ("policy", "imitation"), f"{said}but there is no such loss"
+        assert all(map(math.isfinite, (sample.weight, sample.advantage, *logprobs))), (
+            f"{said}with a number that is not finite"
+        )
+        assert sample.loss == "imitation" or len(logprobs) == len(ids), (
+            f"{said}which needs a behavior log-prob for each of its tokens"
+        )
+    return samples

@@ -14,68 +14,57 @@ HIDDEN = (
     "mrl.advantages", "mrl.objectives", "mrl.learning", "mrl.modes", "mrl.lab",
     "mrl.classroom.curves",
 )  # fmt: skip
-NAN = float("nan")
-SHAPES = ((2, 4), (5, 3), (8, 8))  # prompts, completions a prompt
-Case = dict[str, Tensor]
+SHAPES = ((2, 4), (5, 3), (8, 8), (4, 4))  # prompts, completions a prompt
 
 
-def draw_case(rng: random.Random, prompts: int, group: int, moved: float, off: float = 0.0) -> Case:
-    """Random groups. moved: since it sampled, in nats; off: the log-probs where the mask is off."""
+def draw_case(
+    rng: random.Random, prompts: int, group: int, moved: float, off: float | None = None
+) -> list[Tensor]:
+    """Random arguments. moved: since it sampled, in nats; off: log-probs where the mask is off."""
+    torch.manual_seed(rng.randrange(2**31))
     rows, seq = prompts * group, 5
-    mask = torch.zeros(rows, seq, dtype=torch.bool)
-    for row in mask:
-        row[: rng.randint(1, seq)] = True
-    old = torch.tensor([[rng.uniform(-2, 0) for _ in range(seq)] for _ in range(rows)]).double()
-    new = old + torch.tensor(
-        [[rng.uniform(-moved, moved) for _ in range(seq)] for _ in range(rows)]
-    )
-    rewards = [[float(rng.random() < 0.5) for _ in range(group - 2)] + [0.0, 1.0]
-               for _ in range(prompts)]  # fmt: skip
-    return {
-        "logprobs": torch.where(mask, new, off or new),
-        "old_logprobs": torch.where(mask, old, off or old),
-        "rewards": torch.tensor(rewards).double(),
-        "mask": mask,
-    }
+    mask = torch.arange(seq) < torch.randint(1, seq + 1, (rows, 1))
+    old = -2 * torch.rand(rows, seq).double()
+    new = old + moved * (2 * torch.rand(rows, seq) - 1)
+    if off is not None:
+        old, new = old.where(mask, off), new.where(mask, off)
+    rewards = torch.randint(2, (prompts, group)).double()
+    rewards[:, -2:] = torch.tensor([0.0, 1.0])  # no group agrees
+    return [new, old, rewards, mask]
 
 
 def expected(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
     """GRPO's loss completion by completion, apart from mrl.objectives."""
-    total = logprobs.new_zeros(())
+    losses = []
     mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True, correction=0)
     for row, advantage in enumerate(((rewards - mean) / (std + 1e-6)).flatten()):
-        on = mask[row]
-        ratio = (logprobs[row][on] - old_logprobs[row][on]).exp()
-        total = total - torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
-    return total / len(mask)
+        ratio = (logprobs[row] - old_logprobs[row])[mask[row]].exp()
+        losses.append(torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean())
+    return -torch.stack(losses).mean()
 
 
-def compare(submission: ModuleType, case: Case) -> None:
+def compare(submission: ModuleType, logprobs: Tensor, *rest: Tensor) -> None:
     """Fail if loss or gradient differ; nan differs from everything."""
     results = []
-    for function in (submission.policy_loss, expected):
-        logprobs = case["logprobs"].clone().requires_grad_()
-        rest = [case[name].clone() for name in ("old_logprobs", "rewards", "mask")]
-        loss = function(logprobs, *rest)
-        assert isinstance(loss, Tensor) and loss.shape == (), (
-            f"the loss is {shown(loss)}, expected a tensor without axes"
+    for function in (expected, submission.policy_loss):
+        leaf = logprobs.clone().requires_grad_()
+        loss = function(leaf, *(each.clone() for each in rest))
+        assert isinstance(loss, Tensor) and loss.shape == () and loss.requires_grad, (
+            f"the loss is {shown(loss)}, expected a tensor without axes that has a gradient; is "
+            "something detached?"
         )
-        assert loss.requires_grad, "the loss has no gradient: is something detached?"
         loss.backward()
-        grad = torch.zeros_like(logprobs) if logprobs.grad is None else logprobs.grad
-        results.append((loss.item(), grad))
-    (loss, got), (right, want) = results
+        results += [loss.item(), leaf.grad.double()]
+    right, want, loss, got = results
     assert abs(loss - right) < 1e-5, (
         f"the loss is {loss:.5f}, expected {right:.5f}; which tokens are averaged, and is "
         "anything taken from where the mask is off?"
     )
-    bad = (~torch.isclose(got.double(), want, atol=1e-5)).any(dim=1).nonzero()[:1, 0].tolist()
-    for row in bad:
-        pytest.fail(
+    for row, reward in enumerate(rest[1].flatten()):
+        assert torch.allclose(got[row], want[row], atol=1e-5), (
             f"the loss is right, but the gradient of completion {row} is {shown(got[row].tolist())}"
-            f", expected {shown(want[row].tolist())}; its group's rewards are "
-            f"{shown(case['rewards'][row // case['rewards'].shape[1]].tolist())}",
-            pytrace=False,
+            f", expected {shown(want[row].tolist())}; its reward is {reward:g}, of "
+            f"{shown(rest[1].tolist())}"
         )
 
 
@@ -83,30 +72,30 @@ def compare(submission: ModuleType, case: Case) -> None:
 def test_on_policy(submission: ModuleType, rng: random.Random) -> None:
     """just after sampling, every ratio 1"""
     for shape in SHAPES:
-        compare(submission, draw_case(rng, *shape, 0.0))
+        compare(submission, *draw_case(rng, *shape, moved=0.0))
 
 
 @pytest.mark.points(2)
 def test_off_policy(submission: ModuleType, rng: random.Random) -> None:
     """when the policy has moved"""
-    for shape in (*SHAPES, (4, 4)):
-        compare(submission, draw_case(rng, *shape, 0.6))
+    for shape in SHAPES:
+        compare(submission, *draw_case(rng, *shape, moved=0.6))
 
 
 @pytest.mark.points(1)
 def test_equal_groups(submission: ModuleType, rng: random.Random) -> None:
     """groups whose rewards all agree"""
-    case = draw_case(rng, 3, 4, 0.3)
-    case["rewards"][1:] = torch.tensor([[0.0], [1.0]])
-    compare(submission, case)
-    compare(submission, {**case, "rewards": torch.ones(3, 4).double()})
+    for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]]):
+        new, old, rewards, mask = draw_case(rng, 3, 4, moved=0.3)
+        rewards[-len(equal) :] = torch.tensor(equal)
+        compare(submission, new, old, rewards, mask)
 
 
 @pytest.mark.points(1)
 def test_masked(submission: ModuleType, rng: random.Random) -> None:
     """log-probs of 0, -100, -inf and nan where the mask is off"""
-    for off in (1e-9, -100.0, -torch.inf, NAN):
-        compare(submission, draw_case(rng, 3, 4, 0.3, off))
+    for off in (0.0, -100.0, -torch.inf, torch.nan):
+        compare(submission, *draw_case(rng, 3, 4, moved=0.3, off=off))
 
 
 @pytest.mark.points(4)
