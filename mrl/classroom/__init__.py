@@ -9,12 +9,12 @@ from typing import Any
 
 OUT_OF = 10
 NOT_REACHED = "not reached"
-ASSIGNMENTS = {  # in the order of difficulty: name -> what it is
+ASSIGNMENTS = {  # in the order of TUTORIAL.md: name -> what it is
     "advantages": "score completions against their own group",
-    "align": "cut two tokenizations at every byte boundary that they have in common",
     "bug": "find a silent bug, and tell five bugs by their learning curves",
-    "liar": "believe a peer's records only as far as they hold",
     "sgt": "write Success-Gated Transfer from its equation",
+    "align": "cut two tokenizations at every byte boundary that they have in common",
+    "liar": "believe a peer's records only as far as they hold",
     "own-mode": "a sharing mode of your own that beats solo by its idea",
 }
 

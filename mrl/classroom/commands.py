@@ -14,7 +14,7 @@ assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 @assignment.command("list")
 def list_assignments() -> None:
-    """What there is, in the order of difficulty."""
+    """What there is, in the order of TUTORIAL.md."""
     for number, (name, what) in enumerate(ASSIGNMENTS.items(), start=1):
         print(f"{number}. {name:<11} {what}")
 

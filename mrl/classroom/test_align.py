@@ -1,4 +1,4 @@
-"""Assignment 2: align two tokenizations of one text."""
+"""Assignment 4: align two tokenizations of one text."""
 
 import random
 from contextlib import suppress

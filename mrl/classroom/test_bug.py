@@ -1,4 +1,4 @@
-"""Assignment 3: a silent bug in a loss, and five learning curves."""
+"""Assignment 2: a silent bug in a loss, and five learning curves."""
 
 import random
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""Assignment 4: a peer that lies."""
+"""Assignment 5: a peer that lies."""
 
 import random
 import re

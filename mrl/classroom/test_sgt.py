@@ -1,4 +1,4 @@
-"""Assignment 5: Success-Gated Transfer from its equation."""
+"""Assignment 3: Success-Gated Transfer from its equation."""
 
 import random
 from collections import Counter
