@@ -64,9 +64,8 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
     found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-    return found.clamp(
-        max=logprobs.shape[-1] - 1
-    )  # of NaN: an index that is there; `Completions` raises
+    # of NaN: an index that is there; `Completions` raises
+    return found.clamp(max=logprobs.shape[-1] - 1)
 
 
 def pad_left(sequences: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
