@@ -23,6 +23,16 @@ def sample(policy, text, advantage, **fields):
     return made
 
 
+def sampled(policy):
+    """Two groups that the policy has just written, with advantages of both signs."""
+    groups = policy.rollout([Problem("a", "1+1?", "2")] * 2, torch.Generator().manual_seed(0))
+    return [
+        TrainingSample(g.prompt_ids, r.completion_ids, advantage=(-1.0) ** n,
+                       behavior_logprobs=r.logprobs)
+        for g in groups for n, r in enumerate(g.rollouts)
+    ]  # fmt: skip
+
+
 def test_minibatches_are_updates_in_the_order_of_the_samples(make_policy):
     texts = ("1", "2", "3", "4", "5")
     one, two = make_policy(learning_rate=1e-3), make_policy(learning_rate=1e-3)
@@ -50,12 +60,7 @@ def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_po
 def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
     """Scored log-probs differ from sampled ones by rounding: gspo's band of 4e-4 would be left."""
     policy = make_policy(dtype=dtype, objective="gspo", learning_rate=1e-2, max_new_tokens=10)
-    groups = policy.rollout([Problem("a", "1+1?", "2")] * 2, torch.Generator().manual_seed(0))
-    samples = [
-        TrainingSample(g.prompt_ids, r.completion_ids, advantage=(-1.0) ** n,
-                       behavior_logprobs=r.logprobs)
-        for g in groups for n, r in enumerate(g.rollouts)
-    ]  # fmt: skip
+    samples = sampled(policy)
     peers = [replace(sample, source="b") for sample in samples]
     got = update_metrics(learn(policy, samples + peers))
     assert (got["ratio/mean"], got["ratio/max"], got["clip_ratio/high_mean"]) == (1, 1, 0)
@@ -70,12 +75,7 @@ def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
 def test_rounding_is_no_ratio_in_any_minibatch(make_policy, minibatches):
     """With updates that move nothing every own ratio is 1, also with bfloat16's rounding."""
     policy = make_policy(dtype="mixed", objective="gspo", learning_rate=1e-30, max_new_tokens=10)
-    groups = policy.rollout([Problem("a", "1+1?", "2")] * 2, torch.Generator().manual_seed(0))
-    samples = [
-        TrainingSample(g.prompt_ids, r.completion_ids, advantage=(-1.0) ** n,
-                       behavior_logprobs=r.logprobs)
-        for g in groups for n, r in enumerate(g.rollouts)
-    ]  # fmt: skip
+    samples = sampled(policy)
     stats = learn(policy, samples, minibatches)
     got = update_metrics(stats)
     assert stats.updates == minibatches

@@ -11,7 +11,7 @@ from rich.text import Text
 from mrl.alignment import align
 from mrl.residual import measure
 
-# Okabe and Ito's colours, told apart by colour-blind readers; neighbours differ in lightness too
+# Okabe and Ito's colours, also for colour-blind readers; neighbours differ in lightness, too
 CHUNK_COLORS = ("#56B4E9", "#E69F00")
 PICTURE_WIDTH = 80  # in characters
 TOKEN_BAR = "\u2502"  # between the tokens of a chunk

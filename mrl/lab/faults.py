@@ -23,11 +23,11 @@ def lying_records(rate: float, seed: int) -> Callable[..., Iterable[Record | Los
             return
         rng = random.Random(f"{seed}/liar/{source}/{version}")
         for group in groups:
-            told = []  # its lies as successes, and no honest success a second time
+            made = []  # its lies as successes, and no honest success a second time
             for rollout in group.rollouts:
                 lies = rollout.verdict is not Verdict.CORRECT and rng.random() < rate
                 verdict = Verdict.CORRECT if lies else Verdict.WRONG
-                told.append(replace(rollout, verdict=verdict))
-            yield from make_records(kind, source, version, [replace(group, rollouts=told)], codec)
+                made.append(replace(rollout, verdict=verdict))
+            yield from make_records(kind, source, version, [replace(group, rollouts=made)], codec)
 
     return make
