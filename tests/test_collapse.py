@@ -27,5 +27,8 @@ def test_entropy_may_fall_where_the_answers_are_right():
     fall = [{"entropy": 0.5}] * WINDOW + [{"entropy": 0.01}] * WINDOW
     assert len(feed(fall)) == 1
     assert feed([{**line, "reward": 0.95} for line in fall]) == []
+    rewards = [0.95] * (2 * WINDOW - 1) + [0.85]  # one step is no reason: the mean counts
+    pairs = zip(fall, rewards, strict=True)
+    assert feed([{**line, "reward": reward} for line, reward in pairs]) == []
     (warning,) = feed([{}] * WINDOW + [{"completions/mean_length": 2.0}] * WINDOW)
     assert "completion length" in warning

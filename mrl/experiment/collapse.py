@@ -1,4 +1,4 @@
-"""Notices when a policy falls off a cliff, and says what usually did it."""
+"""Notices when a policy falls off a cliff (sure and right is none); says what usually did it."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class CollapseWatch:
                 if len(recent) < WINDOW or key in self._warned:
                     continue
                 best = self._best[key] = max(self._best[key], mean)
-                solved = metric == "entropy" and line["reward"] > 0.9  # sure and right is fine
+                solved = metric == "entropy" and sum(self._recent[policy, "reward"]) > 0.9 * WINDOW
                 if best >= least and mean < FALL * best and not solved:
                     self._warned.add(key)
                     fall = f"from {best:.2f} to {mean:.2f} (means of {WINDOW} steps)"
