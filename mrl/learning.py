@@ -43,6 +43,7 @@ class UpdateStats:
         self.totals.update(other.totals)  # adds, negative numbers too
         self.outcomes.update(other.outcomes)
         self.updates += other.updates
+        self.notes += other.notes
         for name, value in other.highest.items():
             self.highest[name] = max(self.highest[name], value)
 
@@ -54,7 +55,6 @@ def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 
                       + mean over its "imitation" samples of weight * mean-token NLL
                       + kl_coef * k3 over its own samples
     Samples that cannot give a gradient (advantage 0) count in the averages but are not computed.
-    If the memory does not suffice, the micro-batch is halved and that update begins again.
     """
     stats = UpdateStats()
     size = math.ceil(len(samples) / minibatches) or 1  # of a minibatch, in samples
@@ -62,21 +62,9 @@ def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 
     for minibatch in parts[1:] if policy.mixed else ():
         _score_again(policy, minibatch)
     for minibatch in parts:
-        while True:
-            attempt = UpdateStats()  # thrown away with its half-made gradient if memory runs out
-            try:
-                _backward(policy, minibatch, stats.updates, attempt)
-                break
-            except torch.OutOfMemoryError:
-                if policy.micro_batch <= max(len(s.completion_ids) for s in minibatch):
-                    raise  # it is one completion that does not fit
-                policy.micro_batch //= 2
-                stats.notes.append(
-                    f"{policy.name} ran out of memory; it goes on with micro-batches of "
-                    f"{policy.micro_batch} tokens."
-                )
-        _update(policy, attempt)
-        stats.add(attempt)
+        update = _gradient(policy, minibatch, stats.updates)
+        _update(policy, update)
+        stats.add(update)
     return stats
 
 
@@ -89,6 +77,21 @@ def _score_again(policy: Policy, samples: Sequence[TrainingSample]) -> None:
     scored = policy.logprobs_of([s.prompt_ids for s in own], [s.completion_ids for s in own])
     for sample, logprobs in zip(own, scored, strict=True):
         sample.behavior_logprobs = logprobs
+
+
+def _gradient(policy: Policy, samples: Sequence[TrainingSample], updates_done: int) -> UpdateStats:
+    """One update's gradient; if memory runs out it begins again, with half the micro-batch."""
+    notes: list[str] = []
+    while True:
+        stats = UpdateStats(notes=notes)  # a new one: half-made sums do not count
+        try:
+            _backward(policy, samples, updates_done, stats)
+            return stats
+        except torch.OutOfMemoryError:
+            if policy.micro_batch <= max(len(s.completion_ids) for s in samples):
+                raise  # it is one completion that does not fit
+            n = policy.micro_batch = policy.micro_batch // 2
+            notes.append(f"{policy.name} ran out of memory; it goes on with {n} tokens at once.")
 
 
 def _backward(
@@ -148,8 +151,7 @@ def _policy_loss(
     behavior = torch.zeros_like(logprobs)
     for row, sample in enumerate(batch):
         # in the dtype of logprobs: a text that the receiver wrote itself has a ratio of exactly 1
-        written_with = logprobs.new_tensor(sample.behavior_logprobs)
-        behavior[row, : len(sample.completion_ids)] = written_with
+        behavior[row, : len(sample.completion_ids)] = logprobs.new_tensor(sample.behavior_logprobs)
     gap = (logprobs.detach() - behavior).abs() * mask
     if policy.version == policy.sampled_version and not batch[0].source:
         # no update since it wrote these: the gap is rounding, and its ratios are 1

@@ -37,7 +37,7 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
-        self.decode = None  # on CUDA, a faster way to sample: experiment/cuda_graph.py
+        self.graph_decode = None  # on CUDA, a faster way to sample: experiment/cuda_graph.py
         self.sampled_version = -1  # of the weights that wrote its newest groups
         self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
         self.tokenizer = tokenizer
@@ -49,9 +49,8 @@ class Policy:
         self.max_new_tokens = config.max_new_tokens  # what it writes, and so what it imitates
         self.suppressed = self._find_suppressed().to(model.device)
         # weights are float32 always: one of 0.02 in bfloat16 would not move by a step of 1e-6
-        self.mixed = config.dtype == "mixed" or (
-            config.dtype == "auto" and model.device.type == "cuda"
-        )
+        usual = "mixed" if model.device.type == "cuda" else "float32"
+        self.mixed = (usual if config.dtype == "auto" else config.dtype) == "mixed"
         published = OBJECTIVES[config.objective]
         self.objective = replace(
             published,
@@ -136,7 +135,7 @@ class Policy:
                 end_ids=torch.tensor(self.end_ids, device=self.model.device),
                 suppressed=self.suppressed,
                 generator=generator,
-                decode=self.decode,
+                decode=self.graph_decode,
             )
         rollouts = []
         lengths, finished = sampled.lengths.tolist(), sampled.finished.tolist()

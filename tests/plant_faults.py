@@ -75,7 +75,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("learning", "policy.version += 1", "policy.version += 2", POLICY),
     ("learning", "parts[1:] if policy.mixed else ()", "()", POLICY),
     ("learning", "elif norm > 0:", "else:", POLICY),
-    ("learning", "minibatch, stats.updates, attempt", "minibatch, 0, attempt", POLICY),
+    ("learning", "minibatch, stats.updates)", "minibatch, 0)", POLICY),
     ("learning", "objective = batch[0].objective or policy.objective\n    factors",
      "objective = policy.objective\n    factors", POLICY),
     ("learning", "counted = [sample for sample in samples if sample.loss == \"policy\"]",

@@ -33,7 +33,7 @@ def sampled(policy, problems, temperature=1.0):
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
 def test_every_completion_is_that_of_the_plain_loop(monkeypatch, problems, name, dtype):
     policy = load_policy(PolicyConfig(name, str(DATA / "tiny" / name), dtype=dtype))
-    policy.decode = cuda_graph.decode
+    policy.graph_decode = cuda_graph.decode
     for temperature in (1.0, 0.0, 0.7):
         want = sampled(policy, problems, temperature)
         with monkeypatch.context() as patch:
@@ -50,7 +50,7 @@ def test_every_completion_is_that_of_the_plain_loop(monkeypatch, problems, name,
 def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(monkeypatch, make_policy):
     monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: True)
     policy = make_policy(max_new_tokens=20)
-    policy.decode = cuda_graph.decode
+    policy.graph_decode = cuda_graph.decode
     policy.end_ids = list(range(0, len(policy.tokenizer), 40))
     (group,) = policy.rollout(PROBLEM, torch.Generator().manual_seed(0), group_size=32)
     lengths = [len(rollout.completion_ids) for rollout in group.rollouts]
@@ -70,7 +70,7 @@ def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(monkeypatch, ma
 def test_nothing_moves_or_grows_while_a_step_repeats(monkeypatch, make_policy):
     """A graph writes to the addresses that it was recorded with."""
     policy, seen = make_policy(max_new_tokens=RECORD_AFTER + 9), []
-    policy.decode = cuda_graph.decode
+    policy.graph_decode = cuda_graph.decode
     monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: True)
 
     def watch(part, arguments, named):

@@ -182,8 +182,8 @@ def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, m
     stats = learn(short, samples)
     assert stats.updates == 1
     assert stats.notes == [
-        "qwen-tiny ran out of memory; it goes on with micro-batches of 32 tokens.",
-        "qwen-tiny ran out of memory; it goes on with micro-batches of 16 tokens.",
+        "qwen-tiny ran out of memory; it goes on with 32 tokens at once.",
+        "qwen-tiny ran out of memory; it goes on with 16 tokens at once.",
     ]
     assert stats.totals["own/samples"] == 6  # the attempts that failed are not counted
     for a, b in zip(plain.model.parameters(), short.model.parameters(), strict=True):

@@ -226,11 +226,11 @@ def test_what_the_tutorial_quotes_is_the_measured_one():
 def test_the_readmes_first_sentence_is_the_measured_one():
     words = sentences_of("README.md")
     sgt, solo = (str(estimate(kept_scores("tiny-pair/table.csv", m))) for m in ("sgt", "solo"))
-    assert f"**{sgt} %** of held-out problems are solved" in words
+    assert f"solves **{sgt} %** of held-out problems" in words
     assert f"**{solo} %**" in words
     before = json.loads((RESULTS / "sgt-s0" / "evaluation.json").read_text(encoding="utf-8"))
     start = mean(s["pass@1"] for s in before["before"] if s["part"] == "heldout")
-    assert words.count(f"start: {100 * start:.1f} with seed 0)") == 2
+    assert f"(start: {100 * start:.1f} with seed 0)" in words
 
 
 REAL_SEEDS = (1, 2)

@@ -62,7 +62,7 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Po
         )
     rate = config.learning_rate or usual_learning_rate(model.num_parameters())
     policy = Policy(replace(config, learning_rate=rate), model, tokenizer, reference, index)
-    policy.decode = decode if device.startswith("cuda") else None
+    policy.graph_decode = decode if device.startswith("cuda") else None
     return policy
 
 

@@ -47,9 +47,8 @@ def pair_settings(pair: str) -> dict[str, Any]:
 def _short_problems(policies: list[PolicyConfig]) -> dict[str, Any]:
     """A run that a CPU can finish; data/results/real-pair was made with nearly these settings."""
     for policy in policies:
-        policy.max_new_tokens = 40
+        policy.max_new_tokens, policy.dtype = 40, "mixed"
         policy.micro_batch = 1024  # half the activations of the default
-        policy.dtype = "mixed"
     return {
         "steps": 60,
         "prompts_per_step": 8,

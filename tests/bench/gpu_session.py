@@ -119,7 +119,7 @@ def sample(policy: Policy, scale: Scale, tokens: int = 0) -> rollout.Completions
             policy.model, prompts, scale.group, max_new_tokens=tokens or scale.completion,
             temperature=1.0, end_ids=torch.tensor(policy.end_ids, device=scale.device),
             suppressed=policy.suppressed, generator=torch.Generator().manual_seed(0),
-            decode=policy.decode,
+            decode=policy.graph_decode,
         )  # fmt: skip
 
 
