@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mini_mrl
-from mrl.config import RunConfig
+from mrl.config import DATA, RunConfig
 from mrl.errors import MrlError
 from mrl.experiment.launch import cores
 from mrl.experiment.pairs import pair_settings
@@ -308,7 +308,11 @@ def test_the_quick_one_says_what_the_whole_one_found(tmp_path, monkeypatch, caps
 @pytest.mark.slow
 def test_a_short_comparison_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    few = (DATA / "words" / "heldout.jsonl").read_text().splitlines()[::30]
+    Path("few.jsonl").write_text("\n".join(few) + "\n")
+    Path("few.toml").write_text('heldout = ["few.jsonl"]')
     command = ["compare", "--modes", "solo,sgt", "--seeds", "2", "--steps", "2", "--jobs", "2"]
+    command += ["--pair", "tiny", "--config", "few.toml"]
     assert mini_mrl.main(command) == 0
     out = capsys.readouterr().out
     assert "sgt" in out
