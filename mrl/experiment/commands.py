@@ -88,6 +88,8 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of the command line
             return 2, printable(usage_sentence(error), limit=2000)
+        if isinstance(error, OSError) and error.filename and "--debug" not in arguments:
+            return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
         return 1, f"{traceback.format_exc()}This is a bug of mini-mrl; the lines above say where."
 
 

@@ -127,7 +127,8 @@ class Run:
         if resumed:
             self._restore(checkpoint, state)
         elif self.writes:
-            self._make_directory()
+            self.directory.mkdir(parents=True)
+            write_run_config(self.directory, config)
         self.allocation.gather({})  # nor before the directory is in order
         logs = [self.directory / name if self.writes else Path(os.devnull) for name in LOGS]
         self.collapse = CollapseWatch()
@@ -145,13 +146,6 @@ class Run:
                 f"{path}: holds {' and '.join(sorted(kinds))} records, but mode {self.mode.name} "
                 f"consumes {consumed} records; record another run with `--set record=...`."
             )
-
-    def _make_directory(self) -> None:
-        try:
-            self.directory.mkdir(parents=True)
-            write_run_config(self.directory, self.config)
-        except OSError as error:
-            raise MrlError(f"{self.directory}: cannot be made ({error.strerror}).") from None
 
     def _restore(self, checkpoint: Path | None, state: dict) -> None:
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""

@@ -113,10 +113,7 @@ def align(
     shown = ((Path(source).name, Path(receiver).name), *token_bytes)
     console.print(render_alignment(*shown, console.width))
     if svg is not None:
-        try:
-            svg.write_text(alignment_svg(*shown), encoding="utf-8")
-        except OSError as error:
-            raise MrlError(f"{svg}: cannot be written ({error.strerror}).") from None
+        svg.write_text(alignment_svg(*shown), encoding="utf-8")
         say(f"Drawn in {svg}.")
 
 

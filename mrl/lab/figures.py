@@ -5,7 +5,7 @@ Policies keep one color and one line style in all of them, modes one color.
 
 import fnmatch
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
@@ -178,19 +178,26 @@ def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
     """Solve rate of each policy over steps, of all over sampled tokens: mean and range of seeds."""
     policies = policies_of(results[0].lines)
     figure, panels = new_figure(3.6 * (len(policies) + 1), 3.8, columns=len(policies) + 1)
+    ends = []  # of the last panel's curves
     for mode, (tokens, rates) in mode_curves(results).items():
+        ends.append((rates[:, :, -1].mean(), mode))
         steps = range(1, len(tokens) + 1)
         curves = [(steps, rates[:, number]) for number in range(len(policies))]
         curves.append((tokens / 1e3, rates.mean(1)))
         for axes, (x, each) in zip(panels, curves, strict=True):  # each: [seeds, steps]
             axes.fill_between(x, each.min(0), each.max(0), color=color_of(mode), alpha=0.15)
-            axes.plot(x, each.mean(0), color=color_of(mode), label=mode)
+            axes.plot(x, each.mean(0), color=color_of(mode))
+    ends.sort()
+    heights = list(accumulate((end for end, _ in ends), lambda below, end: max(end, below + 0.05)))
+    lower = (heights[-1] - ends[-1][0]) / 2
+    for height, (_, mode) in zip(heights, ends, strict=True):  # names beside the curves, apart
+        at, beside = (1.02, height - lower), panels[-1].get_yaxis_transform()
+        panels[-1].text(*at, mode, color=color_of(mode), va="center", transform=beside)
     seeds = len({result.seed for result in results})
     for axes, name in zip(panels, [*policies, "all"], strict=True):
         axes.set(title=name, xlabel="step", ylim=(0, 1))
     panels[0].set_ylabel(f"solve rate (mean of {COMPARED_WINDOW} steps)")
     panels[-1].set(xlabel="sampled tokens, thousands")
-    panels[-1].legend(frameon=False, fontsize=9, loc="lower right")
     figure.suptitle(f"seeds: {seeds}; band: their range", fontsize=10)
     save_figure(figure, path)
 

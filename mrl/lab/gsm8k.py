@@ -35,8 +35,8 @@ def fetch_gsm8k(
 ) -> None:
     """Write `train.jsonl` and `test.jsonl` into `out`, once both are complete and right.
 
-    Raises MrlError with one sentence for what could not be fetched, a wrong checksum, or a folder
-    that cannot be written.
+    Raises MrlError with one sentence for what could not be fetched or has a wrong checksum, OSError
+    for a folder that cannot be written.
     """
     made: dict[str, list[Problem]] = {}
     for part, expected in checksums.items():
@@ -65,9 +65,6 @@ def fetch_gsm8k(
             for number, entry in enumerate(entries, start=1)
         ]
         say(f"{part}: {len(made[part])} problems, checksum right")
-    try:
-        for part, problems in made.items():
-            save_problems(out / f"{part}.jsonl", problems)
-        (out / "system_prompt.txt").write_text(SYSTEM_PROMPT, encoding="utf-8")
-    except OSError as error:
-        raise MrlError(f"{out}: cannot be written ({error.strerror}).") from None
+    for part, problems in made.items():
+        save_problems(out / f"{part}.jsonl", problems)
+    (out / "system_prompt.txt").write_text(SYSTEM_PROMPT, encoding="utf-8")
