@@ -11,12 +11,15 @@ are random weights, end tokens forbidden and half of each group right, so that b
 multiplications. `shipped` is `data/tiny/qwen-tiny` on its own problems: completions end where they
 end, are right or wrong, and a group that is all one or the other teaches nothing. The two take
 turns; printed are ratios of CPU seconds, minimum / median / maximum over the rounds. Nothing else
-that one of them does apart (tokenizing, logging) is taken out.
+that one of them does apart (tokenizing, logging) is taken out. Last come two policies on two cores,
+in seconds of the clock: TRL trains one after the other, each step with two threads; ours train at
+once, a process and a thread each, as under `--placement parallel`.
 """
 
 import argparse
 import itertools
 import json
+import multiprocessing
 import random
 import resource
 import statistics
@@ -24,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -164,7 +168,9 @@ class Generate:
 
 TRL_CHILD = """
 import json, sys, time, resource, torch
-torch.set_num_threads(1)
+threads = int(sys.argv.pop())
+torch.set_num_threads(threads)
+clock = time.process_time if threads == 1 else time.perf_counter
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -174,10 +180,10 @@ problems = json.loads(sys.stdin.readline())
 class Turns(TrainerCallback):
     def on_step_begin(self, *args, **kwargs):
         sys.stdin.readline()
-        self.start = time.process_time()
+        self.start = clock()
     def on_step_end(self, *args, **kwargs):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print("STEP", time.process_time() - self.start, peak, flush=True)
+        print("STEP", clock() - self.start, peak, flush=True)
 
 config = GRPOConfig(
     output_dir="/tmp/trl-bench", max_steps=1000, num_generations=group,
@@ -210,9 +216,11 @@ trainer.train()
 class Trl:
     """GRPOTrainer in a process of its own, one step a turn."""
 
-    def __init__(self, python: str, size: str, directory: Path, micro_batch: int) -> None:
+    def __init__(
+        self, python: str, size: str, directory: Path, micro_batch: int, threads: int = 1
+    ) -> None:
         forced = int(size != "shipped")
-        sizes = map(str, (PROMPTS, GROUP, NEW_TOKENS[size], micro_batch, forced))
+        sizes = map(str, (PROMPTS, GROUP, NEW_TOKENS[size], micro_batch, forced, threads))
         self.child = subprocess.Popen(
             [python, "-c", TRL_CHILD, str(directory), *sizes],
             stdin=subprocess.PIPE,
@@ -226,7 +234,7 @@ class Trl:
         self.right = []
 
     def step(self) -> float:
-        """CPU seconds of its next step."""
+        """Seconds of its next step: of the CPU, with two threads of the clock."""
         self.child.stdin.write("go\n")
         self.child.stdin.flush()
         for line in self.child.stdout:
@@ -281,6 +289,40 @@ def against_trl(trl: Trl, ours: Ours, rounds: int) -> None:
         print(f"solved while training: TRL {shares[0]:.0%}, ours {shares[1]:.0%}")
 
 
+ALONE: dict[str, Ours] = {}  # of a process with one policy
+
+
+def prepare(size: str, directory: Path) -> None:
+    """A process of its own for one policy."""
+    torch.set_num_threads(1)
+    ALONE["ours"] = Ours(size, directory)
+
+
+def step_alone() -> None:
+    """One step of this process's policy."""
+    ALONE["ours"].step()
+
+
+def two_policies(python: str, size: str, directory: Path, micro: int, rounds: int) -> None:
+    """Seconds of the clock for a step of both."""
+    theirs = [Trl(python, size, directory, micro, threads=2) for _ in range(2)]
+    context, about = multiprocessing.get_context("spawn"), (size, directory)
+    ours = [ProcessPoolExecutor(1, context, prepare, about) for _ in range(2)]
+    for trl, process in zip(theirs, ours, strict=True):  # warm
+        trl.step()
+        process.submit(step_alone).result()
+    pairs = []
+    for _ in range(rounds):
+        slow = sum(trl.step() for trl in theirs)
+        began = time.perf_counter()
+        for step in [process.submit(step_alone) for process in ours]:
+            step.result()
+        pairs.append((slow, time.perf_counter() - began))
+    report("two policies on two cores, TRL / ours", *map(list, zip(*pairs, strict=True)))
+    for trl in theirs:
+        trl.child.kill()
+
+
 def main() -> None:
     """Take turns, then print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -308,6 +350,9 @@ def main() -> None:
         if arguments.trl:
             trl = Trl(arguments.trl, arguments.size, directory, arguments.micro_batch)
             against_trl(trl, ours, arguments.rounds)
+            two_policies(
+                arguments.trl, arguments.size, directory, arguments.micro_batch, arguments.rounds
+            )
         else:
             print("whole step against TRL: give --trl PYTHON (see the top of this file)")
         mixed = Ours(arguments.size, directory, "mixed")
