@@ -137,6 +137,8 @@ class Policy:
                 generator=generator,
                 decode=self.graph_decode,
             )
+        if not bool(sampled.logprobs.isfinite().all()):  # once: at each token, a GPU would wait
+            raise FloatingPointError("the model's log-probs are not finite")
         rollouts = []
         lengths, finished = sampled.lengths.tolist(), sampled.finished.tolist()
         token_ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()

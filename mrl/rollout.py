@@ -39,10 +39,6 @@ class Completions:
     lengths: Tensor  # [rows] int64, the end token included
     finished: Tensor  # [rows] bool: an end token was sampled
 
-    def __post_init__(self) -> None:
-        if not bool(self.logprobs.isfinite().all()):  # not at each token: the device would wait
-            raise FloatingPointError("the model's log-probs are not finite")
-
 
 def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:
     """log softmax(logits / temperature) over the tokens that are not suppressed.
@@ -64,7 +60,7 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
     found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-    # of NaN: an index that is there; `Completions` raises
+    # of NaN: an index that is there; `Policy.rollout` raises
     return found.clamp(max=logprobs.shape[-1] - 1)
 
 
