@@ -81,14 +81,14 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
     """Exit code and last sentence of a command; 2 for what a person can put right."""
     try:
         return app(arguments, standalone_mode=False, obj=arguments) or 0, ""
-    except (MrlError, RunFailed) as error:
+    except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        return error.exit_code, printable(str(error), limit=2000)
-    except Exception as error:
+        if isinstance(error, MrlError | RunFailed):
+            return error.exit_code, printable(str(error), limit=2000)
         if hasattr(error, "format_message"):  # a usage error of the command line
             return 2, printable(usage_sentence(error), limit=2000)
-        if isinstance(error, OSError) and error.filename and "--debug" not in arguments:
+        if isinstance(error, OSError) and error.filename:
             return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
         return 1, f"{traceback.format_exc()}This is a bug of mini-mrl; the lines above say where."
 
