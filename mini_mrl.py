@@ -84,7 +84,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
         result.received = exchange.collect(mode.consumes, policy.name, ids, run.believes)
 
         with allocation.turn(policy, "learn"):
-            # 5. decide: own groups and peers' records become samples        modes/, alignment.py
+            # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
             prompts = [(group, result.received[group.problem.id]) for group in result.groups]
             # not the sampling's seed: what a mode draws says nothing about what was sampled
             rng = random.Random(derive_seed(config.seed, step, policy.index, "mode"))
