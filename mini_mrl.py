@@ -65,11 +65,10 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             run.verifier.verify_groups(results[policy.name].groups)
 
     # 3. publish: records of the one type that the mode consumes             records.py, exchange.py
-    made = {}
-    for policy in run.policies if run.published else ():  # nothing crosses that no mode asks for
-        groups = results[policy.name].groups
-        about = run.published, policy.name, policy.version, groups, policy.codec
-        made[policy.name] = list(run.make_records(*about))
+    kind, made = run.published, {}
+    for policy in run.policies if kind else ():  # nothing crosses that no mode asks for
+        name, groups = policy.name, results[policy.name].groups
+        made[name] = list(run.make_records(kind, name, policy.version, groups, policy.codec))
     # the one place where policies of different processes meet
     for source, records in allocation.gather(made).items():
         for record in records:

@@ -14,7 +14,6 @@ Text that does not survive as bytes is refused with a reason, never repaired.
 import json
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -29,7 +28,6 @@ EXACT_DECODER = re.compile(
 )
 # of byte-level vocabularies: printable Latin-1 stands for itself, other bytes for U+0100 and on
 BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
-CACHED_TEXTS = 1024  # more than a step has, own and peers'
 
 
 class LossyText(ValueError):
@@ -61,7 +59,6 @@ class ByteCodec:
         self._bytes = {id: data for id, data in vocabulary.items() if id not in textless}
         # several, as a special token may swallow the spaces beside it (rstrip)
         self._anchors = [*(token["content"] for token in specials[:3]), "", "\n", ":", "0"]
-        self._encode_cached = lru_cache(CACHED_TEXTS)(self._encode)
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token. Raises LossyText for tokens without bytes of their own.
@@ -92,25 +89,17 @@ class ByteCodec:
 
         Raises LossyText: "special_token" if the text spells one, "not_round_trippable" if the
         tokenizer changes it (normalisers do) or cannot write it.
-        """
-        found = self._encode_cached(text)
-        if isinstance(found, LossyText):
-            raise LossyText(found.reason, str(found))  # each raise adds frames to its object
-        return list(found)  # a copy: what callers do to it must not reach the cache
 
-    def _encode(self, text: str) -> list[int] | LossyText:
-        """Try the text behind anchors whose tokens are cut off again, and alone.
-
-        Chat templates end in a special token, so that anchor comes first. Metaspace tokenizers put
-        a space in front of a text, but not behind a special token, or not behind other text.
-        Whatever is tried, the bytes decide. A refusal is returned, so that it is cached, too: it is
-        the dearest, as every anchor was tried.
+        The text is tried behind anchors whose tokens are cut off again, and alone. Chat templates
+        end in a special token, so that anchor comes first. Metaspace tokenizers put a space in
+        front of a text, but not behind a special token, or not behind other text. Whatever is
+        tried, the bytes decide.
         """
         try:
             wanted = text.encode("utf-8")
         except UnicodeEncodeError:
-            return LossyText("not_utf8", "the text holds a lone surrogate")
-        loss = LossyText("not_round_trippable", "no tokenization has exactly the bytes of the text")
+            raise LossyText("not_utf8", "the text holds a lone surrogate") from None
+        refusal = LossyText("not_round_trippable", "no tokenization has exactly these bytes")
         for anchor in self._anchors:
             # no special tokens added: a <s> in front would stand between anchor and text
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
@@ -118,15 +107,15 @@ class ByteCodec:
                 del token_ids[0]  # it has no bytes: `token_bytes` would refuse it
             try:
                 token_bytes = self.token_bytes(token_ids)
-            except LossyText as reason:
-                loss = reason  # another anchor may still do, so the last reason counts
+            except LossyText as error:
+                refusal = error  # another anchor may still do, so the last reason counts
                 continue
             # sizes of the last n tokens: what stands in front (anchor, dummy space) is not known
             sizes = list(accumulate(map(len, reversed(token_bytes)), initial=0))
             # else a token straddles the start: it has merged with the anchor
             if len(wanted) in sizes and b"".join(token_bytes).endswith(wanted):
                 return token_ids[len(token_ids) - sizes.index(len(wanted)) :]
-        return loss
+        raise refusal
 
 
 def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int, bytes]:

@@ -74,9 +74,10 @@ class Allocation:
         try:
             moved = self._fetch(policy, phase)
             yield
-        except FAILURES as error:  # a bug keeps its traceback, a person's mistake its sentence
+        except FAILURES as error:  # other bugs keep their traceback, mistakes their sentence
             reason = str(error).strip().split("\n")[0]
-            raise RunFailed(f"{policy.name} failed in its {phase} turn: {reason}.") from error
+            said = f"{policy.name} failed in its {phase} turn: {reason} (--debug shows where)."
+            raise RunFailed(said) from error
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:

@@ -6,14 +6,16 @@ received or refused is counted, what is taken or received in bytes, too: the pri
 """
 
 import os
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 
 from mrl.alignment import LossyText
 from mrl.records import MAX_GROUP, R, Record, flaw
 
-MAX_PROMPTS = 2**14  # with live records of one source; `flaw` bounds how many and how large
+MAX_PROMPTS = 2**14  # with live records of one source; `flaw` bounds how many, and how large
 ALWAYS = ("published_records", "published_bytes", "received_records", "received_bytes")
 
 # prompt id -> the newest version there, and its records by (kind, index)
@@ -44,7 +46,7 @@ class Exchange:
             reason = "foreign_source"
         elif not (reason := flaw(record, self.largest_group)):  # else a version may be no number
             too_old = record.version < self.versions.get(source, 0)
-            reason = "stale" if too_old else _add(self._live[source], record)
+            reason = "stale" if too_old else _add(self._live[source], record, MAX_PROMPTS)
         if reason:
             traffic[f"refused/{reason}"] += 1
             return reason
@@ -65,7 +67,7 @@ class Exchange:
         largest = max(self.largest_group, MAX_GROUP)  # its groups may be larger than this run's
         for record in records:
             if not flaw(record, largest):
-                _add(self._stored[record.source], record)
+                _add(self._stored[record.source], record, sys.maxsize)
 
     def collect(
         self,
@@ -81,19 +83,17 @@ class Exchange:
         """
         traffic = self._traffic[receiver]
         collected: dict[str, list[R]] = {prompt_id: [] for prompt_id in prompt_ids}
-        live, stored = self._live, self._stored
-        sources = sorted({*live, *stored} - {receiver})  # not by arrival: a resumed run has another
-        for prompt, found in collected.items():
-            # a live source stands in front of its stored self
-            kept = [live[s].get(prompt) or stored[s].get(prompt, (0, {})) for s in sources]
-            for record in (record for _, group in kept for record in group.values()):
+        books = self._stored | self._live  # a stored run has no live peers beside it
+        sources = sorted(books.keys() - {receiver})  # not by arrival: a resumed run has another
+        for prompt, source in product(collected, sources):
+            for record in books[source].get(prompt, (0, {}))[1].values():
                 if type(record) is not kind:  # all that the run logs is here, see `--set record`
                     continue
                 for name in ("received_", f"{kind.kind}/{record.source}/"):
                     traffic[f"{name}records"] += 1
                     traffic[f"{name}bytes"] += len(record.line)
                 if believes(record):
-                    found.append(record)
+                    collected[prompt].append(record)
                 else:  # its price was paid all the same
                     traffic["not_believed"] += 1
         return collected
@@ -104,8 +104,8 @@ class Exchange:
         return {f"exchange/{name}": number for name, number in counted.items()}
 
 
-def _add(book: Book, record: Record) -> str | None:
-    """Take a record in, in place of older ones, or say why not.
+def _add(book: Book, record: Record, most: int) -> str | None:
+    """Take a record in, in place of older ones, or say why not. most: prompts of the source.
 
     A second group of the same version is "duplicate": the same weights wrote the first.
     """
@@ -115,7 +115,7 @@ def _add(book: Book, record: Record) -> str | None:
         return "stale"
     if record.version == newest and place in group:
         return "duplicate"
-    if newest < 0 and len(book) >= MAX_PROMPTS:  # prompts that are known still get newer groups
+    if newest < 0 and len(book) >= most:  # prompts that are known still get newer groups
         return "flood"
     if record.version > newest:
         group = {}

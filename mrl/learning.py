@@ -8,7 +8,7 @@ of the whole update.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from mrl.objectives import (
     token_ratio,
 )
 from mrl.policy import Policy
-from mrl.samples import TrainingSample
+from mrl.samples import TrainingSample, ids_of
 
 
 @dataclass
@@ -59,7 +59,7 @@ def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 
     stats = UpdateStats()
     size = math.ceil(len(samples) / minibatches) or 1  # of a minibatch, in samples
     parts = [samples[start : start + size] for start in range(0, len(samples), size)]
-    for minibatch in parts[1:] if policy.mixed else ():
+    for minibatch in parts[1:] if policy.mixed_precision else ():
         _score_again(policy, minibatch)
     for minibatch in parts:
         update = _gradient(policy, minibatch, stats.updates)
@@ -74,7 +74,7 @@ def _score_again(policy: Policy, samples: Sequence[TrainingSample]) -> None:
     bfloat16 samples and scores up to 0.2 nats a token apart; gspo's band is 3e-4 wide.
     """
     own = [s for s in samples if s.has_gradient and s.loss == "policy" and not s.source]
-    scored = policy.logprobs_of([s.prompt_ids for s in own], [s.completion_ids for s in own])
+    scored = policy.logprobs_of(*ids_of(own))
     for sample, logprobs in zip(own, scored, strict=True):
         sample.behavior_logprobs = logprobs
 
@@ -83,10 +83,8 @@ def _gradient(policy: Policy, samples: Sequence[TrainingSample], updates_done: i
     """One update's gradient; if memory runs out it begins again, with half the micro-batch."""
     notes: list[str] = []
     while True:
-        stats = UpdateStats(notes=notes)  # a new one: half-made sums do not count
         try:
-            _backward(policy, samples, updates_done, stats)
-            return stats
+            return replace(_backward(policy, samples, updates_done), notes=notes)
         except torch.OutOfMemoryError:
             if policy.micro_batch <= max(len(s.completion_ids) for s in samples):
                 raise  # it is one completion that does not fit
@@ -94,28 +92,26 @@ def _gradient(policy: Policy, samples: Sequence[TrainingSample], updates_done: i
             notes.append(f"{policy.name} ran out of memory; it goes on with {n} tokens at once.")
 
 
-def _backward(
-    policy: Policy, samples: Sequence[TrainingSample], updates_done: int, stats: UpdateStats
-) -> None:
+def _backward(policy: Policy, samples: Sequence[TrainingSample], updates_done: int) -> UpdateStats:
     """Add the gradients of one update up, micro-batch by micro-batch; own samples come first."""
+    stats = UpdateStats()
     counted = [sample for sample in samples if sample.loss == "policy"]
     # samples without gradient are counted: without them a group of zeros would weigh the others up
     counts = {
         "sequences": len(counted),
         "tokens": sum(len(sample.completion_ids) for sample in counted),
-        "max_completion_length": policy.config.max_new_tokens,
+        "max_completion_length": policy.max_new_tokens,
     }
     imitated = len(samples) - len(counted)
     policy.optimizer.zero_grad(set_to_none=True)
     for sample in samples:
         if sample.weight == 0:
             stats.outcomes["dropped"] += 1
-        elif not sample.has_gradient:  # nothing to compare with: every reward was the same
+        elif not sample.has_gradient:  # its reward is the baseline, as where all agree
             stats.outcomes["all_pass" if sample.reward else "all_fail"] += 1
     for batch in _micro_batches(samples, policy.micro_batch):
-        logprobs, mask = policy.completion_logprobs(
-            [sample.prompt_ids for sample in batch], [sample.completion_ids for sample in batch]
-        )  # [batch, seq] nats, with gradient; True on completion tokens, the end token included
+        # [batch, seq] nats, with gradient; True on completion tokens, the end token included
+        logprobs, mask = policy.completion_logprobs(*ids_of(batch))
         if batch[0].loss == "imitation":
             loss = _nll_loss(batch, logprobs, mask, imitated, stats)
         else:
@@ -123,6 +119,7 @@ def _backward(
             if policy.reference is not None and not batch[0].source:
                 loss = loss + _kl_loss(policy, batch, logprobs, mask, counts, stats)
         loss.backward()
+    return stats
 
 
 def _micro_batches(samples: Sequence[TrainingSample], most: int) -> Iterator[list[TrainingSample]]:
@@ -133,8 +130,7 @@ def _micro_batches(samples: Sequence[TrainingSample], most: int) -> Iterator[lis
             kind = (bool(sample.source), sample.loss == "imitation", sample.objective)
             kinds.setdefault(kind, []).append(sample)
     for _, chosen in sorted(kinds.items(), key=lambda item: item[0][:2]):
-        prompts = [sample.prompt_ids for sample in chosen]
-        for part in cut_by_tokens(prompts, [sample.completion_ids for sample in chosen], most):
+        for part in cut_by_tokens(*ids_of(chosen), most):
             yield chosen[part]
 
 
@@ -150,7 +146,7 @@ def _policy_loss(
     objective = batch[0].objective or policy.objective  # one for all: see _micro_batches
     behavior = torch.zeros_like(logprobs)
     for row, sample in enumerate(batch):
-        # in the dtype of logprobs: a text that the receiver wrote itself has a ratio of exactly 1
+        # in the dtype of logprobs: numbers that it computed itself then give a ratio of exactly 1
         behavior[row, : len(sample.completion_ids)] = logprobs.new_tensor(sample.behavior_logprobs)
     gap = (logprobs.detach() - behavior).abs() * mask
     if policy.version == policy.sampled_version and not batch[0].source:
@@ -203,7 +199,7 @@ def _nll_loss(
     batch: list[TrainingSample], logprobs: Tensor, mask: Tensor, imitated: int, stats: UpdateStats
 ) -> Tensor:
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])
-    # mean over a text's tokens, then over the step's imitated texts: a long one weighs no more
+    # mean over a text's tokens, then over the update's imitated texts: a long one weighs no more
     loss = -(logprobs * weights * token_coefficients(mask, "sequence", imitated, 0, 0)).sum()
     stats.totals["nll_loss"] += float(loss.detach())
     stats.outcomes["rescued"] += len(batch)
@@ -223,11 +219,7 @@ def _kl_loss(
     Our reading: completions without advantage are left out, as they are not computed at all.
     """
     with torch.no_grad():
-        ref_logprobs, _ = policy.completion_logprobs(
-            [sample.prompt_ids for sample in batch],
-            [sample.completion_ids for sample in batch],
-            policy.reference,
-        )
+        ref_logprobs, _ = policy.completion_logprobs(*ids_of(batch), policy.reference)
     objective = batch[0].objective or policy.objective
     factors = token_coefficients(mask, objective.aggregation, **counts)
     divergence = (k3(logprobs, ref_logprobs) * factors).sum()
@@ -243,7 +235,7 @@ def _update(policy: Policy, stats: UpdateStats) -> None:
         stats.totals["update_skipped"] = 1
         computed = ("taught", "clipped", "rescued")
         stats.outcomes["skipped"] = sum(stats.outcomes.pop(key, 0) for key in computed)
-    elif norm > 0:  # with none (all alike, all clipped) Adam's momentum would move the weights
+    elif norm > 0:  # with 0 (all clipped) Adam's momentum would move the weights all the same
         policy.optimizer.step()
         policy.version += 1
         stats.updates = 1

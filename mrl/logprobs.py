@@ -91,7 +91,7 @@ def cut_by_tokens(
         yield slice(start, len(completions))
 
 
-def completion_logprobs(
+def packed_logprobs(
     model: PreTrainedModel,
     prompts: Sequence[list[int]],
     completions: Sequence[list[int]],

@@ -1,6 +1,6 @@
 """A policy: model, tokenizer, optimizer, prompt template and objective. It samples and scores.
 
-What it learns and how is in learning.py; nothing here knows of peers.
+What it learns and how is in learning.py; nothing here knows of modes or exchange.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.logprobs import completion_logprobs as packed_logprobs
-from mrl.logprobs import cut_by_tokens
+from mrl.logprobs import cut_by_tokens, packed_logprobs
 from mrl.objectives import OBJECTIVES
 from mrl.rollout import sample_completions
 from mrl.samples import Group, Problem, Rollout
@@ -50,20 +49,17 @@ class Policy:
         self.suppressed = self._find_suppressed().to(model.device)
         # weights are float32 always: one of 0.02 in bfloat16 would not move by a step of 1e-6
         usual = "mixed" if model.device.type == "cuda" else "float32"
-        self.mixed = (usual if config.dtype == "auto" else config.dtype) == "mixed"
-        published = OBJECTIVES[config.objective]
-        self.objective = replace(
-            published,
-            clip_low=published.clip_low if config.clip_low is None else config.clip_low,
-            clip_high=published.clip_high if config.clip_high is None else config.clip_high,
-        )
+        self.mixed_precision = (usual if config.dtype == "auto" else config.dtype) == "mixed"
+        clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}
+        given = {name: clip for name, clip in clips.items() if clip is not None}
+        self.objective = replace(OBJECTIVES[config.objective], **given)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
 
     def _precision(self) -> torch.autocast:
         """bfloat16 for the matrix products of a "mixed" policy."""
-        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed)
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision)
 
     def _find_end_ids(self) -> list[int]:
         """The tokenizer's end token first, then every other one of the generation config."""

@@ -5,8 +5,8 @@
     outcome  SuccessRecord   a verified success: text, no log-probs
 
 A record is written by its source and read by everybody: byte lengths instead of token ids, and a
-refusal (`LossyText`) in place of a text that is not exact. Nobody has to trust it: `flaw` is all
-that is checked before a record may reach a mode.
+refusal (`LossyText`) in place of a text that is not exact. Nobody has to trust it: `flaw` checks a
+record by itself, the exchange whose it is and how new, the receiver a success again.
 """
 
 import json
@@ -183,8 +183,8 @@ def make_records(
                 facts = {**about, "index": index, **_facts(group.problem, rollout, codec)}
                 # the type decides what crosses
                 yield kind(**{field.name: facts[field.name] for field in fields(kind)})
-            except LossyText as loss:
-                yield loss
+            except LossyText as refusal:
+                yield refusal
 
 
 def _facts(problem: Problem, rollout: Rollout, codec: ByteCodec) -> dict[str, object]:

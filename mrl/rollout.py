@@ -102,13 +102,13 @@ def sample_completions(
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
 
     def choose(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        found = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [rows, vocab]
-        chosen = draw(found, uniform) if temperature else found.argmax(dim=-1)
-        return chosen, found.gather(1, chosen[:, None])[:, 0]
+        scaled = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [rows, vocab]
+        chosen = draw(scaled, uniform) if temperature else scaled.argmax(dim=-1)
+        return chosen, scaled.gather(1, chosen[:, None])[:, 0]
 
     # 1. every prompt once, its cache repeated for the group
-    start = logits, mask, positions, cache = _prefill(model, prompts, group_size)
-    if decode and (done := decode(model, choose, *start, uniform, end_ids)):
+    logits, mask, positions, cache = _prefill(model, prompts, group_size)
+    if decode and (done := decode(model, choose, logits, mask, positions, cache, uniform, end_ids)):
         return Completions(*done)
 
     # 2. one token a row and round
@@ -118,16 +118,16 @@ def sample_completions(
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     active = torch.arange(rows, device=device)  # batch row -> output row
     for t in range(max_new_tokens):
-        chosen, found = choose(logits, uniform[t, active])  # [active]
+        chosen, chosen_logprobs = choose(logits, uniform[t, active])  # [active]
         running = ~finished[active]  # a finished row is computed on, but no longer written down
         rows_now = active[running]
         token_ids[rows_now, t] = chosen[running]
-        logprobs[rows_now, t] = found[running]
+        logprobs[rows_now, t] = chosen_logprobs[running]
         ended = rows_now[torch.isin(chosen[running], end_ids)]
         finished[ended] = True
         lengths[ended] = t + 1
-        still = int((running := ~finished[active]).sum())
-        if still == 0 or t + 1 == max_new_tokens:
+        running = ~finished[active]
+        if (still := int(running.sum())) == 0 or t + 1 == max_new_tokens:
             break
         if still < COMPACT_BELOW * len(active):
             kept = running.nonzero().squeeze(1)  # copying the cache costs: so only below a share

@@ -1,5 +1,6 @@
 """The nouns of a training step: what is sampled, what is learnt from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -94,3 +95,8 @@ class TrainingSample:
     def has_gradient(self) -> bool:
         """False if its gradient is zero whatever the policy says, so that nobody computes it."""
         return self.weight != 0 and (self.loss == "imitation" or self.advantage != 0)
+
+
+def ids_of(samples: Sequence[TrainingSample]) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts and completions of samples, as `completion_logprobs` and its like take them."""
+    return [s.prompt_ids for s in samples], [s.completion_ids for s in samples]

@@ -34,7 +34,7 @@ def allocation_of(*names):
 @pytest.mark.parametrize("failure", [RuntimeError, MemoryError, FloatingPointError])
 def test_a_turn_that_raises_ends_the_run_with_a_sentence(failure):
     allocation = allocation_of("a", "b")
-    sentence = r"^b failed in its learn turn: no more\.$"
+    sentence = r"^b failed in its learn turn: no more \(--debug shows where\)\.$"
     with pytest.raises(RunFailed, match=sentence), allocation.turn(allocation.policies[1], "learn"):
         raise failure("no more\nmemory")
     assert allocation.ledger == []

@@ -230,6 +230,9 @@ def test_one_source_speaks_about_only_so_many_prompts(monkeypatch):
     assert exchange.publish(replace(about[8], source="b"), "b") is None
     exchange.end_step({})  # there is room again
     assert exchange.publish(replace(about[8], version=5), "a") is None
+    exchange.end_step({})
+    exchange.store(about)  # of a finished run, whose file is there to be read whole
+    assert all(exchange.collect(SuccessRecord, "c", map(str, range(8))).values())
 
 
 def test_what_a_log_was_given_is_in_the_file_after_a_flush_and_appended_to_by_the_next(tmp_path):

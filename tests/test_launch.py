@@ -240,7 +240,7 @@ def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
     code, output, error = end_of(start(place, *PARALLEL, "--mode", "fails.py:Broken"))
     assert code == 1
     assert error == (
-        "llama-tiny failed in its learn turn: out of luck. "
+        "llama-tiny failed in its learn turn: out of luck (--debug shows where). "
         "Go on with: python mini_mrl.py resume runs/r\n"
     )
     assert "restart" not in output

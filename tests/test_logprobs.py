@@ -6,7 +6,7 @@ import torch
 
 from mrl import logprobs as module
 from mrl.experiment.loading import can_pack
-from mrl.logprobs import completion_logprobs, cut_by_tokens, pack
+from mrl.logprobs import cut_by_tokens, pack, packed_logprobs
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
 COMPLETIONS = [[10, 11], [12], [13, 14, 15, 16], [17, 18, 19], [20]]
@@ -34,7 +34,7 @@ def test_packed_logprobs_and_gradients_are_those_of_plain_rows(
     policy = make_policy(name)
     weights = torch.rand(5, 4)
 
-    logprobs, mask = completion_logprobs(policy.model, PROMPTS, COMPLETIONS, policy.suppressed, 0.7)
+    logprobs, mask = packed_logprobs(policy.model, PROMPTS, COMPLETIONS, policy.suppressed, 0.7)
     (logprobs * weights * mask).sum().backward()
     got = [p.grad.clone() for p in policy.model.parameters()]
     policy.model.zero_grad()

@@ -120,7 +120,8 @@ def true_estimate(name, **settings):
     with torch.device("meta"):
         model = model_of(*SHAPES[name])
     policy = SimpleNamespace(
-        name=name, config=config, reference=None, mixed=config.dtype == "mixed", model=model,
+        name=name, config=config, reference=None, model=model,
+        mixed_precision=config.dtype == "mixed",
     )  # fmt: skip
     return estimate(policy, RunConfig([config], eval_samples=1), prompt_tokens=150)
 

@@ -226,6 +226,11 @@ def test_a_prompt_longer_than_the_context_is_refused(make_policy):
     policy = make_policy()
     with pytest.raises(MrlError, match="context of 256"):
         longest_prompt(policy, [Problem("long", "nuts " * 300, "1")])
+    problems = [Problem("short", "nuts?", "1")]
+    length = longest_prompt(policy, problems)
+    policy.model.config.sliding_window = length  # packing has none: other numbers than in sampling
+    with pytest.raises(MrlError, match=f"context of {length}"):
+        longest_prompt(policy, problems)
 
 
 def test_without_a_learning_rate_the_size_decides(make_policy):

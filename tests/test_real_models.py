@@ -74,13 +74,13 @@ def test_groups_end_with_end_tokens_and_are_right_now_and_then(pair, groups, ver
 @pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-3), ("mixed", 0.5)])
 def test_what_was_sampled_is_what_is_scored(pair, dtype, most):
     for policy in pair:
-        policy.mixed = dtype == "mixed"
+        policy.mixed_precision = dtype == "mixed"
         try:
             groups = policy.rollout(PROBLEMS[:3], torch.Generator().manual_seed(1))
             rows = [(g.prompt_ids, r) for g in groups for r in g.rollouts]
             scored = policy.logprobs_of([p for p, _ in rows], [r.completion_ids for _, r in rows])
         finally:
-            policy.mixed = False
+            policy.mixed_precision = False
         gaps = [
             abs(sampled - again)
             for (_, rollout), logprobs in zip(rows, scored, strict=True)

@@ -144,7 +144,7 @@ def test_hacpo_over_four_updates(agents, case, alpha):
 class Cut(Letters):
     """Tokens of `size` bytes; a byte has log-prob -0.7 in any cut; a parameter a token."""
 
-    end_id, max_new_tokens = 0, 99
+    end_id, max_new_tokens = 0, 13
 
     def __init__(self, size, objective):
         super().__init__([0.0] * 40, objective)

@@ -90,7 +90,8 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
             return 2, printable(usage_sentence(error), limit=2000)
         if isinstance(error, OSError) and error.filename:
             return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
-        return 1, f"{traceback.format_exc()}This is a bug of mini-mrl; the lines above say where."
+        whose = "of mini-mrl or of a mode of your own"
+        return 1, f"{traceback.format_exc()}This is a bug, {whose}; the lines above say where."
 
 
 COMMANDS = (evaluate, modes, settings)

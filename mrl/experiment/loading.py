@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.experiment.cuda_graph import decode
-from mrl.logprobs import completion_logprobs
+from mrl.logprobs import packed_logprobs
 from mrl.policy import Policy
 from mrl.rollout import scaled_logprobs
 
@@ -153,7 +153,7 @@ def can_pack(model: PreTrainedModel) -> bool:
     vocabulary = model.get_input_embeddings().num_embeddings
     nothing = torch.zeros(vocabulary, dtype=torch.bool, device=model.device)  # is suppressed
     prompt, completions = [0, 1, 2], [[3, 4, 5], [5, 6, 7]]
-    packed, _ = completion_logprobs(model, [prompt] * 2, completions, nothing, 1.0)
+    packed, _ = packed_logprobs(model, [prompt] * 2, completions, nothing, 1.0)
     token_ids = torch.tensor([[*prompt, *c] for c in completions], device=model.device)
     logits = model(input_ids=token_ids, use_cache=False).logits[:, len(prompt) - 1 : -1]
     plain = scaled_logprobs(logits, nothing, 1.0)

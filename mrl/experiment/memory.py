@@ -54,8 +54,8 @@ def estimate(
         sum(4 * p.numel() for p in network.parameters()) if network else 0
         for network in (model, policy.reference)
     )
-    size = 2 if policy.mixed else 4
-    copies = (weights + frozen) // 2 if policy.mixed else 0  # autocast's, in bfloat16
+    size = 2 if policy.mixed_precision else 4
+    copies = (weights + frozen) // 2 if policy.mixed_precision else 0  # autocast's, in bfloat16
     tokens = prompt_tokens + policy.config.max_new_tokens
 
     scored = problems_at_once(model.device, config.eval_samples) * config.eval_samples
@@ -67,7 +67,8 @@ def estimate(
 
     whole = config.prompts_per_step * (tokens + (group - 1) * policy.config.max_new_tokens)
     trained = max(min(int(FILL * policy.config.micro_batch), whole), tokens)
-    kept = (KEPT[policy.mixed] * hidden + KEPT_INNER * inner) * size  # bytes a token, of one layer
+    # bytes a token, of one layer
+    kept = (KEPT[policy.mixed_precision] * hidden + KEPT_INNER * inner) * size
     if policy.config.checkpointing:  # one layer's at a time, and the hidden state of every layer
         activations = trained * (kept + layers * hidden * 4)
     else:

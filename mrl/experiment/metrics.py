@@ -26,7 +26,7 @@ METRICS = {
     "completions/clipped_ratio": "share of completions cut by the token limit",
     "entropy": "mean of -log p of the sampled tokens, nats: an estimate of the entropy",
     "num_tokens": "sampled completion tokens",
-    "rescue_set": "prompts that failed here altogether, of which the mode uses a peer's success",
+    "rescue_set": "prompts that failed here altogether, on which the mode would use a peer's text",
     "rescues": "successes of peers that were imitated",
     "dropped/<reason>": "peers' records that the mode wanted and could not use",
     "thl/<figure>": "sums over the retokenized peers' records (residual.py): records, bytes, "
@@ -55,7 +55,7 @@ METRICS = {
     "exchange/<kind>/<source>/records, exchange/<kind>/<source>/bytes": "of one type from one peer",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
     "exchange/not_believed": "peers' claimed successes that this receiver's own check denied",
-    "time/<phase>_s": "seconds of this policy in rollout, verify, collect, learn",
+    "time/<phase>_s": "seconds of this policy in rollout, verify, learn; judging again: in step_s",
     "time/moved_bytes": "weights and optimizer state moved for its turns (placement swap)",
     "time/turns": "the ledger: [phase, start, stop, bytes moved], seconds since the step began",
     "time/step_s": "seconds of the whole step, all policies",

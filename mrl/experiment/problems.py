@@ -96,7 +96,10 @@ def problems_of_step(
 
 def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     """Tokens of the longest prompt; MrlError if one leaves no room for a completion."""
-    context = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
+    # a sliding window is one, too: in logprobs.py every layer sees the whole text
+    names = ("max_position_embeddings", "sliding_window")
+    limits = [getattr(policy.model.config, name, None) or math.inf for name in names]
+    context = min(limits)
     lengths = {problem.id: len(policy.prompt_ids(problem.prompt)) for problem in problems}
     problem_id, longest = max(lengths.items(), key=lambda item: item[1])
     if (needed := longest + policy.max_new_tokens) > context:

@@ -89,11 +89,11 @@ class Toy:
     """A softmax over actions in the place of a policy: as a receiver, and for `learn`."""
 
     end_id, max_new_tokens, micro_batch, reference = 99, 1, 10**9, None
-    version, sampled_version, mixed = 0, -1, False  # its samples are made up
+    version, sampled_version, mixed_precision = 0, -1, False  # its samples are made up
 
     def __init__(self, logits: Sequence[float], objective: str = "grpo") -> None:
         self.name, self.codec, self.objective = "receiver", CODEC, OBJECTIVES[objective]
-        self.config = SimpleNamespace(max_new_tokens=1, max_grad_norm=math.inf, kl_coef=0.0)
+        self.config = SimpleNamespace(max_grad_norm=math.inf, kl_coef=0.0)
         self.model = torch.nn.Module()
         self.model.logits = torch.nn.Parameter(torch.tensor(logits, dtype=torch.float64))
         self.update = torch.zeros(len(logits), dtype=torch.float64)

@@ -105,10 +105,10 @@ def align(
         codec = ByteCodec(load_tokenizer(path))
         try:
             token_bytes.append(codec.token_bytes(codec.encode(text)))
-        except LossyText as loss:
+        except LossyText as refusal:
             raise MrlError(
-                f"{path}: its tokenizer cannot write this text exactly ({loss.reason}: {loss}), "
-                "so a record with it would be refused."
+                f"{path}: its tokenizer cannot write this text exactly ({refusal.reason}: "
+                f"{refusal}), so a record with it would be refused."
             ) from None
     shown = ((Path(source).name, Path(receiver).name), *token_bytes)
     console.print(render_alignment(*shown, console.width))

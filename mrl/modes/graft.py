@@ -8,7 +8,8 @@ For a receiver R and a source S:
 3. R's failed group gives way to S's group, successes and failures, with the advantages computed
    inside S's group
 4. compatibility  s = exp(mean log-prob under R,old of R's tokens - mean under S,old of S's tokens);
-   a completion with s <= `min_compatibility` (0.8) is dropped, the others weigh min(s, 1)
+   a completion with s <= `min_compatibility` (0.8) is dropped (our reading: it is not counted in
+   the loss's mean either), the others weigh min(s, 1)
 
 The token ratio is pi_R / pi_R,old for both kinds of samples: what differs between the models is in
 the weight alone. DAPO-style (`own_objective`): clip 0.2 / 0.28, token-mean loss; minibatches with
@@ -34,7 +35,7 @@ from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import own_samples
 from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord
-from mrl.samples import Group, TrainingSample
+from mrl.samples import Group, TrainingSample, ids_of
 
 OWN = ("", *OBJECTIVES)
 Records = Sequence[RolloutRecord]
@@ -72,7 +73,7 @@ class GRAFT(Mode):
     def _chosen(self, prompts: Prompts) -> dict[str, str]:
         """Prompt id -> the source whose group is grafted there."""
         inward: dict[str, dict[str, int]] = defaultdict(dict)  # source -> prompt -> its successes
-        outward: Counter[str] = Counter()  # source -> prompts to give it, refused records included
+        outward: Counter[str] = Counter()  # source -> prompts to give it, by what arrived from it
         for group, received in prompts:
             for source, records in _by_source(received).items():
                 solved = sum(record.reward > 0 for record in records)
@@ -98,14 +99,11 @@ class GRAFT(Mode):
         """The source's group, each completion with its advantage there and its compatibility."""
         objective = OBJECTIVES.get(self.own_objective)
         scale_by_std = (objective or receiver.objective).scale_by_std
-        rewards = torch.tensor([[record.reward for record in records]])
-        advantages = group_advantages(rewards, scale_by_std)[0].tolist()
-        advantage_of = {id(r): a for r, a in zip(records, advantages, strict=True)}
+        rewards = [record.reward for record in records]
+        advantages = group_advantages(torch.tensor([rewards]), scale_by_std)[0].tolist()
+        advantage_of = dict(zip(rewards, advantages, strict=True))  # the same for equal rewards
         pairs = peer_samples(receiver, group, records, batch)
-        scored = receiver.logprobs_of(
-            [sample.prompt_ids for sample, _ in pairs],
-            [sample.completion_ids for sample, _ in pairs],
-        )
+        scored = receiver.logprobs_of(*ids_of([sample for sample, _ in pairs]))
         kept = []
         for (sample, record), old_logprobs in zip(pairs, scored, strict=True):
             gap = fmean(old_logprobs) - fmean(source_logprobs(record))
@@ -113,7 +111,7 @@ class GRAFT(Mode):
             if compatibility <= self.min_compatibility:
                 batch.dropped["incompatible"] += 1
                 continue
-            sample.advantage = advantage_of[id(record)]
+            sample.advantage = advantage_of[sample.reward]
             sample.behavior_logprobs = old_logprobs
             sample.weight = min(compatibility, 1.0)
             sample.objective = objective

@@ -17,7 +17,7 @@ We follow the text (v1). The released program teaches from the same samples, and
 
 - p is the share of rewards > 0, at least 1e-8; w within [0.1, 10] (we too: P_k = 0 happens);
 - the sample std; A = 0 if all rewards of a prompt agree (we too); k's own mean if mu_k > 1;
-- log s within +-10; alpha of the clipped s, where the text has s: no other gradient (we too);
+- log s within +-10 (we: 20); alpha of the clipped s, for the text's s: the same gradient (we too);
 - own minibatches first, so that no peer sample meets the widest band; k3 KL 1e-3 on own samples;
 - one mean over all n * G samples (we too), where the text adds a mean of own and one of peers';
 - the end token cut off, too long texts truncated: we train stopping and drop what is too long.
@@ -106,12 +106,11 @@ class HACPO(Mode):
         self, receiver: str, pooled: list[TrainingSample], capability: dict[str, float]
     ) -> None:
         rewards = torch.tensor([sample.reward for sample in pooled])
-        ratios = torch.ones(len(pooled))  # w(k, j)
-        if self.capability_advantage:
-            for row, sample in enumerate(pooled):
-                if sample.source:
-                    ratios[row] = _bounded(capability[receiver], capability[sample.source])
-        advantages = capability_advantages(rewards, ratios)
+        own = capability[receiver]
+        ratios = [_bounded(own, capability[s.source or receiver]) for s in pooled]  # w(k, j)
+        if not self.capability_advantage:
+            ratios = [1.0] * len(pooled)
+        advantages = capability_advantages(rewards, torch.tensor(ratios))
         for sample, advantage in zip(pooled, advantages.tolist(), strict=True):
             sample.advantage = advantage
 

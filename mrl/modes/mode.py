@@ -48,10 +48,10 @@ class TrainingBatch:
     samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
     # own failed group, the peer's success that stands against it: shown to people
     rescues: list[tuple[Group, SuccessRecord]] = field(default_factory=list)
-    rescue_set: int = 0  # prompts that failed here, of which it uses a peer's success (sgt, graft)
+    rescue_set: int = 0  # prompts that failed here and on which it would use a peer's (sgt, graft)
     dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by the mode's reason
     residual: Residual = field(default_factory=Residual)  # of the records that it retokenized
-    replaced: int = 0  # own completions of failed groups in whose place a peer's group stands
+    replaced: int = 0  # own completions of failed groups that gave way to a peer's group
     notes: dict[str, float] = field(default_factory=dict)  # the mode's own figures, by name
 
 

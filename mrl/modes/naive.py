@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, pooled
 from mrl.records import RolloutRecord
+from mrl.samples import ids_of
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Naive(Mode):
             peers = [sample for sample, _ in peer_samples(receiver, group, records, batch)]
             batch.samples += pooled(receiver, group, peers)
         used = [sample for sample in batch.samples if sample.source and sample.has_gradient]
-        found = receiver.logprobs_of([s.prompt_ids for s in used], [s.completion_ids for s in used])
-        for sample, old_logprobs in zip(used, found, strict=True):
+        scored = receiver.logprobs_of(*ids_of(used))
+        for sample, old_logprobs in zip(used, scored, strict=True):
             sample.behavior_logprobs = old_logprobs
         return batch

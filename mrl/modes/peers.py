@@ -23,8 +23,8 @@ def retokenized(
     """
     try:
         content = receiver.codec.encode(record.text)
-    except LossyText as loss:
-        batch.residual[f"refused/{loss.reason}"] += 1
+    except LossyText as refusal:
+        batch.residual[f"refused/{refusal.reason}"] += 1
         return None
     # the end token joins as an id: spelled out in the text it would be refused as special
     completion_ids = content + [receiver.end_id] * record.finished

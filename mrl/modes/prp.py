@@ -5,8 +5,9 @@ advantages are taken over the pooled group. An own completion has the usual rati
 
     ratio = pi_theta(receiver's tokens) / pi_peer,old(the peer's log-probs, carried over by THL)
 
-clipped as the own one. It is the only mode that corrects for who wrote a text, and it pays for
-that with the variance of the density ratio and with what alignment loses:
+clipped at `clip_low`, `clip_high`, whatever the own objective has. What the receiver's tokenizer
+refused takes no part in the pooled advantages. It is the only mode that corrects for who wrote a
+text, and it pays for that with the variance of the density ratio and with what alignment loses:
 
 - token: a chunk's log-prob spread over its receiver tokens by bytes; approximate;
 - chunk: both sides summed between shared byte boundaries; exact (our default). A chunk's ratio

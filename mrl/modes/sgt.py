@@ -7,9 +7,9 @@ imitated, among those that the receiver's tokenizer can hold and that are not to
 
     L_k = L_own,k + lambda * mean over rescued x of NLL_k(y_peer | x)
 
-NLL is the mean over the receiver's tokens of the success, its own end token included; lambda is
-`imitation_weight`, 0.1 in the paper. That NLL is averaged over the rescued prompts, not over all
-prompts of the step, is our reading: a last prompt to be rescued then weighs as much as many.
+lambda is `imitation_weight`, 0.1 in the paper. Our reading: NLL is the mean over the receiver's
+tokens of the success, its own end token included, and it is averaged over an update's rescued
+prompts, not over all prompts: a last prompt to be rescued then weighs as much as many.
 """
 
 import random
@@ -41,15 +41,13 @@ class SGT(Mode):
             if group.kind != "all_fail" or not successes:
                 continue  # the receiver's own samples teach it something, or nobody can
             batch.rescue_set += 1
-            left, completion_ids = list(successes), None
-            while left and completion_ids is None:  # uniform over what the receiver can use
+            left = list(successes)
+            while left:  # uniform over what the receiver can use
                 success = rng.choice(left)
                 left.remove(success)
-                completion_ids = retokenized(receiver, success, batch)
-            if completion_ids is None:
-                continue
-            batch.samples.append(
-                TrainingSample(
+                if (completion_ids := retokenized(receiver, success, batch)) is None:
+                    continue  # its tokenizer cannot hold the text: the next one
+                imitated = TrainingSample(
                     prompt_ids=group.prompt_ids,
                     completion_ids=completion_ids,
                     loss="imitation",
@@ -57,6 +55,7 @@ class SGT(Mode):
                     source=success.source,
                     reward=1.0,
                 )
-            )
-            batch.rescues.append((group, success))
+                batch.samples.append(imitated)
+                batch.rescues.append((group, success))
+                break
         return batch

@@ -5,9 +5,9 @@ shared baseline says that there was something to gain:
 
     A_i = (r_i - mu) / (sigma + eps),   mu = (1 - peer_share) * mean_own + peer_share * mean_all
 
-with mean_all and sigma over own and peers' rewards together. All own completions of such a group
-are pushed down. The gradient is back, but its support stays on-policy: no text crosses, so the
-receiver learns what not to say, never what to say instead.
+with mean_all and sigma over own and peers' rewards together (no sigma for `dr_grpo`). All own
+completions of such a group are pushed down. The gradient is back, but its support stays on-policy:
+no text crosses, so the receiver learns what not to say, never what to say instead.
 """
 
 import random
@@ -38,10 +38,10 @@ class XGRPO(Mode):
         batch = TrainingBatch()
         for group, stats in prompts:
             rewards = torch.tensor([group.rewards])  # [1, group]
-            columns = [(peer.count, peer.mean, peer.std) for peer in stats]
-            figures = torch.tensor(columns, dtype=torch.float32).reshape(-1, 3).T  # [3, peers]
+            names = ("count", "mean", "std")  # [1, peers] each
+            figures = (torch.tensor([[getattr(peer, name) for peer in stats]]) for name in names)
             advantages = shared_baseline_advantages(
-                rewards, *figures[:, None], self.peer_share, receiver.objective.scale_by_std
+                rewards, *figures, self.peer_share, receiver.objective.scale_by_std
             )
             batch.samples += samples_with(advantages[0].tolist(), group)
         return batch

@@ -61,7 +61,7 @@ def test_a_turn_that_raises_ends_the_run_and_resume_goes_on(place, monkeypatch, 
         assert small("--steps", "4", "--name", "r") == 1
     who = "llama-tiny" if phase == "learn" else "qwen-tiny"
     assert capsys.readouterr().err == (
-        f"{who} failed in its {phase} turn: out of luck. "
+        f"{who} failed in its {phase} turn: out of luck (--debug shows where). "
         "Go on with: python mini_mrl.py resume runs/r\n"
     )
     assert newest_checkpoint(Path("runs/r")).name == "step-000002"
