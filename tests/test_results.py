@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -118,6 +119,30 @@ def above(one, two, wanted=open_skill):
     """How far one (path, mode) is above another, paired by the seeds that both have."""
     pairs = zip(kept_scores(*one, wanted), kept_scores(*two, wanted), strict=False)
     return estimate([a - b for a, b in pairs])
+
+
+def test_for_seven_comparisons_at_once_only_sgt_is_clear_of_solo():
+    def share_below(t):  # Student's t, 4 degrees of freedom
+        x = t * t / (4 + t * t)
+        return 0.5 + 0.5 * math.sqrt(x) * (1 + (1 - x) / 2)
+
+    low, high = 2.776, 50.0  # of the 95 % interval of one comparison; bisection
+    assert share_below(low) == pytest.approx(0.975, abs=1e-4)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if share_below(middle) < 1 - 0.05 / 14 else (low, middle)
+    table, wider = "tiny-pair/table.csv", low / 2.776
+    for document in ("TUTORIAL.md", "data/results/README.md"):
+        assert f"it is {wider:.1f} times as wide" in sentences_of(document) or (
+            f"each interval is {wider:.1f} times as wide" in sentences_of(document)
+        )
+    clear = [
+        mode
+        for mode in ("solo-x2", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
+        if (gap := above((table, mode), (table, "solo"), lambda policy, skill: skill == "all"))
+        and abs(gap.mean) > wider * gap.half
+    ]
+    assert clear == ["sgt"]
 
 
 def test_the_table_of_lies_is_the_measured_one():
