@@ -99,13 +99,13 @@ def test_the_table_of_modes_is_the_measured_one(document):
 CLOSED = {("qwen-tiny", "sold"), ("llama-tiny", "eats")}  # what `solo` never gets right
 
 
-def kept_scores(path, mode, wanted=lambda policy, skill: skill == "all"):
+def kept_scores(path, mode, wanted=lambda policy, skill: skill == "all", metric="pass@1"):
     """Held-out pass@1 by seed, mean over what is wanted, from a table under data/results."""
     scores = {}
     with (ROOT / "data" / "results" / path).open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
             of = line["mode"], line["part"], line["metric"]
-            if of == (mode, "heldout", "pass@1") and wanted(line["policy"], line["skill"]):
+            if of == (mode, "heldout", metric) and wanted(line["policy"], line["skill"]):
                 scores.setdefault(line["seed"], []).append(float(line["value"]))
     return [mean(values) for values in scores.values()]
 
@@ -227,6 +227,40 @@ def test_the_control_with_four_updates_is_the_measured_one():
     assert f"level with it ({level}, seeds 1 to 4), keeps the other skills ({kept})" in text
     sgt = above(("sweeps/foreign10.csv", "sgt"), ("sweeps/foreign10.csv", "solo"), all_skills)
     assert f"({sgt} with the other warm start)" in text
+
+
+def kept_costs(path, mode, name):
+    """A cost of every seed's run, from a table under data/results."""
+    with (RESULTS / path).open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if (row["mode"], row["metric"]) == (mode, name)]
+    return [float(row["value"]) for row in rows]
+
+
+def test_a_larger_group_is_compared_with_a_peer():
+    table, larger = "tiny-pair/table.csv", "sweeps/group32.csv"
+    for mode, group, path in (
+        ("sgt", 8, table), ("solo", 32, larger), ("solo", 8, table), ("graft", 8, table)
+    ):  # fmt: skip
+        scores, any_of_k = (kept_scores(path, mode, metric=m) for m in ("pass@1", "pass@4"))
+        cells = [mode, group, len(scores), estimate(scores), estimate(any_of_k)]
+        cells += [f"{mean(kept_costs(path, mode, name)):,.0f}" for name in ("rollouts", "updates")]
+        cells.append(f"{median(kept_costs(path, mode, 'seconds')):,.0f}")
+        assert f"| {' | '.join(map(str, cells))} |" in PAGE
+    gains = [
+        above((table, "sgt"), (larger, "solo"), lambda policy, skill: skill == "all"),
+        above((larger, "solo"), (table, "solo"), lambda policy, skill: skill == "all"),
+    ]
+    assert f"`sgt` is {gains[0]} points above `solo` with groups of 32" in " ".join(PAGE.split())
+    assert f"four times the rollouts are worth {gains[1]} to `solo`" in " ".join(PAGE.split())
+    assert f"groups of 32 instead of 8 by {gains[0]}" in sentences_of("README.md")
+    assert gains[0].clear
+    assert not gains[1].clear
+    eats, sold = (
+        [f"{v:.0f}" for v in kept_scores(larger, "solo", lambda *of, closed=closed: of == closed)]
+        for closed in sorted(CLOSED)
+    )
+    assert f"({', '.join(eats[:3])} and {eats[3]} %)" in PAGE
+    assert f"(at most {max(map(int, sold))} %)" in " ".join(PAGE.split())
 
 
 def test_what_the_tutorial_quotes_is_the_measured_one():
