@@ -252,7 +252,8 @@ def test_a_larger_group_is_compared_with_a_peer():
     ]
     assert f"`sgt` is {gains[0]} points above `solo` with groups of 32" in " ".join(PAGE.split())
     assert f"four times the rollouts are worth {gains[1]} to `solo`" in " ".join(PAGE.split())
-    assert f"groups of 32 instead of 8 by {gains[0]}" in sentences_of("README.md")
+    for document in ("README.md", "TUTORIAL.md"):
+        assert f"groups of 32 instead of 8 by {gains[0]}" in sentences_of(document)
     assert gains[0].clear
     assert not gains[1].clear
     eats, sold = (
