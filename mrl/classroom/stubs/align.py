@@ -4,8 +4,8 @@ Where both tokenizations have a boundary at the same byte, everything before is 
 both, so the log-prob of a chunk between two such boundaries is a sum over whole tokens on either
 side: exact, while the log-prob of a single token has no counterpart (arXiv 2605.07244, THL).
 
-    source    "6" "*7" "=42"        chunks   "6" | "*7=" ... is no chunk: "=42" reaches beyond
-    receiver  "6" "*" "7=" "42"              "6" | "*7=42"
+    source    "6" "*7" "=42"        chunks   "6" | "*7=42"
+    receiver  "6" "*" "7=" "42"     ("*7=" is none: the source's "=42" reaches beyond its end)
 
 Contract of `align(source, receiver)`:
 - source, receiver: lists of bytes, one entry a token, none of them empty

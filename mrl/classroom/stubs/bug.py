@@ -12,8 +12,8 @@ Contract of `policy_loss(logprobs, old_logprobs, rewards, mask)`, GRPO's loss:
 
 2. bug-curves.png draws a healthy run of the tiny pair and five that differ from it in one thing
 (the numbers are in bug-curves.csv): solve rate, length of completions, gradient norm. Which curve
-belongs to which? What is as it should be in a curve, and so excludes which cause? No bug has two
-curves, and some have none:
+belongs to which? What is as it should be in a curve, and so excludes which cause? Each curve has
+another bug; three of these eight have none:
 
     mixed groups            the advantages of one prompt reach completions of another
     sign                    the loss is maximized

@@ -9,10 +9,10 @@ Contract of `honest(records, answers, verify, budget)`:
 - records: a list of records; answers: prompt id -> the problem's own answer; both stay as they are
 - verify(answer, text, finished): judges a text, returns "correct", "wrong", "unparsed",
   "truncated" or "timeout"; only "correct" is a success. A text may be right beside one problem's
-  answer and wrong beside another's, and a text that was cut may be judged as one that was not
-- budget: how often verify may be called. It suffices for one call a different (prompt, text,
-  finished), as peers repeat themselves; if it does not, use it up: what could not be checked is
-  not believed, what was found right still is, wherever it is repeated
+  answer and wrong beside another's, and `finished` may change the verdict
+- budget: how often verify may be called. Peers repeat themselves, so it is usually enough for one
+  call for each distinct (prompt, text, finished). If it is not, use all of it, in any order: what
+  could not be checked is not believed, what was found right still is, wherever it is repeated
 - returns the list of those records that are successes in truth, in their order. One lie does not
   make all other records of its source lies
 - a record about a prompt that is not in `answers` is not kept, and costs no call

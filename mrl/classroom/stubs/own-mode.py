@@ -4,11 +4,11 @@ Two policies train side by side on eight problems with six possible answers each
 right, drawn for each problem. Each knows half of the problems; on the others it is right in a few
 of a hundred tries. Each samples four completions a problem and step, for forty steps. Your mode
 is compared by the expected reward of both at the end, over five drawn pairs, with the better of
-`solo` and itself with its records exchanged between problems.
+`solo` and itself with its records exchanged between problems: without what the peer really knows.
 
 Only your idea counts: the checker makes one update a step, and moves each problem's logits by the
 same length, in the direction of your samples. So larger weights, `minibatches`, `rollout_factor`
-and a step size gain nothing; nor does what your mode does whatever its peer says.
+and a step size gain nothing.
 
 Contract:
 - one subclass of Mode in this file; `consumes` is RolloutRecord, RewardStats or SuccessRecord
