@@ -130,7 +130,7 @@ def test_the_words_say_what_the_data_do_not_support(tmp_path):
         write_run(place(tmp_path, "solo", seed), a)
         write_run(place(tmp_path, "sgt", seed), b)
     (sentence,) = sentences(read_all(plan(tmp_path, seeds=(1, 2))), "heldout")
-    assert sentence.startswith("sgt and solo can't be told apart with 2 seeds (+0.5 ±")
+    assert sentence.startswith("sgt and solo: no clear difference with 2 seeds (+0.5 ±")
     (sentence,) = sentences(read_all(plan(tmp_path, seeds=(1,))), "heldout")
     assert sentence == "sgt is +2.0 points from solo with 1 seed: no interval."
 

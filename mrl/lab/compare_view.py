@@ -91,7 +91,7 @@ def _sentence(one: str, two: str, gap: Estimate) -> str:
         return f"{one} is {gap.mean:+.1f} points from {two} with 1 seed: no interval."
     if not gap.clear:
         about = f"{gap.seeds} seeds ({gap.mean:+.1f} ± {gap.half:.1f} points)"
-        return f"{one} and {two} can't be told apart with {about}."
+        return f"{one} and {two}: no clear difference with {about}."
     word = "beats" if gap.mean > 0 else "is worse than"
     return f"{one} {word} {two} by {abs(gap.mean):.1f} ± {gap.half:.1f} points, {gap.seeds} seeds."
 
