@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -58,17 +59,18 @@ def test_memory_handles_and_logs_stay_flat(place, random_pair):
     early = [entry for entry in seen if 200 <= entry[0] < 350]
     late = [entry for entry in seen if entry[0] >= 800]
     assert early and late
-    grown = max(entry[1] for entry in late) / max(entry[1] for entry in early)
-    assert grown < 1.05
-    assert max(entry[2] for entry in late) <= max(entry[2] for entry in early)
+    # what is lost stays: the median; the highest may have caught a checkpoint just being written
+    memory, handles = ([median(e[i] for e in part) for part in (early, late)] for i in (1, 2))
+    assert memory[1] < 1.05 * memory[0]
+    assert handles[1] < handles[0] + 1
     a_step = [(entry[3] - before[3]) / (entry[0] - before[0])
               for before, entry in ((early[0], early[-1]), (late[0], late[-1]))]  # fmt: skip
     assert a_step[1] < 1.1 * a_step[0]
     last = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == STEPS
     print(
-        f"{STEPS} steps: memory {max(e[1] for e in early) >> 10} -> "
-        f"{max(e[1] for e in late) >> 10} MiB, {early[0][2]} -> {late[-1][2]} open files, "
+        f"{STEPS} steps: memory {memory[0] / 1024:.0f} -> {memory[1] / 1024:.0f} MiB, "
+        f"{handles[0]:.0f} -> {handles[1]:.0f} open files, "
         f"{a_step[0]:.0f} -> {a_step[1]:.0f} bytes of logs a step"
     )
 
