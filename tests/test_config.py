@@ -66,8 +66,6 @@ def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
         ("zzz = 1", "known are"),
         ("mode = 3", "mode is 3, but must be of type str"),
         ("settings = 1", "settings is 1, but must be of type dict"),
-        ("data = 'x'", "there is no setting `data` any more; write `train`"),
-        ("turn_budget_s = 3", "no turn is given up any more"),
     ],
 )
 def test_a_wrong_config_file_gets_one_sentence_with_the_place(tmp_path, text, part):
@@ -166,7 +164,6 @@ def test_set_reaches_run_policies_one_policy_and_mode():
         ("qwen-tiny.steps=3", "there is no setting `steps`"),
         ("gpt.objective=gspo", "`gpt` is not for this run's mode or policies (sgt, qwen-tiny"),
         ("graft.minibatches=2", "`graft` is not for this run's mode"),
-        ("fault=liar", "there is no setting `fault` any more; write `liar`"),
         ("policies=3", "there is no setting `policies`"),
         ("path=models/x", "there is no setting `path`"),  # every policy would be the same
     ],

@@ -19,22 +19,6 @@ from mrl.experiment.pairs import pair_settings
 from mrl.experiment.problems import system_prompt_of
 from mrl.modes import MODES, Mode
 
-RENAMED = {  # settings and options of earlier versions
-    "data": "train",
-    "fault": "liar",
-    "least": "min_compatibility",
-    "mix": "peer_share",
-    "base": "own_objective",
-}
-GONE = {
-    "turn_budget_s": "no turn is given up any more",
-    "max_staleness": "records live for one step",
-    "gradient_every": "no picture of the gradients is drawn any more",
-    "released": "text and released program have the same gradient now",
-    "exponential": "`alpha=0` does what false did",
-    "stepwise_clip": "`delta_step=0` does what false did",
-}
-
 
 def run_config(
     pair: str | None, file: Path | None, given: dict[str, Any], settings: Sequence[str]
@@ -125,9 +109,6 @@ def check_table(table: dict[str, Any], target: type, where: str) -> dict[str, An
     known.pop("policies", None)
     values: dict[str, Any] = {}
     for key, value in table.items():
-        if key not in known and key in RENAMED | GONE:
-            now = GONE.get(key) or f"write `{RENAMED[key]}`"
-            raise MrlError(f"{where}: there is no setting `{key}` any more; {now}.")
         if key not in known:
             also = ["policy"] if target is RunConfig else []
             raise MrlError(f"{where}: there is no setting `{key}`{_nearest(key, [*known, *also])}")
@@ -212,15 +193,14 @@ def _check_rules(config: object, where: str = "") -> None:
 
 
 def usage_sentence(error: Any) -> str:
-    """What to do about click's UsageError; most options of old are settings now."""
+    """What to do about click's UsageError; most of a run's settings are no options."""
     message = error.format_message().rstrip(".")
     option = next((word for word in message.split() if word.startswith("--")), "")
     key = option.strip("-.").replace("-", "_")
-    key = RENAMED.get(key, key)
     where = error.ctx  # None if click has not got as far as a command
     command = where.command_path.removeprefix(where.find_root().info_name) if where else ""
-    hint = GONE.get(key) or f"`python mini_mrl.py{command} --help` shows all options"
-    hint = f"write --set {key}=VALUE" if key in HELP else hint
+    all_options = f"`python mini_mrl.py{command} --help` shows all options"
+    hint = f"write --set {key}=VALUE" if key in HELP else all_options
     return f"{message}; {hint}."
 
 
