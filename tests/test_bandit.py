@@ -6,22 +6,19 @@ import torch
 
 from mrl.lab.bandit import (
     Context,
+    KnownCapability,
     analyse,
-    analyse_all,
     bandit_modes,
-    bandit_sentences,
     bandit_table,
-    baseline_biases,
+    capabilities,
     complementary,
     crossings,
-    draw_bandit,
     moments,
     outcomes,
-    peer_alignment,
-    peers_confidence,
     records_of,
     update_of,
 )
+from mrl.modes.hacpo import HACPO
 from mrl.modes.prp import PRP
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
@@ -97,12 +94,51 @@ def test_the_exact_figures_against_monte_carlo_through_the_same_mode(name):
     assert taught == pytest.approx(support, abs=4 * math.sqrt(0.25 / 1500))
 
 
+def baseline_biases(contexts):
+    """E[mu_k] - P_k(x) of HACPO's mixed baseline on each context, exact.
+
+    The paper's theorem: no bias if w is the true ratio. It is a ratio of means over prompts, so on
+    one prompt it is the true one only if the ratio is the same on every prompt.
+    """
+    known = capabilities(contexts)
+    ratio = known["receiver"] / known["peer"]
+    rewards = [(context.reward("receiver"), context.reward("peer")) for context in contexts]
+    return [(own + ratio * peer) / 2 - own for own, peer in rewards]
+
+
 def test_hacpos_baseline_is_unbiased_only_if_the_ratio_is_the_same_everywhere():
     same = [Context((1.0, 0.0), (2.0, 0.0), frozenset({0}))] * 2
     assert baseline_biases(same) == pytest.approx([0, 0])
     biases = baseline_biases(CONTEXTS)
     assert biases[0] < -0.3
     assert sum(biases) == pytest.approx(0.0)  # over prompts it is
+
+
+def peer_alignment(context, group):
+    """Cosine between the gradient of the expected reward and what the peer's samples add, expected.
+
+    The paper's theorem: positive, if the peer's confidence goes with its quality. 0 if all of them
+    fall outside the band.
+    """
+    # with a band of width 0 no peer's sample teaches (unless s is exactly 1), but all stay in mu
+    equal = {"minibatches": 1, "own_objective": "grpo", "known": {"receiver": 1, "peer": 1}}
+    with_peer, without = (
+        moments(KnownCapability(**equal, delta=delta), context, group)[0]
+        for delta in (HACPO.delta, 0.0)
+    )
+    return float(torch.cosine_similarity(with_peer - without, context.gradient(), 0))
+
+
+def peers_confidence():
+    """The peer is a little surer than the receiver of the answer, 0, or of the mistake 2.
+
+    Only that action's ratio, 5 / 6, is within HACPO's band; the others are above 1.
+    """
+    receiver, good, wrong = (
+        tuple(map(math.log, chances))
+        for chances in ((0.1, 0.8, 0.1), (0.12, 0.79, 0.09), (0.085, 0.795, 0.12))
+    )
+    return Context(receiver, good, frozenset({0})), Context(receiver, wrong, frozenset({0}))
 
 
 def test_hacpos_peer_gradient_helps_with_a_right_peer_and_harms_with_a_wrong_one():
@@ -133,10 +169,5 @@ def test_what_looks_alike_to_a_mode_is_summed_up_once():
     assert sum(crossings(SGT(), CONTEXTS[1], 3).values()) == pytest.approx(1)
 
 
-def test_the_sentences_and_the_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr("mrl.lab.bandit.APART", (0.0, 1.0))
-    found = analyse_all(group=2)
-    assert bandit_table(found).row_count == 7
-    draw_bandit(found, tmp_path / "b.png")
-    assert (tmp_path / "b.png").stat().st_size > 10_000
-    assert len(bandit_sentences()) == 3
+def test_the_table_has_every_mode():
+    assert bandit_table(group=2).row_count == 7

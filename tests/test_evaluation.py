@@ -5,7 +5,6 @@ from mrl.experiment.evaluation import (
     PROBLEMS_AT_ONCE,
     evaluate,
     half_width,
-    pass_at_k,
     problems_at_once,
     scores_of,
 )
@@ -13,14 +12,8 @@ from mrl.samples import Problem
 
 
 def test_pass_at_k_by_hand():
-    assert pass_at_k(4, 0, 1) == 0.0
-    assert pass_at_k(4, 1, 1) == pytest.approx(0.25)
-    assert pass_at_k(4, 1, 4) == 1.0
-    assert pass_at_k(4, 2, 2) == pytest.approx(1 - 1 / 6)
-    assert pass_at_k(4, 4, 3) == 1.0
-    for wrong in ((4, 5, 1), (4, 1, 5), (4, 1, 0), (4, -1, 1)):
-        with pytest.raises(ValueError):
-            pass_at_k(*wrong)
+    scores = scores_of([("x", 1), ("x", 4), ("x", 0), ("x", 0)], samples=4)
+    assert (scores["pass@1"], scores["pass@4"]) == (0.3125, 0.5)
 
 
 def test_an_evaluation_averages_over_skills_not_over_problems():

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
-from mrl.experiment.peer_log import read_log
+from mrl.experiment.run_directory import read_records
 from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
@@ -119,7 +119,7 @@ def test_a_log_is_read_past_a_torn_last_line_and_past_broken_ones(tmp_path):
     lines = [record.line.decode() for record in (SUCCESS, STATS, ROLLOUT)]
     log = tmp_path / "exchange.jsonl"
     log.write_text("\n".join([lines[0], "{nonsense", lines[1], lines[2], lines[0][:40]]))
-    assert read_log(log) == ([SUCCESS, STATS, ROLLOUT], 2)
+    assert read_records(log) == [SUCCESS, STATS, ROLLOUT]
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,16 @@ def test_a_line_of_another_shape_is_malformed(tmp_path, change):
     log = tmp_path / "exchange.jsonl"
     log.write_text(json.dumps(json.loads(SUCCESS.line) | change) + "\n")
     with pytest.raises(MrlError, match="holds no record"):
-        read_log(log)
+        read_records(log)
     log.write_text(log.read_text() + STATS.line.decode() + "\n")
-    assert read_log(log) == ([STATS], 1)
+    assert read_records(log) == [STATS]
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, "7", "null", '"text"', "[]", "{}", "9" * 5000])
 def test_a_line_that_is_no_object_is_malformed(tmp_path, line):
     log = tmp_path / "exchange.jsonl"
     log.write_text(f"{line}\n{STATS.line.decode()}\n")
-    assert read_log(log) == ([STATS], 1)
+    assert read_records(log) == [STATS]
 
 
 def test_random_damage_to_a_log_never_raises_and_never_adds_a_record(tmp_path):
@@ -154,10 +154,10 @@ def test_random_damage_to_a_log_never_raises_and_never_adds_a_record(tmp_path):
             data[rng.randrange(len(data))] = rng.randrange(256)
         kept = data[: rng.randrange(len(data))]
         log.write_bytes(kept + b"\n" + STATS.line + b"\n")
-        records, _ = read_log(log)
+        records = read_records(log)
         assert 1 <= len(records) <= 4
 
 
 def test_a_missing_log_gets_one_sentence(tmp_path):
-    with pytest.raises(MrlError, match="cannot be read"):
-        read_log(tmp_path / "none.jsonl")
+    with pytest.raises(MrlError, match="is not there or holds no"):
+        read_records(tmp_path / "none.jsonl")

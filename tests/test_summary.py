@@ -53,7 +53,7 @@ def planned(tmp_path, mode="sgt", **settings):
         config=config, names=NAMES, policies=loaded,
         allocation=SimpleNamespace(gather=lambda mine: mine),
         mode=mode_class(config.mode), device="cpu", stored=[1, 2],
-        directory=tmp_path, broken=3, placement=Placement("swap", "Swap."),
+        directory=tmp_path, placement=Placement("swap", "Swap."),
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 
@@ -68,7 +68,7 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
     assert "shares nothing; 7 steps of 5 prompts" in lines[1]
     assert "qwen-tiny 8 = 40 completions a step" in lines[1]
     assert lines[2] == "Swap."
-    assert lines[3] == "Peer: 2 stored records of x.jsonl; 3 broken lines left out."
+    assert lines[3] == "Peer: 2 stored records of x.jsonl."
     assert "claim 30% of their failures" in lines[4]
     assert len(first_lines(planned(tmp_path), "tiny", "")) == 3
 

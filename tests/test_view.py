@@ -5,7 +5,7 @@ from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.experiment import view as views
-from mrl.experiment.view import View, make_view, minutes, printable
+from mrl.experiment.view import View, make_view, printable
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 LINE = {
@@ -37,10 +37,6 @@ def shown(view):
 def test_control_characters_never_reach_the_terminal():
     assert printable("a\x1b[31mb\x00\u202e\n") == "a\\x1b[31mb\\x00\\u202e\n"
     assert printable("x" * 400).endswith("x [...]")
-
-
-def test_minutes():
-    assert [minutes(seconds) for seconds in (0, 65, 600.9)] == ["0:00", "1:05", "10:00"]
 
 
 def test_the_live_view_shows_both_policies_the_exchange_and_the_newest_rescue():
@@ -80,7 +76,7 @@ def test_plain_lines_come_every_few_steps_and_at_the_end_from_the_same_rows():
         view.step(step, lines(rescues=0), [])
     text = view.console.file.getvalue().splitlines()
     assert len(text) == 24  # the first step, every second one, and the last
-    assert text[-1].startswith("step 45/45, 0:00 left; qwen-tiny: solve rate 25%, all-fail")
+    assert text[-1].startswith("step 45/45, 0:00:00 left; qwen-tiny: solve rate 25%, all-fail")
     assert "rescue set 3.0" in text[-1]
     assert "rescues" not in text[-1]  # a mode that grafts does not imitate
 
@@ -97,10 +93,10 @@ def test_a_long_scoring_says_how_far_it_is(monkeypatch, title):
         now[0] += 20
     if title:  # at once
         assert "Scoring qwen on heldout: 0 of 256 problems." in texts[0]
-        assert "64 of 256 problems, 1:00 left" in texts[1]
+        assert "64 of 256 problems, 0:01:00 left" in texts[1]
     else:  # a line after 30 seconds
         assert texts[1] == ""
-        assert texts[3] == "Scoring qwen on heldout: 128 of 256 problems, 0:40 left.\n"
+        assert texts[3] == "Scoring qwen on heldout: 128 of 256 problems, 0:00:40 left.\n"
     view.step(1, lines(), [])
     assert view.scoring == ""
 

@@ -46,21 +46,12 @@ def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
     sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
     document = json.dumps({**state, "logs": sizes}, indent=1)
     (partial / "state.json").write_text(document, encoding="utf-8")
-    for path in (*partial.rglob("*"), partial):  # on the disk before the name that makes it count
-        _fsync(path)
-    final = partial.with_name(f"step-{state['step']:06d}")
-    partial.rename(final)
-    _fsync(final.parent)
+    for path in filter(Path.is_file, (*partial.rglob("*"), *map(run.joinpath, LOGS))):
+        with path.open("rb") as file:  # on the disk before the name that makes it count
+            os.fsync(file.fileno())
+    partial.rename(partial.with_name(f"step-{state['step']:06d}"))
     for old in checkpoints(run)[:-KEEP]:
         shutil.rmtree(old)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def checkpoints(run: Path) -> list[Path]:

@@ -74,6 +74,7 @@ def evaluate(
             policies = load_policies(chosen.policies, pick_device(config.device), config.threads)
             about = (parts, verifier, count, config.seed, temperature, view.progress)
             results[when] = [found for policy in policies for found in score(policy, *about)]
+            del policies  # before the newest weights are loaded
     console.print(evaluation_table(results))
 
 

@@ -6,15 +6,14 @@ be recorded once and started together from then on. The price: rows that have en
 batch, and attention passes over places that are still empty.
 """
 
-import logging
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
+from transformers.utils import logging
 
 RECORD_AFTER = 3  # tokens: by then every kernel has been chosen and every weight cast
 LOOK_EVERY = 16  # tokens: to ask whether all rows have ended makes the host wait for the device
@@ -113,12 +112,8 @@ def _recorded(step: Callable[[], None]) -> Callable[[], None]:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             step()  # is not computed here
     except RuntimeError as error:
-        _say_once(str(error).strip().split("\n")[0])
+        reason = str(error).strip().split("\n")[0]
+        sentence = f"Sampling is slower than it could be: no CUDA graph of this model ({reason})."
+        logging.get_logger(__name__).warning_once(sentence)
         return step
     return graph.replay
-
-
-@cache
-def _say_once(reason: str) -> None:
-    sentence = "Sampling is slower than it could be: no CUDA graph of this model (%s)."
-    logging.getLogger(__name__).warning(sentence, reason)

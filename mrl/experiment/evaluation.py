@@ -17,37 +17,24 @@ PROBLEMS_AT_ONCE = 64
 Progress = Callable[[str, int, int], None]  # (what is counted, done, of how many)
 
 
-def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Chance that one of k samples is right, estimated without bias from `samples` of them.
-
-    1 - C(samples - correct, k) / C(samples, k)      arXiv 2107.03374, eq. 1
-
-    Raises ValueError unless 0 <= correct <= samples and 1 <= k <= samples.
-    """
-    if not (0 <= correct <= samples and 1 <= k <= samples):
-        raise ValueError(f"pass@{k} of {correct} correct in {samples} samples is not defined")
-    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
-
-
 def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
     """pass@1 and pass@samples of each skill and, as the mean over skills, of all.
 
+    pass@k is the chance that at least one of k completions is right.
     correct: (skill, right completions of `samples`) of every problem.
     """
     by_skill: dict[str, list[int]] = {}  # in the order of the problem file
     for skill, count in correct:
         by_skill.setdefault(skill, []).append(count)
-    ks = sorted({1, samples})
-    exact = {
-        skill: [fmean(pass_at_k(samples, count, k) for count in counts) for k in ks]
+    skills = {
+        skill: {"pass@1": fmean(counts) / samples, f"pass@{samples}": fmean(map(bool, counts))}
         for skill, counts in by_skill.items()
     }
-
-    def named(scores: Iterable[float]) -> dict[str, float]:
-        return {f"pass@{k}": round(score, 4) for k, score in zip(ks, scores, strict=True)}
-
-    overall = map(fmean, zip(*exact.values(), strict=True))
-    return {**named(overall), "skills": {skill: named(scores) for skill, scores in exact.items()}}
+    overall = {
+        metric: fmean(scores[metric] for scores in skills.values())
+        for metric in ("pass@1", f"pass@{samples}")
+    }
+    return {**overall, "skills": skills}
 
 
 def half_width(scores: dict) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -115,11 +115,9 @@ def can_load(name: str) -> bool:
     """Whether a model is in a directory or the hub's cache, or the hub answers; within seconds."""
     if Path(name).is_dir() or isinstance(try_to_load_from_cache(name, "config.json"), str):
         return True
-    if constants.HF_HUB_OFFLINE:
-        return False
     try:
         HfApi().model_info(name, timeout=5)
-    except Exception:  # no network, no such model, no permission: the same to the caller
+    except Exception:  # offline, no such model, no permission: the same to the caller
         return False
     return True
 

@@ -11,11 +11,6 @@ from mrl.experiment.evaluation import problems_at_once
 from mrl.logprobs import TOKENS_AT_ONCE
 from mrl.policy import Policy
 
-try:
-    import resource
-except ModuleNotFoundError:  # Windows
-    resource = None
-
 # fitted to the peaks of simulated learning steps of Qwen2.5-0.5B and SmolLM2-360M
 KEPT = {True: 17, False: 11}  # of the hidden size, a layer keeps so many for its backward (mixed?)
 KEPT_INNER = 4  # and so many of the MLP's size
@@ -101,6 +96,7 @@ def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) ->
         name, why = "parallel", ", a process for each policy"
     elif wanted == "auto" and device.startswith("cuda"):
         free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device)  # the weights are there, and counted again
         why = f", {free / GIB:.0f} GiB are free"
         if needed(estimates, name) > HEADROOM * free:
             name = "swap"
@@ -116,7 +112,7 @@ def peak_memory(device: str) -> int:
     """Bytes at the highest so far: of tensors on a CUDA device, of this process on a CPU."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
-    if resource is None:
-        return 0
+    import resource  # not on Windows, where the verifier does not start either
+
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -36,11 +36,11 @@ from mrl.experiment.launch import is_worker, join_processes
 from mrl.experiment.loading import load_policies, pick_device
 from mrl.experiment.memory import choose_placement, estimate, peak_memory
 from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, time_metrics
-from mrl.experiment.peer_log import read_log
 from mrl.experiment.problems import load_problems, longest_prompt
 from mrl.experiment.run_directory import (
     new_directory,
     read_evaluations,
+    read_records,
     with_weights_of,
     write_run_config,
 )
@@ -53,7 +53,7 @@ from mrl.samples import Verdict
 NOT_FINITE = 5  # steps in a row, then the run stops
 
 
-class Run:
+class Run(AbstractContextManager):
     """Everything that a run needs, loaded and checked before the first file is written.
 
     resumed: the directory of a stopped run, to go on with from its newest checkpoint, or from its
@@ -81,7 +81,7 @@ class Run:
 
     def _load(self, config: RunConfig, resumed: Path | None) -> None:
         self.device = pick_device(config.device)
-        self.stored, self.broken = read_log(Path(config.peer_log)) if config.peer_log else ([], 0)
+        self.stored = read_records(Path(config.peer_log)) if config.peer_log else []
         self.modes = {name: make_mode(config.mode, config.settings) for name in self.local}
         self.mode = self.modes[self.local[0]]  # all are of one class
         self._check_peer_log(config.peer_log)
@@ -170,9 +170,6 @@ class Run:
             raise KeyboardInterrupt
         self.stopping = True
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
-
-    def __enter__(self) -> "Run":
-        return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         """End the verifier's process, close the logs; after an error, let the other workers know.

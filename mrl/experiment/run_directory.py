@@ -9,6 +9,7 @@ from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.experiment.checkpoint import newest_checkpoint, read_state
 from mrl.experiment.settings import load_config, mode_class
+from mrl.records import Record
 
 
 def new_directory(config: RunConfig) -> Path:
@@ -97,3 +98,19 @@ def read_json_lines(path: Path) -> list[dict]:
             entry = json.loads(line.decode("utf-8"))
             found += [entry] if isinstance(entry, dict) else []
     return found
+
+
+def read_records(path: Path) -> list[Record]:
+    """What a finished run exchanged, to stand in for live peers; lines that are none are left out.
+
+    MrlError if there is no record.
+    """
+    records = []
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+        with suppress(ValueError):
+            records.append(Record.from_json(line))
+    if not records:
+        raise MrlError(
+            f"{path}: is not there or holds no record; give a sharing run's exchange.jsonl."
+        )
+    return records

@@ -40,8 +40,7 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
         run.placement.sentence,
     ]
     if config.peer_log:
-        left_out = f"; {run.broken} broken lines left out" if run.broken else ""
-        lines.append(f"Peer: {len(run.stored)} stored records of {config.peer_log}{left_out}.")
+        lines.append(f"Peer: {len(run.stored)} stored records of {config.peer_log}.")
     if config.liar:
         lines.append(
             f"Planted: policies claim {config.liar:.0%} of their failures as successes; records "
@@ -55,8 +54,7 @@ def last_lines(run: "Run", finished: bool) -> list[Table | str]:
     if not finished:
         return [f"Saved. Go on with: python mini_mrl.py resume {run.directory}"]
     lines = [evaluation_table(run.evaluations), *residual_sentences(read_metrics(run.directory))]
-    if peak := peak_memory(run.device):
-        lines.append(f"Memory: {peak / 2**30:.1f} GiB at the peak.")
+    lines.append(f"Memory: {peak_memory(run.device) / 2**30:.1f} GiB at the peak.")
     sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
     if run.mode.consumes is None:
         sentence += " Nothing was shared in this mode."

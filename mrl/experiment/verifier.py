@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -20,7 +20,7 @@ TRIES = 2  # one timeout may be the machine's fault, a second one is the answer'
 START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine
 
 
-class Verifier:
+class Verifier(AbstractContextManager):
     """Judges completions. Use as a context manager or call `close`.
 
     math-verify can spend hours or gigabytes on a short expression, so it runs in a child process.
@@ -36,9 +36,6 @@ class Verifier:
         self._pipe: Connection | None = None
         self._timeouts: Counter[tuple[str, str]] = Counter()  # (answer, box): how often
         self._judge = lru_cache(CACHE_SIZE)(self._judge)  # remembers verdicts, not TimeoutErrors
-
-    def __enter__(self) -> "Verifier":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,6 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import cycle
 
 from rich.columns import Columns
@@ -51,11 +52,6 @@ def printable(text: str, limit: int = 300) -> str:
     """Text of a policy, safe for a terminal: control characters become visible escapes."""
     shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[:limit])
     return shown + (" [...]" if len(text) > limit else "")
-
-
-def minutes(seconds: float) -> str:
-    """1:05 for 65 seconds."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
@@ -119,7 +115,8 @@ class View:
         now = time.monotonic()
         if not done:
             self.count_began = now
-        left = f", {minutes((now - self.count_began) / done * (total - done))} left" if done else ""
+        seconds = int((now - self.count_began) / done * (total - done)) if done else 0
+        left = f", {timedelta(seconds=seconds)} left" if done else ""
         self.scoring = f"Scoring {what}: {done} of {total} problems{left}."
         if self.live:
             self.live.update(self.render())
@@ -192,4 +189,4 @@ class View:
     def time_left(self) -> str:
         """Estimated from the mean time of all steps so far."""
         per_step = (time.monotonic() - self.began) / max(self.seen, 1)
-        return minutes(per_step * (self.steps - self.now))
+        return str(timedelta(seconds=int(per_step * (self.steps - self.now))))

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import product
 from operator import itemgetter
-from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 
@@ -29,7 +28,6 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from mrl.alignment import ByteCodec
-from mrl.lab import figures
 from mrl.learning import learn
 from mrl.modes import MODES, Mode
 from mrl.modes.graft import GRAFT
@@ -39,8 +37,6 @@ from mrl.records import Record, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 GROUP = 3
-APART = (0.0, 0.5, 1.0)  # how unlike the receiver the peer is; the table shows the last
-LABELS = {"prp": (8, 6, "left"), "xgrpo": (-8, -5, "right")}  # where dots lie close
 # a tokenizer of one letter a token: action 0 is a
 LETTERS = Tokenizer(models.BPE({chr(97 + action): action for action in range(26)}, []))
 LETTERS.decoder = decoders.Fuse()
@@ -243,77 +239,14 @@ def moments(
     return chances @ updates, *(float(chances @ fact.double()) for fact in facts)
 
 
-def baseline_biases(contexts: Sequence[Context]) -> list[float]:
-    """E[mu_k] - P_k(x) of HACPO's mixed baseline on each context, exact.
-
-    The paper's theorem: no bias if w is the true ratio. It is a ratio of means over prompts, so on
-    one prompt it is the true one only if the ratio is the same on every prompt.
-    """
-    known = capabilities(contexts)
-    ratio = known["receiver"] / known["peer"]
-    rewards = [(context.reward("receiver"), context.reward("peer")) for context in contexts]
-    return [(own + ratio * peer) / 2 - own for own, peer in rewards]
-
-
-def peer_alignment(context: Context, group: int = GROUP) -> float:
-    """Cosine between the gradient of the expected reward and what the peer's samples add, expected.
-
-    The paper's theorem: positive, if the peer's confidence goes with its quality. 0 if all of them
-    fall outside the band.
-    """
-    # with a band of width 0 no peer's sample teaches (unless s is exactly 1), but all stay in mu
-    equal = {"minibatches": 1, "own_objective": "grpo", "known": {"receiver": 1, "peer": 1}}
-    with_peer, without = (
-        moments(KnownCapability(**equal, delta=delta), context, group)[0]
-        for delta in (HACPO.delta, 0.0)
-    )
-    return float(torch.cosine_similarity(with_peer - without, context.gradient(), 0))
-
-
-def peers_confidence() -> tuple[Context, Context]:
-    """The peer is a little surer than the receiver of the answer, 0, or of the mistake 2.
-
-    Only that action's ratio, 5 / 6, is within HACPO's band; the others are above 1.
-    """
-    receiver, good, wrong = (
-        tuple(map(math.log, chances))
-        for chances in ((0.1, 0.8, 0.1), (0.12, 0.79, 0.09), (0.085, 0.795, 0.12))
-    )
-    return Context(receiver, good, frozenset({0})), Context(receiver, wrong, frozenset({0}))
-
-
-def bandit_sentences() -> list[str]:
-    """HACPO's two theorems and where they end."""
-    same, other = (
-        ", ".join(f"{bias:+.2f}" for bias in baseline_biases(complementary(apart)))
-        for apart in (0.0, 1.0)
-    )
-    good, wrong = map(peer_alignment, peers_confidence())
-    return [
-        f"HACPO's baseline, the same ratio on every prompt: bias {same}.",
-        f"The same with a complementary peer, whose ratio differs by prompt: bias {other}.",
-        f"What a peer's samples add, against the gradient: cosine {good:+.2f} if it is surer than "
-        f"the receiver of the answer, {wrong:+.2f} if of a mistake.",
-    ]
-
-
-def analyse_all(group: int = GROUP) -> dict[float, dict[str, list[Figures]]]:
-    """How far apart -> mode -> its figures in each context: for the table and for the picture."""
-    return {
-        apart: {
-            name: [analyse(mode, [context], group) for context in complementary(apart)]
-            for name, mode in bandit_modes(complementary(apart)).items()
-        }
-        for apart in APART
-    }
-
-
-def bandit_table(found: dict[float, dict[str, list[Figures]]]) -> Table:
+def bandit_table(group: int = GROUP) -> Table:
     """Every mode where the peer knows what the receiver does not."""
-    table = Table("mode", title=f"complementary pair, G = {GROUP}, exact")
+    contexts = complementary()
+    table = Table("mode", title=f"complementary pair, G = {group}, exact")
     for column in ("support", "uphill", "variance", "noise", "angle", "distance", "blind spot"):
         table.add_column(column, justify="right")
-    for name, each in found[APART[-1]].items():
+    for name, mode in bandit_modes(contexts).items():
+        each = [analyse(mode, [context], group) for context in contexts]
         mean = average(each)
         table.add_row(
             name, f"{mean.support:.0%}", f"{mean.uphill:.0%}", f"{mean.variance:.3f}",
@@ -321,26 +254,3 @@ def bandit_table(found: dict[float, dict[str, list[Figures]]]) -> Table:
             f"{each[1].noise ** 2:.2g}",
         )  # fmt: skip
     return table
-
-
-def draw_bandit(found: dict[float, dict[str, list[Figures]]], path: Path) -> None:
-    """Stability against support: a curve a mode, from a peer that is a copy to the opposite one."""
-    figure, (left, right) = figures.new_figure(10, 4.4, columns=2)
-    for apart, modes in found.items():
-        for name, each in modes.items():
-            mean, color, last = average(each), figures.color_of(name), apart == APART[-1]
-            for axes, y in ((left, mean.noise), (right, mean.angle)):
-                axes.scatter(mean.support, y, color=color, s=90 if last else 14, zorder=3)
-                if last:
-                    dx, dy, side = LABELS.get(name, (8, -3, "left"))
-                    axes.annotate(
-                        name, (mean.support, y), xytext=(dx, dy), textcoords="offset points",
-                        color=color, fontsize=10, ha=side,
-                    )  # fmt: skip
-    left.set(ylabel="noise: standard deviation / length of the mean update", yscale="log")
-    right.set(ylabel="angle to the true gradient, degrees", ylim=(-3, None))
-    for axes in (left, right):
-        axes.set(xlabel="support: chance that a group teaches anything", xlim=(0, 1.12))
-    about = f"exact, G = {GROUP}; small dots: the peer is a copy ... complementary (large dot)"
-    figure.suptitle(about, fontsize=10)
-    figures.save_figure(figure, path)

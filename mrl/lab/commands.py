@@ -71,15 +71,13 @@ def compare(
         say(f"Two seeds have a wide interval. The whole comparison (data/results): {found[2:]}")
 
 
-def bandit(png: Annotated[Path, typer.Option(help="The picture.")] = Path("bandit.png")) -> None:
-    """Why the modes sit where they sit: exact, on contextual bandits; half a minute."""
-    from mrl.lab.bandit import analyse_all, bandit_sentences, bandit_table, draw_bandit
+def bandit() -> None:
+    """Why the modes sit where they sit: exact, on contextual bandits; some ten seconds."""
+    from mrl.lab.bandit import bandit_table
 
-    with console.status("Summing over every outcome; this takes half a minute."):
-        found = analyse_all()
-    console.print(bandit_table(found))
-    draw_bandit(found, png)
-    say("\n".join([*bandit_sentences(), f"Drawn in {png}."]))
+    with console.status("Summing over every outcome."):
+        table = bandit_table()
+    console.print(table)
 
 
 def report(directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")]) -> None:

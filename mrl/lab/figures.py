@@ -20,7 +20,7 @@ MODE_COLORS = {
     "solo": "#444444", "solo-x2": "#999999", "naive": "#bb5566", "prp": "#cc79a7",
     "xgrpo": "#e69f00", "sgt": "#009e73", "hacpo": "#0072b2", "graft": "#56b4e9",
 }  # fmt: skip
-PHASE_COLORS = dict(rollout="#0072b2", verify="#cc79a7", collect="#f0e442", learn="#d55e00")
+PHASE_COLORS = {"rollout": "#0072b2", "verify": "#cc79a7", "learn": "#d55e00"}
 SHARES = {  # label and color, in the order of the stack
     "groups/all_fail": ("all-fail", "#bb5566"),
     "groups/mixed": ("mixed", "#ddaa33"),
@@ -89,7 +89,7 @@ def draw_timeline(lines: Lines, path: Path, metrics: dict[str, str], label: str)
     axes.set(xlabel=label, ylim=(-0.5, len(names) - 0.1))
     for phase, color in PHASE_COLORS.items():
         axes.plot([], [], color=color, linewidth=6, label=phase)
-    axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.35), frameon=False)
+    axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.35), frameon=False)
     save_figure(figure, path)
 
 

@@ -11,7 +11,6 @@ with skills that overlap only in part, and a single rescued solution carries a r
 """
 
 import json
-import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,9 +156,7 @@ def _warm_start(
     torch.manual_seed(seed)
     model = build_model(name, tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda u: 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * u / updates))
-    )
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates, 0.05 * LEARNING_RATE)
     pairs = demonstrations(name, seed, foreign_right)
     for _ in range(updates):
         examples = (encode_example(tokenizer, *next(pairs)) for _ in range(BATCH))

@@ -296,7 +296,7 @@ MISTAKES = {
     "config is a directory": (["--config", "empty"], "empty: cannot be read"),
     "resume a file": (["resume", "key.toml"], "is no run directory"),
     "unknown trust": (["--set", "trust=blindly"], "trust is 'blindly'"),
-    "no peer log": (["--set", "peer_log=none.jsonl", "--pair", TINY], "none.jsonl: cannot be read"),
+    "no peer log": (["--set", "peer_log=none.jsonl", "--pair", TINY], "none.jsonl: is not there"),
     "peer log and a pair": (["--set", "peer_log=key.toml"], "only one policy can be trained"),
     "align nothing": (["align"], "`python mini_mrl.py align --help`"),
     "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "named twice in sgt,sgt"),
