@@ -259,7 +259,7 @@ MISTAKES = {
     ),
     "peer log of junk": (
         ["--set", "peer_log=junk.txt", "--pair", TINY],
-        "junk.txt: holds no record",
+        "junk.txt: is not there or holds no record",
     ),
     "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
     "setting as an option": (["--group-size", "4"], "write --set group_size=VALUE"),
