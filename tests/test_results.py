@@ -13,6 +13,7 @@ import pytest
 import mini_mrl
 from mrl.experiment.evaluation import half_width
 from mrl.lab.compare_view import estimate
+from mrl.tiny.pair import OWN_SKILLS
 
 ROOT = Path(mini_mrl.__file__).parent
 RESULTS = ROOT / "data" / "results"
@@ -171,7 +172,6 @@ def test_the_table_of_lies_is_the_measured_one():
     [
         ("nothing", "tiny-pair/table.csv", ("solo", "sgt", "graft")),
         ("a group of 4", "sweeps/group4.csv", ("solo", "sgt", "graft")),
-        ("a warm start", "sweeps/foreign10.csv", ("solo", "sgt", "graft")),
         ("`sgt.imitation_weight`", "liar/honest-w1.csv", ("", "sgt", "")),
         ("`graft.minibatches`", "sweeps/one-update.csv", ("", "", "graft")),
         ("`solo.minibatches`", "sweeps/four-updates.csv", ("solo", "", "")),
@@ -225,8 +225,67 @@ def test_the_control_with_four_updates_is_the_measured_one():
     graft = "sweeps/one-update.csv", "graft"
     level, kept = above(graft, (table, "solo"), all_skills), above(graft, (table, "solo"))
     assert f"level with it ({level}, seeds 1 to 4), keeps the other skills ({kept})" in text
-    sgt = above(("sweeps/foreign10.csv", "sgt"), ("sweeps/foreign10.csv", "solo"), all_skills)
-    assert f"({sgt} with the other warm start)" in text
+
+
+def test_the_dial_is_the_measured_one():
+    gains, scores = {}, {}
+    for shown in (0, 3, 10, 30):
+        path = "tiny-pair/table.csv" if shown == 3 else f"dial/right-{shown}.csv"
+        of = {mode: kept_scores(path, mode)[:3] for mode in ("solo", "sgt", "hacpo")}
+        scores[shown] = {mode: estimate(values) for mode, values in of.items()}
+        gains[shown] = [
+            estimate([a - b for a, b in zip(of[mode], of["solo"], strict=True)])
+            for mode in ("sgt", "hacpo")
+        ]
+        cells = [f"{shown} %", *scores[shown].values(), *gains[shown]]
+        assert f"| {' | '.join(map(str, cells))} |" in PAGE
+    assert [gap.clear for gap, _ in gains.values()] == [True, True, True, False]
+    assert [gap.clear for _, gap in gains.values()] == [False, False, False, True]
+    assert f"costs {str(gains[30][1]).removeprefix('-')} points" in PAGE
+    assert f"({scores[0]['sgt']} against {scores[0]['solo']} %)" in sentences_of("README.md")
+    assert f"{scores[0]['sgt']} % and {scores[0]['solo']} % (three" in sentences_of("README.md")
+    assert f"`sgt` adds {gains[30][0]} (" in sentences_of("README.md")
+    assert f"its peer knows gains {gains[0][0]} points" in sentences_of("TUTORIAL.md")
+    assert f"30 of 100 cases {gains[30][0]} (" in sentences_of("TUTORIAL.md")
+
+
+def test_what_opens_where_nothing_was_shown():
+    path, text = "dial/right-0.csv", " ".join(PAGE.split())
+    lacked = [
+        (policy, skill)
+        for policy in OWN_SKILLS
+        for other, skills in OWN_SKILLS.items()
+        for skill in skills
+        if other != policy
+    ]
+    found = {
+        mode: [kept_scores(path, mode, lambda *of, one=one: of == one) for one in lacked]
+        for mode in ("solo", "sgt", "hacpo")
+    }
+    opened = {  # skill and seed
+        mode: [value for values in each for value in values if value > 10]
+        for mode, each in found.items()
+    }
+    assert [f"{value:.0f}" for value in opened["solo"]] == ["32"]
+    assert max(value for each in found["solo"] for value in each if value <= 10) < 9
+    assert (f"{min(opened['sgt']):.0f}", f"{max(opened['sgt']):.0f}") == ("51", "87")
+    assert len(opened["sgt"]) == 24
+    packs = found["hacpo"][lacked.index(("qwen-tiny", "packs"))]
+    assert min(packs) > 10 and len(opened["hacpo"]) == len(packs) + 2
+    own = {
+        mode: estimate(kept_scores(path, mode, lambda policy, skill: skill in OWN_SKILLS[policy]))
+        for mode in found
+    }
+    assert f"({own['sgt']} %, `solo` {own['solo']})" in text
+    assert f"own ones ({own['hacpo']})" in text
+    kept = (RESULTS / "dial" / "right-0.md").read_text(encoding="utf-8").split("## newtemplates")[0]
+    begun = re.findall(r"^\| \S+-tiny \| sgt \| (\S+) \|", kept, re.MULTILINE)
+    assert f"({scores_of_all(path, 'solo')}, from {mean(map(float, begun)):.1f})" in text
+
+
+def scores_of_all(path, mode):
+    """Mean and interval of a mode's seeds, over all skills."""
+    return estimate(kept_scores(path, mode))
 
 
 def kept_costs(path, mode, name):

@@ -3,12 +3,15 @@
 What they show is computed by the code that they explain, or read from a run's kept metrics.
 """
 
+import csv
 import inspect
 import re
 import tempfile
+from collections import defaultdict
 from html import escape
 from itertools import accumulate, pairwise
 from pathlib import Path
+from statistics import fmean
 from textwrap import wrap
 
 import torch
@@ -25,10 +28,15 @@ from mrl.experiment.view import make_view
 from mrl.lab import figures
 from mrl.lab.alignment_view import CHUNK_COLORS, visible
 from mrl.lab.bandit import analyse, bandit_modes, complementary
+from mrl.lab.compare_view import estimate
 from mrl.objectives import clipped_loss
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+DIAL = {  # how often the warm start showed the peer's reading, in percent -> scores
+    0: "dial/right-0.csv", 3: "tiny-pair/table.csv", 10: "dial/right-10.csv",
+    30: "dial/right-30.csv",
+}  # fmt: skip
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
 INK, GRAY, GREEN, RED, BLUE, ORANGE = (
     "#1b1b1b", "#707070", "#009e73", "#bb5566", "#0072b2", "#d55e00",
@@ -236,6 +244,47 @@ def support() -> Drawing:
     return made
 
 
+def dial() -> Drawing:
+    """Held-out pass@1 by mode, over how much of its peer's knowledge each policy starts with."""
+    found = {}
+    for right, path in DIAL.items():
+        with (ROOT / "data" / "results" / path).open(encoding="utf-8") as file:
+            of_all = {"part": "heldout", "skill": "all", "metric": "pass@1"}.items()
+            for row in csv.DictReader(file):
+                if of_all <= row.items() and int(row["seed"]) <= 3:
+                    seeds = found.setdefault((row["mode"], right), defaultdict(list))
+                    seeds[row["seed"]].append(float(row["value"]))
+    made = Drawing(640, 330, "Held-out pass@1 over the pair's complementarity")
+    base, tall, low = 270, 225, 20
+
+    def height(score: float) -> float:
+        return base - tall * (score - low) / (95 - low)
+
+    made.say(16, 28, "held-out pass@1 in percent, three seeds")
+    for score in range(20, 95, 10):
+        made.line(60, height(score), 560, height(score), color="#dddddd")
+        made.say(52, height(score) + 4, str(score), GRAY, 12, "end")
+    for place, right in enumerate(DIAL):
+        made.say(100 + 140 * place, base + 20, f"{right} %", GRAY, 12, "middle")
+    made.say(
+        310,
+        base + 42,
+        "how often the warm start showed a policy the right reading of its peer's words",
+        at="middle",
+    )
+    for shift, (mode, lower) in enumerate((("solo", 10), ("sgt", -3), ("hacpo", 11))):
+        color, points = figures.color_of(mode), []
+        for place, right in enumerate(DIAL):
+            of_seeds = [fmean(both) for both in found[mode, right].values()]
+            score, x = estimate(of_seeds), 96 + 140 * place + 4 * shift
+            ends = height(score.mean - score.half), height(score.mean + score.half)
+            made.line(x, ends[0], x, ends[1], color=color, width=2)
+            points += [x, height(score.mean)]
+        made.line(*points, color=color, width=2.5)
+        made.say(points[-2] + 14, points[-1] + lower, mode, color, bold=True)
+    return made
+
+
 def skills(path: Path) -> None:
     """The skill that each policy lacked most, over the kept run."""
     keys = {f"skill/{skill}": f'"{skill}" problems' for skill in ("sold", "eats")}
@@ -243,7 +292,7 @@ def skills(path: Path) -> None:
     figures.draw_curves(lines, path, keys, "solve rate")
 
 
-DRAWINGS = (step, advantages, clip, ladders, rescue, support)
+DRAWINGS = (step, advantages, clip, ladders, rescue, support, dial)
 
 
 def main(folder: Path = HERE) -> None:
