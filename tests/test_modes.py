@@ -250,10 +250,6 @@ def test_modes_are_made_by_name_with_checked_settings():
         ("sgt", {"imitation_weight": -0.1}, "must be 0 or more"),
         ("sgt", {"imitation_weight": float("nan")}, "must be a finite number"),
         ("xgrpo", {"peer_share": 1.5}, "must be 1 or less"),
-        ("xgrpo", {"mix": 1.0}, "write `peer_share`"),
-        ("graft", {"base": "dapo"}, "write `own_objective`"),
-        ("graft", {"least": 0.0}, "write `min_compatibility`"),
-        ("hacpo", {"released": True}, "the same gradient now"),
         ("solo", {"x": 1}, "there is no setting `x`"),
     ],
 )

@@ -415,7 +415,6 @@ def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
         ("hacpo", {"window": 0}, "must be 1 or more"),
         ("hacpo", {"_means": {}}, "no setting `_means`"),
         ("hacpo", {"capability_weight": 1}, "must be of type bool"),
-        ("hacpo", {"stepwise_clip": False}, "`delta_step=0` does what false did"),
         ("graft", {"min_compatibility": -0.1}, "0 or more"),
         ("graft", {"minibatches": 0}, "must be 1 or more"),
     ],
