@@ -21,7 +21,7 @@ def draw():
     return module
 
 
-@pytest.mark.parametrize("name", ["step", "advantages", "clip", "ladders"])
+@pytest.mark.parametrize("name", ["step", "advantages", "clip", "ladders", "dial"])
 def test_the_drawing_is_what_the_code_makes_today(name, draw):
     assert str(getattr(draw, name)()) == (KEPT / f"{name}.svg").read_text(encoding="utf-8"), AGAIN
 
