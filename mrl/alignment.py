@@ -110,7 +110,8 @@ class ByteCodec:
             except LossyText as error:
                 refusal = error  # another anchor may still do, so the last reason counts
                 continue
-            # sizes of the last n tokens: what stands in front (anchor, dummy space) is not known
+            # bytes of the last 0, 1, 2, ... tokens: counted from the end, because nobody knows how
+            # many tokens the front (anchor, dummy space) took
             sizes = list(accumulate(map(len, reversed(token_bytes)), initial=0))
             # else a token straddles the start: it has merged with the anchor
             if len(wanted) in sizes and b"".join(token_bytes).endswith(wanted):
@@ -129,8 +130,12 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
     if any("Regex" in step.get("pattern", ()) or step.get("stop") for step in steps):
         return {}  # another dialect than Python's; a Strip that takes from the end of the text
     found = {id: _piece_bytes(piece, steps) for piece, id in vocabulary.items()}
+    pieces = description["model"]["vocab"]  # of Unigram: [piece, score] each
+    pieces = {piece if isinstance(piece, str) else piece[0] for piece in pieces}
     for token in description["added_tokens"]:  # matched in the raw text, so they stand for it as is
-        found[token["id"]] = token["content"].encode("utf-8")
+        # but one that is a piece, too, may also stand for the text that this piece is a mark for
+        if token["content"] not in pieces or found[token["id"]] is None:
+            found[token["id"]] = token["content"].encode("utf-8")
     return {id: data for id, data in found.items() if data is not None}
 
 
@@ -210,7 +215,7 @@ def project(
     """
     spread, chunk_of = [], []
     for number, chunk in enumerate(align(source, receiver)):
-        total = sum(logprobs[slice(*chunk.source)])  # log p(the chunk's text | what is before it)
+        total = sum(logprobs[slice(*chunk.source)])  # log p(the chunk's tokens | those before)
         size = chunk.bytes[1] - chunk.bytes[0]
         tokens = receiver[slice(*chunk.receiver)]
         # by bytes, so that each byte costs the same; equally where the chunk has none

@@ -410,6 +410,26 @@ def test_a_decoder_that_does_not_say_each_tokens_bytes_is_refused(case):
             ask()
 
 
+@pytest.mark.parametrize("model", [models.BPE, models.Unigram])
+def test_an_added_token_that_is_a_piece_too_stands_for_what_its_piece_does(model):
+    """Runs of spaces in vocabularies that SentencePiece made: tokens added, and pieces as well."""
+    pieces = ["<unk>", "a", "x", "▁", "▁▁"]
+    if model is models.BPE:
+        vocab = {piece: number for number, piece in enumerate(pieces)}
+        tokenizer = Tokenizer(models.BPE(vocab, [("▁", "▁")], unk_token="<unk>"))
+    else:
+        tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = in_sequence(decoders.Replace("▁", " "), BYTES, FUSE)
+    tokenizer.add_tokens([AddedToken("▁▁", special=False, normalized=False)])
+    codec = ByteCodec(wrap(tokenizer))
+    token_ids = codec.encode("a  x")
+    assert token_ids == [1, 4, 2]
+    assert codec.decode(token_ids) == tokenizer.decode(token_ids) == "a  x"
+    with pytest.raises(LossyText):
+        codec.encode("a▁▁x")  # its tokens are those of "a  x"
+
+
 def test_another_space_mark_is_a_space_and_cannot_be_written_itself():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="_", prepend_scheme="first")
