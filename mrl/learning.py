@@ -53,7 +53,7 @@ def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 
 
     loss of an update = the objective over its "policy" samples
                       + mean over its "imitation" samples of weight * mean-token NLL
-                      + kl_coef * k3 over its own samples
+                      + kl_coef * k3 over its own samples that have an advantage
     Samples that cannot give a gradient (advantage 0) count in the averages but are not computed.
     """
     stats = UpdateStats()
@@ -96,12 +96,9 @@ def _backward(policy: Policy, samples: Sequence[TrainingSample], updates_done: i
     """Add the gradients of one update up, micro-batch by micro-batch; own samples come first."""
     stats = UpdateStats()
     counted = [sample for sample in samples if sample.loss == "policy"]
-    # samples without gradient are counted: without them a group of zeros would weigh the others up
-    counts = {
-        "sequences": len(counted),
-        "tokens": sum(len(sample.completion_ids) for sample in counted),
-        "max_completion_length": policy.max_new_tokens,
-    }
+    # samples without gradient are counted: else the others would weigh more where groups are flat
+    counts = _counts(policy, counted)
+    own = _counts(policy, [s for s in counted if s.has_gradient and not s.source])
     imitated = len(samples) - len(counted)
     policy.optimizer.zero_grad(set_to_none=True)
     for sample in samples:
@@ -117,9 +114,18 @@ def _backward(policy: Policy, samples: Sequence[TrainingSample], updates_done: i
         else:
             loss = _policy_loss(policy, batch, logprobs, mask, counts, updates_done, stats)
             if policy.reference is not None and not batch[0].source:
-                loss = loss + _kl_loss(policy, batch, logprobs, mask, counts, stats)
+                loss = loss + _kl_loss(policy, batch, logprobs, mask, own, stats)
         loss.backward()
     return stats
+
+
+def _counts(policy: Policy, samples: Sequence[TrainingSample]) -> dict[str, int]:
+    """What `token_coefficients` divides by: the samples of a whole update."""
+    return {
+        "sequences": len(samples),
+        "tokens": sum(len(sample.completion_ids) for sample in samples),
+        "max_completion_length": policy.max_new_tokens,
+    }
 
 
 def _micro_batches(samples: Sequence[TrainingSample], most: int) -> Iterator[list[TrainingSample]]:
@@ -158,7 +164,7 @@ def _policy_loss(
     # [batch, seq] each; True where a token is clipped, so without gradient
     losses, below, above = surrogate_loss(ratio, advantages, objective, updates_done)
     factors = weights * share * token_coefficients(mask, objective.aggregation, **counts)
-    loss = (losses * factors).sum()  # near 0 while ratios are 1: advantages of a group sum to 0
+    loss = (losses * factors).sum()  # near 0 while ratios are 1 if a group's A sum to 0
     with torch.no_grad():
         clipped = ((below | above) & mask).sum(dim=1) == mask.sum(dim=1)  # [batch]: every token
         stats.outcomes.update(clipped=int(clipped.sum()), taught=int((~clipped).sum()))
@@ -216,7 +222,8 @@ def _kl_loss(
 ) -> Tensor:
     """kl_coef * k3 against the frozen reference, averaged as the objective averages.
 
-    Our reading: completions without advantage are left out, as they are not computed at all.
+    Over the own completions that have an advantage (our reading: the others are not computed), so
+    that neither flat groups nor peers' samples change its scale.
     """
     with torch.no_grad():
         ref_logprobs, _ = policy.completion_logprobs(*ids_of(batch), policy.reference)

@@ -19,7 +19,7 @@ class Objective:
 
     ratio_level: str  # "token" | "chunk" | "sequence": where pi_theta / pi_behavior is formed
     aggregation: str  # "sequence" | "token" | "constant": how token losses are averaged
-    clip_low: float  # the ratio counts within 1 - clip_low .. 1 + clip_high
+    clip_low: float  # outside 1 - clip_low .. 1 + clip_high a ratio is pushed no further out
     clip_high: float
     scale_by_std: bool = True  # of the group's rewards
     ratio_power: float | None = None  # None: PPO's min(); a number: HACPO's peers (surrogate_loss)
@@ -66,8 +66,8 @@ def chunk_ratio(
 ) -> Tensor:
     """pi_theta / pi_behavior of the chunk that a token is in, the same for all its tokens.
 
-    Exact between two tokenizers, where a token's ratio is not defined (arXiv 2605.07244, THL): by
-    the chain rule a chunk's log-prob is the sum over its tokens on either side.
+    Defined between two tokenizers, where a token's ratio is not (arXiv 2605.07244, THL): by the
+    chain rule a chunk's log-prob is the sum over its tokens on either side.
 
     logprobs, behavior_logprobs: [batch, seq] nats, of which only the sums over a chunk matter;
     chunk_of: [batch, seq] int64, the chunk's number within its row.  Returns [batch, seq].
@@ -95,7 +95,7 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
 
     PPO's clipped objective as GRPO uses it, arXiv 2402.03300, eq. 3.
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
-    At ratio 1 its value is -A, whose mean over a group is 0: the loss starts near 0 by
+    At ratio 1 its value is -A. Where a group's A sum to 0 (solo, sgt) the loss starts near 0 by
     construction, its gradient does not.
     """
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
@@ -111,8 +111,8 @@ def surrogate_loss(
     `clipped_loss` for all but HACPO's peer samples, arXiv 2603.02604 (v1), eq. 50 and 52, with
     ratio s after u updates:
         -clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * sg[s] ** ratio_power * A
-    There is no min(): outside the band no gradient, for either sign of A. The power is of the
-    clipped s: the same gradient, and finite whatever a peer claims.
+    There is no min(): outside the band no gradient, for either sign of A. We raise the clipped s:
+    inside the band it is s, outside there is no gradient, and it cannot overflow.
 
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns the loss and two masks,
     all [batch, seq]: no gradient because the ratio is below the band, or above it.

@@ -47,7 +47,7 @@ class Policy:
         self.end_id = self.end_ids[0]  # for a peer's completion, retokenized for this policy
         self.max_new_tokens = config.max_new_tokens  # what it writes, and so what it imitates
         self.suppressed = self._find_suppressed().to(model.device)
-        # weights are float32 always: one of 0.02 in bfloat16 would not move by a step of 1e-6
+        # weights are float32 always: in bfloat16 0.02 + 1e-6 rounds back to 0.02
         usual = "mixed" if model.device.type == "cuda" else "float32"
         self.mixed_precision = (usual if config.dtype == "auto" else config.dtype) == "mixed"
         clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}

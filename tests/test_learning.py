@@ -132,6 +132,25 @@ def test_kl_is_averaged_as_the_samples_objective_averages(make_policy, own, poli
     assert found[0] != pytest.approx(update_metrics(plain)["kl"], rel=1e-2)
 
 
+def test_the_scale_of_kl_knows_nothing_of_flat_groups_and_peers(make_policy):
+    """The step of plain descent, with advantages next to 0: the penalty's gradient alone."""
+    found = []
+    for others in (0, 3):
+        policy = make_policy(kl_coef=1.0)
+        policy.optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
+        weights = policy.model.get_input_embeddings().weight
+        with torch.no_grad():  # away from its reference
+            weights.mul_(1.5)
+        before = weights.detach().clone()
+        own = [sample(policy, text, 1e-12) for text in ("1", "123456")]
+        flat = [sample(policy, "7", 0.0)] * others
+        peers = [sample(policy, "8", 1e-12, source="b")] * others
+        kl = update_metrics(learn(policy, own + flat + peers))["kl"]
+        found.append((kl, (weights.detach() - before).norm().item()))
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert min(found[0]) > 0
+
+
 def test_own_and_peers_samples_are_apart_in_the_metrics(make_policy):
     policy = make_policy()
     own = sample(policy, "1", 1.0)

@@ -32,10 +32,11 @@ METRICS = {
     "thl/<figure>": "sums over the retokenized peers' records (residual.py): records, bytes, "
     "bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
     "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
-    "loss": "of the objective, own and peers' samples; near 0 by construction while ratios are 1 "
-    "and all samples are own; mean over updates",
+    "loss": "of the objective, own and peers' samples; mean over updates; near 0 by construction "
+    "while ratios are 1 and each group's advantages sum to 0 (solo, sgt)",
     "loss_nll": "of the imitation part, weight included; mean over updates",
-    "kl": "k3 estimate of KL to the frozen reference, if kl_coef > 0; mean over updates",
+    "kl": "k3 estimate of KL to the frozen reference, over own completions with an advantage, if "
+    "kl_coef > 0; mean over updates",
     "updates": "optimizer updates of this step",
     "grad_norm": "before clipping, mean over the step's updates",
     "update_skipped": "updates whose gradient was not finite: the weights were left alone",
@@ -54,7 +55,7 @@ METRICS = {
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
     "exchange/<kind>/<source>/records, exchange/<kind>/<source>/bytes": "of one type from one peer",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
-    "exchange/not_believed": "peers' claimed successes that this receiver's own check denied",
+    "exchange/not_believed": "peers' claimed verdicts that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, learn; judging again: in step_s",
     "time/moved_bytes": "weights and optimizer state moved for its turns (placement swap)",
     "time/turns": "the ledger: [phase, start, stop, bytes moved], seconds since the step began",
