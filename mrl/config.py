@@ -67,7 +67,7 @@ class RunConfig:
     )
     eval_samples: int = setting(4, "completions a held-out problem (k of pass@k)", least=1)
     trust: str = setting(
-        "verify", "check a peer's success again, or claim: believe it", choices=("verify", "claim")
+        "verify", "judge a peer's text again; claim: take its verdict", choices=("verify", "claim")
     )
     peer_log: str = setting("", "exchange.jsonl of a finished run, in place of live peers")
     liar: float = setting(0.0, "share of failures claimed as successes", least=0, most=1)

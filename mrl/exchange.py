@@ -44,7 +44,7 @@ class Exchange:
             reason = record.reason
         elif record.source != source:
             reason = "foreign_source"
-        elif not (reason := flaw(record, self.largest_group)):  # else a version may be no number
+        elif not (reason := flaw(record, self.largest_group)):  # first: a version may be no number
             too_old = record.version < self.versions.get(source, 0)
             reason = "stale" if too_old else _add(self._live[source], record, MAX_PROMPTS)
         if reason:

@@ -72,7 +72,8 @@ def cut_by_tokens(
 ) -> Iterator[slice]:
     """Neighbours that `pack` lays into up to `most` tokens, padding included.
 
-    Completions of one prompt are parted only if they alone are more, and never one of them.
+    Completions of one prompt are parted only if they alone are more, and never one of them. Equal
+    prompts that are no neighbours may make it more: `pack` joins them, too.
     """
     rows: list[list[int]] = []  # [number of its first completion, width]
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):

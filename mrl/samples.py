@@ -93,7 +93,7 @@ class TrainingSample:
 
     @property
     def has_gradient(self) -> bool:
-        """False if its gradient is zero whatever the policy says, so that nobody computes it."""
+        """False if its gradient is zero under any weights; it is then not computed."""
         return self.weight != 0 and (self.loss == "imitation" or self.advantage != 0)
 
 

@@ -73,7 +73,7 @@ class GRAFT(Mode):
     def _chosen(self, prompts: Prompts) -> dict[str, str]:
         """Prompt id -> the source whose group is grafted there."""
         inward: dict[str, dict[str, int]] = defaultdict(dict)  # source -> prompt -> its successes
-        outward: Counter[str] = Counter()  # source -> prompts to give it, by what arrived from it
+        outward: Counter[str] = Counter()  # source -> prompts that it failed and we did not
         for group, received in prompts:
             for source, records in _by_source(received).items():
                 solved = sum(record.reward > 0 for record in records)

@@ -17,12 +17,13 @@ We follow the text (v1). The released program teaches from the same samples, and
 
 - p is the share of rewards > 0, at least 1e-8; w within [0.1, 10] (we too: P_k = 0 happens);
 - the sample std; A = 0 if all rewards of a prompt agree (we too); k's own mean if mu_k > 1;
-- log s within +-10 (we: 20); alpha of the clipped s, for the text's s: the same gradient (we too);
+- log s within +-10 (we: 20); the clipped s is raised to alpha (we too): the same gradient as s;
 - own minibatches first, so that no peer sample meets the widest band; k3 KL 1e-3 on own samples;
 - one mean over all n * G samples (we too), where the text adds a mean of own and one of peers';
 - the end token cut off, too long texts truncated: we train stopping and drop what is too long.
 
-What an exchange refused takes no part; what the receiver's tokenizer refused does in P, not in mu.
+A record that the exchange refused counts nowhere. One that only the receiver's tokenizer refused
+counts in P, but not in mu.
 """
 
 import random

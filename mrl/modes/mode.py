@@ -42,11 +42,12 @@ class Receiver(Protocol):
 class TrainingBatch:
     """What a mode makes of one step for one receiver.
 
-    A mode counts what it wanted and could not use; what it never wanted is received minus used.
+    A mode counts what it wanted and could not use. What it did not want nobody counts: that is
+    what was received, less what was used or dropped.
     """
 
     samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
-    # own failed group, the peer's success that stands against it: shown to people
+    # own failed group, the peer's success that is imitated there: shown to people
     rescues: list[tuple[Group, SuccessRecord]] = field(default_factory=list)
     rescue_set: int = 0  # prompts that failed here and on which it would use a peer's (sgt, graft)
     dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by the mode's reason

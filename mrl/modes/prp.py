@@ -6,13 +6,17 @@ advantages are taken over the pooled group. An own completion has the usual rati
     ratio = pi_theta(receiver's tokens) / pi_peer,old(the peer's log-probs, carried over by THL)
 
 clipped at `clip_low`, `clip_high`, whatever the own objective has. What the receiver's tokenizer
-refused takes no part in the pooled advantages. It is the only mode that corrects for who wrote a
-text, and it pays for that with the variance of the density ratio and with what alignment loses:
+refused takes no part in the pooled advantages. Who wrote a text is corrected for by the density
+ratio alone, which is paid for with its variance and with what alignment loses:
 
 - token: a chunk's log-prob spread over its receiver tokens by bytes; approximate;
-- chunk: both sides summed between shared byte boundaries; exact (our default). A chunk's ratio
-  stands once in the loss, however many tokens the receiver has in it;
-- sequence: the geometric mean over the whole completion, as in GSPO; exact, little variance.
+- chunk: both sides summed between shared byte boundaries, nothing is spread (our default). A
+  chunk's ratio stands once in the loss, however many tokens the receiver has in it;
+- sequence: the geometric mean over the whole completion, as in GSPO: little variance, but it
+  corrects for the mean of a token only, so it is biased.
+
+The sums are those of the tokens that were sampled. Other tokenizations of the same text are not
+counted, so the mean of a ratio over the peer's samples is not exactly 1.
 """
 
 import random

@@ -9,7 +9,7 @@ imitated, among those that the receiver's tokenizer can hold and that are not to
 
 lambda is `imitation_weight`, 0.1 in the paper. Our reading: NLL is the mean over the receiver's
 tokens of the success, its own end token included, and it is averaged over an update's rescued
-prompts, not over all prompts: a last prompt to be rescued then weighs as much as many.
+prompts, not over all prompts: a single rescued prompt has the weight that many have together.
 """
 
 import random
