@@ -45,14 +45,14 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     page = (finished / "report.html").read_text()
     for part in (
         "Held-out problems", "Where did my gradient go?", "Who worked when", "The rescue set",
-        "Who rescued whom", "What crossed", "ratios and clipping", "side by side",
+        "Who rescued whom", "What crossed", "Entropy", "Length of completions", "side by side",
         "retokenized", "of the time before", "<svg",
     ):  # fmt: skip
         assert part in page, part
     assert "<script" not in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     images = re.findall(r"<img ([^>]*)>", page)
-    assert len(images) == 7
+    assert len(images) == 9
     assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
     assert all(path.stat().st_size > 5000 for path in (finished / "figures").glob("*.png"))
     assert '<html lang="en">' in page

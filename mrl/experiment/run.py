@@ -30,7 +30,6 @@ from mrl.experiment.checkpoint import (
     restore_optimizers,
     save_policies,
 )
-from mrl.experiment.collapse import CollapseWatch
 from mrl.experiment.evaluation import evaluate, load_heldout
 from mrl.experiment.launch import is_worker, join_processes
 from mrl.experiment.loading import load_policies, pick_device
@@ -131,7 +130,6 @@ class Run(AbstractContextManager):
             write_run_config(self.directory, config)
         self.allocation.gather({})  # nor before the directory is in order
         logs = [self.directory / name if self.writes else Path(os.devnull) for name in LOGS]
-        self.collapse = CollapseWatch()
         self.metrics_log, self.samples_log = (p.open("a", encoding="utf-8") for p in logs[:2])
         largest = self.mode.rollout_factor * max(p.group_size for p in config.policies)
         self.exchange = Exchange(logs[2], largest)
@@ -220,7 +218,7 @@ class Run(AbstractContextManager):
         rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
         failures = [entry["failure"] for entry in samples if "failure" in entry]
         self.view.step(step, lines, rescues)
-        for text in (*failures, *self._not_finite(lines), *self.collapse.notice(lines)):
+        for text in (*failures, *self._not_finite(lines)):
             self.view.say(text)
         self.exchange.end_step({name: line["version"] for name, line in lines.items()})
         stopping = any(stopping for _, _, stopping in noted.values())

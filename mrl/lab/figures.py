@@ -135,6 +135,8 @@ PICTURES = (  # of a run: name, title, function, metrics, y label
     ("outcomes", "Where did my gradient go?", draw_shares, "outcome/*", "share of completions"),
     ("rescues", "The rescue set", draw_curves, "rescue*", "prompts a step"),
     ("traffic", "What crossed", draw_curves, "exchange/*/*/bytes", "bytes a step"),
+    ("entropy", "Entropy: 0 for one text again and again", draw_curves, "entropy", "nats"),
+    ("lengths", "Length of completions", draw_curves, "completions/mean_length", "tokens"),
     ("timeline", "Who worked when (a hatched turn moved weights between host and device)",
      draw_timeline, "time/*_s", "seconds"),
 )  # fmt: skip

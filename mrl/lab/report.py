@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from mrl.alignment import ByteCodec, LossyText
@@ -23,10 +22,6 @@ from mrl.lab import figures
 from mrl.lab.alignment_view import alignment_svg
 
 SHOWN_RESCUES = 5
-SUMMED_UP = (  # metrics without a picture: a row each
-    "exchange/refused/", "exchange/not_believed", "thl/refused/", "dropped/",
-    "ratio/", "clip_ratio/", "peer/",
-)  # fmt: skip
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 62rem; }
@@ -75,11 +70,6 @@ def write_report(directory: Path) -> Path:
             ("receiver", "source", "skill", "rescues"),
             [(*key, number) for key, number in counts.most_common()],
         ),
-        _table(
-            "Refusals, ratios and clipping",
-            ("policy", "metric", "steps that have it", "mean of those"),
-            _means(lines),
-        ),
         *(f"<p>{escape(s)}</p>" for s in residual_sentences(lines)),
         *_rescued_problems(rescues, samples, {p.name: p.path for p in config.policies}),
     ]
@@ -103,14 +93,6 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> st
     body = "".join(line("td", row) for row in rows)
     table = f"<div class=wide><table>{line('th', head)}{body}</table></div>"
     return f"<h2>{escape(title)}</h2>{table}" if body else ""
-
-
-def _means(lines: Sequence[dict]) -> Iterator[tuple]:
-    """Rows of (policy, metric, in how many steps, their mean)."""
-    logged = ((line["policy"], key) for line in lines for key in line if key.startswith(SUMMED_UP))
-    for policy, key in dict.fromkeys(logged):
-        values = figures.series(lines, policy, key)[1]
-        yield policy, key, len(values), round(fmean(values), 4)
 
 
 def _picture(
