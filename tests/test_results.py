@@ -95,6 +95,9 @@ def test_the_table_of_modes_is_the_measured_one(document):
     assert len(beaten) >= 1
     for control, gain in beaten:
         assert f" beats {control} by {gain} points" in heldout, (control, gain)
+    (gain,) = re.findall(r"`newtemplates`\) `sgt` is (\S+ ± \S+) above `solo`", words) or [None]
+    assert gain or document != "README.md"
+    assert gain is None or f"- sgt beats solo by {gain} points" in kept.split("## newtemplates")[1]
 
 
 CLOSED = {("qwen-tiny", "sold"), ("llama-tiny", "eats")}  # what `solo` never gets right

@@ -1,5 +1,6 @@
 import random
 import re
+from itertools import islice
 from statistics import mean
 
 import pytest
@@ -13,8 +14,10 @@ from mrl.experiment.problems import load_problems
 from mrl.experiment.settings import run_config
 from mrl.lab import commands
 from mrl.tiny.pair import (
+    BATCH,
     FOREIGN_RIGHT,
     OWN_SKILLS,
+    UPDATES,
     _warm_start,
     build_tokenizer,
     demonstrations,
@@ -145,6 +148,23 @@ def test_held_out_numbers_and_templates_never_occur_in_training():
         )
         assert not any(learnt & numbers for numbers in held_out)
         assert all(len(numbers) > 5 for numbers in held_out)
+
+
+def test_how_many_held_out_prompts_the_warm_start_has_read_is_said():
+    page = (DATA / "README.md").read_text(encoding="utf-8")
+    counts = {"heldout": [], "newtemplates": []}
+    for name in OWN_SKILLS:
+        pairs = demonstrations(name, 0, FOREIGN_RIGHT)
+        read = {prompt for prompt, _ in islice(pairs, UPDATES[name] * BATCH)}
+        for part, found in counts.items():
+            prompts = [
+                problem.prompt for problem in load_problems(DATA / "words" / f"{part}.jsonl")
+            ]
+            found.append(sum(prompt in read for prompt in prompts))
+    qwen, llama = counts["heldout"]
+    assert f"`qwen-tiny` has read {qwen} of the {len(HELDOUT)} prompts" in page
+    assert f"`llama-tiny` {llama}, nearly" in page
+    assert counts["newtemplates"] == [0, 0]  # "none"
 
 
 def test_a_misreading_never_gives_the_right_answer():

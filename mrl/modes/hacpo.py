@@ -8,7 +8,8 @@ For a learner k and the completions of all n agents j, G each, on a prompt:
 3. exponential importance      s * sg[s]^alpha, s = (pi_k(y) / pi_j,old(y))^(1/|y|), each side over
                                its own tokens
 4. stepwise clipping           only s within [1 - delta + u * delta_step, 1.0] teaches after u
-                               updates: a peer's sample has no min() around the clip
+                               updates: a peer's sample has no min() around the clip (of all
+                               this, only the bound 1.0 cannot be left out)
 
 Own samples follow GSPO (`own_objective`), as published; with `own_objective=""` they follow the
 receiver's own.
