@@ -70,9 +70,10 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
         name, groups = policy.name, results[policy.name].groups
         made[name] = list(run.make_records(kind, name, policy.version, groups, policy.codec))
     # the one place where policies of different processes meet
-    for source, records in allocation.gather(made).items():
-        for record in records:
-            exchange.publish(record, source)  # until the end of the step: Run.finish_step
+    with run.writing():
+        for source, records in allocation.gather(made).items():
+            for record in records:
+                exchange.publish(record, source)  # until the end of the step: Run.finish_step
 
     # B A after A B: under placement `swap` the one that is on the device stays there
     for policy in reversed(run.policies):

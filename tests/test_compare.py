@@ -2,6 +2,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,44 @@ def test_a_grid_has_all_combinations_and_names_the_mode(tmp_path, monkeypatch):
     assert made.chosen == {"sgt": ["--set", "sgt.minibatches=4"]}
     with pytest.raises(MrlError, match="xgrpo: no setting of --tune finished"):
         choose_settings(plan(tmp_path, ("xgrpo",), (1,)), ["steps=4"], (11,), print)
+
+
+def test_a_run_of_other_options_or_of_a_changed_mode_is_not_taken_for_the_one_asked_for(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text("steps = 3")
+    first = replace(plan(tmp_path), options=["--config", "run.toml"])
+    assert run_all(first, print) == []
+    assert run_all(first, print) == []  # the same again is there
+    for other in (["--config", "run.toml", "--steps", "9"], []):
+        with pytest.raises(MrlError, match=r"solo-s1: was made with other options.* --out"):
+            run_all(replace(first, options=other), print)
+    with pytest.raises(MrlError, match="other options"):
+        run_all(replace(first, chosen={"sgt": ["--set", "learning_rate=1e-5"]}), print)
+    Path("run.toml").write_text("steps = 4")
+    with pytest.raises(MrlError, match="another version of a file"):
+        run_all(first, print)
+    for _, _, directory in first.runs():
+        shutil.rmtree(directory)  # as the sentence says
+    assert run_all(first, print) == []
+
+
+def test_the_seeds_that_chose_a_setting_are_not_those_that_are_compared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = []
+
+    def choose(plan, texts, seeds, say):
+        found.append((list(plan.seeds), list(seeds)))
+        raise MrlError("enough")
+
+    monkeypatch.setattr(module, "choose_settings", choose)
+    for seeds, first in (("5", 11), ("12", 13)):
+        arguments = ["compare", "--modes", "sgt", "--seeds", seeds, "--tune", "steps=3,4"]
+        assert mini_mrl.main(arguments) == 2
+        compared, tuned = found.pop()
+        assert tuned == [first, first + 1, first + 2]
+        assert not set(compared) & set(tuned)
 
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint_if_it_has_one(tmp_path, monkeypatch):

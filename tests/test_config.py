@@ -1,10 +1,12 @@
+import sys
+
 import pytest
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.experiment.pairs import pair_settings
 from mrl.experiment.run_directory import read_run_config, write_run_config
-from mrl.experiment.settings import check, load_config, run_config
+from mrl.experiment.settings import check, load_config, make_mode, run_config
 
 
 def test_a_config_file_that_uses_everything(tmp_path):
@@ -189,6 +191,24 @@ def test_options_win_over_the_file_and_the_file_over_the_pair(tmp_path, random_p
     assert [policy.name for policy in made(file=path, pair=str(random)).policies] == ["llama-tiny"]
     assert made(pair="qwen-smol").eval_samples == 1  # the preset of the real pair
     assert made("eval_samples=2", pair="qwen-smol").eval_samples == 2
+
+
+def test_a_mode_file_may_postpone_annotations_and_have_any_name(tmp_path):
+    text = """
+from __future__ import annotations
+from dataclasses import dataclass
+from mrl.config import setting
+from mrl.modes.sgt import SGT
+
+@dataclass
+class Mine(SGT):
+    name = "mine"
+    often: int = setting(2, "how often", least=1)
+"""
+    path = tmp_path / "random.py"
+    path.write_text(text)
+    assert make_mode(f"{path}:Mine", {"mine": {"often": 3}}).often == 3
+    assert hasattr(sys.modules["random"], "Random")  # the library's
 
 
 def test_a_mode_of_ones_own_keeps_its_whole_path(tmp_path, monkeypatch):

@@ -91,7 +91,9 @@ def test_auto_takes_a_process_a_policy_where_each_has_a_core(monkeypatch):
     assert processes(device="cuda:1") == 0
     assert processes(placement="swap") == processes(placement="resident") == 0
     assert processes(cores=1, placement="parallel") == 2
-    assert launch.processes_for(RunConfig(config.policies[:1])) == 0
+    for placement in ("auto", "parallel"):  # of one policy: else a worker would start the next
+        one = RunConfig(config.policies[:1], placement=placement)
+        assert launch.processes_for(one) == 0
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     for devices, wanted in ((1, 0), (2, 2)):
         monkeypatch.setattr("torch.cuda.device_count", lambda there=devices: there)

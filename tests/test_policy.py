@@ -227,6 +227,9 @@ def test_a_prompt_longer_than_the_context_is_refused(make_policy):
     with pytest.raises(MrlError, match="context of 256"):
         longest_prompt(policy, [Problem("long", "nuts " * 300, "1")])
     problems = [Problem("short", "nuts?", "1")]
+    same_id = [Problem("1", "nuts " * 300, "1"), Problem("1", "1+1", "2")]  # of two files
+    with pytest.raises(MrlError, match="context"):
+        longest_prompt(policy, same_id)
     length = longest_prompt(policy, problems)
     policy.model.config.sliding_window = length  # packing has none: other numbers than in sampling
     with pytest.raises(MrlError, match=f"context of {length}"):

@@ -6,6 +6,7 @@ rollout.derive_seed); the sizes of the log files are saved, so that a resumed ru
 was written after the checkpoint and writes it again.
 """
 
+import errno
 import json
 import os
 import pickle
@@ -34,7 +35,10 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
         policy.model.should_save_on_this_rank = lambda is_main_process: True
         policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
-        torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
+        try:
+            torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
+        except RuntimeError as error:  # what torch makes of a full disk
+            raise OSError(errno.EIO, "optimizer.pt could not be written whole") from error
     return partial
 
 

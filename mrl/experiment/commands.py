@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -87,6 +88,8 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
             traceback.print_exc()
         if isinstance(error, MrlError | RunFailed):
             return error.exit_code, printable(str(error), limit=2000)
+        if isinstance(error, torch.OutOfMemoryError | FloatingPointError):
+            return 1, printable(f"{str(error).splitlines()[0]}", limit=2000)
         if hasattr(error, "format_message"):  # a usage error of the command line
             return 2, printable(usage_sentence(error), limit=2000)
         if isinstance(error, OSError) and error.filename:

@@ -7,6 +7,7 @@ from statistics import fmean
 
 import torch
 
+from mrl.errors import MrlError
 from mrl.experiment.problems import load_problems
 from mrl.experiment.verifier import Verifier
 from mrl.policy import Policy
@@ -82,5 +83,10 @@ def evaluate(
 
 
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:
-    """Held-out parts by name (the file's stem)."""
-    return {Path(path).stem: load_problems(Path(path), verifier.check_answer) for path in paths}
+    """Held-out parts by name (the file's stem). MrlError for two files of one name."""
+    parts = {}
+    for path in map(Path, paths):
+        if path.stem in parts:
+            raise MrlError(f"{path}: another held-out file is called {path.stem}; rename one.")
+        parts[path.stem] = load_problems(path, verifier.check_answer)
+    return parts

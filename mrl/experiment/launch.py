@@ -31,7 +31,7 @@ Outcome = tuple[int, str]  # how a program ended: exit code, and a last sentence
 def processes_for(config: RunConfig) -> int:
     """How many processes a run is to be started in: one a policy under `parallel`, else 0."""
     policies = len(config.policies)
-    if is_worker() or config.placement not in ("auto", "parallel"):
+    if is_worker() or policies == 1 or config.placement not in ("auto", "parallel"):
         return 0
     if config.placement == "parallel":
         return policies
@@ -39,7 +39,7 @@ def processes_for(config: RunConfig) -> int:
         there = torch.cuda.device_count()
     else:  # a core of its own; a device that was named is one device
         there = cores() // config.threads if config.device in ("auto", "cpu") else 1
-    return policies if 1 < policies <= there else 0
+    return policies if policies <= there else 0
 
 
 def cores() -> int:

@@ -63,6 +63,7 @@ def _parse_problem(line: str, number: str) -> Problem:
     for name in ("prompt", "answer", "id", "skill"):
         if not isinstance(fields.get(name), str) or not fields[name].strip():
             raise ValueError(f"`{name}` is missing or is not a text; it must be one")
+        fields[name].encode()  # half of an emoji ("\\ud83d") is no text, either: a ValueError
     return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
 
 
@@ -100,8 +101,7 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     names = ("max_position_embeddings", "sliding_window")
     limits = [getattr(policy.model.config, name, None) or math.inf for name in names]
     context = min(limits)
-    lengths = {problem.id: len(policy.prompt_ids(problem.prompt)) for problem in problems}
-    problem_id, longest = max(lengths.items(), key=lambda item: item[1])
+    longest, problem_id = max((len(policy.prompt_ids(p.prompt)), p.id) for p in problems)
     if (needed := longest + policy.max_new_tokens) > context:
         raise MrlError(
             f"Problem {problem_id}: its prompt and {policy.max_new_tokens} new tokens make "

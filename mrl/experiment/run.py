@@ -3,6 +3,7 @@
 `mini_mrl.py` has the loop; a `Run` is what its `train_step` works with.
 """
 
+import fcntl
 import json
 import os
 import sys
@@ -87,6 +88,11 @@ class Run(AbstractContextManager):
         for mode in self.modes.values():
             mode.peers_are_live = not config.peer_log
         shared = self.mode.consumes if len(self.names) > 1 else None
+        if shared and config.record not in ("", shared.kind):
+            raise MrlError(
+                f"record is {config.record}, but mode {self.mode.name} publishes {shared.kind} "
+                "records, and a run logs one type; record with --mode solo."
+            )
         self.published = shared or RECORD_TYPES.get(config.record)  # what `make_records` makes
 
         self.verifier.canary()
@@ -123,14 +129,20 @@ class Run(AbstractContextManager):
         self.directory = resumed or Path(found[self.names[0]][0])  # the first process decides
         self.config = config = replace(config, name=self.directory.name)
         self.first_step = state["step"] + 1
-        if resumed:
-            self._restore(checkpoint, state)
-        elif self.writes:
+        if self.writes and not resumed:
             self.directory.mkdir(parents=True)
             write_run_config(self.directory, config)
-        self.allocation.gather({})  # nor before the directory is in order
         logs = [self.directory / name if self.writes else Path(os.devnull) for name in LOGS]
         self.metrics_log, self.samples_log = (p.open("a", encoding="utf-8") for p in logs[:2])
+        if self.writes:
+            try:  # before anything is cut back; it holds for as long as the log is open
+                fcntl.flock(self.metrics_log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                sentence = f"{resumed}: another process writes this run; let it end first."
+                raise MrlError(sentence) from None
+        if resumed:
+            self._restore(checkpoint, state)
+        self.allocation.gather({})  # nor before the directory is in order
         largest = self.mode.rollout_factor * max(p.group_size for p in config.policies)
         self.exchange = Exchange(logs[2], largest)
         self.exchange.store(self.stored)

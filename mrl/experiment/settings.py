@@ -7,6 +7,7 @@ import difflib
 import importlib.util
 import json
 import math
+import sys
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -29,6 +30,11 @@ def run_config(
         chosen.pop("policies", None)
     preset = {} if "policies" in chosen else pair_settings(pair or "tiny")
     values = preset | chosen | {key: value for key, value in given.items() if value is not None}
+    for name, table in values.get("settings", {}).items():
+        if name not in MODES and name != mode_class(values.get("mode", RunConfig.mode)).name:
+            raise MrlError(f"settings.{name}: there is no such mode{_nearest(name, MODES)}")
+        if not isinstance(table, dict):
+            raise MrlError(f"settings.{name} is {table!r}; write [settings.{name}] as a table.")
     apply_settings(values, settings)
     made = RunConfig(**values)
     if ".py" in made.mode:  # with its whole path: a run may be resumed from anywhere
@@ -158,6 +164,8 @@ def check(config: RunConfig) -> None:
                 f"policy {policy.name}: the template lacks {{prompt}}; no problem would be asked."
             )
     _check_rules(config)
+    if not config.heldout:
+        raise MrlError("heldout names no file; a run is scored on at least one.")
     if config.name and not _is_plain(config.name):
         raise MrlError(f"--name is {config.name!r}; give a plain directory name.")
     if config.peer_log and len(config.policies) > 1:
@@ -211,7 +219,7 @@ def mode_class(name: str) -> type[Mode]:
     """The class of a mode, by its name or as `file.py:Class`; MrlError if there is none."""
     if name in MODES:
         return MODES[name]
-    if ".py" not in name:
+    if not name.partition(":")[0].endswith(".py"):
         hint = _nearest(name.lower(), MODES)
         raise MrlError(f"There is no mode {name!r}{hint} A mode of your own is file.py:Class.")
     path, _, class_name = name.partition(":")
@@ -219,8 +227,9 @@ def mode_class(name: str) -> type[Mode]:
         raise MrlError(f"--mode {path}: name the class, too, as {path}:MyMode.")
     if not Path(path).is_file():
         raise MrlError(f"--mode {name}: there is no file {path}.")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    module = importlib.util.module_from_spec(spec)
+    # named so that a file random.py is no module random; dataclasses look the module up
+    spec = importlib.util.spec_from_file_location(f"mode {Path(path).stem}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:

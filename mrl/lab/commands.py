@@ -52,7 +52,9 @@ def compare(
     command = ["python mini_mrl.py compare --modes", modes, "--seeds", str(seeds), *options]
     if tune:
         command += [word for text in tune for word in ("--tune", text)]
-        plan = choose_settings(plan, tune, range(11, 11 + tune_seeds), say)
+        command += ["--tune-seeds", str(tune_seeds)]
+        first = max(11, seeds + 1)  # none of those that are compared
+        plan = choose_settings(plan, tune, range(first, first + tune_seeds), say)
     failures = run_all(plan, say)
     results = read_all(plan)
     if not results:

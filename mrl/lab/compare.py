@@ -52,15 +52,23 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     """Make every run that is not there yet; returns a sentence for each that failed.
 
     The same call goes on where it was stopped: Ctrl-C reaches the runs too, and each saves after
-    its step.
+    its step. MrlError if a run is there that something else was asked of.
     """
     runs = plan.runs()
+    chosen = {mode: [*plan.options, *plan.chosen.get(mode, ())] for mode in plan.modes}
+    for mode, _, directory in runs:
+        note = directory.with_name(f"{directory.name}.asked")
+        asked = note.read_text(encoding="utf-8") if note.exists() else None
+        if directory.exists() and asked not in (None, _asked(mode, chosen[mode])):
+            raise MrlError(
+                f"{directory}: was made with other options, or by another version of a file among "
+                "them; give another --out, or delete it."
+            )
     missing = [run for run in runs if not is_finished(run[2])]
     say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")
     started, failures = time.monotonic(), []
     pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for processes
     try:
-        chosen = {mode: [*plan.options, *plan.chosen.get(mode, ())] for mode in plan.modes}
         ends = pool.map(lambda run: _run_one(*run, chosen[run[0]]), missing)
         for done, ((mode, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
             left = (time.monotonic() - started) / done * (len(missing) - done) / 60
@@ -70,6 +78,12 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     finally:
         pool.shutdown(cancel_futures=True)
     return failures
+
+
+def _asked(mode: str, options: Sequence[str]) -> str:
+    """All that decides what a run is, beside its seed: options, and the files that they name."""
+    files = map(Path, (mode.partition(":")[0], *options))
+    return "\n".join([mode, *options, *(f.read_text("utf-8") for f in files if f.is_file())])
 
 
 def is_finished(directory: Path) -> bool:
@@ -83,6 +97,9 @@ def _run_one(mode: str, seed: int, directory: Path, options: Sequence[str]) -> s
         arguments = ["resume", str(directory)]
     else:
         shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        note = directory.with_name(f"{directory.name}.asked")
+        note.write_text(_asked(mode, options), encoding="utf-8")
         arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
         arguments += ["--set", f"runs={directory.parent}"]
         arguments += ["--placement", "resident"]  # a core for each run, not for each policy

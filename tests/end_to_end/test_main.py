@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
@@ -266,6 +267,19 @@ MISTAKES = {
     "liars above all": (["--set", "liar=2"], "liar is 2, but must be 1 or less"),
     "unknown placement": (["--placement", "swop"], "known are auto, resident, swap, parallel"),
     "unknown record": (["--set", "record=rollouts"], "known are rollout, rewards, success"),
+    "record of a type that another one keeps away": (
+        ["--set", "record=rollout"],
+        "mode sgt publishes success records, and a run logs one type",
+    ),
+    "settings of no mode": (["--config", "stg.toml"], "settings.stg: there is no such mode; did"),
+    "settings of a mode as a number": (["--config", "number.toml"], "write [settings.sgt] as a"),
+    "no held-out file at all": (["--set", "heldout=[]"], "heldout names no file"),
+    "two held-out files of a name": (
+        ["--set", 'heldout=["few.jsonl", "other/few.jsonl"]'],
+        "other/few.jsonl: another held-out file is called few",
+    ),
+    "half a character": (["--set", "train=half.jsonl"], "half.jsonl:1: 'utf-8' codec can't encode"),
+    "a copy of a mode": (["--mode", "mode.py.bak:Mine"], "mode.py.bak:Mine'; known are"),
     "record of another kind": (
         ["--set", "peer_log=stats.jsonl", "--pair", TINY],
         "consumes success records",
@@ -318,6 +332,10 @@ FILES = {
     '"index": 0, "count": 2, "mean": 0.5, "std": 0.5}\n',
     "mode.py": "x = 1\n",
     "bad_mode.py": "import nothing_of_the_kind\n",
+    "stg.toml": "[settings.stg]\nimitation_weight = 0.5\n",
+    "number.toml": "[settings]\nsgt = 0.5\n",
+    "half.jsonl": '{"prompt": "\\ud83d", "answer": "1"}\n',
+    "few.jsonl": '{"prompt": "1+1?", "answer": "2"}\n',
     "kl.toml": POLICY + "kl_coef = -1.0\n",
     "string.toml": 'steps = "3"\n',
     "policy.toml": '[policy]\npath = "x"\n',
@@ -341,6 +359,8 @@ def traps(place):
     for name, text in FILES.items():
         Path(name).write_text(text)
     Path("empty").mkdir()
+    Path("other").mkdir()
+    Path("other/few.jsonl").write_text(FILES["few.jsonl"])
     (place / "runs" / "taken").mkdir(parents=True)
     config = RunConfig([PolicyConfig("qwen-tiny", TINY)])
     write_run_config(Path("runs/taken"), config)
@@ -375,6 +395,23 @@ def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(traps, capfd, case):
 def test_a_mistake_gets_the_same_sentence_from_processes_of_their_own(traps, capfd, case):
     arguments, part = MISTAKES[case]
     assert_one_sentence([*arguments, "--placement", "parallel"], part, capfd)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory.\nMore"), FloatingPointError("not finite")]
+)
+def test_what_a_machine_or_weights_cannot_do_is_no_bug(place, capsys, monkeypatch, error):
+    def fail(directory):
+        raise error
+
+    monkeypatch.setattr("mrl.experiment.commands.read_run_config", fail)
+    assert run("evaluate", "runs/any") == 1
+    assert capsys.readouterr().err == f"{error}".split("\n")[0] + "\n"
+
+
+def test_one_policy_runs_by_itself_whatever_the_placement(place):
+    alone = ["--pair", TINY, "--mode", "solo", "--placement", "parallel"]
+    assert run(*SMALL, *alone, "--steps", "1") == 0
 
 
 def test_debug_shows_the_traceback(place, capsys):

@@ -1,5 +1,6 @@
 """Killed at any moment, a full disk, numbers that are not finite: nothing lost, nothing doubled."""
 
+import fcntl
 import json
 import random
 import shutil
@@ -120,6 +121,28 @@ def test_a_really_full_disk(place, placement):
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.parametrize("what", ["optimizer.pt", "exchange.jsonl"])
+def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
+    place, monkeypatch, capsys, what
+):
+    if what == "optimizer.pt":
+
+        def fail(*arguments):
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1 vs 0")
+
+        monkeypatch.setattr("mrl.experiment.checkpoint.torch.save", fail)
+    else:  # what a full buffer meets
+
+        def fail(*arguments):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("mrl.exchange.Exchange.publish", fail)
+    assert small("--steps", "2", "--name", "r") == 2
+    error = capsys.readouterr().err
+    assert "cannot be written any more" in error
+    assert "Traceback" not in error
+
+
 def test_a_deleted_run_folder_ends_with_a_sentence(place, monkeypatch, capsys):
     save_policies = run_module.save_policies
 
@@ -165,6 +188,17 @@ def test_a_damaged_checkpoint_gets_a_sentence(stopped, capsys, file, text):
     assert "step-000002" in error
     assert "Traceback" not in error
     shutil.rmtree(newest)  # as it says
+    assert run("resume", "runs/r") == 0
+
+
+def test_a_run_that_somebody_writes_is_not_resumed_beside_it(stopped, capsys):
+    before = (stopped / "metrics.jsonl").read_bytes() + b"more"
+    (stopped / "metrics.jsonl").write_bytes(before)
+    with (stopped / "metrics.jsonl").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        assert run("resume", "runs/r") == 2
+    assert "runs/r: another process writes this run" in capsys.readouterr().err
+    assert (stopped / "metrics.jsonl").read_bytes() == before  # nothing was cut back
     assert run("resume", "runs/r") == 0
 
 
