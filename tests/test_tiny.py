@@ -96,6 +96,7 @@ def test_the_warm_start_learns_to_read_in_120_updates(tmp_path):
             assert share < 0.3, (skill, share)
 
 
+@pytest.mark.slow
 def test_a_short_warm_start_writes_what_transformers_can_load(tmp_path):
     warm_start_pair(tmp_path, updates=1)
     for name in OWN_SKILLS:
