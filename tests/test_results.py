@@ -230,6 +230,37 @@ def test_the_control_with_four_updates_is_the_measured_one():
     assert f"level with it ({level}, seeds 1 to 4), keeps the other skills ({kept})" in text
 
 
+def test_each_mode_at_its_best_is_the_measured_one():
+    kept = (RESULTS / "best" / "table.md").read_text(encoding="utf-8")
+    section = PAGE.split("## Each mode at its best")[1].split("\n## ")[0]
+    shown = next(line for line in section.splitlines() if line.startswith("| mode | pass@1"))
+    rows = measured_rows(shown, kept.split("## newtemplates")[0])
+    assert len(rows) == 2
+    assert all(row in section for row in rows)
+    assert kept.split("`")[1] in section  # its command
+    chosen = "learning_rate=3e-5 {}.minibatches=4"
+    assert f"solo {chosen.format('solo')}; sgt {chosen.format('sgt')}." in kept
+    with (RESULTS / "best" / "tune.csv").open(encoding="utf-8") as file:
+        trials = list(csv.DictReader(file))
+    for mode in ("solo", "sgt"):
+        of_mode = {}
+        for trial in trials:
+            if trial["mode"] == mode:
+                of_mode.setdefault(trial["setting"], []).append(float(trial["pass@1"]))
+        assert len(of_mode) == 8
+        last = {setting: mean(scores) for setting, scores in of_mode.items() if len(scores) == 3}
+        assert max(last, key=last.get) == chosen.format(mode)
+    ends = {mode: estimate(kept_scores("best/table.csv", mode)) for mode in ("sgt", "solo")}
+    pairs = zip(*(kept_scores("best/table.csv", mode) for mode in ("sgt", "solo")), strict=True)
+    gain = estimate([a - b for a, b in pairs])
+    words = f"`sgt` ends at {ends['sgt']} and `solo` at {ends['solo']}: {gain} apart"
+    assert words in sentences_of("README.md")
+    assert f"and `solo` by {gain} if each has its best rate" in sentences_of("TUTORIAL.md")
+    four = estimate(kept_scores("sweeps/four-updates.csv", "solo"))
+    assert ends["solo"].mean - ends["solo"].half > 77.3  # no lower than with one update at 1e-4
+    assert four.mean + four.half < ends["solo"].mean  # and well above four at 1e-4
+
+
 def test_the_dial_is_the_measured_one():
     gains, scores = {}, {}
     for shown in (0, 3, 10, 30):
