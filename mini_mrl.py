@@ -70,7 +70,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
         name, groups = policy.name, results[policy.name].groups
         made[name] = list(run.make_records(kind, name, policy.version, groups, policy.codec))
     # the one place where policies of different processes meet
-    with run.writing():
+    with run.writing():  # the log of what crosses: a full disk ends the run with one sentence
         for source, records in allocation.gather(made).items():
             for record in records:
                 exchange.publish(record, source)  # until the end of the step: Run.finish_step

@@ -89,7 +89,7 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
         if isinstance(error, MrlError | RunFailed):
             return error.exit_code, printable(str(error), limit=2000)
         if isinstance(error, torch.OutOfMemoryError | FloatingPointError):
-            return 1, printable(f"{str(error).splitlines()[0]}", limit=2000)
+            return 1, printable(str(error).split("\n")[0], limit=2000)
         if hasattr(error, "format_message"):  # a usage error of the command line
             return 2, printable(usage_sentence(error), limit=2000)
         if isinstance(error, OSError) and error.filename:

@@ -57,9 +57,8 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     runs = plan.runs()
     chosen = {mode: [*plan.options, *plan.chosen.get(mode, ())] for mode in plan.modes}
     for mode, _, directory in runs:
-        note = directory.with_name(f"{directory.name}.asked")
-        asked = note.read_text(encoding="utf-8") if note.exists() else None
-        if directory.exists() and asked not in (None, _asked(mode, chosen[mode])):
+        note, asked = Path(f"{directory}.asked"), _asked(mode, chosen[mode])
+        if directory.exists() and note.exists() and note.read_text(encoding="utf-8") != asked:
             raise MrlError(
                 f"{directory}: was made with other options, or by another version of a file among "
                 "them; give another --out, or delete it."
@@ -98,8 +97,7 @@ def _run_one(mode: str, seed: int, directory: Path, options: Sequence[str]) -> s
     else:
         shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
         directory.parent.mkdir(parents=True, exist_ok=True)
-        note = directory.with_name(f"{directory.name}.asked")
-        note.write_text(_asked(mode, options), encoding="utf-8")
+        Path(f"{directory}.asked").write_text(_asked(mode, options), encoding="utf-8")
         arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
         arguments += ["--set", f"runs={directory.parent}"]
         arguments += ["--placement", "resident"]  # a core for each run, not for each policy
