@@ -149,12 +149,12 @@ class Run(AbstractContextManager):
         self.exchange.versions = state["versions"]
 
     def _check_peer_log(self, path: str) -> None:
-        kinds = {record.kind for record in self.stored}
+        kinds = {record.kind for record in self.stored if record.source not in self.names}
         consumed = self.mode.consumes.kind if self.mode.consumes else "no"
-        if kinds and consumed not in kinds:
+        if self.stored and consumed not in kinds:
             raise MrlError(
-                f"{path}: holds {' and '.join(sorted(kinds))} records, but mode {self.mode.name} "
-                f"consumes {consumed} records; record another run with `--set record=...`."
+                f"{path}: holds {' and '.join(sorted(kinds)) or 'no'} records of a peer, but mode "
+                f"{self.mode.name} consumes {consumed} records; make it with `--set record=...`."
             )
 
     def _restore(self, checkpoint: Path | None, state: dict) -> None:

@@ -284,6 +284,10 @@ MISTAKES = {
         ["--set", "peer_log=stats.jsonl", "--pair", TINY],
         "consumes success records",
     ),
+    "a log of its own records": (
+        ["--set", "peer_log=own.jsonl", "--pair", TINY],
+        "holds no records of a peer, but mode sgt consumes success records",
+    ),
     "solo with a peer": (
         ["--mode", "solo", "--set", "peer_log=stats.jsonl", "--pair", TINY],
         "consumes no records",
@@ -329,6 +333,8 @@ MISTAKES = {
 POLICY = f'[[policy]]\npath = "{TINY}"\n'
 FILES = {
     "stats.jsonl": '{"kind": "rewards", "prompt_id": "p", "source": "b", "version": 0, '
+    '"index": 0, "count": 2, "mean": 0.5, "std": 0.5}\n',
+    "own.jsonl": '{"kind": "rewards", "prompt_id": "p", "source": "qwen-tiny", "version": 0, '
     '"index": 0, "count": 2, "mean": 0.5, "std": 0.5}\n',
     "mode.py": "x = 1\n",
     "bad_mode.py": "import nothing_of_the_kind\n",
