@@ -39,7 +39,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      ["tests/test_advantages.py"]),
     ("advantages", "baseline = (capability_ratio * rewards).mean()", "baseline = rewards.mean()",
      ["tests/test_advantages.py"]),
-    ("advantages", "(rewards - baseline) / (rewards", "(capability * rewards - baseline) / (rewards",
+    ("advantages", "(rewards - baseline) / (rewards", "(capability_ratio * rewards - baseline) / (rewards",
      ["tests/test_advantages.py"]),
     ("objectives", "return -torch.minimum(", "return -torch.maximum(", OBJECTIVES),
     ("objectives", "ratio.clamp(1 - clip_low, 1 + clip_high)\n    #",

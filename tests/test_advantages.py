@@ -22,22 +22,10 @@ def test_eps_is_added_to_the_std_not_put_under_the_root():
     torch.testing.assert_close(got, torch.tensor([[0.5, -0.5]]))  # 0.5 / (0.5 + 0.5)
 
 
-def test_without_std_the_advantage_is_the_centred_reward():
-    got = group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), scale_by_std=False)
-    torch.testing.assert_close(got, torch.tensor([[0.75, -0.25, -0.25, -0.25]]))
-
-
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1 / 3])
 def test_a_group_whose_rewards_agree_gives_exact_zeros(value):
     got = group_advantages(torch.full((2, 7), value))
     assert torch.equal(got, torch.zeros(2, 7))
-
-
-def test_groups_do_not_mix():
-    rewards = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
-    together = group_advantages(rewards)
-    for row in range(3):
-        assert torch.equal(together[row], group_advantages(rewards[row : row + 1])[0])
 
 
 def test_against_a_slow_second_implementation():
@@ -127,3 +115,23 @@ def test_equal_capabilities_give_the_plain_group_advantage():
 def test_rewards_that_agree_give_exact_zeros_whatever_the_capabilities(reward):
     got = capability_advantages(torch.full((4,), reward), torch.tensor([1.0, 1.0, 0.1, 10.0]))
     assert got.tolist() == [0.0] * 4
+
+
+def test_a_union_that_agrees_gives_zero_whatever_the_mix():
+    for mix in (0.0, 0.07, 0.3, 0.91, 1.0):
+        for value in (0.0, 1.0):
+            got = shared([value] * 8, [[value] * 5], peer_share=mix)
+            assert torch.equal(got, torch.zeros(1, 8)), mix
+
+
+def test_prompts_do_not_mix_in_the_shared_baseline():
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    count, mean, std = (
+        torch.tensor([[2.0], [4.0]]),
+        torch.tensor([[1.0], [0.5]]),
+        torch.tensor([[0.0], [0.5]]),
+    )
+    both = shared_baseline_advantages(rewards, count, mean, std)
+    for row in (0, 1):
+        one = (x[row : row + 1] for x in (rewards, count, mean, std))
+        assert torch.equal(both[row : row + 1], shared_baseline_advantages(*one))

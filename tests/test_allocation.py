@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mrl import allocation as allocation_module
 from mrl.allocation import PARTS, Allocation, _move
 from mrl.errors import MrlError, RunFailed
 from mrl.experiment.loading import pick_device
@@ -134,3 +135,42 @@ def test_devices(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert pick_device("auto") == "cuda:1"
     assert current == [made.device] * 2  # else a graph would be recorded on another one
+
+
+def two_policies(make_policy, **settings):
+    return [make_policy(name, i, **settings) for i, name in enumerate(("qwen-tiny", "llama-tiny"))]
+
+
+def test_the_reference_moves_with_its_policy(make_policy):
+    policy = make_policy(kl_coef=1.0)
+    tensors = [*policy.model.parameters(), *policy.model.buffers()]
+    size = sum(t.numel() * t.element_size() for t in tensors)
+    assert allocation_module._move(policy, {"weights"}, "cpu") == 2 * size  # the reference, too
+
+
+def test_what_was_fetched_in_part_is_evicted_all_the_same(make_policy, monkeypatch):
+    a, b = policies = two_policies(make_policy)
+    allocation, moves = Allocation(policies, [p.name for p in policies], "swap", "device"), []
+
+    def move(policy, parts, device):
+        moves.append((policy.name, set(parts), device))
+        if moves[-1] == (a.name, {"weights"}, "device"):
+            raise RuntimeError("no memory")
+        return 0
+
+    monkeypatch.setattr(allocation_module, "_move", move)
+    with pytest.raises(RunFailed), allocation.turn(a, "rollout"):
+        pass
+    with allocation.turn(b, "rollout"):
+        assert (a.name, {"weights"}, "cpu") in moves
+
+
+def test_optimizer_state_is_evicted_after_a_rollout_too(make_policy):
+    a, b = policies = two_policies(make_policy)
+    allocation = Allocation(policies, [p.name for p in policies], "swap")
+    for policy, phase in ((a, "rollout"), (a, "learn"), (a, "rollout"), (b, "rollout")):
+        with allocation.turn(policy, phase):
+            if phase == "learn":
+                learn(a, [sample(a)])
+    weights = sum(p.numel() * 4 for p in a.model.parameters())
+    assert allocation.ledger[3].moved_bytes > 3 * weights  # its moments went with it

@@ -94,6 +94,7 @@ def test_a_missing_config_file(tmp_path):
         ({}, {"max_new_tokens": 0}, "max_new_tokens"),
         ({}, {"clip_low": -0.1}, "clip_low"),
         ({}, {"weight_decay": -1.0}, "weight_decay"),
+        ({}, {"max_grad_norm": -1.0}, "max_grad_norm"),
         ({}, {"kl_coef": float("nan")}, "kl_coef is nan, but must be 0 or more"),
         ({}, {"template": "no place"}, "lacks {prompt}"),
         ({}, {"name": "../x"}, "policy's name"),

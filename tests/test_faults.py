@@ -34,3 +34,15 @@ def test_records_of_other_types_stay_honest(groups):
     groups, codec = groups
     made = list(lying_records(1.0, seed=0)(RewardStats, "a", 0, groups, codec))
     assert made == list(make_records(RewardStats, "a", 0, groups, codec))
+
+
+def test_lies_differ_by_seed_source_and_version(groups):
+    made, codec = groups
+    lies = {
+        (seed, source, version): tuple(
+            (r.prompt_id, r.index)
+            for r in lying_records(0.3, seed)(SuccessRecord, source, version, made, codec)
+        )
+        for seed, source, version in ((0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1))
+    }
+    assert len(set(lies.values())) == 4

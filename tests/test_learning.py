@@ -13,7 +13,7 @@ from mrl.experiment.metrics import StepResult, outcome_metrics, update_metrics
 from mrl.learning import learn
 from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
-from mrl.samples import Group, Problem, TrainingSample
+from mrl.samples import Group, Problem, TrainingSample, ids_of
 
 
 def sample(policy, text, advantage, **fields):
@@ -136,7 +136,7 @@ def test_the_scale_of_kl_knows_nothing_of_flat_groups_and_peers(make_policy):
     """The step of plain descent, with advantages next to 0: the penalty's gradient alone."""
     found = []
     for others in (0, 3):
-        policy = make_policy(kl_coef=1.0)
+        policy = make_policy(kl_coef=1.0, max_grad_norm=1e9)
         policy.optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
         weights = policy.model.get_input_embeddings().weight
         with torch.no_grad():  # away from its reference
@@ -258,3 +258,107 @@ def test_every_completion_has_one_outcome(make_policy):
     assert got["outcome/dropped"] == got["outcome/refused"] == pytest.approx(0.1)
     assert got["outcome/not_needed"] == pytest.approx(0.2)
     assert got["outcome/taught"] == got["outcome/rescued"] == pytest.approx(0.1)
+
+
+def test_the_gradient_is_cut_to_the_greatest_norm(make_policy):
+    policy = make_policy(max_grad_norm=1e-3)
+    policy.optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
+    before = [p.detach().clone() for p in policy.model.parameters()]
+    stats = learn(policy, [sample(policy, "1", 1.0)])
+    pairs = zip(before, policy.model.parameters(), strict=True)
+    moved = sum(float((a - b).detach().square().sum()) for a, b in pairs) ** 0.5
+    assert stats.totals["grad_norm"] > 1e-2
+    assert moved == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_the_gradient_of_kl_is_the_one_by_hand(make_policy):
+    policy = make_policy(kl_coef=0.5, max_grad_norm=1e9)
+    policy.optimizer = SimpleNamespace(step=lambda: None, zero_grad=lambda set_to_none: None)
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight.mul_(1.5)
+    samples = [sample(policy, text, 1e-12) for text in ("1", "123456")]
+    learn(policy, samples)
+    got = [p.grad.clone() for p in policy.model.parameters()]
+    policy.model.zero_grad()
+    logprobs, mask = policy.completion_logprobs(*ids_of(samples))
+    with torch.no_grad():
+        d = policy.completion_logprobs(*ids_of(samples), policy.reference)[0]
+    d = d - logprobs
+    (0.5 * (((d.exp() - d - 1) * mask).sum(1) / mask.sum(1)).mean()).backward()
+    for mine, parameter in zip(got, policy.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad, atol=1e-6, rtol=1e-3)
+
+
+def test_memory_that_runs_out_after_a_backward_leaves_no_gradient_behind(make_policy, monkeypatch):
+    plain, short = make_policy(), make_policy(micro_batch=20)
+    samples = [sample(plain, "1" * n, 1.0) for n in range(1, 7)]
+    original, calls = short.completion_logprobs, []
+
+    def scarce(*about):
+        calls.append(1)
+        if len(calls) == 2:  # one micro-batch's gradient is there already
+            raise torch.OutOfMemoryError("no memory")
+        return original(*about)
+
+    monkeypatch.setattr(short, "completion_logprobs", scarce)
+    want = learn(plain, samples).totals["grad_norm"]
+    assert learn(short, samples).totals["grad_norm"] == pytest.approx(want, rel=1e-4)
+
+
+def test_no_gradient_stays_in_memory(make_policy):
+    policy = make_policy()
+    learn(policy, [sample(policy, "1", 1.0)])
+    assert all(p.grad is None for p in policy.model.parameters())
+
+
+def test_a_peers_logprobs_are_not_scored_again(make_policy):
+    policy = make_policy(dtype="mixed", learning_rate=1e-30)
+    peers = [sample(policy, text, 1.0, source="b") for text in ("1", "2")]
+    for peer in peers:
+        peer.behavior_logprobs = [value - 0.1 for value in peer.behavior_logprobs]
+    claimed = [list(peer.behavior_logprobs) for peer in peers]
+    learn(policy, peers, minibatches=2)
+    assert [peer.behavior_logprobs for peer in peers] == claimed
+
+
+def test_micro_batches_do_not_mix_objectives(make_policy):
+    policy = make_policy()
+    narrow = replace(OBJECTIVES["grpo"], ratio_level="sequence")
+    two = [
+        sample(policy, text, 1.0, source="b", objective=objective)
+        for text, objective in (("1", narrow), ("2", replace(narrow, clip_high=9.0)))
+    ]
+    for one in two:
+        one.behavior_logprobs = [value - 1.0 for value in one.behavior_logprobs]
+    assert learn(policy, two).outcomes == {"clipped": 1, "taught": 1}
+
+
+def test_dr_grpo_divides_by_the_longest_completion_allowed(make_policy):
+    norms = []
+    for most in (8, 16):
+        policy = make_policy(objective="dr_grpo", max_new_tokens=most)
+        norms.append(learn(policy, [sample(policy, "12", 1.0)]).totals["grad_norm"])
+    assert norms[0] == pytest.approx(2 * norms[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["policy", "imitation"])
+def test_a_sample_of_weight_0_is_dropped(make_policy, loss):
+    policy = make_policy()
+    stats = learn(policy, [sample(policy, "1", 1.0, source="b", loss=loss, weight=0.0)])
+    assert (stats.outcomes, stats.updates) == ({"dropped": 1}, 0)
+
+
+def test_an_infinite_norm_changes_no_weight(make_policy):
+    policy = make_policy()
+    stats = learn(policy, [sample(policy, "1", 1e30)])  # finite, its norm is not
+    assert (stats.totals["update_skipped"], policy.version) == (1, 0)
+    assert all(bool(p.isfinite().all()) for p in policy.model.parameters())
+
+
+def test_the_two_sides_of_the_clip_are_counted_apart(make_policy):
+    policy = make_policy()
+    objective = replace(OBJECTIVES["grpo"], ratio_level="sequence")
+    near = sample(policy, "3", -1.0, source="b", objective=objective)
+    near.behavior_logprobs = [value + 1.0 for value in near.behavior_logprobs]
+    got = update_metrics(learn(policy, [near]))
+    assert (got["peer/clip_ratio/low_mean"], got["peer/clip_ratio/high_mean"]) == (1, 0)

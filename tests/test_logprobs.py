@@ -111,3 +111,29 @@ def test_a_slice_is_as_large_as_agreed_and_parts_no_group_that_fits(most):
             number = prompts[after.start]
             together = [c for p, c in zip(prompts, completions, strict=True) if p == number]
             assert len(number) + sum(map(len, together)) > most
+
+
+def test_scoring_is_cut_into_micro_batches(make_policy, monkeypatch):
+    policy, calls = make_policy(micro_batch=1), []
+    original = policy.completion_logprobs
+    monkeypatch.setattr(
+        policy, "completion_logprobs", lambda p, c: calls.append(len(c)) or original(p, c)
+    )
+    scored = policy.logprobs_of(PROMPTS, COMPLETIONS)
+    assert calls == [1] * 5
+    assert [len(row) for row in scored] == [2, 1, 4, 3, 1]
+
+
+@pytest.mark.parametrize("chunk", [3])
+def test_logits_are_made_in_slices(make_policy, monkeypatch, chunk):
+    monkeypatch.setattr("mrl.logprobs.TOKENS_AT_ONCE", chunk)
+    policy, sizes = make_policy(), []
+    head = policy.model.get_output_embeddings()
+    head.register_forward_hook(lambda module, given, made: sizes.append(len(made)))
+    policy.completion_logprobs(PROMPTS, COMPLETIONS)
+    assert max(sizes) <= chunk
+
+
+def test_a_wide_row_does_not_narrow_later_slices():
+    prompts, completions = [[1] * 30, [2] * 3, [3] * 3], [[0] * 2] * 3
+    assert list(cut_by_tokens(prompts, completions, 32)) == [slice(0, 1), slice(1, 3)]

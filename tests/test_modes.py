@@ -257,3 +257,12 @@ def test_a_wrong_mode_or_setting_gets_one_sentence(name, settings, part):
     with pytest.raises(MrlError) as caught:
         make_mode(name, {name: settings})
     assert part in str(caught.value)
+
+
+def test_rollouts_and_updates_of_each_mode():
+    found = {name: (kind.rollout_factor, kind().minibatches) for name, kind in MODES.items()}
+    assert found == dict.fromkeys(MODES, (1, 1)) | {
+        "solo-x2": (2, 2),
+        "hacpo": (1, 4),
+        "graft": (1, 4),
+    }

@@ -19,10 +19,12 @@ from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
 from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
+from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import Group, Problem, Rollout, Verdict
+from tests.test_modes import success
 
 RIGHT, WRONG = "\\boxed{1}", "\\boxed{2}"
 
@@ -237,16 +239,11 @@ def test_hacpo_scales_the_baseline_and_weighs_the_peer_by_capability(receiver):
     assert batch.notes == {"capability/a": 0.25, "capability/b": 0.5}
 
 
-def test_hacpo_averages_capability_over_a_window_that_survives_a_checkpoint(receiver):
+def test_hacpo_averages_capability_over_its_window(receiver):
     mode = HACPO(window=2)
     for own in ([1, 1], [1, 0], [0, 0]):
         batch = teach(mode, receiver, [group(receiver, "x", own)], peers_of("x", [1, 0]))
     assert batch.notes == {"capability/a": 0.25, "capability/b": 0.5}  # means of .5, 0
-    again = HACPO(window=2)
-    again.restore(mode.state())
-    for one in (mode, again):
-        batch = teach(one, receiver, [group(receiver, "x", [1, 1])], peers_of("x", [1, 0]))
-        assert batch.notes["capability/a"] == 0.5  # of 0, 1
 
 
 def test_hacpos_ratio_has_each_side_over_its_own_tokens(receiver):
@@ -423,3 +420,87 @@ def test_a_wrong_setting_gets_one_sentence(name, settings, part):
     with pytest.raises(MrlError) as caught:
         make_mode(name, {name: settings})
     assert part in str(caught.value)
+
+
+def test_the_clips_of_prp_reach_every_peer_sample(receiver):
+    receiver.objective = OBJECTIVES["gspo"]
+    batch = teach(
+        PRP(clip_low=0.1, clip_high=0.4),
+        receiver,
+        [group(receiver, "x", [1, 0])],
+        peers_of("x", [0, 1]),
+    )
+    for one in own_and_peers(batch)[1]:
+        assert (one.objective.clip_low, one.objective.clip_high) == (0.1, 0.4)
+
+
+@pytest.mark.parametrize("mode", [PRP(), Naive()])
+def test_pooled_advantages_are_scaled_as_the_receivers_objective_says(receiver, mode):
+    receiver.objective = OBJECTIVES["dr_grpo"]
+    batch = teach(mode, receiver, [group(receiver, "x", [0, 0])], peers_of("x", [1, 0]))
+    assert [s.advantage for s in batch.samples] == [-0.25, -0.25, 0.75, -0.25]
+
+
+def test_graft_balances_with_mixed_groups_alone(receiver):
+    groups = [group(receiver, "x", [0, 0, 0]), group(receiver, "w", [1, 1, 1])]
+    peers = {**peers_of("x", [1, 0, 0]), **peers_of("w", [0, 0, 0])}
+    assert teach(GRAFT(), receiver, groups, peers).rescue_set == 0
+
+
+def test_graft_takes_no_more_than_it_has_candidates(receiver):
+    groups = [group(receiver, "x", [0, 0, 0]), *(group(receiver, n, [1, 0, 0]) for n in "vw")]
+    peers = {**peers_of("x", [1, 0, 0]), **peers_of("v", [0, 0, 0]), **peers_of("w", [0, 0, 0])}
+    assert teach(GRAFT(), receiver, groups, peers).rescue_set == 1
+
+
+def test_graft_balances_each_pair_by_itself(receiver):
+    groups = [group(receiver, "x", [0, 0, 0]), group(receiver, "w", [1, 0, 0])]
+    peers = {**peers_of("x", [1, 0, 0]), **peers_of("w", [0, 0, 0], source="c")}
+    assert teach(GRAFT(), receiver, groups, peers).rescue_set == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "want"), [("", [2 / 3, -1 / 3, -1 / 3]), ("dapo", [2**0.5, -(0.5**0.5), -(0.5**0.5)])]
+)
+def test_grafts_own_objective_decides_scale_and_loss(receiver, own, want):
+    receiver.objective = OBJECTIVES["dr_grpo"]
+    groups = [group(receiver, "x", [0, 0, 0]), group(receiver, "w", [1, 0, 0])]
+    peers = {**peers_of("x", [1, 0, 0]), **peers_of("w", [0, 0, 0])}
+    batch = teach(GRAFT(own_objective=own), receiver, groups, peers)
+    for side in own_and_peers(batch):
+        assert [s.advantage for s in side] == pytest.approx(want, abs=1e-4)
+        assert {s.objective for s in side} == {OBJECTIVES.get(own)}
+
+
+def test_the_window_of_hacpo_is_as_long_after_a_checkpoint(receiver):
+    mode, again = HACPO(window=2), HACPO(window=2)
+    for own in ([1, 1], [1, 0]):
+        teach(mode, receiver, [group(receiver, "x", own)], peers_of("x", [1, 0]))
+    again.restore(mode.state())
+    for one in (mode, again):
+        teach(one, receiver, [group(receiver, "x", [0, 0])], peers_of("x", [1, 0]))
+    assert again.state() == mode.state() == {"a": [0.5, 0.0], "b": [0.5, 0.5]}
+
+
+@pytest.mark.parametrize("best", ["b", "c"])
+def test_graft_takes_the_best_source_wherever_it_stands(receiver, best):
+    rewards = {"b": [1, 0, 0], "c": [1, 0, 0], best: [1, 1, 0]}
+    peers = {
+        "x": [r for source, row in rewards.items() for r in peers_of("x", row, source=source)["x"]]
+    }
+    _, foreign = own_and_peers(
+        teach(GRAFT(balanced=False), receiver, [group(receiver, "x", [0, 0, 0])], peers)
+    )
+    assert {s.source for s in foreign} == {best}
+
+
+def test_graft_drops_what_is_just_at_the_bound(receiver):
+    mode = GRAFT(balanced=False, min_compatibility=1.0)  # what is just as likely does not exceed it
+    batch = teach(mode, receiver, [group(receiver, "x", [0, 0])], peers_of("x", [1, 0]))
+    assert batch.dropped == {"incompatible": 2}
+
+
+def test_the_imitation_weight_of_sgt_is_the_one_that_was_set(receiver):
+    peers = {"x": [success("x")]}
+    batch = teach(SGT(imitation_weight=0.5), receiver, [group(receiver, "x", [0, 0])], peers)
+    assert batch.samples[-1].weight == 0.5

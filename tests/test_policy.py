@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 import torch
+from tokenizers import processors
 from transformers import AutoTokenizer
 
 from mrl.config import PolicyConfig
@@ -11,7 +12,9 @@ from mrl.experiment.loading import load_policy, load_tokenizer, usual_learning_r
 from mrl.experiment.metrics import update_metrics
 from mrl.experiment.problems import longest_prompt
 from mrl.learning import learn
+from mrl.rollout import Completions
 from mrl.samples import Problem, TrainingSample
+from tests.test_rollout import PROBLEMS, generator
 
 PROMPT = "Ann has 12 nuts and eats 11. How many?"
 
@@ -155,34 +158,6 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_policy):
     assert metrics_of(policy, [own(policy, "1", 1.0)])["update_skipped"] == 0
 
 
-def test_the_gap_between_sampling_and_scoring_is_rounding_only(make_policy):
-    policy = make_policy(max_new_tokens=10)
-    groups = policy.rollout([Problem("a", PROMPT, "1")], torch.Generator().manual_seed(0))
-    samples = [
-        TrainingSample(groups[0].prompt_ids, r.completion_ids, "policy", 1.0, r.logprobs)
-        for r in groups[0].rollouts
-    ]
-    metrics = metrics_of(policy, samples)
-    assert metrics["logprob_gap"] < 1e-4
-    assert metrics["ratio/mean"] == pytest.approx(1.0, abs=1e-4)
-
-
-def test_every_end_token_of_the_generation_config_ends_a_completion(random_pair, tmp_path):
-    shutil.copytree(random_pair / "qwen-tiny", tmp_path / "m")
-    path = tmp_path / "m" / "generation_config.json"
-    settings = json.loads(path.read_text())
-    settings["eos_token_id"] = [7, settings["eos_token_id"], 9]
-    path.write_text(json.dumps(settings))
-    policy = load_policy(PolicyConfig("m", str(tmp_path / "m")))
-    assert policy.end_ids == [policy.tokenizer.eos_token_id, 7, 9]
-
-
-def test_embedding_rows_without_a_token_are_never_written(random_pair, make_policy):
-    policy = make_policy()
-    policy.model.resize_token_embeddings(len(policy.tokenizer) + 5)
-    assert policy._find_suppressed()[len(policy.tokenizer) :].all()
-
-
 def test_templates_chat_plain_and_own(make_policy, random_pair):
     policy = make_policy()
     decode = policy.tokenizer.decode
@@ -241,3 +216,45 @@ def test_without_a_learning_rate_the_size_decides(make_policy):
     assert make_policy(learning_rate=3e-3).optimizer.param_groups[0]["lr"] == 3e-3
     sizes = {135e6: 3e-5, 494e6: 2e-6, 7e9: 1e-6, 8e5: 1e-4}
     assert {size: usual_learning_rate(size) for size in sizes} == sizes
+
+
+def test_what_is_scored_has_the_temperature_of_what_was_sampled(make_policy):
+    policy = make_policy(temperature=0.7, max_new_tokens=6)
+    (made,) = policy.rollout(PROBLEMS[:1], generator(), 4)
+    scored = policy.logprobs_of([made.prompt_ids] * 4, [r.completion_ids for r in made.rollouts])
+    for rollout, logprobs in zip(made.rollouts, scored, strict=True):
+        assert rollout.logprobs == pytest.approx(logprobs, abs=2e-5)
+
+
+def test_special_tokens_stay_visible_to_the_verifier(make_policy, monkeypatch):
+    policy = make_policy()
+    ids = [
+        policy.tokenizer.convert_tokens_to_ids("<|user|>"),
+        *policy.codec.encode("1"),
+        policy.end_id,
+    ]
+    written = Completions(
+        torch.tensor([ids]),
+        torch.zeros(1, len(ids)),
+        torch.tensor([len(ids)]),
+        torch.tensor([True]),
+    )
+    monkeypatch.setattr("mrl.policy.sample_completions", lambda *a, **k: written)
+    (made,) = policy.rollout(PROBLEMS[:1], generator(), 1)
+    assert made.rollouts[0].text == "<|user|>1"
+
+
+def test_the_chat_template_adds_no_second_begin_token(make_policy):
+    policy = make_policy()
+    first = ("<|assistant|>", policy.tokenizer.convert_tokens_to_ids("<|assistant|>"))
+    policy.tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|assistant|> $A", special_tokens=[first]
+    )
+    assert policy.tokenizer("1").input_ids[0] == first[1]
+    assert policy.tokenizer.decode(policy.prompt_ids("2+2?")) == "<|user|>2+2?<|assistant|>"
+
+
+def test_clips_and_weight_decay_reach_objective_and_optimizer(make_policy):
+    policy = make_policy(weight_decay=0.1, clip_low=0.0, clip_high=0.3)
+    assert policy.optimizer.param_groups[0]["weight_decay"] == 0.1
+    assert (policy.objective.clip_low, policy.objective.clip_high) == (0.0, 0.3)

@@ -161,3 +161,21 @@ def test_random_damage_to_a_log_never_raises_and_never_adds_a_record(tmp_path):
 def test_a_missing_log_gets_one_sentence(tmp_path):
     with pytest.raises(MrlError, match="is not there or holds no"):
         read_records(tmp_path / "none.jsonl")
+
+
+def test_a_finished_records_logprobs_are_those_of_its_content(group):
+    made, codec = group
+    one, two = make_records(RolloutRecord, "a", 3, [made], codec)
+    assert one.logprobs == tuple(made.rollouts[0].logprobs[:-1])
+    assert two.logprobs == tuple(made.rollouts[1].logprobs)
+
+
+def test_ids_that_spell_a_text_in_another_way_are_not_canonical(make_policy):
+    codec, text = make_policy().codec, "\\boxed{1}"
+    ids = [token for letter in text for token in codec.encode(letter)]
+    assert ids != codec.encode(text)
+    made = Group(
+        Problem("p", "?", "1"), [5], [Rollout(ids, [-1.0] * len(ids), False, text, Verdict.CORRECT)]
+    )
+    (record,) = make_records(SuccessRecord, "a", 0, [made], codec)
+    assert not record.canonical

@@ -537,3 +537,7 @@ def test_same_verdict_as_math_verify_called_plainly_on_honest_pairs(verifier, co
     assert set(ours.result()) == {CORRECT, WRONG}
     assert [verdict is CORRECT for verdict in ours.result()] == plain
     assert 0.4 < sum(plain) / count < 0.7
+
+
+def test_the_tolerance_of_decimals_is_small(verifier):
+    assert verifier.verify("0.0000001", r"\boxed{0.00000011}") is Verdict.WRONG

@@ -3,6 +3,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from mrl import rollout as module
+from mrl import rollout as rollout_module
 from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
 from mrl.errors import RunFailed
@@ -191,8 +192,18 @@ def test_same_seed_same_completions_other_seed_others(make_policy):
     assert not torch.equal(one.token_ids, three.token_ids)
 
 
-def test_prompts_of_different_length_do_not_disturb_each_other(make_policy):
-    policy = make_policy()
-    alone = policy.rollout(PROBLEMS[1:2], generator(), group_size=1, temperature=0.0)
-    together = policy.rollout(PROBLEMS, generator(), group_size=1, temperature=0.0)
-    assert alone[0].rollouts[0].completion_ids == together[1].rollouts[0].completion_ids
+def test_completions_of_a_group_differ(make_policy):
+    one = sample(make_policy(), ["7*8?", "9-4?"], 4, 1)
+    assert len({tuple(row) for row in one.token_ids[:4].tolist()}) == 4
+
+
+def test_rows_that_ended_leave_the_batch(make_policy, monkeypatch):
+    policy, sizes = make_policy(), []
+    last = rollout_module._last_logits
+    monkeypatch.setattr(
+        rollout_module,
+        "_last_logits",
+        lambda m, ids, *a: sizes.append(len(ids)) or last(m, ids, *a),
+    )
+    sample(policy, ["7*8?"], 16, end_ids=list(range(0, len(policy.tokenizer), 7)))
+    assert min(sizes[1:]) < 16 == max(sizes)

@@ -343,3 +343,34 @@ def test_whatever_numbers_and_strings_a_peer_says_its_receiver_stays_finite(smal
     assert same == {"refused": True, "all": False}  # what was sound did teach
     assert lines["refused"]["exchange/received_records"] == 0
     assert 3 <= lines["all"]["exchange/received_records"] <= 3 * 4
+
+
+def test_no_two_draws_have_the_same_seed(small_run):
+    seeds, drawn = [], []
+    for seed in (0, 1):
+        run = small_run("solo", EverySecond())
+        run.config.seed = seed
+        for policy in run.policies:
+
+            def rollout(problems, generator, size, policy=policy, real=policy.rollout):
+                seeds.append(generator.initial_seed())
+                return real(problems, generator, size)
+
+            def training_samples(
+                policy, prompts, rng, real=run.modes[policy.name].training_samples
+            ):
+                drawn.append(rng.random())
+                return real(policy, prompts, rng)
+
+            policy.rollout = rollout
+            run.modes[policy.name].training_samples = training_samples
+        for step in (1, 2):
+            run.step(step)
+    assert len(seeds) == len(set(seeds)) == len(set(drawn)) == 8
+
+
+def test_solo_x2_samples_and_updates_twice(small_run):
+    run = small_run("solo-x2", EverySecond())
+    for result in train_step(run, 1).values():
+        assert [len(made.rollouts) for made in result.groups] == [8] * 3
+        assert result.stats.updates == 2
