@@ -54,6 +54,7 @@ HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said 
     "import mrl.advantages": "what holds an assignment's answer cannot be imported",
     "from mrl.classroom.test_advantages import expected": "cannot be imported",
     "from mrl.modes.solo import group_advantages": "cannot be imported",
+    "from tests.assignments.liar import honest": "what holds an assignment's answer cannot be",
 }
 WRONG = {  # assignment -> name -> (what stands in the reference, what stands there instead)
     "advantages": {

@@ -8,7 +8,7 @@ pytest, test_<name>.py, in which a test is a part, its docstring says what was l
 from typing import Any
 
 OUT_OF = 10
-NOT_REACHED = "not reached"
+NOT_REACHED = "not reached, or not ended"
 ASSIGNMENTS = {  # in the order of TUTORIAL.md: name -> what it is
     "advantages": "score completions against their own group",
     "bug": "find a silent bug, and tell five bugs by their learning curves",

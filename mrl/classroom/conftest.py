@@ -80,7 +80,7 @@ def explain(error: BaseException) -> str:
         return words
     if isinstance(error, MemoryError):
         words = "it needs more memory than it is given"
-    elif isinstance(error, ImportError) and f"{error.name}".startswith("mrl."):
+    elif isinstance(error, ImportError) and f"{error.name}".startswith(("mrl.", "tests")):
         words += "; what holds an assignment's answer cannot be imported"
     where = f" (line {lines[-1]} of the file)" if lines else ""
     return f"your code raised an error: {type(error).__name__}: {words}{where}"
@@ -101,7 +101,7 @@ def rng(seed: str, request: pytest.FixtureRequest) -> random.Random:
 @pytest.fixture(scope="module")
 def submission(request: pytest.FixtureRequest) -> ModuleType:
     """The file as a module, with what holds the answer out of its reach and with limits."""
-    hide((*request.module.HIDDEN, request.module.__name__))
+    hide((*request.module.HIDDEN, request.module.__name__, "tests"))  # it has solutions
     for what, most in LIMITS.items():
         resource.setrlimit(what, (most, most))
     spec = spec_from_file_location("submission", SUBMISSION)

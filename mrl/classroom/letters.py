@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from mrl.alignment import LossyText
 from mrl.classroom import shown
-from mrl.modes import Mode, Prompts, Receiver
+from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
 from mrl.objectives import OBJECTIVES
 from mrl.records import RECORD_TYPES
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
@@ -79,7 +79,9 @@ def samples_of(
     mode: Mode, receiver: Receiver, prompts: Prompts, rng: random.Random
 ) -> list[TrainingSample]:
     """What a mode makes of a step, if it can be learnt from."""
-    samples = list(mode.training_samples(receiver, prompts, rng).samples)
+    batch = mode.training_samples(receiver, prompts, rng)
+    assert isinstance(batch, TrainingBatch), f"it returned {shown(batch)}, expected a TrainingBatch"
+    samples = list(batch.samples)
     asked = [group.prompt_ids for group, _ in prompts]
     for sample in samples:
         said = f"a sample is {shown(sample)}, "

@@ -30,11 +30,8 @@ PROBLEMS, RIGHT, GROUP, STEPS, LENGTH, PAIRS = 8, 2, 4, 40, 0.2, 5
 T = 2.776  # Student's t for 95 % and PAIRS - 1 degrees of freedom
 
 
-def draw_pair(seed: int, apart: bool) -> tuple[list[Tensor], list[list[int]]]:
-    """Two policies' logits, [problems, letters], and the right letters of each problem, drawn.
-
-    apart: each knows its half; else the second is wrong wherever the first is.
-    """
+def draw_pair(seed: int) -> tuple[list[Tensor], list[list[int]]]:
+    """Two policies' logits, [problems, letters], and the right letters of each problem, drawn."""
     rng = random.Random(f"pair {seed}")
     drawn = [rng.sample(range(len(LETTERS)), RIGHT + 1) for _ in range(PROBLEMS)]
     known = set(rng.sample(range(PROBLEMS), PROBLEMS // 2))
@@ -47,8 +44,7 @@ def draw_pair(seed: int, apart: bool) -> tuple[list[Tensor], list[list[int]]]:
             logits[problem][wrong] += 0.0 if problem in knows else 1.5
         return torch.tensor(logits).double()
 
-    other = set(range(PROBLEMS)) - known if apart else known
-    return [policy(known), policy(other)], [right for *right, _ in drawn]
+    return [policy(known), policy(set(range(PROBLEMS)) - known)], [right for *right, _ in drawn]
 
 
 def sample(table: Tensor, right: list[list[int]], rng: random.Random) -> list[Group]:
@@ -92,9 +88,9 @@ def exchanged(records: list[Record], rng: random.Random) -> list[Record]:
     return [replace(record, prompt_id=other[record.prompt_id]) for record in records]
 
 
-def train(kind: type[Mode], seed: int, apart: bool, honest: bool = True) -> float:
+def train(kind: type[Mode], seed: int, honest: bool = True) -> float:
     """Points of expected reward of both policies at the end. honest: nothing is exchanged."""
-    tables, right = draw_pair(seed, apart)
+    tables, right = draw_pair(seed)
     modes = [kind() for _ in tables]
     for step in range(STEPS):
         chance = [random.Random(f"{seed} {step} {who}") for who in "ab"]
@@ -111,37 +107,32 @@ def train(kind: type[Mode], seed: int, apart: bool, honest: bool = True) -> floa
     return 100 * float(torch.cat(solved).mean())
 
 
-def compare(submission: ModuleType, seed: str, apart: bool) -> tuple[float, float, str]:
+@pytest.fixture(scope="module")
+def helped(submission: ModuleType, seed: str) -> tuple[float, float, str]:
     """What a mode gains on drawn pairs, half of its interval, and both in words."""
     kind, seeds = mode_of(submission), random.Random(seed).sample(range(10**6), PAIRS)
-    controls = {"solo": [train(Solo, seed, apart) for seed in seeds]}
-    if apart:
-        deaf = [train(kind, seed, apart, honest=False) for seed in seeds]
-        controls["itself with exchanged records"] = deaf
+    controls = {
+        "solo": [train(Solo, seed) for seed in seeds],
+        "itself with exchanged records": [train(kind, seed, honest=False) for seed in seeds],
+    }
     name, control = max(controls.items(), key=lambda found: fmean(found[1]))
-    gains = [train(kind, seed, apart) - other for seed, other in zip(seeds, control, strict=True)]
+    gains = [train(kind, seed) - other for seed, other in zip(seeds, control, strict=True)]
     gain, half = fmean(gains), T * stdev(gains) / PAIRS**0.5
     words = f"{gain:+.1f} ± {half:.1f} points of expected reward over {PAIRS} drawn pairs"
     return gain, half, f"{words}, against {name}"
 
 
-@pytest.fixture(scope="module")
-def helped(submission: ModuleType, seed: str) -> tuple[float, float, str]:
-    """With a peer that knows what the receiver does not."""
-    return compare(submission, seed, apart=True)
-
-
 @pytest.mark.points(1)
 def test_runs(submission: ModuleType) -> None:
     """it runs, and its samples can be learnt from"""
-    train(mode_of(submission), seed=0, apart=True)
+    train(mode_of(submission), seed=0)
 
 
 @pytest.mark.parametrize(
     "least",
     [
         pytest.param(least, marks=pytest.mark.points(points), id=f"{least} points gained")
-        for least, points in ((0, 3), (2, 1), (10, 1), (20, 1))
+        for least, points in ((0, 6), (2, 1), (10, 1), (20, 1))
     ],
 )
 def test_gains(helped: tuple, least: float, record_property: Callable) -> None:
@@ -149,19 +140,7 @@ def test_gains(helped: tuple, least: float, record_property: Callable) -> None:
     gain, half, words = helped
     record_property("gain", words)
     assert gain - half > 1e-6 and gain >= least, (  # not by rounding
-        f"{words}; wanted were {least} or more and an interval above 0. The updates' length is "
+        f"{words}; wanted are as many, and an interval above 0. The updates' length is "
         "the checker's, so only what the peer's records change can gain: on which problems does "
         "the receiver learn nothing by itself?"
-    )
-
-
-@pytest.mark.points(3)
-def test_harmless(submission: ModuleType, seed: str, helped: tuple) -> None:
-    """with a peer that fails on the same problems"""
-    gain, half, _ = helped
-    assert gain - half > 1e-6, "not looked at, as nothing is gained where it could be"
-    gain, _, words = compare(submission, seed, apart=False)
-    assert gain > -5, (
-        f"{words}; it may lose 5. Is something imitated that is no success, or in place of own "
-        "samples that teach more?"
     )

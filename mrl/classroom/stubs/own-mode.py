@@ -1,8 +1,8 @@
 """A sharing mode of your own: what crosses, and what does the receiver do with it?
 
 Two policies train side by side on eight problems with six possible answers each, of which two are
-right, drawn for each problem. Each knows half of the problems; on the others it is right in a few
-of a hundred tries. Each samples four completions a problem and step, for forty steps. Your mode
+right, drawn for each problem. Each knows half of the problems; on the others it is right about once
+in a hundred tries. Each samples four completions a problem and step, for forty steps. Your mode
 is compared by the expected reward of both at the end, over five drawn pairs, with the better of
 `solo` and itself with its records exchanged between problems: without what the peer really knows.
 
