@@ -28,7 +28,8 @@ from mrl.experiment.view import make_view
 from mrl.lab import figures
 from mrl.lab.alignment_view import CHUNK_COLORS, visible
 from mrl.lab.bandit import analyse, bandit_modes, complementary
-from mrl.lab.compare_view import estimate
+from mrl.lab.compare import Result
+from mrl.lab.compare_view import estimate, gains
 from mrl.objectives import clipped_loss
 
 HERE = Path(__file__).resolve().parent
@@ -292,6 +293,18 @@ def skills(path: Path) -> None:
     figures.draw_curves(lines, path, keys, "solve rate")
 
 
+def best(path: Path) -> None:
+    """Each mode at its best: its gain over `solo` and each policy's skills, from the kept table."""
+    scores = defaultdict(dict)
+    with (ROOT / "data" / "results" / "best" / "table.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["part"]:  # no cost
+                key = row["part"], row["policy"], row["skill"], row["metric"]
+                scores[row["mode"], int(row["seed"])][key] = float(row["value"])
+    results = [Result(*run, of_run, {}, {}, []) for run, of_run in scores.items()]
+    figures.draw_gains(results, gains(results), path)
+
+
 DRAWINGS = (step, advantages, clip, ladders, rescue, support, dial)
 
 
@@ -300,6 +313,7 @@ def main(folder: Path = HERE) -> None:
     for draw in DRAWINGS:
         (folder / f"{draw.__name__}.svg").write_text(str(draw()), encoding="utf-8")
     skills(folder / "skills.png")
+    best(folder / "best.png")
 
 
 if __name__ == "__main__":

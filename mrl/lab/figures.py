@@ -209,7 +209,7 @@ def draw_gains(results: Sequence[Any], gains: dict[str, tuple[float, float]], pa
 
     gains: mode -> mean and half width of its 95 % interval, points of held-out pass@1.
     """
-    part, policies = results[0].first_part, policies_of(results[0].lines)
+    part, policies = results[0].first_part, list(dict.fromkeys(k[1] for k in results[0].scores))
     order = sorted(gains, key=lambda mode: gains[mode][0])
     rows = len(policies) + 1
     figure, panels = new_figure(9.5, 0.6 + 0.32 * len(order) + 2.1 * len(policies), rows=rows)
