@@ -167,24 +167,25 @@ def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch
 
 def test_each_mode_gets_the_setting_that_did_best_on_other_seeds(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = {  # pass@1 with seeds 11 and 12; a rate that is given up after 11 has no run with 12
-        "solo": {"1e-5": (50, 50), "1e-4": (48, 56), "3e-4": (40,)},
-        "sgt": {"1e-5": (40,), "1e-4": (60, 50), "3e-4": (56, 58)},
+    made = {  # pass@1 by seed; a rate that is given up has no further run, two are kept
+        "solo": {"1e-5": (50, 50, 40), "1e-4": (48, 56, 50), "3e-4": (40,)},
+        "sgt": {"1e-5": (40,), "1e-4": (60, 50, 40), "3e-4": (56, 52, 60)},
     }
+    seeds = (11, 12, 13)
     for mode, rates in made.items():
         for rate, scores in rates.items():
-            for seed, score in zip((11, 12), scores, strict=False):
+            for seed, score in zip(seeds, scores, strict=False):
                 write_run(tmp_path / "made" / f"{mode}-s{seed}{rate}", score)
     lines = []
     tune = ["learning_rate=1e-5,1e-4,3e-4"]
-    chosen = choose_settings(plan(tmp_path), tune, (11, 12), lines.append)
+    chosen = choose_settings(plan(tmp_path), tune, seeds, lines.append)
     assert not [line for line in lines if "Error" in line]  # no other run was started
     assert {mode: options[-1] for mode, options in chosen.chosen.items()} == {
         "solo": "learning_rate=1e-4", "sgt": "learning_rate=3e-4",
     }  # fmt: skip
     kept = list(csv.reader((tmp_path / "out" / "tune.csv").open()))
-    assert ["sgt", "learning_rate=3e-4", "12", "59.00"] in kept
-    assert len(kept) == 1 + 2 * (3 + 2)
+    assert ["sgt", "learning_rate=3e-4", "12", "53.00"] in kept
+    assert len(kept) == 1 + 2 * (3 + 2 + 2)
     for mode, rate in {"solo": "1e-4", "sgt": "3e-4"}.items():  # what the comparison starts now
         write_run(tmp_path / "made" / f"{mode}-s1{rate}", 50)
     assert run_all(replace(chosen, seeds=(1,)), print) == []

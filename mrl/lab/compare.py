@@ -187,8 +187,8 @@ def choose_settings(
 
     Best: the highest mean held-out pass@1 (first part) over `seeds`, which the comparison must not
     use again. After each seed a mode's worse half is given up, so that most of the time goes to
-    what may still win (successive halving, arXiv 1502.07943). `MODE` in a key is the mode's name.
-    Every score is kept in `tune.csv`.
+    what may still win (successive halving, arXiv 1502.07943); two stay to the last seed. `MODE` in
+    a key is the mode's name. Every score is kept in `tune.csv`.
     """
     settings = grid(texts)
     left = dict.fromkeys(plan.modes, range(len(settings)))  # the best first after each seed
@@ -215,7 +215,7 @@ def choose_settings(
             means = {n: fmean(scores[mode, n]) for n in numbers if len(scores[mode, n]) == count}
             if not means:
                 raise MrlError(f"{mode}: no setting of --tune finished with seed {seed}.")
-            left[mode] = sorted(means, key=means.get, reverse=True)[: (len(means) + 1) // 2]
+            left[mode] = sorted(means, key=means.get, reverse=True)[: max(2, (len(means) + 1) // 2)]
     with (plan.out / "tune.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
     return replace(plan, chosen={mode: options[mode, best] for mode, (best, *_) in left.items()})
