@@ -65,8 +65,8 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
         "Training the embedded tiny pair: qwen-tiny (0.838 M parameters, learning rate 0.001) and "
         "llama-tiny (0.838 M parameters, learning rate 0.001), on cpu (why)."
     )
-    assert "shares nothing; 7 steps of 5 prompts" in lines[1]
-    assert "qwen-tiny 8 = 40 completions a step" in lines[1]
+    assert "shares nothing; 7 steps of 5 prompts from words/train.jsonl; " in lines[1]
+    assert "; completions a prompt: qwen-tiny 8, llama-tiny 8; " in lines[1]
     assert lines[2] == "Swap."
     assert lines[3] == "Peer: 2 stored records of x.jsonl."
     assert "claim 30% of their failures" in lines[4]

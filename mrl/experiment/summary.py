@@ -1,6 +1,7 @@
 """What a person reads before and after a run: sentences and tables."""
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -19,11 +20,8 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
     """What is about to happen, in words. pair: its name; why: it was chosen."""
     config, mode = run.config, run.mode
     what = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
-    sizes = [(policy.name, policy.group_size * mode.rollout_factor) for policy in config.policies]
-    groups = ", ".join(
-        f"{name} {size} = {size * config.prompts_per_step} completions a step"
-        for name, size in sizes
-    )
+    groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
+    problems = "/".join(Path(config.train).parts[-2:])
     crosses = f"{mode.consumes.kind} records" if mode.consumes else "nothing"
     # gathered: a process may hold only one of them
     about = run.allocation.gather(
@@ -36,7 +34,8 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
     lines = [
         f"Training {what}{learners}, on {run.device}{why}.",
         f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
-        f"prompts; group sizes: {groups}; seed {config.seed}; writing {run.directory}.",
+        f"prompts from {problems}; completions a prompt: {groups}; seed {config.seed}; writing "
+        f"{run.directory}.",
         run.placement.sentence,
     ]
     if config.peer_log:
