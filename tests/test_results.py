@@ -397,7 +397,7 @@ def test_the_dial_is_the_measured_one():
     assert f"({scores[0]['sgt']} against {scores[0]['solo']} %)" in sentences_of("README.md")
     assert f"{scores[0]['sgt']} % and {scores[0]['solo']} % (three" in sentences_of("README.md")
     assert f"`sgt` adds {gains[30][0]} (" in sentences_of("README.md")
-    assert f"`hacpo` little ({scores[0]['hacpo']};" in sentences_of("README.md")
+    assert f"`hacpo` opens little there ({scores[0]['hacpo']})" in sentences_of("README.md")
     assert f"its peer knows gains {gains[0][0]} points" in sentences_of("TUTORIAL.md")
     assert f"30 of 100 cases {gains[30][0]} (" in sentences_of("TUTORIAL.md")
 
@@ -440,6 +440,19 @@ def test_what_opens_at_the_ends_of_the_dial():
     begun = re.findall(r"^\| \S+-tiny \| sgt \| (\S+) \|", kept, re.MULTILINE)
     ends = estimate(dial_scores(0, "solo"))
     assert f"({ends}, from {mean(map(float, begun)):.1f})" in text
+
+
+def test_what_falls_below_hacpos_band_is_counted():
+    found = {}
+    with (RESULTS / "dial" / "below-band.csv").open(encoding="utf-8") as file:
+        for shown, seed, _, share in list(csv.reader(file))[1:]:
+            found.setdefault(shown, {}).setdefault(seed, []).append(float(share))
+    shares = {
+        shown: estimate([mean(of) for of in seeds.values()]) for shown, seeds in found.items()
+    }
+    said = f"do {shares['0']} % of the peers' tokens at 0 % and {shares['10']} % at 10 %"
+    assert said in sentences_of("data/results/README.md")
+    assert shares["10"].mean < 50 < shares["0"].mean - shares["0"].half  # README: most
 
 
 def kept_costs(path, mode, name):
