@@ -8,11 +8,14 @@ because a loss that ignores them is silently off-policy.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel
 
+pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
 
 
@@ -62,18 +65,6 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
     # of NaN: an index that is there; `Policy.rollout` raises
     return found.clamp(max=logprobs.shape[-1] - 1)
-
-
-def pad_left(sequences: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask, both [batch, seq], real tokens at the right edge."""
-    longest = max(len(sequence) for sequence in sequences)
-    token_ids = torch.zeros(len(sequences), longest, dtype=torch.int64)
-    # from lengths, never from token ids: a padding token may also end a completion
-    mask = torch.zeros_like(token_ids, dtype=torch.bool)
-    for row, sequence in enumerate(sequences):
-        token_ids[row, longest - len(sequence) :] = torch.tensor(sequence)
-        mask[row, longest - len(sequence) :] = True
-    return token_ids.to(device), mask.to(device)
 
 
 @torch.no_grad()
@@ -143,7 +134,9 @@ def _prefill(
     model: PreTrainedModel, prompts: list[list[int]], group_size: int
 ) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
     """Last logits [rows, vocab], mask [rows, seq], positions [rows, 1] and the cache."""
-    prompt_ids, mask = pad_left(prompts, model.device)
+    prompt_ids = pad_left([torch.tensor(p) for p in prompts]).to(model.device)
+    # from lengths, never from token ids: a padding token may also end a completion
+    mask = pad_left([torch.ones(len(p), dtype=torch.bool) for p in prompts]).to(model.device)
     cache = _Cache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
     logits = _last_logits(model, prompt_ids, mask, positions, cache)

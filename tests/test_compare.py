@@ -16,7 +16,6 @@ from mrl.errors import MrlError
 from mrl.experiment.launch import cores
 from mrl.experiment.pairs import pair_settings
 from mrl.experiment.run_directory import write_run_config
-from mrl.lab import compare as module
 from mrl.lab import figures
 from mrl.lab.compare import (
     Plan,
@@ -239,7 +238,7 @@ def test_the_seeds_that_chose_a_setting_are_not_those_that_are_compared(tmp_path
         found.append((list(plan.seeds), list(seeds)))
         raise MrlError("enough")
 
-    monkeypatch.setattr(module, "choose_settings", choose)
+    monkeypatch.setattr("mrl.lab.commands.choose_settings", choose)
     for seeds, first in (("5", 11), ("12", 13)):
         arguments = ["compare", "--modes", "sgt", "--seeds", seeds, "--tune", "steps=3,4"]
         assert mini_mrl.main(arguments) == 2
@@ -321,7 +320,8 @@ def test_a_wrong_plan_gets_one_sentence(tmp_path, modes, part):
                                                      (1, ["--jobs", "3"], 3)])  # fmt: skip
 def test_one_run_a_core_but_a_gpu_for_one(tmp_path, monkeypatch, gpus, given, want):
     plans = []
-    monkeypatch.setattr(module, "run_all", lambda plan, say: plans.append(plan) or ["none"])
+    run_all = "mrl.lab.commands.run_all"
+    monkeypatch.setattr(run_all, lambda plan, say: plans.append(plan) or ["none"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
     assert mini_mrl.main(["compare", "--out", str(tmp_path), *given]) == 2  # no run finished
     assert [plan.jobs for plan in plans] == [want]

@@ -144,7 +144,7 @@ def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(monkeypatch, 
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: weights)
     free = 23.2 * 2**30 - weights
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 24 * 2**30))
-    assert choose_placement(estimates, "auto", "cuda:0").name == "resident"
+    assert choose_placement(estimates, "auto", "cuda:0")[0] == "resident"
     small = {"micro_batch": 4096, "max_new_tokens": 400, "checkpointing": True}
     assert needed([true_estimate(n, **small) for n in presets], "swap") < 0.9 * 12 * 2**30
 
@@ -185,17 +185,16 @@ def test_the_plan_follows_the_memory_that_is_free(make_policy, monkeypatch):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
         return choose_placement(estimates, "auto", "cuda:0")
 
-    assert plan(2 * both).name == "resident"
-    tight = plan(1.1 * both)  # only nine tenths of what is free are planned for
-    assert tight.name == "swap"
-    assert "may not fit" not in tight.sentence
-    assert "lower micro_batch" in plan(one).sentence
-    assert choose_placement(estimates, "auto", "cpu").name == "resident"
-    chosen = choose_placement(estimates, "swap", "cpu")
-    assert chosen.name == "swap"
-    assert chosen.sentence == (
+    assert plan(2 * both)[0] == "resident"
+    placement, sentence = plan(1.1 * both)  # only nine tenths of what is free are planned for
+    assert placement == "swap"
+    assert "may not fit" not in sentence
+    assert "lower micro_batch" in plan(one)[1]
+    assert choose_placement(estimates, "auto", "cpu")[0] == "resident"
+    assert choose_placement(estimates, "swap", "cpu") == (
+        "swap",
         f"Placement swap: {one / 2**30:.1f} GiB of tensors at the peak "
-        f"(qwen-tiny {one / 2**30:.1f}, qwen-tiny {one / 2**30:.1f} alone)."
+        f"(qwen-tiny {one / 2**30:.1f}, qwen-tiny {one / 2**30:.1f} alone).",
     )
 
 

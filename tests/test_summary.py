@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.experiment.memory import Placement
 from mrl.experiment.settings import mode_class
 from mrl.experiment.summary import evaluation_table, first_lines, last_lines
 
@@ -53,7 +52,7 @@ def planned(tmp_path, mode="sgt", **settings):
         config=config, names=NAMES, policies=loaded,
         allocation=SimpleNamespace(gather=lambda mine: mine),
         mode=mode_class(config.mode), device="cpu", stored=[1, 2],
-        directory=tmp_path, placement=Placement("swap", "Swap."),
+        directory=tmp_path, why_placed="Swap.",
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 

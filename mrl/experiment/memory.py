@@ -1,5 +1,6 @@
 """How much memory a run will need, and the placement that follows from it."""
 
+import resource
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -82,15 +83,11 @@ def needed(estimates: Sequence[Estimate], placement: str) -> int:
     return max(e.peak for e in estimates)
 
 
-class Placement(NamedTuple):
-    """Where the policies live, and one sentence for the person: what was counted, and why."""
+def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> tuple[str, str]:
+    """What was asked for; `auto` is parallel under torchrun, resident if that fits, else swap.
 
-    name: str
-    sentence: str
-
-
-def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> Placement:
-    """What was asked for; `auto` is parallel under torchrun, resident if that fits, else swap."""
+    Returns the placement and one sentence for the person: what was counted, and why.
+    """
     name, why = "resident" if wanted == "auto" else wanted, ""
     if torch.distributed.is_initialized():
         name, why = "parallel", ", a process for each policy"
@@ -104,15 +101,12 @@ def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) ->
             why += "; one policy alone may not fit: lower micro_batch or set checkpointing=true"
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
     peak = needed(estimates, name) / GIB
-    sentence = f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
-    return Placement(name, sentence)
+    return name, f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
 
 
 def peak_memory(device: str) -> int:
     """Bytes at the highest so far: of tensors on a CUDA device, of this process on a CPU."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
-    import resource  # not on Windows, where the verifier does not start either
-
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -192,6 +192,4 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     by_skill: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         by_skill[group.problem.skill] += group.rewards
-    return metrics | {
-        f"skill/{skill}": statistics.fmean(by_skill[skill]) for skill in sorted(by_skill)
-    }
+    return metrics | {f"skill/{s}": statistics.fmean(by_skill[s]) for s in sorted(by_skill)}

@@ -32,8 +32,7 @@ def pair_settings(pair: str) -> dict[str, Any]:
     if paths == TINY:
         for policy in policies:
             policy.dtype = "float32"  # on a GPU, too: every table here is in float32
-    small = paths == TINY or (paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED)
-    if small:
+    if paths == TINY or (paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED):
         return {"policies": policies}  # all defaults are the tiny pair's
     if torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file():
         for policy in policies:
@@ -65,8 +64,7 @@ def choose_pair() -> tuple[str, str]:
     force = "; --pair qwen-smol tries all the same, --pair DIR_A,DIR_B takes other models"
     if not torch.cuda.is_available():
         return "tiny", f" (there is no CUDA device{force})"
-    missing = [path for path in QWEN_SMOL if not can_load(path)]
-    if missing:
+    if missing := [path for path in QWEN_SMOL if not can_load(path)]:
         return "tiny", f" ({missing[0]} is not in the cache and the hub does not answer{force})"
     if not (GSM8K / "train.jsonl").is_file():
         return "tiny", " (the real pair needs its problems first: python mini_mrl.py data gsm8k)"

@@ -99,8 +99,7 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     """Tokens of the longest prompt; MrlError if one leaves no room for a completion."""
     # a sliding window is one, too: in logprobs.py every layer sees the whole text
     names = ("max_position_embeddings", "sliding_window")
-    limits = [getattr(policy.model.config, name, None) or math.inf for name in names]
-    context = min(limits)
+    context = min(getattr(policy.model.config, name, None) or math.inf for name in names)
     longest, problem_id = max((len(policy.prompt_ids(p.prompt)), p.id) for p in problems)
     if (needed := longest + policy.max_new_tokens) > context:
         raise MrlError(

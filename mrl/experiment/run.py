@@ -112,8 +112,8 @@ class Run(AbstractContextManager):
         estimates = [
             estimate(p, config, longest_prompt(p, problems), factor) for p in self.policies
         ]
-        self.placement = choose_placement(estimates, config.placement, self.device)
-        self.allocation = Allocation(self.policies, self.names, self.placement.name, self.device)
+        placement, self.why_placed = choose_placement(estimates, config.placement, self.device)
+        self.allocation = Allocation(self.policies, self.names, placement, self.device)
         self._open(config, resumed, checkpoint)
 
     def _open(self, config: RunConfig, resumed: Path | None, checkpoint: Path | None) -> None:

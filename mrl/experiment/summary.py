@@ -36,7 +36,7 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
         f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
         f"prompts from {problems}; completions a prompt: {groups}; seed {config.seed}; writing "
         f"{run.directory}.",
-        run.placement.sentence,
+        run.why_placed,
     ]
     if config.peer_log:
         lines.append(f"Peer: {len(run.stored)} stored records of {config.peer_log}.")

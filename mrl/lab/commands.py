@@ -1,14 +1,24 @@
-"""The laboratory's commands, hung into `mini_mrl.py`: torch and matplotlib load inside them."""
+"""The laboratory's commands, hung into `mini_mrl.py`; matplotlib loads inside those that draw."""
 
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
+from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
+from mrl.experiment.launch import cores
+from mrl.experiment.loading import load_tokenizer
+from mrl.experiment.problems import save_problems
+from mrl.lab.alignment_view import alignment_svg, render_alignment
+from mrl.lab.compare import Plan, choose_settings, read_all, run_all
+from mrl.lab.gsm8k import fetch_gsm8k
+from mrl.tiny.pair import warm_start_pair
+from mrl.tiny.skills import make_problem_sets
 
 TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
 QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
@@ -36,11 +46,7 @@ def compare(
     tune_seeds: Annotated[int, typer.Option(min=1, help="So many of them.")] = 3,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
-    import torch
-
-    from mrl.experiment.launch import cores
     from mrl.lab import compare_view, figures
-    from mrl.lab.compare import Plan, choose_settings, read_all, run_all
 
     if quick:  # below 180 steps the curves have not parted yet
         modes, seeds, steps = "solo,sgt", 2, steps or 200
@@ -96,10 +102,6 @@ def align(
     svg: Annotated[Path | None, typer.Option(help="Draw it there, too.")] = None,
 ) -> None:
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
-    from mrl.alignment import ByteCodec, LossyText
-    from mrl.experiment.loading import load_tokenizer
-    from mrl.lab.alignment_view import alignment_svg, render_alignment
-
     token_bytes = []
     for path in (source, receiver):
         codec = ByteCodec(load_tokenizer(path))
@@ -126,8 +128,6 @@ def warmstart(
     ] = 0.03,
 ) -> None:
     """Make the tiny pair from nothing: tokenizers, models, supervised warm start."""
-    from mrl.tiny.pair import warm_start_pair
-
     say("Making qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
     warm_start_pair(out, seed, updates, foreign_right)
     say(f"Saved in {out}.")
@@ -137,8 +137,6 @@ def data(
     name: Annotated[str, typer.Argument(help="gsm8k")], out: Folder = TINY.parent / "gsm8k"
 ) -> None:
     """Fetch a problem set from its authors, with a checksum."""
-    from mrl.lab.gsm8k import fetch_gsm8k
-
     if name != "gsm8k":
         raise MrlError(f"There is no problem set {name!r} to fetch; known is gsm8k.")
     fetch_gsm8k(out, say)
@@ -147,9 +145,6 @@ def data(
 
 def problems(out: Folder = Path("data/words")) -> None:
     """Write the problem sets of data/words again."""
-    from mrl.experiment.problems import save_problems
-    from mrl.tiny.skills import make_problem_sets
-
     for part, made in make_problem_sets().items():
         save_problems(out / f"{part}.jsonl", made)
         say(f"{out / part}.jsonl: {len(made)} problems")
