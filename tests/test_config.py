@@ -114,6 +114,7 @@ def test_a_missing_config_file(tmp_path):
         ({"prompts_per_step": 0}, {}, "prompts_per_step is 0"),
         ({"seed": -1}, {}, "seed is -1"),
         ({"verify_timeout_s": 0.0}, {}, "verify_timeout_s"),
+        ({"verify_timeout_s": 3e6}, {}, "3600 or less"),  # beyond what a pipe can wait for
         ({"policies": []}, {}, "no policy"),
     ],
 )
@@ -169,6 +170,7 @@ def test_set_reaches_run_policies_one_policy_and_mode():
         ("graft.minibatches=2", "`graft` is not for this run's mode"),
         ("policies=3", "there is no setting `policies`"),
         ("path=models/x", "there is no setting `path`"),  # every policy would be the same
+        ("settings={sgt=3}", "write it as key=value, e.g. sgt.imitation_weight=0.5"),
     ],
 )
 def test_a_wrong_set_gets_one_sentence(text, part):
@@ -198,6 +200,7 @@ def test_a_mode_file_may_postpone_annotations_and_have_any_name(tmp_path):
     text = """
 from __future__ import annotations
 from dataclasses import dataclass
+from typing import Optional
 from mrl.config import setting
 from mrl.modes.sgt import SGT
 
@@ -205,13 +208,31 @@ from mrl.modes.sgt import SGT
 class Mine(SGT):
     name = "mine"
     often: int = setting(2, "how often", least=1)
+    most: int | None = setting(None, "at most so often")
+    word: Optional[str] = setting(None, "any")
 """
-    path = tmp_path / "random.py"
+    path = tmp_path / "a:b" / "random.py"  # a colon in a directory's name
+    path.parent.mkdir()
     path.write_text(text)
-    assert make_mode(f"{path}:Mine", {"mine": {"often": 3}}).often == 3
+    mode = make_mode(f"{path}:Mine", {"mine": {"often": 3, "most": 4, "word": "x"}})
+    assert (mode.often, mode.most, mode.word) == (3, 4, "x")
+    with pytest.raises(MrlError, match=r"most is 1.5, but must be of type int . None"):
+        make_mode(f"{path}:Mine", {"mine": {"most": 1.5}})
     assert hasattr(sys.modules["random"], "Random")  # the library's
 
 
-def test_a_mode_of_ones_own_keeps_its_whole_path(tmp_path, monkeypatch):
+def test_a_run_may_be_resumed_from_anywhere(tmp_path, monkeypatch, random_pair):
     monkeypatch.chdir(tmp_path)
-    assert made(mode="my.py:Mine").mode == f"{tmp_path / 'my.py'}:Mine"
+    (tmp_path / "llama-tiny").symlink_to(random_pair / "llama-tiny")
+    for name in ("a.jsonl", "b.jsonl", "log.jsonl", "my.py"):
+        (tmp_path / name).touch()
+    settings = "train=a.jsonl", "heldout=b.jsonl", "peer_log=log.jsonl", "reference=llama-tiny"
+    config = made(*settings, pair="./llama-tiny", mode="my.py:Mine")
+    assert (config.train, config.mode) == ("a.jsonl", "my.py:Mine")  # shown as it was given
+    write_run_config(tmp_path, config)
+    config = read_run_config(tmp_path)
+    assert config.mode == f"{tmp_path / 'my.py'}:Mine"
+    assert [config.train, *config.heldout] == [str(tmp_path / x) for x in ("a.jsonl", "b.jsonl")]
+    assert config.peer_log == str(tmp_path / "log.jsonl")
+    (policy,) = config.policies
+    assert policy.path == policy.reference == str(tmp_path / "llama-tiny")

@@ -4,7 +4,7 @@ import shutil
 import pytest
 import torch
 from tokenizers import processors
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, ByT5Tokenizer
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
@@ -195,6 +195,12 @@ def test_a_directory_without_a_model_gets_one_sentence(tmp_path):
     with pytest.raises(MrlError, match="is no model that transformers can load") as caught:
         load_policy(PolicyConfig("x", str(tmp_path)))
     assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_without_a_fast_backend_gets_one_sentence(tmp_path):
+    ByT5Tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(MrlError, match="its tokenizer has no tokenizer"):
+        load_tokenizer(str(tmp_path))
 
 
 def test_a_prompt_longer_than_the_context_is_refused(make_policy):

@@ -18,6 +18,7 @@ from mrl.experiment.evaluation import evaluate as score
 from mrl.experiment.evaluation import load_heldout
 from mrl.experiment.launch import Outcome
 from mrl.experiment.loading import load_policies, pick_device
+from mrl.experiment.problems import longest_prompt
 from mrl.experiment.run_directory import read_run_config, with_weights_of
 from mrl.experiment.settings import check, usage_sentence
 from mrl.experiment.summary import evaluation_table
@@ -73,6 +74,8 @@ def evaluate(
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
         for when, chosen in (("before", config), ("after", trained)):
             policies = load_policies(chosen.policies, pick_device(config.device), config.threads)
+            for policy in policies:  # others than the run's may be too long for it
+                longest_prompt(policy, [problem for part in parts.values() for problem in part])
             about = (parts, verifier, count, config.seed, temperature, view.progress)
             results[when] = [found for policy in policies for found in score(policy, *about)]
             del policies  # before the newest weights are loaded

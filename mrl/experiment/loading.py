@@ -93,7 +93,10 @@ def load_policies(
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """`AutoTokenizer` from a directory or the hub; MrlError with one sentence if there is none."""
-    return _load(AutoTokenizer, path, clean_up_tokenization_spaces=False)
+    tokenizer = _load(AutoTokenizer, path, clean_up_tokenization_spaces=False)
+    if not tokenizer.is_fast:  # ByteCodec asks its backend which bytes a token is
+        raise MrlError(f"{path}: its tokenizer has no tokenizer.json; take a model that has one.")
+    return tokenizer
 
 
 def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
@@ -107,8 +110,7 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
 def count_parameters(path: str) -> int:
     """Of a model in a directory or the hub, from its configuration alone."""
     with torch.device("meta"):  # shapes, no memory
-        config = _load(AutoConfig, path)
-        return AutoModelForCausalLM.from_config(config).num_parameters()
+        return AutoModelForCausalLM.from_config(_load(AutoConfig, path)).num_parameters()
 
 
 def can_load(name: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.experiment.checkpoint import newest_checkpoint, read_state
-from mrl.experiment.settings import load_config, mode_class
+from mrl.experiment.settings import OWN_MODE, load_config, mode_class
 from mrl.records import Record
 
 
@@ -30,8 +30,21 @@ def new_directory(config: RunConfig) -> Path:
 
 
 def write_run_config(directory: Path, config: RunConfig) -> None:
-    """The settings as `config.json`, which `load_config` reads."""
-    (directory / "config.json").write_text(json.dumps(asdict(config), indent=1), encoding="utf-8")
+    """The settings as `config.json`, which `load_config` reads.
+
+    Files have their whole paths there: a run may be resumed from anywhere.
+    """
+
+    def whole(path: str) -> str:  # a hub name stays one
+        return str(Path(path).absolute()) if path and Path(path).exists() else path
+
+    table = asdict(config) | {"heldout": list(map(whole, config.heldout))}
+    if own := OWN_MODE.fullmatch(config.mode):
+        table["mode"] = f"{whole(own[1])}:{own[2]}"
+    for part in (table, *table["policies"]):
+        for key in part.keys() & {"train", "peer_log", "path", "reference"}:
+            part[key] = whole(part[key])
+    (directory / "config.json").write_text(json.dumps(table, indent=1), encoding="utf-8")
 
 
 def read_run_config(directory: Path) -> RunConfig:

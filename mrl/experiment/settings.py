@@ -7,18 +7,22 @@ import difflib
 import importlib.util
 import json
 import math
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mrl.config import HELP, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.experiment.pairs import pair_settings
 from mrl.experiment.problems import system_prompt_of
 from mrl.modes import MODES, Mode
+
+OWN_MODE = re.compile(r"(.+\.py)(?::(.*))?")  # file.py:Class
 
 
 def run_config(
@@ -37,9 +41,6 @@ def run_config(
             raise MrlError(f"settings.{name} is {table!r}; write [settings.{name}] as a table.")
     apply_settings(values, settings)
     made = RunConfig(**values)
-    if ".py" in made.mode:  # with its whole path: a run may be resumed from anywhere
-        path, _, class_name = made.mode.partition(":")
-        made.mode = f"{Path(path).resolve()}:{class_name}"
     for policy in made.policies:  # kept in config.json: a run is resumed with what it began with
         policy.system_prompt = policy.system_prompt or system_prompt_of(Path(made.train))
     check(made)
@@ -85,7 +86,7 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
     for text in sorted(texts, key=lambda text: "." in text.partition("=")[0]):  # the general first
         key, equals, value = text.partition("=")
         where, _, name = key.rpartition(".")
-        if not (equals and name):
+        if not (equals and name) or key == "settings":
             raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
@@ -133,11 +134,10 @@ def check_table(table: dict[str, Any], target: type, where: str) -> dict[str, An
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    if hint == float | None:
-        return value is None or type(value) is float
     if hint == list[str]:
         return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    return type(value) is (get_origin(hint) or hint)  # not isinstance: True is no number
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]  # int | None
+    return type(value) in [get_origin(kind) or kind for kind in kinds]  # True is no number
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -219,10 +219,10 @@ def mode_class(name: str) -> type[Mode]:
     """The class of a mode, by its name or as `file.py:Class`; MrlError if there is none."""
     if name in MODES:
         return MODES[name]
-    if not name.partition(":")[0].endswith(".py"):
+    if not (own := OWN_MODE.fullmatch(name)):
         hint = _nearest(name.lower(), MODES)
         raise MrlError(f"There is no mode {name!r}{hint} A mode of your own is file.py:Class.")
-    path, _, class_name = name.partition(":")
+    path, class_name = own.groups()
     if not class_name:
         raise MrlError(f"--mode {path}: name the class, too, as {path}:MyMode.")
     if not Path(path).is_file():

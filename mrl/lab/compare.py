@@ -81,7 +81,7 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
 
 def _asked(mode: str, options: Sequence[str]) -> str:
     """All that decides what a run is, beside its seed: options, and the files that they name."""
-    files = map(Path, (mode.partition(":")[0], *options))
+    files = map(Path, (mode.rpartition(":")[0], *options))
     return "\n".join([mode, *options, *(f.read_text("utf-8") for f in files if f.is_file())])
 
 
