@@ -156,7 +156,7 @@ def resume(
     directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")],
     plain: Plain = False,
 ) -> None:
-    """Go on with a run that was stopped: the result is the same to the last bit."""
+    """Go on with a run that was stopped; on a CPU the result is the same to the last bit."""
     _train(context, continued_config(directory), plain, directory)
 
 

@@ -94,9 +94,19 @@ def test_what_is_said_of_sgt_at_its_best_was_measured(document):
     assert f" by {over}" in words.split("points and `solo-x2`")[1][:60]
     assert over.clear
     if document == "README.md":
-        new = [kept_scores(best, mode, part="newtemplates") for mode in ("sgt", "solo")]
-        gain = estimate([a - b for a, b in zip(*new, strict=True)])
-        assert f"(`newtemplates`) `sgt` is {gain} above `solo`" in words
+        common = (estimate(kept_scores("tiny-pair/table.csv", mode)) for mode in ("sgt", "solo"))
+        assert "with the defaults, as below, {} and {}".format(*common) in words
+        gaps = [on_new_sentences(*two) for two in (("sgt", "solo"), ("sgt", "solo-x2"))]
+        assert "(`newtemplates`), by {} and {}.".format(*gaps) in words
+        assert (
+            f"(on `newtemplates` that of `hacpo`, too: {on_new_sentences('hacpo', 'solo')})"
+            in words
+        )
+
+
+def on_new_sentences(mode, control):
+    of = (kept_scores("best/table.csv", m, part="newtemplates") for m in (mode, control))
+    return estimate([a - b for a, b in zip(*of, strict=True)])
 
 
 def test_what_is_said_of_all_modes_at_one_rate_was_measured():
@@ -297,7 +307,12 @@ def test_what_is_said_of_the_modes_at_their_best_was_measured():
     best, words = "best/table.csv", sentences_of("data/results/README.md")
     gaps = {mode: above((best, mode), (best, "solo"), of_all_skills) for mode in chosen_settings()}
     assert len(gaps) == 8 and f"it is {wider(7):.1f} times as wide" in words
-    for times, clear in ((1, ["sgt", "hacpo"]), (wider(7), ["sgt"])):
+    new = {mode: on_new_sentences(mode, "solo") for mode in gaps if mode != "solo"}
+    assert [m for m, g in new.items() if g.mean > wider(7) * g.half] == ["sgt", "hacpo"]
+    said = f"`sgt` is {new['sgt']} and `hacpo` {new['hacpo']} above `solo`, both clear"
+    assert said in words
+    assert f"`sgt` is {on_new_sentences('sgt', 'solo-x2')} above `solo-x2`." in words
+    for times, clear in ((1, ["sgt", "hacpo", "solo-x2"]), (wider(7), ["sgt", "solo-x2"])):
         assert [m for m, gap in gaps.items() if abs(gap.mean) > times * gap.half] == clear
     assert f"**`hacpo` beats `solo`, too**, by {gaps['hacpo']} points" in words
     one_or_four = above((best, "hacpo"), ("tiny-pair/table.csv", "hacpo"), of_all_skills)
@@ -310,12 +325,22 @@ def test_what_is_said_of_the_modes_at_their_best_was_measured():
     compared = mean(kept_scores(best, "solo-x2"))
     assert f"reached {lucky:.1f}, on those compared {compared:.1f}" in words
     others = {mode: above((best, mode), (best, "solo")) for mode in gaps}
-    assert [mode for mode, gap in others.items() if gap.clear] == ["naive", "solo-x2"]
+    assert [mode for mode, gap in others.items() if gap.clear] == ["solo-x2", "naive"]
     price = str(others["naive"]).removeprefix("-")
     pays = f"`naive` opens both and pays {price} points on all other skills"
     assert pays in words and pays in sentences_of("README.md")
     assert f"all other skills, {price} with settings chosen for it" in sentences_of("TUTORIAL.md")
-    assert f"and pays {str(others['solo-x2']).removeprefix('-')}" in words
+    assert f"gains {others['solo-x2']} on all other skills" in words
+    over = {mode: above((best, mode), (best, "solo-x2"), of_all_skills) for mode in gaps}
+    assert [mode for mode, gap in over.items() if gap.clear] == ["sgt", "xgrpo", "solo"]
+    assert f"by more than noise ({over['hacpo']}); `graft`, `naive`, `prp` and `xgrpo`" in words
+    assert f"by more than noise ({over['xgrpo']})" in words
+    assert all(over[mode].mean < 0 for mode in ("graft", "naive", "prp", "xgrpo"))
+    itself = above((best, "solo-x2"), ("tiny-pair/table.csv", "solo-x2"), of_all_skills)
+    assert f"is {gaps['solo-x2']} above `solo` and {itself} above itself" in words
+    assert f"with eight updates a step, are worth {gaps['solo-x2']} points" in sentences_of(
+        "README.md"
+    )
     before = above(("tiny-pair/table.csv", "hacpo"), ("tiny-pair/table.csv", "solo"))
     assert f"(at the common rate {before})" in words
     assert f"(at its best: {estimate(kept_scores(best, 'graft'))})" in words
@@ -335,17 +360,20 @@ def updates_tried(mode):
     return "28" if mode == "solo-x2" else "14"
 
 
-def test_the_rates_that_some_modes_were_not_tried_at_lost_with_all_others():
-    behind = {}
+def test_the_settings_were_chosen_as_the_page_says():
+    behind = []
     for mode, trials in kept_trials().items():
-        first = {setting: scores["11"] for setting, scores in trials.items()}
-        assert first.keys() >= set(product(("3e-5", "1e-4"), updates_tried(mode)))
-        assert sum(len(scores) == 3 for scores in trials.values()) == 2  # of which the better one
-        if outer := [score for (rate, _), score in first.items() if rate in ("1e-5", "3e-4")]:
-            assert len(outer) == 4
-            behind[mode] = max(first.values()) - max(outer)
-    assert behind.keys() == {"solo", "sgt", "hacpo", "graft"}
-    assert f"they ended {min(behind.values()):.1f} points or more below" in " ".join(PAGE.split())
+        first, left = {setting: scores["11"] for setting, scores in trials.items()}, trials
+        assert first.keys() == {*product(("1e-5", "3e-5", "1e-4", "3e-4"), updates_tried(mode))}
+        for count, halved in ((1, 4), (2, 2)):  # after each seed the worse half is given up
+            means = {setting: mean([*trials[setting].values()][:count]) for setting in left}
+            left = sorted(means, key=means.get, reverse=True)[:halved]
+            assert {s for s, scores in trials.items() if len(scores) > count} == {*left}
+        outer = [score for (rate, _), score in first.items() if rate in ("1e-5", "3e-4")]
+        behind.append(max(first.values()) - max(outer))
+    assert f"ended {math.floor(10 * min(behind)) / 10} points or more below" in " ".join(
+        PAGE.split()
+    )
 
 
 def test_the_runs_that_are_compared_have_the_chosen_settings():
@@ -353,7 +381,7 @@ def test_the_runs_that_are_compared_have_the_chosen_settings():
         made = kept_costs("best/table.csv", mode, "updates")
         assert len(made) == 5
         # 240 steps, two policies; a batch without a gradient is no update
-        assert all(0.8 < count / (480 * int(updates)) <= 1 for count in made)
+        assert all(0.7 < count / (480 * int(updates)) <= 1 for count in made)
 
 
 def test_four_updates_cost_every_mode_something_at_the_common_rate_alone():
@@ -580,7 +608,9 @@ def test_what_is_said_of_the_pretrained_models_was_measured():
         assert text.format(*(of_both(mode, key, *steps) for mode in ("sgt", "solo"))) in words
     overall = [of_both(mode, "reward", 1, 60) for mode in ("sgt", "solo")]
     assert (
-        "solved {} of its training prompts over 60 steps with `sgt`, {} alone".format(*overall)
+        "solved {} of its attempts while training, over 60 steps with `sgt`, {} alone".format(
+            *overall
+        )
         in first
     )
     early = [of_both(mode, "reward", 11, 20) for mode in ("sgt", "solo")]
