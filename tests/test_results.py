@@ -551,12 +551,12 @@ REAL_SEEDS = (1, 2)
 
 
 def real_run(mode, seed):
-    """smol's metrics lines, all scores, and the median seconds of a step."""
+    """The metrics lines by policy, all scores, and the median seconds of a step."""
     kept = RESULTS / "real-pair" / f"{mode}-s{seed}"
     lines = [json.loads(line) for line in (kept / "metrics.jsonl").read_text().splitlines()]
-    smol = [line for line in lines if line["policy"] == "smol"]
+    of = {name: [line for line in lines if line["policy"] == name] for name in ("qwen", "smol")}
     scores = json.loads((kept / "evaluation.json").read_text())
-    return smol, scores, median(line["time/step_s"] for line in smol)
+    return of, scores, median(line["time/step_s"] for line in of["smol"])
 
 
 REAL = {(mode, seed): real_run(mode, seed) for mode in ("solo", "sgt") for seed in REAL_SEEDS}
@@ -568,11 +568,11 @@ def real_cells(mode, when="after"):
     return [s for policy in (0, 1) for s in (scores[policy] for scores in both)]
 
 
-def of_both(mode, key, first, last, total=False):
-    """A figure of smol's lines in some steps, with each seed: `5 and 7 %`, or a sum."""
+def of_both(mode, key, first, last, total=False, policy="smol"):
+    """A figure of a policy's lines in some steps, with each seed: `5 and 7 %`, or a sum."""
     found = []
     for seed in REAL_SEEDS:
-        values = [line[key] for line in REAL[mode, seed][0][first - 1 : last]]
+        values = [line[key] for line in REAL[mode, seed][0][policy][first - 1 : last]]
         found.append(f"{sum(values)}" if total else f"{100 * mean(values):.0f}")
     return " and ".join(found) + " %" * (not total)
 
@@ -600,6 +600,8 @@ def test_what_is_said_of_the_pretrained_models_was_measured():
     early = of_both("solo", "groups/all_fail", 1, 10)
     assert f"{early} of its groups in the first ten steps of `solo` are all-fail" in words
     assert f"imitated {of_both('sgt', 'rescues', 1, 60, total=True)} of `qwen`'s" in words
+    other_way = of_both("sgt", "rescues", 1, 60, total=True, policy="qwen")
+    assert f"`qwen` imitated {other_way} of `smol`'s successes" in words
     for text, key, steps in (
         ("in steps 11 to 20 it solves {} (`solo`: {})", "reward", (11, 20)),
         ("over all 60 steps {} (`solo`: {})", "reward", (1, 60)),
@@ -637,7 +639,7 @@ def test_the_memory_of_the_pretrained_pair_is_flat():
     peak = float(memory[-1]["peak_gib"])
     assert f"reached {peak:.1f} GiB in its first steps" in words
     assert sum(float(row["peak_gib"]) == peak for row in memory) > 0.7 * len(memory)
-    peaks = [line["memory/peak_bytes"] / 2**30 for line in REAL["sgt", 2][0]]
+    peaks = [line["memory/peak_bytes"] / 2**30 for line in REAL["sgt", 2][0]["smol"]]
     assert (
         f"{peaks[9]:.1f} GiB after 10 steps, {peaks[29]:.1f} after 30 and {peaks[59]:.1f} after 60"
         in words
