@@ -483,6 +483,26 @@ def test_what_falls_below_hacpos_band_is_counted():
     assert shares["10"].mean < 50 < shares["0"].mean - shares["0"].half  # README: most
 
 
+def test_without_its_band_hacpo_opens_what_sgt_opens():
+    words, free = sentences_of("data/results/README.md"), "dial/no-band-0.csv"
+    ends = kept_scores(free, "hacpo")
+    with_band, sgt = (dial_scores(0, mode) for mode in ("hacpo", "sgt"))
+    gain = estimate([a - b for a, b in zip(ends, with_band, strict=True)])
+    left = estimate([a - b for a, b in zip(sgt, ends, strict=True)])
+    assert gain.clear and not left.clear
+    assert f"ends at {estimate(ends)} at 0 %, {gain} above itself with it" in words
+    assert f"lower end: {estimate(ends)})" in sentences_of("README.md")
+    lifts = f"lifts `hacpo` from {estimate(with_band)} to {estimate(ends)} %"
+    assert lifts in sentences_of("TUTORIAL.md")
+    opened = [
+        share > 10
+        for policy, own in OWN_SKILLS.items()
+        for skill in {skill for skills in OWN_SKILLS.values() for skill in skills} - {*own}
+        for share in kept_scores(free, "hacpo", lambda *of, one=(policy, skill): of == one)
+    ]
+    assert f"opens {sum(opened)} of the {len(opened)} cases; `sgt` is {left} above that" in words
+
+
 def kept_costs(path, mode, name):
     """A cost of every seed's run, from a table under data/results."""
     with (RESULTS / path).open(encoding="utf-8") as file:
