@@ -26,21 +26,21 @@ except ModuleNotFoundError as error:
 
 from mrl.classroom.commands import assignment
 from mrl.config import HELP, RunConfig
-from mrl.experiment import launch
-from mrl.experiment.commands import COMMANDS as EXPERIMENT_COMMANDS
-from mrl.experiment.commands import carry_out
-from mrl.experiment.metrics import StepResult
-from mrl.experiment.pairs import choose_pair
-from mrl.experiment.problems import problems_of_step
-from mrl.experiment.run import Run
-from mrl.experiment.run_directory import continued_config, new_directory
-from mrl.experiment.settings import run_config
-from mrl.experiment.summary import first_lines, last_lines
-from mrl.experiment.view import make_view
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
 from mrl.lab.faults import lying_records
 from mrl.learning import learn
 from mrl.rollout import derive_seed
+from mrl.runtime import launch
+from mrl.runtime.commands import COMMANDS as RUNTIME_COMMANDS
+from mrl.runtime.commands import carry_out
+from mrl.runtime.metrics import StepResult
+from mrl.runtime.pairs import choose_pair
+from mrl.runtime.problems import problems_of_step
+from mrl.runtime.run import Run
+from mrl.runtime.run_directory import continued_config, new_directory
+from mrl.runtime.settings import run_config
+from mrl.runtime.summary import first_lines, last_lines
+from mrl.runtime.view import make_view
 
 
 def train_step(run: Run, step: int) -> dict[str, StepResult]:
@@ -59,7 +59,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             size = policy.config.group_size * run.modes[policy.name].rollout_factor
             results[policy.name].groups = policy.rollout(problems, generator, size)
 
-    # 2. verify: a program judges each completion            rewards.py, experiment/verifier.py
+    # 2. verify: a program judges each completion            rewards.py, runtime/verifier.py
     for policy in run.policies:
         with allocation.turn(policy, "verify"):
             run.verifier.verify_groups(results[policy.name].groups)
@@ -112,7 +112,7 @@ def train_loop(run: Run) -> bool:
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(assignment, name="assignment", help="Assignments for a class, that check themselves.")
-for command in (*EXPERIMENT_COMMANDS, *LAB_COMMANDS):
+for command in (*RUNTIME_COMMANDS, *LAB_COMMANDS):
     app.command()(command)
 console = Console()
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]

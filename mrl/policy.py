@@ -36,7 +36,7 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
-        self.graph_decode = None  # on CUDA, a faster way to sample: experiment/cuda_graph.py
+        self.graph_decode = None  # on CUDA, a faster way to sample: runtime/cuda_graph.py
         self.sampled_version = -1  # of the weights that wrote its newest groups
         self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
         self.tokenizer = tokenizer

@@ -12,7 +12,7 @@ are compared exactly, everything else by math-verify: as mathematics, never eval
   decimals to six places; inside sets, matrices and equations 1e-15 makes no difference to it.
 - A verdict near the time limit depends on the machine.
 
-math-verify can spend hours or gigabytes on a short expression: experiment/verifier.py runs it in a
+math-verify can spend hours or gigabytes on a short expression: runtime/verifier.py runs it in a
 process of its own, with limits.
 """
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mrl.config import PolicyConfig
-from mrl.experiment.loading import load_policy
-from mrl.experiment.verifier import Verifier
+from mrl.runtime.loading import load_policy
+from mrl.runtime.verifier import Verifier
 from mrl.tiny.pair import OWN_SKILLS, build_model, build_tokenizer
 
 torch.set_num_threads(1)

@@ -9,9 +9,9 @@ import torch
 from mrl import allocation as allocation_module
 from mrl.allocation import PARTS, Allocation, _move
 from mrl.errors import MrlError, RunFailed
-from mrl.experiment.loading import pick_device
-from mrl.experiment.metrics import time_metrics
 from mrl.learning import learn
+from mrl.runtime.loading import pick_device
+from mrl.runtime.metrics import time_metrics
 from mrl.samples import TrainingSample
 from tests.end_to_end.small_run import without_time
 

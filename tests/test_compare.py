@@ -13,9 +13,6 @@ import torch
 import mini_mrl
 from mrl.config import DATA, RunConfig
 from mrl.errors import MrlError
-from mrl.experiment.launch import cores
-from mrl.experiment.pairs import pair_settings
-from mrl.experiment.run_directory import write_run_config
 from mrl.lab import figures
 from mrl.lab.compare import (
     Plan,
@@ -35,6 +32,9 @@ from mrl.lab.compare_view import (
     summary,
     write_csv,
 )
+from mrl.runtime.launch import cores
+from mrl.runtime.pairs import pair_settings
+from mrl.runtime.run_directory import write_run_config
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """

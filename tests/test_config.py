@@ -4,9 +4,9 @@ import pytest
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
-from mrl.experiment.pairs import pair_settings
-from mrl.experiment.run_directory import read_run_config, write_run_config
-from mrl.experiment.settings import check, load_config, make_mode, run_config
+from mrl.runtime.pairs import pair_settings
+from mrl.runtime.run_directory import read_run_config, write_run_config
+from mrl.runtime.settings import check, load_config, make_mode, run_config
 
 
 def test_a_config_file_that_uses_everything(tmp_path):
@@ -126,7 +126,7 @@ def test_values_that_cannot_work_are_refused(run, policy, part):
 
 
 def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_names(monkeypatch):
-    monkeypatch.setattr("mrl.experiment.pairs.count_parameters", lambda path: 1)
+    monkeypatch.setattr("mrl.runtime.pairs.count_parameters", lambda path: 1)
     with pytest.raises(MrlError, match="called 'p'"):
         check(RunConfig([PolicyConfig("p", "x"), PolicyConfig("p", "y")]))
     names = [policy.name for policy in pair_settings("m/a,m/a,m/b")["policies"]]

@@ -8,11 +8,11 @@ from transformers import DynamicCache, Qwen2Config
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mrl.config import DATA, PolicyConfig
-from mrl.experiment import cuda_graph
-from mrl.experiment.cuda_graph import RECORD_AFTER, _recorded, can_record
-from mrl.experiment.loading import load_policy
-from mrl.experiment.problems import load_problems
 from mrl.rollout import scaled_logprobs
+from mrl.runtime import cuda_graph
+from mrl.runtime.cuda_graph import RECORD_AFTER, _recorded, can_record
+from mrl.runtime.loading import load_policy
+from mrl.runtime.problems import load_problems
 from mrl.samples import Problem
 
 PROBLEM = [Problem("a", "7*8?", "56")]

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from mrl.config import DATA
-from mrl.experiment.problems import load_problems
 from mrl.modes import MODES
+from mrl.runtime.problems import load_problems
 
 KEPT = DATA / "drawings"
 AGAIN = "run `python data/drawings/draw.py`"

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mrl.experiment.evaluation import (
+from mrl.runtime.evaluation import (
     PROBLEMS_AT_ONCE,
     evaluate,
     half_width,

@@ -9,7 +9,7 @@ import torch
 
 from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
-from mrl.experiment.loading import load_policy
+from mrl.runtime.loading import load_policy
 from mrl.samples import Problem
 from tests.bench import gpu_session
 from tests.test_real_pair import chat_pair

@@ -16,9 +16,9 @@ import pytest
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.experiment import launch
-from mrl.experiment.checkpoint import newest_checkpoint, read_state
-from mrl.experiment.pairs import pair_settings
+from mrl.runtime import launch
+from mrl.runtime.checkpoint import newest_checkpoint, read_state
+from mrl.runtime.pairs import pair_settings
 from tests.end_to_end.small_run import (
     HERE,
     NAMES,
@@ -104,7 +104,7 @@ def test_auto_takes_a_process_a_policy_where_each_has_a_core(monkeypatch):
 
 
 def test_a_wrong_number_of_processes_gets_one_sentence(monkeypatch):
-    from mrl.experiment.launch import join_processes
+    from mrl.runtime.launch import join_processes
 
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(MrlError, match="3 processes for 2 policies"):

@@ -8,14 +8,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = {  # part -> its files; the method is what a reader must know
     "method": [*ROOT.glob("mrl/*.py"), *ROOT.glob("mrl/modes/*.py")],
-    "experiment": [*ROOT.glob("mrl/experiment/*.py"), *ROOT.glob("mrl/tiny/*.py")],
+    "runtime": [*ROOT.glob("mrl/runtime/*.py"), *ROOT.glob("mrl/tiny/*.py")],
     "lab": [*ROOT.glob("mrl/lab/*.py"), *ROOT.glob("mrl/classroom/**/*.py")],
 }
 PROGRAM = ROOT / "mini_mrl.py"
 NOT_FROM = {  # folder -> those that its files must not import from
-    "mrl": ("experiment", "tiny", "lab", "classroom"),
-    "mrl/modes": ("experiment", "tiny", "lab", "classroom"),
-    "mrl/experiment": ("lab", "classroom"),
+    "mrl": ("runtime", "tiny", "lab", "classroom"),
+    "mrl/modes": ("runtime", "tiny", "lab", "classroom"),
+    "mrl/runtime": ("lab", "classroom"),
     "mrl/tiny": ("lab", "classroom"),
     "mrl/lab": ("classroom",),
 }
@@ -51,31 +51,57 @@ def test_every_file_belongs_to_a_part():
     assert sorted(ROOT.glob("mrl/**/*.py")) == sorted(CODE[1:])
 
 
-def lines(paths):
-    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+def code_lines(path):
+    """Lines of a file that hold code: not blank, not a comment, not of a docstring."""
+    text = path.read_text(encoding="utf-8")
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            docstrings |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+
+    numbers = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#") and number not in docstrings:
+            numbers.append(number)
+    return numbers
+
+
+def count(paths):
+    return sum(len(code_lines(path)) for path in paths)
 
 
 @pytest.mark.parametrize(
     ("most", "parts"),
-    # the last two: where it stands, so that it does not grow; aimed at were 4,300 and 7,000
-    [(3000, ["method"]), (5724, ["method", "experiment"]), (8654, list(PARTS))],
+    # blank lines, comments and docstrings are free: what is held back here is features
+    [(2000, ["method"]), (4100, ["method", "runtime"]), (6200, list(PARTS))],
 )
-def test_there_is_not_more_to_read_than_agreed(most, parts):
-    size = lines([PROGRAM, *(path for part in parts for path in PARTS[part])])
+def test_there_is_not_more_code_to_read_than_agreed(most, parts):
+    size = count([PROGRAM, *(path for part in parts for path in PARTS[part])])
+    print(f"mini_mrl.py with {' and '.join(parts)}: {size} code lines")
     assert size <= most, f"mini_mrl.py with {' and '.join(parts)}: {size - most} lines too many"
 
 
+def test_the_python_beside_the_data_is_counted_too():
+    size = count(ROOT.glob("data/**/*.py"))
+    print(f"data/: {size} code lines")
+    assert size <= 450, f"data/: {size - 450} code lines too many"
+
+
 def test_the_program_fits_on_a_few_pages():
-    assert lines([PROGRAM]) <= 250
+    assert count([PROGRAM]) <= 160
 
 
 def test_no_function_is_longer_than_a_screen():
-    long = [
-        f"{path.name}: {node.name}"
-        for path in CODE
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 60
-    ]
+    long = []
+    for path in CODE:
+        lines_of_code = code_lines(path)
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef):
+                size = sum(node.lineno <= number <= node.end_lineno for number in lines_of_code)
+                if size > 50:
+                    long.append(f"{path.name}: {node.name} has {size} code lines")
     assert not long, ", ".join(long)
 
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mrl.experiment.metrics import StepResult, outcome_metrics, update_metrics
 from mrl.learning import learn
 from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
+from mrl.runtime.metrics import StepResult, outcome_metrics, update_metrics
 from mrl.samples import Group, Problem, TrainingSample, ids_of
 
 

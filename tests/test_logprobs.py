@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from mrl import logprobs as module
-from mrl.experiment.loading import can_pack
 from mrl.logprobs import cut_by_tokens, pack, packed_logprobs
+from mrl.runtime.loading import can_pack
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
 COMPLETIONS = [[10, 11], [12], [13, 14, 15, 16], [17, 18, 19], [20]]

@@ -10,11 +10,11 @@ from torch.utils._pytree import tree_flatten
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.experiment.loading import _enable_checkpointing
-from mrl.experiment.memory import choose_placement, estimate, needed, peak_memory
-from mrl.experiment.pairs import pair_settings
 from mrl.learning import learn
 from mrl.policy import Policy
+from mrl.runtime.loading import _enable_checkpointing
+from mrl.runtime.memory import choose_placement, estimate, needed, peak_memory
+from mrl.runtime.pairs import pair_settings
 from mrl.samples import TrainingSample
 from tests.conftest import pytest_configure
 
@@ -134,7 +134,7 @@ def test_the_estimate_at_the_true_shapes_is_that_of_a_simulation(name, peak, set
 
 def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(monkeypatch, tmp_path):
     (tmp_path / "train.jsonl").write_text("")
-    monkeypatch.setattr("mrl.experiment.pairs.GSM8K", tmp_path)
+    monkeypatch.setattr("mrl.runtime.pairs.GSM8K", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     presets = {policy.name: policy for policy in pair_settings("qwen-smol")["policies"]}
     assert [p.micro_batch for p in presets.values()] == [4096] * 2

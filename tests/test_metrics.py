@@ -3,14 +3,14 @@ from rich.console import Console
 
 import mini_mrl
 from mrl.config import RunConfig
-from mrl.experiment.metrics import METRICS, batch_metrics, group_metrics
-from mrl.experiment.pairs import pair_settings
-from mrl.experiment.run import Run
-from mrl.experiment.run_directory import read_metrics
-from mrl.experiment.summary import residual_sentences
-from mrl.experiment.view import View
 from mrl.modes import TrainingBatch
 from mrl.residual import measure
+from mrl.runtime.metrics import METRICS, batch_metrics, group_metrics
+from mrl.runtime.pairs import pair_settings
+from mrl.runtime.run import Run
+from mrl.runtime.run_directory import read_metrics
+from mrl.runtime.summary import residual_sentences
+from mrl.runtime.view import View
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from mrl.errors import MrlError
-from mrl.experiment.settings import make_mode
 from mrl.modes import MODES
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RewardStats, SuccessRecord
+from mrl.runtime.settings import make_mode
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 
 

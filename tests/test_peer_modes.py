@@ -13,7 +13,6 @@ import torch
 
 from mrl.advantages import group_advantages
 from mrl.errors import MrlError
-from mrl.experiment.settings import make_mode, mode_class
 from mrl.modes import MODES, Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
@@ -23,6 +22,7 @@ from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
+from mrl.runtime.settings import make_mode, mode_class
 from mrl.samples import Group, Problem, Rollout, Verdict
 from tests.test_modes import success
 

@@ -8,11 +8,11 @@ from transformers import AutoTokenizer, ByT5Tokenizer
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.experiment.loading import load_policy, load_tokenizer, usual_learning_rate
-from mrl.experiment.metrics import update_metrics
-from mrl.experiment.problems import longest_prompt
 from mrl.learning import learn
 from mrl.rollout import Completions
+from mrl.runtime.loading import load_policy, load_tokenizer, usual_learning_rate
+from mrl.runtime.metrics import update_metrics
+from mrl.runtime.problems import longest_prompt
 from mrl.samples import Problem, TrainingSample
 from tests.test_rollout import PROBLEMS, generator
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from mrl.errors import MrlError
-from mrl.experiment.problems import load_problems, problems_of_step, system_prompt_of
+from mrl.runtime.problems import load_problems, problems_of_step, system_prompt_of
 from mrl.tiny.skills import SKILLS, generate
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]

@@ -8,8 +8,8 @@ import pytest
 
 import mini_mrl
 from mrl.config import RunConfig
-from mrl.experiment.settings import check, load_config
 from mrl.modes import MODES
+from mrl.runtime.settings import check, load_config
 
 ROOT = Path(mini_mrl.__file__).parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

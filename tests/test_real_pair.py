@@ -18,12 +18,12 @@ from transformers import (
 
 import mini_mrl
 from mrl.config import PolicyConfig, RunConfig
-from mrl.experiment.launch import cores
-from mrl.experiment.loading import load_policy
-from mrl.experiment.pairs import choose_pair
-from mrl.experiment.problems import save_problems
-from mrl.experiment.settings import run_config
 from mrl.learning import learn
+from mrl.runtime.launch import cores
+from mrl.runtime.loading import load_policy
+from mrl.runtime.pairs import choose_pair
+from mrl.runtime.problems import save_problems
+from mrl.runtime.settings import run_config
 from mrl.samples import TrainingSample
 from mrl.tiny.skills import SKILLS, generate
 
@@ -172,7 +172,7 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     short = run_config("qwen-smol", None, {"steps": 7}, [])  # an option wins over the recipe
     assert (short.steps, short.placement, short.threads) == (7, "auto", 1)
-    monkeypatch.setattr("mrl.experiment.pairs.GSM8K", tmp_path)
+    monkeypatch.setattr("mrl.runtime.pairs.GSM8K", tmp_path)
     for name, text in (("train.jsonl", ""), ("system_prompt.txt", "Reason.\n")):
         (tmp_path / name).write_text(text)
     on_gpu = run_config("qwen-smol", None, {}, [])
@@ -185,7 +185,7 @@ def test_directories_are_known_by_their_size(chat_pair, monkeypatch):
     pair = f"{chat_pair}/qwen,{chat_pair}/smol"
     small = run_config(pair, None, {}, [])
     assert (small.steps, small.prompts_per_step) == (RunConfig.steps, RunConfig.prompts_per_step)
-    monkeypatch.setattr("mrl.experiment.pairs.PRETRAINED", 1000)
+    monkeypatch.setattr("mrl.runtime.pairs.PRETRAINED", 1000)
     assert run_config(pair, None, {}, []).steps == 60
 
 
@@ -210,8 +210,8 @@ def test_the_pair_for_somebody_who_names_none(monkeypatch, tmp_path):
     assert "no CUDA device" in choose_pair()[1]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert "the hub does not answer" in choose_pair()[1]  # the tests are offline
-    monkeypatch.setattr("mrl.experiment.pairs.can_load", lambda name: True)
+    monkeypatch.setattr("mrl.runtime.pairs.can_load", lambda name: True)
     assert "data gsm8k" in choose_pair()[1]
     (tmp_path / "train.jsonl").write_text("")
-    monkeypatch.setattr("mrl.experiment.pairs.GSM8K", tmp_path)
+    monkeypatch.setattr("mrl.runtime.pairs.GSM8K", tmp_path)
     assert choose_pair()[0] == "qwen-smol"

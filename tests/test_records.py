@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerFast
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.exchange import Exchange
-from mrl.experiment.run_directory import read_records
 from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records
+from mrl.runtime.run_directory import read_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 SUCCESS = SuccessRecord(

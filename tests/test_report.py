@@ -7,11 +7,11 @@ import pytest
 
 import mini_mrl
 from mrl.errors import MrlError
-from mrl.experiment.problems import save_problems
-from mrl.experiment.run_directory import read_json_lines, read_metrics
-from mrl.experiment.summary import learnt_sentence
 from mrl.lab import figures
 from mrl.lab.report import write_report
+from mrl.runtime.problems import save_problems
+from mrl.runtime.run_directory import read_json_lines, read_metrics
+from mrl.runtime.summary import learnt_sentence
 from mrl.tiny.skills import SKILLS, generate
 
 HOSTILE = '<script>alert(1)</script>\x1b[31m "quoted" & \\boxed{2}'

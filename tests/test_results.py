@@ -12,9 +12,9 @@ from statistics import mean, median
 import pytest
 
 import mini_mrl
-from mrl.experiment.evaluation import half_width
 from mrl.lab.compare_view import estimate
 from mrl.modes import MODES
+from mrl.runtime.evaluation import half_width
 from mrl.tiny.pair import OWN_SKILLS
 
 ROOT = Path(mini_mrl.__file__).parent

@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mrl.experiment.verifier
+import mrl.runtime.verifier
 from mrl.errors import MrlError
-from mrl.experiment.verifier import CACHE_SIZE, MEMORY_LIMIT_BYTES, Verifier
 from mrl.rewards import MAX_BOX_CHARS, last_box
+from mrl.runtime.verifier import CACHE_SIZE, MEMORY_LIMIT_BYTES, Verifier
 from mrl.samples import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ RIGHT = (r"\frac{1}{2}", r"\boxed{0.5}")  # for the child: neither an integer no
 
 def patched(code):
     """A verifier's child with `code` run before it serves; `real` is its judge."""
-    start = "import sys, time\nimport mrl.experiment.verifier as r\nreal = r.math_verdict\n"
+    start = "import sys, time\nimport mrl.runtime.verifier as r\nreal = r.math_verdict\n"
     serve = "\nr.serve(r.Connection(int(sys.argv[1])))"
     return (sys.executable, "-c", start + code + serve)
 
@@ -331,7 +331,7 @@ def is_running(pid):
 @pytest.mark.parametrize("box", ["0.5", "x"])  # idle, and busy with what nothing interrupts
 def test_child_ends_when_its_parent_is_killed(box):
     code = (
-        "from mrl.experiment.verifier import Verifier\nverifier = Verifier(timeout_s=0.8)\n"
+        "from mrl.runtime.verifier import Verifier\nverifier = Verifier(timeout_s=0.8)\n"
         f"verifier.command = {HANGING!r}\nverifier.canary()\n"
         "print(verifier._child.pid, flush=True)\n"
         f"verifier.verify('1/3', r'\\boxed{{{box}}}')\ninput()"
@@ -356,14 +356,14 @@ def test_child_ends_when_its_parent_is_killed(box):
         patched("r.math_verdict = lambda *_: 'wrong'"),
         patched("time.sleep(60)"),
         NO_CHILD,
-        (sys.executable, "-S", "-m", "mrl.experiment.verifier"),  # without math-verify
+        (sys.executable, "-S", "-m", "mrl.runtime.verifier"),  # without math-verify
     ],
     ids=["calls all correct", "calls all wrong", "hangs", "dies", "no math-verify"],
 )
 def test_a_child_that_does_not_work_is_one_sentence_and_no_zero(command, monkeypatch, verifier):
     for box in ("0.5", "0.6"):  # what the canary asks is remembered, and must not help
         verifier.verify(r"\frac{1}{2}", rf"\boxed{{{box}}}")
-    monkeypatch.setattr(mrl.experiment.verifier, "START_LIMIT_S", 2)
+    monkeypatch.setattr(mrl.runtime.verifier, "START_LIMIT_S", 2)
     monkeypatch.setattr(verifier, "command", command)
     for ask in (verifier.canary, lambda: verifier.verify("1/3", r"\boxed{x^7}")):
         with pytest.raises(MrlError, match=r"verifier is broken.*install math-verify"):
@@ -377,7 +377,7 @@ def test_works_in_a_script_from_another_directory_with_misleading_files(tmp_path
     script.parent.mkdir()
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from mrl.experiment.verifier import Verifier\n"  # no guard for __main__ is needed
+        "from mrl.runtime.verifier import Verifier\n"  # no guard for __main__ is needed
         "with Verifier() as verifier:\n    print(verifier.verify('1/2', r'\\boxed{0.5}'))\n"
         "print([m for m in ('torch', 'sympy', 'math_verify') if m in sys.modules])\n"
     )

@@ -7,8 +7,8 @@ from mrl import rollout as rollout_module
 from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
 from mrl.errors import RunFailed
-from mrl.experiment.loading import load_policy, load_tokenizer
 from mrl.rollout import draw, sample_completions, scaled_logprobs
+from mrl.runtime.loading import load_policy, load_tokenizer
 from mrl.samples import Problem
 
 PROBLEMS = [

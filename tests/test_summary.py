@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.experiment.settings import mode_class
-from mrl.experiment.summary import evaluation_table, first_lines, last_lines
+from mrl.runtime.settings import mode_class
+from mrl.runtime.summary import evaluation_table, first_lines, last_lines
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 

@@ -8,11 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mrl.config import DATA, PolicyConfig
-from mrl.experiment.evaluation import evaluate
-from mrl.experiment.loading import load_policy
-from mrl.experiment.problems import load_problems
-from mrl.experiment.settings import run_config
 from mrl.lab import commands
+from mrl.runtime.evaluation import evaluate
+from mrl.runtime.loading import load_policy
+from mrl.runtime.problems import load_problems
+from mrl.runtime.settings import run_config
 from mrl.tiny.pair import (
     BATCH,
     FOREIGN_RIGHT,

@@ -16,12 +16,12 @@ from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.exchange import Exchange
-from mrl.experiment.metrics import METRICS, sample_lines, step_metrics, time_metrics
-from mrl.experiment.run import Run
-from mrl.experiment.settings import make_mode
-from mrl.experiment.verifier import Verifier
 from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records
 from mrl.rollout import derive_seed
+from mrl.runtime.metrics import METRICS, sample_lines, step_metrics, time_metrics
+from mrl.runtime.run import Run
+from mrl.runtime.settings import make_mode
+from mrl.runtime.verifier import Verifier
 from mrl.samples import Verdict
 from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.small_run import without_time

@@ -15,9 +15,9 @@ import pytest
 
 import mini_mrl
 from mrl.classroom import ASSIGNMENTS
-from mrl.experiment.metrics import METRICS
-from mrl.experiment.summary import learnt_sentence
 from mrl.objectives import OBJECTIVES
+from mrl.runtime.metrics import METRICS
+from mrl.runtime.summary import learnt_sentence
 
 ROOT = Path(mini_mrl.__file__).parent
 TUTORIAL = (ROOT / "TUTORIAL.md").read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.experiment import view as views
-from mrl.experiment.view import View, make_view, printable
+from mrl.runtime import view as views
+from mrl.runtime.view import View, make_view, printable
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 LINE = {

@@ -20,17 +20,17 @@ from rich.console import Console
 from mini_mrl import train_step
 from mrl.advantages import group_advantages
 from mrl.alignment import ByteCodec, align
-from mrl.experiment.loading import load_tokenizer
-from mrl.experiment.run import Run
-from mrl.experiment.run_directory import read_metrics
-from mrl.experiment.settings import run_config
-from mrl.experiment.view import make_view
 from mrl.lab import figures
 from mrl.lab.alignment_view import CHUNK_COLORS, visible
 from mrl.lab.bandit import analyse, bandit_modes, complementary
 from mrl.lab.compare import Result
 from mrl.lab.compare_view import estimate, gains
 from mrl.objectives import clipped_loss
+from mrl.runtime.loading import load_tokenizer
+from mrl.runtime.run import Run
+from mrl.runtime.run_directory import read_metrics
+from mrl.runtime.settings import run_config
+from mrl.runtime.view import make_view
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

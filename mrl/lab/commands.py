@@ -11,12 +11,12 @@ from rich.markdown import Markdown
 
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
-from mrl.experiment.launch import cores
-from mrl.experiment.loading import load_tokenizer
-from mrl.experiment.problems import save_problems
 from mrl.lab.alignment_view import alignment_svg, render_alignment
 from mrl.lab.compare import Plan, choose_settings, read_all, run_all
 from mrl.lab.gsm8k import fetch_gsm8k
+from mrl.runtime.launch import cores
+from mrl.runtime.loading import load_tokenizer
+from mrl.runtime.problems import save_problems
 from mrl.tiny.pair import warm_start_pair
 from mrl.tiny.skills import make_problem_sets
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean
 
 from mrl.errors import MrlError
-from mrl.experiment.run_directory import read_evaluations, read_metrics, read_run_config
-from mrl.experiment.settings import mode_class
+from mrl.runtime.run_directory import read_evaluations, read_metrics, read_run_config
+from mrl.runtime.settings import mode_class
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mrl.errors import MrlError
-from mrl.experiment.problems import save_problems
+from mrl.runtime.problems import save_problems
 from mrl.samples import Problem
 
 BASE_URL = (

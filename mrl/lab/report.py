@@ -14,12 +14,12 @@ from typing import Any
 
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
-from mrl.experiment import run_directory
-from mrl.experiment.loading import load_tokenizer
-from mrl.experiment.summary import evaluation_table, learnt_sentence, residual_sentences
-from mrl.experiment.view import printable
 from mrl.lab import figures
 from mrl.lab.alignment_view import alignment_svg
+from mrl.runtime import run_directory
+from mrl.runtime.loading import load_tokenizer
+from mrl.runtime.summary import evaluation_table, learnt_sentence, residual_sentences
+from mrl.runtime.view import printable
 
 SHOWN_RESCUES = 5
 STYLE = """

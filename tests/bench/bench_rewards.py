@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from math_verify import parse, verify
 
-from mrl.experiment.verifier import Verifier
+from mrl.runtime.verifier import Verifier
 from mrl.samples import Verdict
 
 ROUNDS, PAIRS = 9, 60  # of LaTeX

@@ -21,9 +21,9 @@ from unittest.mock import patch
 
 import mini_mrl
 from mrl.exchange import Exchange
-from mrl.experiment.run import Run
 from mrl.modes import MODES
 from mrl.records import make_records
+from mrl.runtime.run import Run
 
 WARM_UP = 10
 
@@ -65,7 +65,7 @@ def shares_of_steps(mode: str, steps: int) -> dict[str, list[float]]:
             counted = timed(getattr(owner, name), spent[part])
             patches.enter_context(patch.object(owner, name, counted))
         made = timed(lambda *about: list(make_records(*about)), spent["publish"])  # it is lazy
-        patches.enter_context(patch("mrl.experiment.run.make_records", made))
+        patches.enter_context(patch("mrl.runtime.run.make_records", made))
         patches.enter_context(patch.object(mini_mrl, "train_step", counted_step))
         given = ["--mode", mode, "--steps", str(steps), "--seed", "1", "--plain"]
         if mini_mrl.main([*given, "--placement", "resident"]):

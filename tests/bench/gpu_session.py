@@ -31,13 +31,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from mrl import rollout
 from mrl.config import DATA, PolicyConfig, RunConfig
-from mrl.experiment import cuda_graph
-from mrl.experiment.loading import _enable_checkpointing, load_policy, load_tokenizer
-from mrl.experiment.memory import estimate
-from mrl.experiment.pairs import choose_pair
-from mrl.experiment.problems import load_problems
 from mrl.learning import learn
 from mrl.policy import Policy
+from mrl.runtime import cuda_graph
+from mrl.runtime.loading import _enable_checkpointing, load_policy, load_tokenizer
+from mrl.runtime.memory import estimate
+from mrl.runtime.pairs import choose_pair
+from mrl.runtime.problems import load_problems
 from mrl.samples import TrainingSample
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 import mini_mrl
-from mrl.experiment.problems import save_problems
-from mrl.experiment.run import Run
+from mrl.runtime.problems import save_problems
+from mrl.runtime.run import Run
 from mrl.tiny.skills import SKILLS, generate
 
 ROOT = Path(mini_mrl.__file__).parent

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
 from mrl.config import DATA, PolicyConfig, RunConfig
-from mrl.experiment.problems import save_problems
-from mrl.experiment.run_directory import write_run_config
-from mrl.experiment.settings import load_config
+from mrl.runtime.problems import save_problems
+from mrl.runtime.run_directory import write_run_config
+from mrl.runtime.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.small_run import assert_same_run, lines
 
@@ -413,7 +413,7 @@ def test_what_a_machine_or_weights_cannot_do_is_no_bug(place, capsys, monkeypatc
     def fail(directory):
         raise error
 
-    monkeypatch.setattr("mrl.experiment.commands.read_run_config", fail)
+    monkeypatch.setattr("mrl.runtime.commands.read_run_config", fail)
     assert run("evaluate", "runs/any") == 1
     assert capsys.readouterr().err == f"{error}".split("\n")[0] + "\n"
 

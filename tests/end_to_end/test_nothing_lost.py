@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mrl.experiment import run as run_module
-from mrl.experiment.checkpoint import newest_checkpoint, read_state
+from mrl.runtime import run as run_module
+from mrl.runtime.checkpoint import newest_checkpoint, read_state
 from tests.end_to_end.small_run import (
     HERE,
     SMALL,
@@ -130,7 +130,7 @@ def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
         def fail(*arguments):
             raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1 vs 0")
 
-        monkeypatch.setattr("mrl.experiment.checkpoint.torch.save", fail)
+        monkeypatch.setattr("mrl.runtime.checkpoint.torch.save", fail)
     else:  # what a full buffer meets
 
         def fail(*arguments):

@@ -7,8 +7,8 @@ import pytest
 
 import mini_mrl
 from mrl.config import DATA
-from mrl.experiment.checkpoint import newest_checkpoint
 from mrl.modes import MODES
+from mrl.runtime.checkpoint import newest_checkpoint
 from tests.end_to_end.small_run import (
     assert_same_run,
     lines,
@@ -36,7 +36,7 @@ class Loud(SGT):
 
 BAD_LUCK = {
     "rollout": "mrl.policy.Policy.rollout",
-    "verify": "mrl.experiment.verifier.Verifier.verify_groups",
+    "verify": "mrl.runtime.verifier.Verifier.verify_groups",
     "learn": "mini_mrl.learn",
 }
 

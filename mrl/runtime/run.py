@@ -22,7 +22,8 @@ from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
-from mrl.experiment.checkpoint import (
+from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
+from mrl.runtime.checkpoint import (
     LOGS,
     cut_back,
     finish_checkpoint,
@@ -31,23 +32,22 @@ from mrl.experiment.checkpoint import (
     restore_optimizers,
     save_policies,
 )
-from mrl.experiment.evaluation import evaluate, load_heldout
-from mrl.experiment.launch import is_worker, join_processes
-from mrl.experiment.loading import load_policies, pick_device
-from mrl.experiment.memory import choose_placement, estimate, peak_memory
-from mrl.experiment.metrics import StepResult, sample_lines, step_metrics, time_metrics
-from mrl.experiment.problems import load_problems, longest_prompt
-from mrl.experiment.run_directory import (
+from mrl.runtime.evaluation import evaluate, load_heldout
+from mrl.runtime.launch import is_worker, join_processes
+from mrl.runtime.loading import load_policies, pick_device
+from mrl.runtime.memory import choose_placement, estimate, peak_memory
+from mrl.runtime.metrics import StepResult, sample_lines, step_metrics, time_metrics
+from mrl.runtime.problems import load_problems, longest_prompt
+from mrl.runtime.run_directory import (
     new_directory,
     read_evaluations,
     read_records,
     with_weights_of,
     write_run_config,
 )
-from mrl.experiment.settings import check, make_mode
-from mrl.experiment.verifier import Verifier
-from mrl.experiment.view import View
-from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
+from mrl.runtime.settings import check, make_mode
+from mrl.runtime.verifier import Verifier
+from mrl.runtime.view import View
 from mrl.samples import Verdict
 
 NOT_FINITE = 5  # steps in a row, then the run stops

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 
 from mrl.config import RunConfig
-from mrl.experiment.evaluation import problems_at_once
 from mrl.logprobs import TOKENS_AT_ONCE
 from mrl.policy import Policy
+from mrl.runtime.evaluation import problems_at_once
 
 # fitted to the peaks of simulated learning steps of Qwen2.5-0.5B and SmolLM2-360M
 KEPT = {True: 17, False: 11}  # of the hidden size, a layer keeps so many for its backward (mixed?)

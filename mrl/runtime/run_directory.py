@@ -7,9 +7,9 @@ from pathlib import Path
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.experiment.checkpoint import newest_checkpoint, read_state
-from mrl.experiment.settings import OWN_MODE, load_config, mode_class
 from mrl.records import Record
+from mrl.runtime.checkpoint import newest_checkpoint, read_state
+from mrl.runtime.settings import OWN_MODE, load_config, mode_class
 
 
 def new_directory(config: RunConfig) -> Path:

@@ -8,8 +8,8 @@ import torch
 
 from mrl.config import DATA, PolicyConfig
 from mrl.errors import MrlError
-from mrl.experiment.launch import cores
-from mrl.experiment.loading import can_load, count_parameters
+from mrl.runtime.launch import cores
+from mrl.runtime.loading import can_load, count_parameters
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")

@@ -8,10 +8,10 @@ from statistics import fmean
 import torch
 
 from mrl.errors import MrlError
-from mrl.experiment.problems import load_problems
-from mrl.experiment.verifier import Verifier
 from mrl.policy import Policy
 from mrl.rollout import derive_seed
+from mrl.runtime.problems import load_problems
+from mrl.runtime.verifier import Verifier
 from mrl.samples import Problem
 
 PROBLEMS_AT_ONCE = 64

@@ -13,18 +13,18 @@ from rich.text import Text
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError, RunFailed
-from mrl.experiment.checkpoint import newest_checkpoint
-from mrl.experiment.evaluation import evaluate as score
-from mrl.experiment.evaluation import load_heldout
-from mrl.experiment.launch import Outcome
-from mrl.experiment.loading import load_policies, pick_device
-from mrl.experiment.problems import longest_prompt
-from mrl.experiment.run_directory import read_run_config, with_weights_of
-from mrl.experiment.settings import check, usage_sentence
-from mrl.experiment.summary import evaluation_table
-from mrl.experiment.verifier import Verifier
-from mrl.experiment.view import View, printable
 from mrl.modes import MODES
+from mrl.runtime.checkpoint import newest_checkpoint
+from mrl.runtime.evaluation import evaluate as score
+from mrl.runtime.evaluation import load_heldout
+from mrl.runtime.launch import Outcome
+from mrl.runtime.loading import load_policies, pick_device
+from mrl.runtime.problems import longest_prompt
+from mrl.runtime.run_directory import read_run_config, with_weights_of
+from mrl.runtime.settings import check, usage_sentence
+from mrl.runtime.summary import evaluation_table
+from mrl.runtime.verifier import Verifier
+from mrl.runtime.view import View, printable
 
 console = Console()
 

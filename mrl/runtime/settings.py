@@ -18,9 +18,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mrl.config import HELP, PolicyConfig, RunConfig
 from mrl.errors import MrlError
-from mrl.experiment.pairs import pair_settings
-from mrl.experiment.problems import system_prompt_of
 from mrl.modes import MODES, Mode
+from mrl.runtime.pairs import pair_settings
+from mrl.runtime.problems import system_prompt_of
 
 OWN_MODE = re.compile(r"(.+\.py)(?::(.*))?")  # file.py:Class
 

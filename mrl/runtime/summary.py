@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from mrl.experiment.evaluation import half_width
-from mrl.experiment.memory import peak_memory
-from mrl.experiment.run_directory import read_metrics, read_rescues
 from mrl.residual import Residual
+from mrl.runtime.evaluation import half_width
+from mrl.runtime.memory import peak_memory
+from mrl.runtime.run_directory import read_metrics, read_rescues
 
 if TYPE_CHECKING:
-    from mrl.experiment.run import Run
+    from mrl.runtime.run import Run
 
 
 def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:

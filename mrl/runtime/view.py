@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import RunConfig
-from mrl.experiment.launch import is_worker
+from mrl.runtime.launch import is_worker
 
 RECENT_STEPS = 10  # figures in the views are means over so many steps
 PATIENCE_S = 30  # between two plain lines about how far a long count is
