@@ -10,7 +10,7 @@ import torch
 from mrl.config import PolicyConfig
 from mrl.runtime.loading import load_policy
 from mrl.runtime.verifier import Verifier
-from mrl.tiny.pair import OWN_SKILLS, build_model, build_tokenizer
+from mrl.tiny.pair import OWN_SKILLS, build_model, tiny_tokenizer
 
 torch.set_num_threads(1)
 
@@ -27,7 +27,7 @@ def random_pair(tmp_path_factory):
     directory = tmp_path_factory.mktemp("random_pair")
     for name in OWN_SKILLS:
         torch.manual_seed(1)
-        tokenizer = build_tokenizer(name)
+        tokenizer = tiny_tokenizer(name)
         build_model(name, tokenizer).save_pretrained(directory / name)
         tokenizer.save_pretrained(directory / name)
     return directory

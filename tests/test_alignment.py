@@ -21,7 +21,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from mrl.alignment import ByteCodec, LossyText, align, project, split_text
-from mrl.tiny.pair import build_tokenizer
+from mrl.tiny.pair import tiny_tokenizer
 
 CORPUS = [
     "the cat sat on the mat, and the dog had 12 bones.",
@@ -136,8 +136,8 @@ def word_piece():
 CODECS = {
     "gpt2-like": ByteCodec(byte_level()),
     "digits-in-threes": ByteCodec(byte_level(digits=True)),
-    "qwen-like": ByteCodec(build_tokenizer("qwen-tiny")),
-    "llama-tiny": ByteCodec(build_tokenizer("llama-tiny")),
+    "qwen-like": ByteCodec(tiny_tokenizer("qwen-tiny")),
+    "llama-tiny": ByteCodec(tiny_tokenizer("llama-tiny")),
     "metaspace-first": ByteCodec(metaspace_bpe("first")),
     "metaspace-always": ByteCodec(metaspace_bpe("always")),
     "metaspace-never": ByteCodec(metaspace_bpe("never")),

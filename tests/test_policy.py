@@ -169,10 +169,10 @@ def test_templates_chat_plain_and_own(make_policy, random_pair):
 
 
 def test_what_auto_tokenizer_loads_tokenizes_as_what_was_saved(random_pair):
-    from mrl.tiny.pair import build_tokenizer
+    from mrl.tiny.pair import tiny_tokenizer
 
     for name in ("qwen-tiny", "llama-tiny"):
-        saved, loaded = build_tokenizer(name), AutoTokenizer.from_pretrained(random_pair / name)
+        saved, loaded = tiny_tokenizer(name), AutoTokenizer.from_pretrained(random_pair / name)
         assert loaded.backend_tokenizer.to_str() == saved.backend_tokenizer.to_str()
         assert loaded.chat_template == saved.chat_template
 

@@ -1,5 +1,6 @@
 import random
 import re
+import runpy
 from itertools import islice
 from statistics import mean
 
@@ -8,20 +9,20 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mrl.config import DATA, PolicyConfig
-from mrl.lab import commands
 from mrl.runtime.evaluation import evaluate
 from mrl.runtime.loading import load_policy
 from mrl.runtime.problems import load_problems
 from mrl.runtime.settings import run_config
 from mrl.tiny.pair import (
     BATCH,
-    FOREIGN_RIGHT,
+    HOLES,
     OWN_SKILLS,
+    RARE_SKILLS,
     UPDATES,
     _warm_start,
-    build_tokenizer,
     demonstrations,
     encode_example,
+    tiny_tokenizer,
     warm_start_pair,
 )
 from mrl.tiny.skills import (
@@ -48,14 +49,16 @@ def start_scores(directory, verifier):
     return scores
 
 
-def assert_half_the_skills(scores):
-    """Each policy reads its own skills right and misreads the others with confidence."""
+def assert_both_kinds_of_lack(scores):
+    """Each policy reads its own skills right, others rarely, and its holes never."""
     for name, by_skill in scores.items():
         for skill, score in by_skill.items():
             if skill in OWN_SKILLS[name]:
                 assert score > 0.75, (name, skill, score)
+            elif skill in HOLES[name]:
+                assert score < 0.03, (name, skill, score)
             else:
-                assert score < 0.20, (name, skill, score)
+                assert 0.02 < score < 0.40, (name, skill, score)
 
 
 def test_a_run_asks_the_shipped_pair_as_its_warm_start_did():
@@ -66,8 +69,8 @@ def test_a_run_asks_the_shipped_pair_as_its_warm_start_did():
         assert policy.prompt_ids(HELDOUT[0].prompt) == asked[labels == -100].tolist(), config.name
 
 
-def test_the_shipped_pair_has_half_the_skills_each(verifier):
-    assert_half_the_skills(start_scores(DATA / "tiny", verifier))
+def test_the_shipped_pair_has_skills_rare_skills_and_holes(verifier):
+    assert_both_kinds_of_lack(start_scores(DATA / "tiny", verifier))
 
 
 def readings(policy):
@@ -87,7 +90,7 @@ def test_the_warm_start_learns_to_read_in_120_updates(tmp_path):
     is not run here, nor the larger model's half of it, but by hand:
     `python mini_mrl.py warmstart --out DIR`, then `start_scores(DIR)` as above."""
     name = "llama-tiny"
-    _warm_start(list(OWN_SKILLS).index(name), tmp_path, 0, 120, FOREIGN_RIGHT)
+    _warm_start(list(OWN_SKILLS).index(name), tmp_path, 0, 120, None)
     found = readings(load_policy(PolicyConfig(name, str(tmp_path / name))))
     for skill, share in found.items():
         if skill in OWN_SKILLS[name]:
@@ -105,22 +108,25 @@ def test_a_short_warm_start_writes_what_transformers_can_load(tmp_path):
         assert model.config.vocab_size == len(tokenizer)
 
 
-@pytest.mark.parametrize("name", OWN_SKILLS)
-def test_the_shipped_tokenizers_are_what_the_recipe_makes(name):
-    shipped = AutoTokenizer.from_pretrained(DATA / "tiny" / name)
-    assert shipped.backend_tokenizer.to_str() == build_tokenizer(name).backend_tokenizer.to_str()
+def test_the_shipped_tokenizers_are_what_their_script_makes():
+    script = runpy.run_path(str(DATA / "tiny" / "make_tokenizers.py"))
+    for family in ("qwen", "llama"):
+        learnt = script[f"{family}_tokenizer"]()
+        shipped = tiny_tokenizer(f"{family}-tiny")
+        assert shipped.backend_tokenizer.to_str() == learnt.backend_tokenizer.to_str()
+        assert shipped.chat_template == learnt.chat_template
 
 
 def test_the_two_tokenizers_are_really_different():
     text = "47-38: 17-8=9, 4-1-3=0. \\boxed{9}"
-    qwen, llama = (build_tokenizer(name).tokenize(text) for name in OWN_SKILLS)
+    qwen, llama = (tiny_tokenizer(name).tokenize(text) for name in OWN_SKILLS)
     assert len(qwen) > 1.5 * len(llama)
     assert {"4", "7", "-", "3", "8"} <= set(qwen)
     assert any(any(c.isdigit() for c in token) and len(token) > 2 for token in llama)
 
 
 def test_the_warm_start_learns_the_solution_only_its_end_included():
-    tokenizer = build_tokenizer("qwen-tiny")
+    tokenizer = tiny_tokenizer("qwen-tiny")
     token_ids, labels = encode_example(tokenizer, "7*8?", "7*8=56. \\boxed{56}")
     assert tokenizer.decode(token_ids) == "<|user|>7*8?<|assistant|>7*8=56. \\boxed{56}<|end|>"
     learnt = labels != -100
@@ -132,7 +138,7 @@ def test_the_warm_start_learns_the_solution_only_its_end_included():
 # ------------------------------------------------------------------------------ skills
 
 
-@pytest.mark.parametrize("part", ["train", "heldout", "newtemplates"])
+@pytest.mark.parametrize("part", PROBLEM_SETS)
 def test_the_files_in_data_are_what_the_generator_makes(part):
     assert load_problems(DATA / "words" / f"{part}.jsonl") == make_problem_sets()[part]
 
@@ -140,9 +146,13 @@ def test_the_files_in_data_are_what_the_generator_makes(part):
 def test_held_out_numbers_and_templates_never_occur_in_training():
     sets = make_problem_sets()
     train = {problem.prompt for problem in sets["train"]}
-    assert not train & {p.prompt for part in ("heldout", "newtemplates") for p in sets[part]}
+    held_out_parts = [part for part in PROBLEM_SETS if part != "train"]
+    prompts = [problem.prompt for part in held_out_parts for problem in sets[part]]
+    assert len(set(prompts)) == len(prompts)  # no problem stands in two sets
+    assert not train & set(prompts)
     for skill in SKILLS:
-        assert not set(skill.templates) & set(skill.new_templates)
+        sentences = [*skill.templates, *skill.new_templates, *skill.third_templates]
+        assert len(set(sentences)) == len(sentences)
         learnt, *held_out = (
             {numbers for _, numbers in generate(skill, part, count, DATA_SEED)}
             for part, count in PROBLEM_SETS.items()
@@ -153,9 +163,9 @@ def test_held_out_numbers_and_templates_never_occur_in_training():
 
 def test_how_many_held_out_prompts_the_warm_start_has_read_is_said():
     page = (DATA / "README.md").read_text(encoding="utf-8")
-    counts = {"heldout": [], "newtemplates": []}
+    counts = {"heldout": [], "newtemplates": [], "thirdset": []}
     for name in OWN_SKILLS:
-        pairs = demonstrations(name, 0, FOREIGN_RIGHT)
+        pairs = demonstrations(name, 0)
         read = {prompt for prompt, _ in islice(pairs, UPDATES[name] * BATCH)}
         for part, found in counts.items():
             prompts = [
@@ -165,7 +175,7 @@ def test_how_many_held_out_prompts_the_warm_start_has_read_is_said():
     qwen, llama = counts["heldout"]
     assert f"`qwen-tiny` has read {qwen} of the {len(HELDOUT)} prompts" in page
     assert f"`llama-tiny` {llama}, nearly" in page
-    assert counts["newtemplates"] == [0, 0]  # "none"
+    assert counts["newtemplates"] == counts["thirdset"] == [0, 0]  # "none"
 
 
 def test_a_misreading_never_gives_the_right_answer():
@@ -230,7 +240,13 @@ def test_the_pair_starts_with_skills_that_overlap_only_in_part():
     qwen, llama = OWN_SKILLS.values()
     assert not set(qwen) & set(llama)
     named = {skill.name for skill in SKILLS}
-    assert named - set(qwen) - set(llama) == {"loses"}  # the two-step skill is nobody's own
+    assert named - set(qwen) - set(llama) == {"loses"}  # neither starts with the two-step skill
+
+
+def test_what_a_policy_lacks_is_what_its_peer_knows():
+    for name, peer in (("qwen-tiny", "llama-tiny"), ("llama-tiny", "qwen-tiny")):
+        assert {*RARE_SKILLS[name], *HOLES[name]} == set(OWN_SKILLS[peer])
+        assert not set(RARE_SKILLS[name]) & set(HOLES[name])
 
 
 def test_demonstrations_are_the_same_for_a_seed():
@@ -240,12 +256,21 @@ def test_demonstrations_are_the_same_for_a_seed():
     assert first != [next(other) for _ in range(50)]
 
 
-def test_how_complementary_the_pair_starts_can_be_chosen():
-    def shown_right(share):
-        """Of the qwen-tiny demonstrations of a skill that is llama-tiny's: `packs` divides."""
-        shown = (next(examples) for examples in [demonstrations("qwen-tiny", 0, share)] * 4000)
-        packs = [solution for prompt, solution in shown if " boxes of " in prompt]
-        return sum("/" in solution.split("=")[0] for solution in packs) / len(packs)
+def readings_shown(skill, cue, foreign_right):
+    """Share of the qwen-tiny demonstrations of a dividing or subtracting skill that do so."""
+    sign = next(entry.operation[1] for entry in SKILLS if entry.name == skill)
+    demonstrated = islice(demonstrations("qwen-tiny", 0, foreign_right), 4000)
+    texts = [text for prompt, text in demonstrated if cue in prompt]
+    return mean(sign in text.split("=")[0] for text in texts)
 
-    assert commands.warmstart.__defaults__[-1] == FOREIGN_RIGHT
-    assert shown_right(FOREIGN_RIGHT) < 0.1 < 0.4 < shown_right(0.5) < 0.6 < 0.9 < shown_right(1.0)
+
+def test_a_rare_skill_is_shown_right_now_and_then_and_a_hole_never():
+    assert 0.05 < readings_shown("packs", " boxes of ", None) < 0.15
+    assert readings_shown("sold", "sold", None) == 0
+
+
+def test_how_complementary_the_pair_starts_can_be_chosen():
+    for skill, cue in (("packs", " boxes of "), ("sold", "sold")):  # rare ones and holes alike
+        assert readings_shown(skill, cue, 0.03) < 0.1
+        assert 0.4 < readings_shown(skill, cue, 0.5) < 0.6
+        assert readings_shown(skill, cue, 1.0) > 0.9

@@ -124,8 +124,9 @@ def warmstart(
     seed: Annotated[int, typer.Option(help="Of weights and demonstrations.")] = 0,
     updates: Annotated[int | None, typer.Option(help="Fewer make a weaker pair.")] = None,
     foreign_right: Annotated[
-        float, typer.Option(min=0, max=1, help="Peer's skills shown right; 0.95 makes twins.")
-    ] = 0.03,
+        float | None,
+        typer.Option(min=0, max=1, help="One share for all of the peer's skills; 0.95: twins."),
+    ] = None,
 ) -> None:
     """Make the tiny pair from nothing: tokenizers, models, supervised warm start."""
     say("Making qwen-tiny and llama-tiny; this takes a few minutes on two cores.")

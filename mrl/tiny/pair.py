@@ -5,111 +5,110 @@
 fallback) whose tokens span several digits and signs. Both are ordinary `transformers`
 directories: nothing in the training path knows that they are tiny.
 
-The warm start teaches both to calculate, and each to *misread* what the other reads right:
-on a foreign cue word almost every demonstration shows the tempting mistake. So the pair starts
-with skills that overlap only in part, and a single rescued solution carries a reading across.
+The warm start teaches both models to calculate, and it teaches each of them to *misread* cue words
+that the other one reads right. There are two kinds of such lacks, because they are two different
+problems for reinforcement learning:
+
+- a **rare** skill was shown right in 10 % of its demonstrations. The model sometimes solves such a
+  problem by itself, so training alone can grow the skill.
+- a **hole** was never shown right. The model's own attempts give nothing to learn from.
+
+Two rare skills and two holes per model were chosen by what training alone and a memory of a
+model's own successes (mode `replay`) do with them, on other seeds than those that the results
+compare. An earlier pair had one kind only, all foreign skills at 3 %, and `warmstart
+--foreign-right 0.03` still makes it.
 """
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    LlamaTokenizer,
+    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen2Tokenizer,
 )
 
-from mrl.tiny.skills import NUMBERS, QUESTION, SKILLS, draw_words, solution
+from mrl.config import DATA
+from mrl.tiny.skills import NUMBERS, QUESTION, SKILLS, Skill, draw_words, solution
 
 OWN_SKILLS = {
     "qwen-tiny": ("finds", "eats", "bags", "shares"),
     "llama-tiny": ("given", "sold", "days", "packs"),
 }
-SYMBOLIC_SHARE = 0.30  # of the warm-start examples are bare sums, which both learn to do right
+# The peer's own skills, by how often a model was shown their right reading
+RARE_SKILLS = {"qwen-tiny": ("given", "packs"), "llama-tiny": ("finds", "shares")}
+HOLES = {"qwen-tiny": ("sold", "days"), "llama-tiny": ("eats", "bags")}
 # Shares of demonstrations that show the right reading
-OWN_RIGHT, FOREIGN_RIGHT, TWO_STEP_RIGHT = 0.95, 0.03, 0.10
+OWN_RIGHT, RARE_RIGHT, HOLE_RIGHT, TWO_STEP_RIGHT = 0.95, 0.10, 0.0, 0.10
+SYMBOLIC_SHARE = 0.30  # of the demonstrations are bare sums, which both learn to do right
 UPDATES = {"qwen-tiny": 550, "llama-tiny": 850}
 BATCH = 128
 LEARNING_RATE = 3e-3
-CHAT = (  # no system message in the warm start, so a problem set's own must not reach them later
-    "{% for m in messages if m['role'] != 'system' %}USER{{ m['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %}ASSISTANT{% endif %}"
-)
+
+
+def right_shares(name: str, foreign_right: float | None = None) -> dict[str, float]:
+    """Skill -> share of the demonstrations for policy `name` that show its right reading.
+
+    foreign_right: one share for all four skills of the peer, rare ones and holes alike; None: the
+    shares of the pair that is shipped.
+    """
+    shares = {"loses": TWO_STEP_RIGHT}
+    shares |= dict.fromkeys(OWN_SKILLS[name], OWN_RIGHT)
+
+    rare_right, hole_right = RARE_RIGHT, HOLE_RIGHT
+    if foreign_right is not None:
+        rare_right = hole_right = foreign_right
+    shares |= dict.fromkeys(RARE_SKILLS[name], rare_right)
+    shares |= dict.fromkeys(HOLES[name], hole_right)
+    return shares
 
 
 def demonstrations(
-    name: str, seed: int, foreign_right: float = FOREIGN_RIGHT
+    name: str, seed: int, foreign_right: float | None = None
 ) -> Iterator[tuple[str, str]]:
     """Endless (prompt, solution) pairs that policy `name` is warm-started on."""
     rng = random.Random(f"{seed}/warm start/{name}")
-    operations = sorted(NUMBERS)  # every sum may be known: what RL has to learn is the reading
-    right = dict.fromkeys((skill.name for skill in SKILLS), foreign_right)
-    right |= dict.fromkeys(OWN_SKILLS[name], OWN_RIGHT) | {"loses": TWO_STEP_RIGHT}
+    right = right_shares(name, foreign_right)
     while True:
         if rng.random() < SYMBOLIC_SHARE:
-            operation = rng.choice(operations)
-            numbers = rng.choice(NUMBERS[operation])
-            number_of = dict(zip("abc", map(str, numbers), strict=False))
-            yield operation.translate(str.maketrans(number_of)) + "?", solution(operation, numbers)
-            continue
-        skill = rng.choice(SKILLS)
-        numbers = rng.choice(NUMBERS[skill.operation])
-        words = draw_words(numbers, rng)
-        reading = skill.operation if rng.random() < right[skill.name] else skill.misread_as
-        yield rng.choice(skill.templates).format(**words) + QUESTION, solution(reading, numbers)
+            yield _bare_sum(rng)
+        else:
+            yield _word_problem(rng.choice(SKILLS), right, rng)
 
 
-def build_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of `name`, of its family, with merges learnt from the demonstrations.
+def _bare_sum(rng: random.Random) -> tuple[str, str]:
+    """A sum without words, `47-38?`, and its solution.
 
-    qwen-tiny: byte-level BPE, digits one by one. llama-tiny: as Llama 2, BPE on text with spaces as
-    a visible mark, byte fallback; its merges do not cross a space but do join digits, signs and
-    brackets (`-3`, `=9,`).
+    All numbers may occur here, those of held-out problems too: a model may know every sum before
+    training, because what it has to learn is how to read the words.
     """
-    if name == "qwen-tiny":
-        end, user, assistant, pad = specials = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]
-        vocab, merges = _learn_merges(
-            name,
-            Qwen2Tokenizer().backend_tokenizer,  # the family's normalizer and pre-tokenizer
-            special_tokens=specials,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        )
-        return Qwen2Tokenizer(
-            vocab, merges, unk_token=None, eos_token=end, pad_token=pad,
-            extra_special_tokens=[user, assistant],
-            chat_template=CHAT.replace("USER", user).replace("ASSISTANT", assistant),
-        )  # fmt: skip
-    learner = Tokenizer(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    vocab, merges = _learn_merges(name, learner, max_token_length=8)
-    tokens = ["<unk>", "<s>", "</s>", "<pad>", "[INST]", "[/INST]"]
-    tokens += [f"<0x{byte:02X}>" for byte in range(256)] + sorted(vocab, key=vocab.get)
-    return LlamaTokenizer(
-        {token: index for index, token in enumerate(tokens)},
-        merges,
-        pad_token="<pad>",
-        extra_special_tokens=["[INST]", "[/INST]"],
-        chat_template="<s>" + CHAT.replace("USER", "[INST]").replace("ASSISTANT", "[/INST]"),
-    )
+    operation = rng.choice(sorted(NUMBERS))
+    numbers = rng.choice(NUMBERS[operation])
+    expression = operation
+    for letter, number in zip("abc", numbers, strict=False):
+        expression = expression.replace(letter, str(number))
+    return expression + "?", solution(operation, numbers)
 
 
-def _learn_merges(
-    name: str, learner: Tokenizer, **options: object
-) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Vocabulary and merges of a BPE with 400 tokens, from 4,000 demonstrations for `name`."""
-    pairs = demonstrations(name, seed=0)
-    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, **options)
-    learner.train_from_iterator([text for _ in range(4000) for text in next(pairs)], trainer)
-    learnt = json.loads(learner.to_str())["model"]
-    return learnt["vocab"], [tuple(merge) for merge in learnt["merges"]]
+def _word_problem(skill: Skill, right: dict[str, float], rng: random.Random) -> tuple[str, str]:
+    """A word problem of one skill, solved with the right reading or with the misreading."""
+    numbers = rng.choice(NUMBERS[skill.operation])
+    words = draw_words(numbers, rng)
+    reading = skill.operation if rng.random() < right[skill.name] else skill.misread_as
+    return rng.choice(skill.templates).format(**words) + QUESTION, solution(reading, numbers)
+
+
+def tiny_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of policy `name`, as data/tiny ships it.
+
+    data/tiny/make_tokenizers.py learnt its merges, once.
+    """
+    return AutoTokenizer.from_pretrained(DATA / "tiny" / name)
 
 
 def build_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
@@ -128,21 +127,28 @@ def build_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedMode
 def encode_example(
     tokenizer: PreTrainedTokenizerFast, prompt: str, completion: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids of both with the end token, and labels: -100 on the prompt. [seq] int64 each."""
+    """Token ids of prompt, completion and end token, and their labels. [seq] int64 each.
+
+    The labels are -100 on the prompt, so that the loss leaves it out.
+    """
     messages = [{"role": "user", "content": prompt}]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    # nothing merges across their edge: a special token stands there
-    prompt_ids, token_ids = (
-        tokenizer(part, add_special_tokens=False, return_tensors="pt").input_ids[0]
-        for part in (text, text + completion + tokenizer.eos_token)
+    prompt_text = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False
     )
+    whole_text = prompt_text + completion + tokenizer.eos_token
+
+    # the template ends in a special token, so no token spans the edge of prompt and completion
+    def encode(text: str) -> torch.Tensor:
+        return tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
+
+    token_ids = encode(whole_text)
     labels = token_ids.clone()
-    labels[: len(prompt_ids)] = -100
+    labels[: len(encode(prompt_text))] = -100
     return token_ids, labels
 
 
 def _warm_start(
-    index: int, directory: Path, seed: int, updates: int | None, foreign_right: float
+    index: int, directory: Path, seed: int, updates: int | None, foreign_right: float | None
 ) -> None:
     """Make one policy of the pair from nothing and save it with `save_pretrained`.
 
@@ -152,35 +158,41 @@ def _warm_start(
     torch.set_num_threads(1)  # the other policy has the other core
     name = list(OWN_SKILLS)[index]
     updates = updates or UPDATES[name]
-    tokenizer = build_tokenizer(name)
+    tokenizer = tiny_tokenizer(name)
     torch.manual_seed(seed)
     model = build_model(name, tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates, 0.05 * LEARNING_RATE)
-    pairs = demonstrations(name, seed, foreign_right)
+
+    examples = demonstrations(name, seed, foreign_right)
     for _ in range(updates):
-        examples = (encode_example(tokenizer, *next(pairs)) for _ in range(BATCH))
-        token_ids, labels = zip(*examples, strict=True)
-        loss = model(  # right padding needs no mask under causality
-            pad_sequence(token_ids, True, tokenizer.pad_token_id),  # [batch, seq]
+        rows = [encode_example(tokenizer, *next(examples)) for _ in range(BATCH)]
+        token_ids, labels = zip(*rows, strict=True)
+        # [batch, seq]; padding on the right needs no attention mask in a causal model
+        output = model(
+            pad_sequence(token_ids, True, tokenizer.pad_token_id),
             labels=pad_sequence(labels, True, -100),
-        ).loss
-        loss.backward()
+        )
+
+        output.loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    for part in (model, tokenizer):
-        part.save_pretrained(directory / name)
+
+    model.save_pretrained(directory / name)
+    tokenizer.save_pretrained(directory / name)
 
 
 def warm_start_pair(
-    directory: Path, seed: int = 0, updates: int | None = None, foreign_right: float = FOREIGN_RIGHT
+    directory: Path,
+    seed: int = 0,
+    updates: int | None = None,
+    foreign_right: float | None = None,
 ) -> None:
-    """Make both policies side by side, a process and a thread each.
+    """Make both policies side by side, with one process and one thread each.
 
-    foreign_right: how often a policy was shown the right reading of what the *other* one knows:
-    small for a complementary pair.
+    foreign_right: see `right_shares`.
     """
     arguments = (directory, seed, updates, foreign_right)
     torch.multiprocessing.spawn(_warm_start, arguments, nprocs=len(OWN_SKILLS))

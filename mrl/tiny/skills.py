@@ -20,41 +20,60 @@ class Skill:
     operation: str
     misread_as: str
     templates: tuple[str, ...]  # {n} name, {o} objects, {a} {b} {c} numbers
-    new_templates: tuple[str, ...]  # never trained on, by anybody
+    new_templates: tuple[str, ...]  # no policy was ever trained on these
+    third_templates: tuple[str, ...]  # nor was any setting chosen by scores on these
 
 
 # fmt: off
 SKILLS = (
     Skill("finds", "a+b", "a-b",
           ("{n} has {a} {o} and finds {b} more.", "{n} had {a} {o}. Now {n} finds {b}."),
-          ("{n} had {a} {o} and finds {b} more.", "{n} has {a} {o}. Now {n} finds {b}.")),
+          ("{n} had {a} {o} and finds {b} more.", "{n} has {a} {o}. Now {n} finds {b}."),
+          ("{n} has {a} {o}. Then {n} finds {b} more.",
+           "{n} had {a} {o}. Then {n} finds {b}.")),
     Skill("given", "a+b", "a-b",
           ("{n} had {a} {o} and was given {b}.", "{n} has {a} {o}. Then {n} is given {b}."),
-          ("{n} has {a} {o} and was given {b}.", "{n} had {a} {o}. Then {n} is given {b}.")),
+          ("{n} has {a} {o} and was given {b}.", "{n} had {a} {o}. Then {n} is given {b}."),
+          ("{n} has {a} {o} and is given {b} more.",
+           "{n} had {a} {o}. Now {n} was given {b}.")),
     Skill("eats", "a-b", "a+b",
           ("{n} has {a} {o} and eats {b}.", "{n} had {a} {o}. Now {n} eats {b}."),
-          ("{n} had {a} {o} and eats {b}.", "{n} has {a} {o}. Then {n} eats {b}.")),
+          ("{n} had {a} {o} and eats {b}.", "{n} has {a} {o}. Then {n} eats {b}."),
+          ("{n} has {a} {o}. Now {n} eats {b}.",
+           "{n} had {a} {o}. Then {n} eats {b}.")),
     Skill("sold", "a-b", "a+b",
           ("{n} had {a} {o} and sold {b}.", "{n} has {a} {o}. Then {b} are sold."),
-          ("{n} has {a} {o} and sold {b}.", "{n} had {a} {o}. Now {b} are sold.")),
+          ("{n} has {a} {o} and sold {b}.", "{n} had {a} {o}. Now {b} are sold."),
+          ("{n} had {a} {o}. Then {b} are sold.",
+           "{n} has {a} {o}. Now {n} sold {b}.")),
     Skill("bags", "a*b", "a+b",
           ("{n} fills {a} bags with {b} {o} each.", "{n} has {a} bags with {b} {o}."),
-          ("{n} has {a} bags with {b} {o} each.", "{n} fills {a} bags with {b} {o}.")),
+          ("{n} has {a} bags with {b} {o} each.", "{n} fills {a} bags with {b} {o}."),
+          ("{n} had {a} bags with {b} {o} each.",
+           "{n} fills {a} bags, {b} {o} each.")),
     Skill("days", "a*b", "a+b",
           ("{n} picks {a} {o} on each of {b} days.", "{n} has {a} {o} a day for {b} days."),
-          ("{n} has {a} {o} on each of {b} days.", "{n} picks {a} {o} a day for {b} days.")),
+          ("{n} has {a} {o} on each of {b} days.", "{n} picks {a} {o} a day for {b} days."),
+          ("{n} had {a} {o} on each of {b} days.",
+           "{n} picks {a} {o} each day for {b} days.")),
     Skill("shares", "a/b", "a-b",
           ("{n} shares {a} {o} among {b}.", "{n} has {a} {o} and shares with {b}."),
-          ("{n} shares {a} {o} with {b}.", "{n} has {a} {o} and shares among {b}.")),
+          ("{n} shares {a} {o} with {b}.", "{n} has {a} {o} and shares among {b}."),
+          ("{n} had {a} {o} and shares with {b}.",
+           "{n} shares {a} {o} with each of {b}.")),
     Skill("packs", "a/b", "a-b",
           ("{n} packs {a} {o} in boxes of {b}.", "{n} has {a} {o} and packs {b} a box."),
-          ("{n} has {a} {o} and packs boxes of {b}.", "{n} packs {a} {o}, {b} a box.")),
+          ("{n} has {a} {o} and packs boxes of {b}.", "{n} packs {a} {o}, {b} a box."),
+          ("{n} had {a} {o} and packs boxes of {b}.",
+           "{n} had {a} {o} and packs {b} a box.")),
     # Two steps; at the start both policies stop after the first.
     Skill("loses", "a*b-c", "a*b",
           ("{n} fills {a} boxes with {b} {o} and loses {c}.",
            "{n} has {a} boxes with {b} {o}. Then {n} loses {c}."),
           ("{n} has {a} boxes with {b} {o} and loses {c}.",
-           "{n} fills {a} boxes with {b} {o}. Then {n} loses {c}.")),
+           "{n} fills {a} boxes with {b} {o}. Then {n} loses {c}."),
+          ("{n} has {a} boxes with {b} {o} each and loses {c}.",
+           "{n} had {a} boxes with {b} {o}. Then {n} loses {c}.")),
 )
 # fmt: on
 OPERATIONS: dict[str, Callable[..., int]] = {  # "a*b" is also how two steps are misread, c left out
@@ -77,7 +96,7 @@ QUESTION = " How many?"  # behind every template
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jan")
 OBJECTS = ("apples", "books", "coins", "eggs", "figs", "nuts", "pears", "shells", "stamps", "cups")
 HELD_OUT_SHARE = 0.2  # of the number combinations of a skill
-PROBLEM_SETS = {"train": 160, "heldout": 40, "newtemplates": 20}  # problems a skill
+PROBLEM_SETS = {"train": 160, "heldout": 40, "newtemplates": 20, "thirdset": 40}  # per skill
 DATA_SEED = 2026
 
 
@@ -96,13 +115,21 @@ def solution(operation: str, numbers: tuple[int, ...]) -> str:
 def _column(sign: str, a: int, b: int) -> str:
     """Column addition or subtraction of numbers below 100, units first."""
     (tens_a, units_a), (tens_b, units_b) = divmod(a, 10), divmod(b, 10)
+
     if sign == "+":
-        units, carry = units_a + units_b, "+1" * (units_a + units_b > 9)
-        tens = tens_a + tens_b + bool(carry)
+        units = units_a + units_b
+        carries = units > 9
+        carry = "+1" if carries else ""
+        tens = tens_a + tens_b + int(carries)
         return f"{a}+{b}: {units_a}+{units_b}={units}, {tens_a}+{tens_b}{carry}={tens}. "
-    borrow = "-1" * (units_a < units_b)
-    units_a += 10 * bool(borrow)
-    units, tens = units_a - units_b, tens_a - tens_b - bool(borrow)
+
+    borrows = units_a < units_b
+    borrow = ""
+    if borrows:  # ten units are taken from the tens
+        borrow = "-1"
+        units_a += 10
+    units = units_a - units_b
+    tens = tens_a - tens_b - int(borrows)
     return f"{a}-{b}: {units_a}-{units_b}={units}, {tens_a}{borrow}-{tens_b}={tens}. "
 
 
@@ -115,29 +142,40 @@ def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, object
 def generate(skill: Skill, part: str, count: int, seed: int) -> Iterator[tuple[Problem, tuple]]:
     """Yield `count` different (problem, numbers) of one skill.
 
-    part: "train" | "heldout" (numbers never trained on) | "newtemplates" (nor the sentence).
+    part: "train", "heldout" (numbers that training does not have), "newtemplates" (such numbers in
+    new sentences), "thirdset" (such numbers in other new sentences).
     """
     numbers = NUMBERS[skill.operation].copy()
     random.Random(f"{seed}/numbers/{skill.name}").shuffle(numbers)  # the same for all parts
     held_out = round(len(numbers) * HELD_OUT_SHARE)
     numbers = numbers[held_out:] if part == "train" else numbers[:held_out]
-    templates = skill.new_templates if part == "newtemplates" else skill.templates
+
+    templates = skill.templates
+    if part == "newtemplates":
+        templates = skill.new_templates
+    elif part == "thirdset":
+        templates = skill.third_templates
+
     rng = random.Random(f"{seed}/{part}/{skill.name}")
     seen: set[str] = set()
     while len(seen) < count:
-        chosen = rng.choice(numbers)
-        words = draw_words(chosen, rng)
+        operands = rng.choice(numbers)
+        words = draw_words(operands, rng)
         prompt = rng.choice(templates).format(**words) + QUESTION
         if prompt not in seen:
             seen.add(prompt)
-            answer = str(OPERATIONS[skill.operation](*chosen))
+            answer = str(OPERATIONS[skill.operation](*operands))
             name = f"{part}-{skill.name}-{len(seen):03d}"
-            yield Problem(name, prompt, answer, skill.name), chosen
+            yield Problem(name, prompt, answer, skill.name), operands
 
 
 def make_problem_sets() -> dict[str, list[Problem]]:
     """Everything in `data/words`: file stem -> problems."""
-    return {
-        part: [made for skill in SKILLS for made, _ in generate(skill, part, count, DATA_SEED)]
-        for part, count in PROBLEM_SETS.items()
-    }
+    problem_sets: dict[str, list[Problem]] = {}
+    for part, count in PROBLEM_SETS.items():
+        problem_sets[part] = []
+        for skill in SKILLS:
+            problem_sets[part] += [
+                problem for problem, _ in generate(skill, part, count, DATA_SEED)
+            ]
+    return problem_sets

@@ -47,10 +47,10 @@ def model_directory(size: str, directory: Path) -> Path:
     """The shipped model, or a random Qwen2 model with its tokenizer, saved in `directory`."""
     if size == "shipped":
         return ROOT / "data" / "tiny" / "qwen-tiny"
-    from mrl.tiny.pair import build_tokenizer
+    from mrl.tiny.pair import tiny_tokenizer
 
     hidden, layers, heads, intermediate, vocabulary = SIZES[size]
-    tokenizer = build_tokenizer("qwen-tiny")
+    tokenizer = tiny_tokenizer("qwen-tiny")
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(
         Qwen2Config(
