@@ -208,7 +208,8 @@ def _nll_loss(
     # mean over a text's tokens, then over the update's imitated texts: a long one weighs no more
     loss = -(logprobs * weights * token_coefficients(mask, "sequence", imitated, 0, 0)).sum()
     stats.totals["nll_loss"] += float(loss.detach())
-    stats.outcomes["rescued"] += len(batch)
+    # own earlier successes (mode replay) have no source
+    stats.outcomes["rescued" if batch[0].source else "replayed"] += len(batch)
     return loss
 
 
@@ -240,7 +241,7 @@ def _update(policy: Policy, stats: UpdateStats) -> None:
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, policy.config.max_grad_norm))
     if not math.isfinite(norm):
         stats.totals["update_skipped"] = 1
-        computed = ("taught", "clipped", "rescued")
+        computed = ("taught", "clipped", "rescued", "replayed")
         stats.outcomes["skipped"] = sum(stats.outcomes.pop(key, 0) for key in computed)
     elif norm > 0:  # with 0 (all clipped) Adam's momentum would move the weights all the same
         policy.optimizer.step()

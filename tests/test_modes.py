@@ -1,3 +1,4 @@
+import json
 import random
 from dataclasses import dataclass, replace
 
@@ -5,6 +6,7 @@ import pytest
 
 from mrl.errors import MrlError
 from mrl.modes import MODES
+from mrl.modes.replay import Replay
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
@@ -162,6 +164,85 @@ def test_sgt_measures_what_alignment_cost(receiver):
     sums = {"records": 1, "bytes": 11, "bytes_one_to_one": 0, "source_tokens": 1}
     assert residual == sums | {"receiver_tokens": tokens, "sampled_otherwise": 1}
     assert residual.non_canonical_share == 1.0
+
+
+def skilled(name, rewards, skill):
+    """A group whose prompt and completions can be told from those of other groups."""
+    number = sum(map(ord, name))
+    whole = group(name, rewards)
+    whole.prompt_ids = [number]
+    whole.problem = replace(whole.problem, skill=skill)
+    for n, rollout in enumerate(whole.rollouts):
+        rollout.completion_ids = [number, n, 0]
+    return whole
+
+
+def imitated(batch):
+    return [
+        (s.prompt_ids, s.completion_ids, s.weight, s.reward, s.source)
+        for s in batch.samples
+        if s.loss == "imitation"
+    ]
+
+
+def test_replay_imitates_an_own_success_of_an_earlier_step_on_the_same_skill(receiver):
+    mode = Replay()
+    first = [
+        skilled("a", [0, 1], "sold"),
+        skilled("b", [1, 0], "days"),
+        skilled("c", [0, 0], "sold"),
+    ]
+    batch = teach(mode, receiver, first, {})
+    own = teach(Solo(), receiver, first, {}).samples
+    assert batch.samples == own  # nothing was there to remember: `a` is of the same step as `c`
+    assert batch.notes == {"replayed": 0}
+
+    second = [
+        skilled("d", [0, 0], "sold"),
+        skilled("e", [0, 1], "sold"),
+        skilled("f", [0, 0], "eats"),
+    ]
+    batch = teach(mode, receiver, second, {})
+    # behind its own prompt `a`, not behind `d`; not where something succeeded; no skill but "sold"
+    assert imitated(batch) == [([97], [97, 1, 0], 0.1, 1.0, "")]
+    assert batch.notes == {"replayed": 1}
+    assert (batch.rescues, batch.rescue_set) == ([], 0)  # no peer rescued it
+
+
+def test_replay_draws_uniformly_from_all_that_it_remembers(receiver):
+    drawn = []
+    for seed in range(2000):
+        mode = Replay()
+        teach(mode, receiver, [skilled("a", [1, 1, 0, 1], "sold")], {})
+        batch = teach(mode, receiver, [skilled("d", [0, 0], "sold")], {}, seed)
+        ((_, completion_ids, *_),) = imitated(batch)
+        drawn.append(completion_ids[1])
+    assert sorted(set(drawn)) == [0, 1, 3]
+    assert all(570 < drawn.count(number) < 765 for number in (0, 1, 3))
+
+
+def test_replay_without_skills_remembers_rare_successes_of_any_problem(receiver):
+    mode = Replay()
+    rare, common = skilled("a", [0, 0, 0, 1], "all"), skilled("b", [0, 0, 1, 1], "all")
+    teach(mode, receiver, [common], {})
+    assert mode.state() == {}
+    teach(mode, receiver, [rare], {})
+    batch = teach(mode, receiver, [skilled("d", [0, 0], "all")], {})
+    assert imitated(batch) == [([97], [97, 3, 0], 0.1, 1.0, "")]
+
+
+def test_replay_keeps_the_newest_successes_and_its_state_survives_a_checkpoint(receiver):
+    mode = Replay(capacity=2)
+    teach(mode, receiver, [skilled("a", [1, 1, 1], "sold")], {})
+    teach(mode, receiver, [skilled("b", [1, 0, 0], "sold")], {})
+    assert mode.state() == {"sold": [([97], [97, 2, 0]), ([98], [98, 0, 0])]}
+
+    resumed = Replay(capacity=2)
+    resumed.restore(json.loads(json.dumps(mode.state())))
+    failed = [skilled("d", [0, 0], "sold")]
+    for seed in range(20):
+        again = [teach(one, receiver, failed, {}, seed) for one in (mode, resumed)]
+        assert imitated(again[0]) == imitated(again[1])
 
 
 def stats(prompt_id, rewards, source="b"):

@@ -29,7 +29,7 @@ say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
 def compare(
-    modes: Annotated[str, typer.Option(help="With commas.")] = "solo,solo-x2,sgt",
+    modes: Annotated[str, typer.Option(help="With commas.")] = "solo,solo-x2,replay,sgt",
     seeds: Annotated[int, typer.Option(min=1, help="How many: seeds 1, 2, ...")] = 3,
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
     pair: Annotated[str | None, typer.Option(help="As for training.")] = None,

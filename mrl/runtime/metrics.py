@@ -47,9 +47,10 @@ METRICS = {
     "peer/weight_mean": "effective weight of peers' samples: 0 for one in the clip's flat part",
     "logprob_gap": "largest |log-prob when sampled - when scored| of an own token, nats; not 0 "
     "only by rounding as long as one step is one update",
-    "outcome/<outcome>": "share of completions, own and received: taught, rescued, clipped "
-    "(wholly in the flat part), all_fail, all_pass (no advantage), not_needed, dropped, refused "
-    "(by alignment), skipped (the update was not finite); they add up to 1",
+    "outcome/<outcome>": "share of completions, own, received and replayed: taught, rescued, "
+    "replayed (own earlier successes), clipped (wholly in the flat part), all_fail, all_pass (no "
+    "advantage), not_needed, dropped, refused (by alignment), skipped (the update was not finite); "
+    "they add up to 1",
     "mode/<figure>": "what the mode itself notes",
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
@@ -63,7 +64,7 @@ METRICS = {
     "memory/peak_bytes": "the most so far: of tensors on a CUDA device, of the process on a CPU",
 }
 OUTCOMES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
-OUTCOMES += ("refused", "skipped")
+OUTCOMES += ("refused", "skipped", "replayed")
 
 
 @dataclass
@@ -168,7 +169,9 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     counts["not_needed"] = len(received) - used - counts["refused"] - dropped
     counts["dropped"] += dropped
     counts["all_fail"] += batch.replaced
-    completions = sum(len(group.rollouts) for group in result.groups) + len(received)
+    own = sum(len(group.rollouts) for group in result.groups)
+    replayed = sum(s.loss == "imitation" and not s.source for s in batch.samples)
+    completions = own + len(received) + replayed
     return {f"outcome/{name}": counts[name] / completions for name in OUTCOMES}
 
 
