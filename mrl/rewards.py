@@ -4,8 +4,16 @@ The last `\boxed{...}` of a completion is its answer; nothing else counts. Two i
 are compared exactly, everything else by math-verify: as mathematics, never evaluated as code.
 
 - `1,234` is one integer (a comma before every three digits), `1, 234` and `12,34` are two.
-- Two or more bare letters are a word: math-verify would multiply them, so that "on" equals "no".
-- Two numbers side by side (`1 2`) are UNPARSED: math-verify would add them.
+- Two or more bare letters are a word, and several words with spaces between them are one phrase:
+  math-verify would multiply letters, so that "on", "o n" and "no" would all be equal.
+- Two numbers side by side (`1 2`) are UNPARSED: math-verify would add them. A whole number before
+  a fraction (`1 1/2`) is a mixed number, 3/2.
+- One word behind a number is its unit and is left away if the answer is a bare number (`70 shells`
+  for 70), but for words that change the number (`5 dozen`).
+- Dots that go on (`5\ldots`), a prime (`5'`) and brackets around several values (`[5,5]`) are
+  UNPARSED unless the answer has them too: they can be read in more than one way.
+- What changes only the look is taken off: a `\text{}`, `\underline{}` or colour around the whole,
+  a leading `=`, fullwidth digits, and dashes that stand for a minus sign.
 - Several values (`1,2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in their order: one
   of the values is not enough.
 - Not guarded: math-verify takes `50\%` for 0.5 and for 50, the last side of `8=7` for 7, and rounds
@@ -27,9 +35,27 @@ MAX_TEXT_CHARS = 100_000  # from the end of a completion: a box further back is 
 # \boxed{ opens a box, { and } nest, \{ and \} are text, and so is \\ unless it is a doubled \\boxed
 _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3})+)")
-_WORD = re.compile(r"([A-Za-z]{2,})|\\(?:text|textbf|mathrm)\{([A-Za-z ]+)\}")
-# two numbers without a sign between them, unless the second begins a fraction, as in 1 1/2
-_SIDE_BY_SIDE = re.compile(r"[0-9](?:\s|~|\$|\\[,;:! ]|\\q?quad)+[0-9]+(?![0-9]*\s*/)")
+_WORDS = re.compile(r"[A-Za-z]{2,}|[A-Za-z]+(?: +[A-Za-z]+)+")
+_SPACE = r"(?:\s|~|\$|\\[,;:! ]|\\q?quad)+"
+_SIDE_BY_SIDE = re.compile(rf"[0-9]{_SPACE}[0-9]")
+_MIXED_NUMBER = re.compile(rf"(?<![0-9.])([0-9]+){_SPACE}([0-9]+)\s*/\s*([0-9]+)")
+# dots that go on, a prime, brackets around several values
+_DOUBTFUL = re.compile(r"\\[lc]?dots|\.\.|\u2026|'|\\prime|\[[^\[\]]*,[^\[\]]*\]")
+_NUMBER_AND_WORD = re.compile(r"([+-]?[0-9][0-9.,]*) +([A-Za-z]{2,})")
+_NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*")
+NO_UNITS = {  # words that change the number before them
+    "and", "billion", "cos", "cubed", "dozen", "dozens", "factorial", "half", "halves",
+    "hundred", "hundreds", "ln", "log", "million", "minus", "mod", "of", "or", "over", "percent",
+    "pi", "plus", "sin", "sqrt", "squared", "tan", "tens", "thousand", "thousands", "times",
+}  # fmt: skip
+# around a whole answer these change its look alone
+_LOOK = re.compile(
+    r"\\(?:text|textbf|textit|mathrm|mathbf|boldsymbol|underline|color\{\w+\})\{([^{}]*)\}"
+)
+_SIGNS = str.maketrans(
+    "\uff10\uff11\uff12\uff13\uff14\uff15\uff16\uff17\uff18\uff19\u2010\u2011\u2012\u2013\u2212",
+    "0123456789-----",
+) | {ord("\u00b0"): r"^\circ"}
 
 
 def last_box(text: str) -> str | None:
@@ -59,12 +85,34 @@ def tidy(text: str) -> str:
     return text.strip().removesuffix(".").strip()
 
 
+def normalized(text: str) -> str:
+    """An answer without what changes only its look, see the head of this file."""
+    text = text.translate(_SIGNS).strip()
+    text = text.removeprefix("=").strip()
+    if wrapped := _LOOK.fullmatch(text):
+        text = tidy(wrapped[1])
+    # math-verify reads 9 1/2 as (9+1)/2, but 9 \frac{1}{2} as it is meant
+    return _MIXED_NUMBER.sub(r"\1 \\frac{\2}{\3}", text)
+
+
+def comparable(answer: str, box: str) -> tuple[str, str]:
+    """Answer and box as they are compared: normalized, and the box without a unit."""
+    if max(len(box), len(answer)) > MAX_BOX_CHARS:
+        return answer, box  # wrong, unread
+    answer, box = normalized(answer), normalized(box)
+    quantity = _NUMBER_AND_WORD.fullmatch(box)
+    if quantity and _NUMBER.fullmatch(answer) and quantity[2].lower() not in NO_UNITS:
+        box = quantity[1]
+    return answer, box
+
+
 def _exact(text: str) -> int | str | None:
-    r"""The value of a plain integer; a word, bare or in `\text{}`, in small letters; else None."""
+    """The value of a plain integer; words in small letters; None for everything else."""
     if _INTEGER.fullmatch(text):
         return int(re.sub(r"[^0-9+-]", "", text))
-    match = _WORD.fullmatch(text)
-    return (match[1] or match[2]).strip().lower() if match else None
+    if _WORDS.fullmatch(text):
+        return text.lower()
+    return None
 
 
 def plain_verdict(answer: str, box: str | None, finished: bool) -> Verdict | None:
@@ -75,10 +123,16 @@ def plain_verdict(answer: str, box: str | None, finished: bool) -> Verdict | Non
         return Verdict.UNPARSED
     if max(len(box), len(answer)) > MAX_BOX_CHARS:
         return Verdict.WRONG
-    gold, given = _exact(answer), _exact(box)
-    if gold is not None and type(gold) is type(given):
-        return Verdict.CORRECT if gold == given else Verdict.WRONG
-    return Verdict.UNPARSED if _SIDE_BY_SIDE.search(box) else None
+
+    gold, boxed = _exact(answer), _exact(box)
+    if gold is not None and type(gold) is type(boxed):
+        return Verdict.CORRECT if gold == boxed else Verdict.WRONG
+
+    if _SIDE_BY_SIDE.search(box):
+        return Verdict.UNPARSED
+    if _DOUBTFUL.search(box) and not _DOUBTFUL.search(answer):
+        return Verdict.UNPARSED
+    return None
 
 
 def math_verdict(answer: str, box: str) -> Verdict:

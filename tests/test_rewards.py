@@ -148,6 +148,44 @@ VERDICTS = {  # what a group shows, and of which verdict: answer, box
         ("42", "42.0"), ("42", "84/2"), ("42", r"\frac{84}{2}"), ("42", "$42$"), ("42", "x=42"),
         ("42", r"42\text{ cm}"),
     ],
+    ("a whole number before a fraction is a mixed number", CORRECT): [
+        ("3/2", "1 1/2"), ("19/2", "9 1/2"), ("3/2", r"1\, 1/2"), ("3/2", "1~1 / 2"),
+        ("37/2", "17 3/2"), ("-3/2", "-1 1/2"), ("1 1/2", "3/2"), ("x=3/2", "x=1 1/2"),
+    ],
+    ("a mixed number is no sum and no quotient of its parts", WRONG): [
+        ("5", "9 1/2"), ("10", "17 3/2"), ("1", "1 1/2"), ("14", "7 7/7"), ("1/2", "1 1/2"),
+    ],
+    ("letters with spaces between them are a phrase, not a product", WRONG): [
+        ("yes", "es y"), ("yes", "s y e"), ("no", "o n"), ("no", "n o"), ("yes", "yes y"),
+    ],
+    ("a phrase equals itself", CORRECT): [
+        ("blue whale", "Blue whale"), ("blue whale", r"\text{blue whale}"),
+    ],
+    ("what can be read in more than one way is not read", UNPARSED): [
+        ("5", "[5,5]"), ("5", "5'"), ("5", r"5\ldots"), ("5", "5..."), ("5", r"5\prime"),
+        ("1/3", r"0.333\ldots"), ("5", "5\u2026"), ("5", r"5 \cdots"),
+    ],
+    ("unless the answer has it, too", CORRECT): [("[5,6]", "[5,6]"), ("f'(x)", "f'(x)")],
+    ("brackets that only hold together, or a root's degree, are no list", CORRECT): [
+        ("9", "[1+2] \\cdot 3"), ("2", r"\sqrt[3]{8}"),
+    ],
+    ("one word behind a number is its unit", CORRECT): [
+        ("70", "70 shells"), ("70", r"\text{70 shells}"), ("5", "5 dollars"),
+        ("5.5", "5.50 dollars"), ("1234", "1,234 books"), ("-3", "-3 degrees"), ("70", "70 kg"),
+    ],
+    ("a word that changes the number is none", WRONG): [
+        ("5", "5 dozen"), ("5", "5 hundred"), ("7", "7 of 10"), ("5", "5 and 6"), ("5", "5 or 6"),
+        ("11", "5 and 6"), ("70", "70 shells and 5"), ("2", "2 shells 2"), ("60", "70 shells"),
+        ("3 xy", "3 ab"), ("70", "about 70"),
+    ],
+    ("what changes only the look counts for nothing", CORRECT): [
+        ("70", "= 70"), ("90", "90\u00b0"), ("2", r"\boldsymbol{2}"), ("2", r"\underline{2}"),
+        ("70", r"\color{red}{70}"), ("70", "\uff17\uff10"), ("-5", "\u20135"), ("-5", "\u22125"),
+        ("yes", r"\text{Yes.}"), ("2", r"\mathbf{2}"), ("1/2", r"= \text{1/2}"),
+    ],
+    ("nor does it make a wrong answer right", WRONG): [
+        ("70", "= 71"), ("5", "\u20135"), ("7", "\uff17\uff10"), ("25", "5\u00b0"),
+    ],
     ("another integer in another dress", WRONG): [("43", r"\frac{84}{2}"), ("43", "x=42")],
 }  # fmt: skip
 

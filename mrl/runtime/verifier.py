@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 from mrl.errors import MrlError
-from mrl.rewards import last_box, math_verdict, plain_verdict, tidy
+from mrl.rewards import comparable, last_box, math_verdict, plain_verdict, tidy
 from mrl.samples import Group, Verdict
 
 MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
@@ -43,6 +43,8 @@ class Verifier(AbstractContextManager):
     def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
         """Judge one completion against the problem's answer; finished: it was not cut short."""
         answer, box = tidy(answer), last_box(completion)
+        if box is not None:
+            answer, box = comparable(answer, box)
         verdict = plain_verdict(answer, box, finished)
         if verdict is not None:
             return verdict
