@@ -347,7 +347,7 @@ def test_an_added_token_that_swallows_spaces_is_caught_by_the_byte_check():
 
 
 def test_an_added_token_that_its_normalizer_changes_is_refused():
-    """Llama-2's normalizer makes " <t>" of an added "<t>", so that it takes a text's space along."""
+    """Llama-2's normalizer makes " <t>" of "<t>", so that it takes a text's space along."""
     tokenizer = metaspace_bpe("always", old_style=True)
     tokenizer.add_tokens(["<t>"])
     added = tokenizer.convert_tokens_to_ids("<t>")
