@@ -106,28 +106,19 @@ def packed_logprobs(
     """
     packed = pack(prompts, completions)
     device = model.device
-    segments = packed.segments.to(device)
-    size = segments.shape[1]
-    causal = torch.ones(size, size, dtype=torch.bool, device=device).tril()
-    key, query = segments[:, None, :], segments[:, :, None]
-    visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
     mixed = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if mixed else model.dtype
-    # what attention adds to its scores: 0 where a key is seen, the smallest number where it is not;
-    # in another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer
-    bias = torch.zeros(*segments.shape, -(-size // 8) * 8, dtype=dtype, device=device)[..., :size]
-    bias = bias.masked_fill_(~visible, torch.finfo(dtype).min)
     hidden = model.get_decoder()(
         input_ids=packed.token_ids.to(device),
         position_ids=packed.positions.to(device),
-        attention_mask=bias[:, None],
+        attention_mask=_attention_masks(model, packed, dtype),
         use_cache=False,
     ).last_hidden_state  # [rows, seq, hidden]
     hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]
     targets = packed.targets.to(device)
 
     def some_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
-        logits = model.get_output_embeddings()(hidden)
+        logits = _logits(model, hidden)
         return scaled_logprobs(logits, suppressed, temperature).gather(1, targets[:, None])[:, 0]
 
     if len(targets) <= TOKENS_AT_ONCE:
@@ -138,3 +129,46 @@ def packed_logprobs(
     mask = packed.mask.to(device)
     logprobs = found.new_zeros(mask.numel()).index_copy(0, packed.outputs.to(device), found)
     return logprobs.view_as(mask), mask
+
+
+def _attention_masks(
+    model: PreTrainedModel, packed: Packed, dtype: torch.dtype
+) -> Tensor | dict[str, Tensor]:
+    """What attention adds to its scores, [rows, 1, seq, seq]: one mask, or one a kind of layer.
+
+    A completion sees the prompt and itself. A sliding window also hides what lies `window` or more
+    *positions* back: places in the row would not do, because other completions stand between.
+    """
+    segments = packed.segments.to(model.device)
+    rows, size = segments.shape
+    key, query = segments[:, None, :], segments[:, :, None]
+    causal = torch.ones(size, size, dtype=torch.bool, device=model.device).tril()
+    visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
+
+    def added(visible: Tensor) -> Tensor:
+        """0 where a key is seen, the smallest number where it is not."""
+        # in another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer
+        bias = torch.zeros(rows, size, -(-size // 8) * 8, dtype=dtype, device=model.device)
+        return bias[..., :size].masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
+
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    if not window or int(packed.positions.max()) < window:  # nothing lies so far back
+        return added(visible)
+    positions = packed.positions.to(model.device)
+    near = positions[:, :, None] - positions[:, None, :] < window
+    if not getattr(config, "layer_types", None):  # all layers have the window
+        return added(visible & near)
+    return {"full_attention": added(visible), "sliding_attention": added(visible & near)}
+
+
+def _logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """What the model's own forward makes of hidden states, with the head's scale and soft cap."""
+    config = model.config.get_text_config()
+    logits = model.get_output_embeddings()(hidden)
+    scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
+    scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite
+    if scale != 1.0:
+        logits = logits * scale
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    return cap * torch.tanh(logits / cap) if cap else logits

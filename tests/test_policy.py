@@ -211,10 +211,8 @@ def test_a_prompt_longer_than_the_context_is_refused(make_policy):
     same_id = [Problem("1", "nuts " * 300, "1"), Problem("1", "1+1", "2")]  # of two files
     with pytest.raises(MrlError, match="context"):
         longest_prompt(policy, same_id)
-    length = longest_prompt(policy, problems)
-    policy.model.config.sliding_window = length  # packing has none: other numbers than in sampling
-    with pytest.raises(MrlError, match=f"context of {length}"):
-        longest_prompt(policy, problems)
+    policy.model.config.sliding_window = 8  # hides what is far, but takes any length
+    assert longest_prompt(policy, problems) + policy.max_new_tokens > 8
 
 
 def test_without_a_learning_rate_the_size_decides(make_policy):
