@@ -158,6 +158,7 @@ def _policy_loss(
     if policy.version == policy.sampled_version and not batch[0].source:
         # no update since it wrote these: the gap is rounding, and its ratios are 1
         behavior = logprobs.detach()
+        stats.highest["rounding"] = max(stats.highest["rounding"], float(gap.max()))
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])
     ratio, share = _ratio(objective, batch, logprobs, behavior, mask)  # [batch, seq]

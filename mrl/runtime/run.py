@@ -22,6 +22,8 @@ from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
+from mrl.learning import UpdateStats
+from mrl.policy import Policy
 from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
 from mrl.runtime.checkpoint import (
     LOGS,
@@ -34,7 +36,7 @@ from mrl.runtime.checkpoint import (
 )
 from mrl.runtime.evaluation import evaluate, load_heldout
 from mrl.runtime.launch import is_worker, join_processes
-from mrl.runtime.loading import load_policies, pick_device
+from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
 from mrl.runtime.memory import choose_placement, estimate, peak_memory
 from mrl.runtime.metrics import StepResult, sample_lines, step_metrics, time_metrics
 from mrl.runtime.problems import load_problems, longest_prompt
@@ -69,6 +71,7 @@ class Run(AbstractContextManager):
         self.writes = not is_worker() or os.environ["LOCAL_RANK"] == "0"
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
         self.not_finite: Counter[str] = Counter()  # steps in a row
+        self.inexact: set[str] = set()  # policies whose scoring is not their sampling, and was told
         self.stopping = False  # somebody wants the run to end after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
         self.make_records = make_records  # the one place where a lesson can plant a lie
@@ -212,6 +215,7 @@ class Run(AbstractContextManager):
         """Log a step and show it, save if it is time; returns whether the run ends here."""
         mine = {}
         for policy in self.policies:
+            self._check_gap(policy, results[policy.name].stats)
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(results[policy.name])
             line |= self.exchange.take_traffic(policy.name)
@@ -239,6 +243,17 @@ class Run(AbstractContextManager):
             with self.writing():
                 self._save(step)
         return stopping and not last
+
+    def _check_gap(self, policy: Policy, stats: UpdateStats) -> None:
+        """A sentence, once, if the numbers of a float32 policy differ by more than rounding."""
+        gap = stats.highest["rounding"]
+        if gap > TOLERANCE and not policy.mixed_precision and policy.name not in self.inexact:
+            self.inexact.add(policy.name)
+            stats.notes.append(
+                f"{policy.name}: its log-probs when sampled and when scored are up to {gap:.2g} "
+                "nats apart, which is more than rounding: what it learns from is wrong, so take "
+                "another model."
+            )
 
     def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:
         """A sentence for an update that was not finite; MrlError after `NOT_FINITE` in a row."""
