@@ -46,6 +46,8 @@ def pick_device(wanted: str) -> str:
     wanted = "cpu" if wanted == "auto" else wanted
     try:
         place = torch.empty(0, device=wanted).device
+        if place.type not in ("cpu", "cuda"):
+            raise MrlError(f"device is {wanted!r}, which was never tried; take cpu or cuda.")
         if place.type == "cuda":  # pinned memory and graphs belong to the current one
             torch.cuda.set_device(place)
     except (RuntimeError, AssertionError) as error:
@@ -250,8 +252,10 @@ def _grown(model: PreTrainedModel) -> Iterator[None]:
     """
     factors = {}
     for parameter in model.parameters():
+        if parameter.dim() < 2:
+            continue
         gain = float(parameter.std()) * parameter.shape[-1] ** 0.5
-        if parameter.dim() > 1 and 0 < gain < 0.5:
+        if 0 < gain < 0.5:
             factors[parameter] = 2.0 ** round(-math.log2(gain))
             parameter.mul_(factors[parameter])
     try:
