@@ -120,7 +120,7 @@ REFUSED = {
     "ModernBertDecoder": (SHAPE, "cannot score"),
     "T5": ({"d_model": 64, "num_layers": 2}, "encoder"),
     "Bert": (SHAPE, "encoder"),
-    "ViT": ({"hidden_size": 64, "num_hidden_layers": 2}, "no language model"),
+    "ViT": ({"hidden_size": 64, "num_hidden_layers": 2}, "writes no text"),
 }
 
 
@@ -159,9 +159,11 @@ def gap_of(policy, groups):
         completions = [rollout.completion_ids for rollout in group.rollouts]
         packed = policy.logprobs_of([group.prompt_ids] * len(completions), completions)
         for rollout, scored in zip(group.rollouts, packed, strict=True):
-            about = (group.prompt_ids, rollout.completion_ids, policy.suppressed, 1.0)
+            pair = group.prompt_ids, rollout.completion_ids
             with torch.no_grad():
-                plain = plain_logprobs(policy.model, *about)
+                plain = plain_logprobs(
+                    policy.model, *pair, suppressed=policy.suppressed, temperature=1.0
+                )
             for found in (scored, rollout.logprobs):
                 furthest = max(furthest, float((torch.tensor(found) - plain).abs().max()))
     return furthest

@@ -84,10 +84,11 @@ def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
 @pytest.mark.parametrize("fault", ["positions", "head"])
 def test_small_weights_do_not_hide_a_wrong_computation(make_policy, monkeypatch, fault):
     model = make_policy().model
-    for parameter in model.parameters():
-        parameter.data *= 0.2 if parameter.dim() > 1 else 1.0
+    assert model.lm_head.weight.std() < 0.021  # as made, so that logits are near 0
     before = [parameter.clone() for parameter in model.parameters()]
     assert not packing_problem(model)
+    for old, parameter in zip(before, model.parameters(), strict=True):
+        assert torch.equal(old, parameter)  # grown for the trial, and back to the last bit
     if fault == "head":  # a scale that this program does not know
         model.lm_head.register_forward_hook(lambda layer, given, made: made * 1.1)
         monkeypatch.setattr(module, "_logits", lambda model, x: x @ model.lm_head.weight.T)
@@ -97,8 +98,6 @@ def test_small_weights_do_not_hide_a_wrong_computation(make_policy, monkeypatch,
         ignore = lambda *a, position_ids=None, **k: forward(*a, **k)  # noqa: E731
         monkeypatch.setattr(decoder, "forward", ignore)
     assert "get other log-probs than each alone" in packing_problem(model)
-    for old, parameter in zip(before, model.parameters(), strict=True):
-        assert torch.equal(old, parameter)  # grown for the trial, and back to the last bit
 
 
 def test_cutting_by_tokens_counts_what_is_packed_and_loses_nobody():

@@ -106,7 +106,7 @@ def test_a_card_without_bfloat16_computes_in_float32_and_says_so(make_policy, mo
     policy = make_policy()
     policy.model = SimpleNamespace(device=card)
     policy.mixed_precision = uses_bfloat16(policy.config.dtype, card)
-    told = ["qwen-tiny: is computed in float32, because this card has no bfloat16 of its own."]
+    told = ["qwen-tiny: is computed in float32; this card has no bfloat16 of its own."]
     assert policy_notes(policy, embedded=False) == ([] if native else told)
 
 

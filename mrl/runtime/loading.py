@@ -3,8 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from mrl.rollout import sample_completions, scaled_logprobs
 from mrl.runtime.cuda_graph import decode
 
 TOLERANCE = 2e-2  # nats, between the packed and the plain computation; TF32 may cost some 1e-3
-SPREAD = 4.0  # nats, the standard deviation of a trained model's logits
 KINDS_OF_LAYERS = {"full_attention", "sliding_attention"}  # of which logprobs.py makes masks
 
 # read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
@@ -117,13 +115,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
 def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     """`AutoModelForCausalLM` in float32, from safetensors only; MrlError if it is not whole."""
     _read_config(path)
-    model, loaded = _load(
-        AutoModelForCausalLM,
-        path,
-        dtype=torch.float32,
-        use_safetensors=True,
-        output_loading_info=True,
-    )
+    options = {"use_safetensors": True, "output_loading_info": True}
+    model, loaded = _load(AutoModelForCausalLM, path, dtype=torch.float32, **options)
     if wrong := sorted(loaded["missing_keys"]) or _left_over(model, loaded["unexpected_keys"]):
         raise MrlError(
             f"{path}: its weights do not fit its config.json: {len(wrong)} tensors are missing or "
@@ -155,16 +148,14 @@ def _read_config(path: str) -> PreTrainedConfig:
     """A model's configuration; MrlError for an architecture that cannot be trained here."""
     config = _load(AutoConfig, path)
     problem = ""
-    if config.is_encoder_decoder or type(config) in MODEL_FOR_MASKED_LM_MAPPING:
-        problem = "it is an encoder or has one, and a policy writes from left to right"
-    elif type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        problem = "it is no language model that writes text"
+    writes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if config.is_encoder_decoder or type(config) in MODEL_FOR_MASKED_LM_MAPPING or not writes:
+        problem = "it is an encoder, has one, or writes no text"
     else:
         text = config.get_text_config()
         unknown = {*(getattr(text, "layer_types", None) or ())} - KINDS_OF_LAYERS
         if unknown:
-            names = ", ".join(sorted(unknown))
-            problem = f"it has recurrent or other layers that are no plain attention ({names})"
+            problem = f"it has recurrent or other layers that are no attention ({unknown.pop()})"
         elif "local" in getattr(text, "attention_layers", ()):
             problem = "its local attention counts places in a row, not positions in a completion"
     if problem:
@@ -210,30 +201,35 @@ def _load(auto_class: type, path: str, **options: object) -> Any:
 def packing_problem(model: PreTrainedModel) -> str:
     """Why sampling and packing do not give a model's own numbers; empty if they do.
 
-    Tried on completions of two prompts. Weights near 0 would hide a mistake, so for the trial small
-    matrices grow, and the temperature is such that logits spread over `SPREAD` nats.
+    Tried on completions of two prompts, while small matrices are grown: with weights near 0 all
+    tokens get the same attention, whatever the mask and the positions are.
     """
     if getattr(model, "_is_stateful", False):
         return "it has recurrent layers, whose state cannot keep packed completions apart"
     vocabulary = model.get_input_embeddings().num_embeddings
     nothing = torch.zeros(vocabulary, dtype=torch.bool, device=model.device)  # is suppressed
+    how = {"suppressed": nothing, "temperature": 1.0}
     no_end = torch.tensor([], dtype=torch.int64, device=model.device)
+    chance = torch.Generator().manual_seed(0)
     prompts = [[1, 2, 3, 4], [1, 2, 3, 4], [5, 6], [5, 6]]
+
+    factors = _growth_factors(model)
+    for parameter, factor in factors.items():
+        parameter.mul_(factor)
     try:
-        with _grown(model):
-            logits = model(input_ids=torch.tensor(prompts[:1], device=model.device)).logits
-            temperature = max(float(logits.std()), 1e-6) / SPREAD
-            sampled = sample_completions(
-                model, prompts[::2], 2, max_new_tokens=4, temperature=temperature, end_ids=no_end,
-                suppressed=nothing, generator=torch.Generator().manual_seed(0),
-            )  # fmt: skip
-            completions = sampled.token_ids.tolist()
-            packed, _ = packed_logprobs(model, prompts, completions, nothing, temperature)
-            pairs = zip(prompts, completions, strict=True)
-            plain = [plain_logprobs(model, *pair, nothing, temperature) for pair in pairs]
+        sampled = sample_completions(
+            model, prompts[::2], 2, max_new_tokens=4, end_ids=no_end, generator=chance, **how
+        )
+        completions = sampled.token_ids.tolist()
+        packed, _ = packed_logprobs(model, prompts, completions, **how)
+        pairs = zip(prompts, completions, strict=True)
+        plain = [plain_logprobs(model, *pair, **how) for pair in pairs]
     except Exception as error:  # of a model's own code, written for other calls than these
         reason = str(error).strip().split("\n")[0][:200]
         return f"its code cannot score several completions behind one prompt ({reason})"
+    for parameter, factor in factors.items():  # a power of two, so nothing was rounded
+        parameter.div_(factor)
+
     gap = float((torch.stack([packed, sampled.logprobs]) - torch.stack(plain)).abs().max())
     if gap < TOLERANCE:  # not so for NaN
         return ""
@@ -243,39 +239,24 @@ def packing_problem(model: PreTrainedModel) -> str:
     )
 
 
-@contextmanager
-def _grown(model: PreTrainedModel) -> Iterator[None]:
-    """Small matrices multiplied by a power of two, which is taken back without rounding.
-
-    A matrix then gives out about as much as it takes in; else attention is nearly the same for all
-    tokens, whatever the mask and the positions are.
-    """
+def _growth_factors(model: PreTrainedModel) -> dict[Tensor, float]:
+    """Powers of two for those matrices that give out less than half of what they take in."""
     factors = {}
     for parameter in model.parameters():
-        if parameter.dim() < 2:
-            continue
-        gain = float(parameter.std()) * parameter.shape[-1] ** 0.5
+        width = parameter.shape[-1] if parameter.dim() > 1 else 0  # 0: no matrix
+        gain = float(parameter.std(correction=0)) * width**0.5
         if 0 < gain < 0.5:
             factors[parameter] = 2.0 ** round(-math.log2(gain))
-            parameter.mul_(factors[parameter])
-    try:
-        yield
-    finally:
-        for parameter, factor in factors.items():
-            parameter.div_(factor)
+    return factors
 
 
 def plain_logprobs(
-    model: PreTrainedModel,
-    prompt: list[int],
-    completion: list[int],
-    suppressed: Tensor,
-    temperature: float,
+    model: PreTrainedModel, prompt: list[int], completion: list[int], **how: Any
 ) -> Tensor:
     """Log-probs of one completion, [seq] nats, from the model's own forward pass of it alone."""
     token_ids = torch.tensor([prompt + completion], device=model.device)
     logits = model(input_ids=token_ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-    logprobs = scaled_logprobs(logits, suppressed, temperature)
+    logprobs = scaled_logprobs(logits, **how)
     return logprobs.gather(1, token_ids[0, len(prompt) :, None])[:, 0]
 
 

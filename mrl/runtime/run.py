@@ -250,9 +250,8 @@ class Run(AbstractContextManager):
         if gap > TOLERANCE and not policy.mixed_precision and policy.name not in self.inexact:
             self.inexact.add(policy.name)
             stats.notes.append(
-                f"{policy.name}: its log-probs when sampled and when scored are up to {gap:.2g} "
-                "nats apart, which is more than rounding: what it learns from is wrong, so take "
-                "another model."
+                f"{policy.name}: what it samples and what is scored are up to {gap:.2g} nats "
+                "apart, more than rounding; its figures are wrong, so take another model."
             )
 
     def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:

@@ -33,11 +33,8 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
         f"{name} ({size / 1e6:.3g} M parameters, learning rate {rate:g})"
         for name, (size, rate) in about.items()
     )
-    paths = {policy.name: Path(policy.path).resolve() for policy in config.policies}
-    mine = {
-        policy.name: policy_notes(policy, embedded=paths[policy.name].parent == DATA / "tiny")
-        for policy in run.policies
-    }
+    tiny = [p.name for p in config.policies if Path(p.path).resolve().parent == DATA / "tiny"]
+    mine = {p.name: policy_notes(p, embedded=p.name in tiny) for p in run.policies}
     lines = [
         f"Training {what}{learners}, on {run.device}{why}.",
         f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
@@ -72,10 +69,10 @@ def policy_notes(policy: Policy, embedded: bool) -> list[str]:
             f"{policy.name}: has no chat template, so the system prompt stands before each "
             "problem; `template` writes it in another way."
         )
-    on_cuda = policy.model.device.type == "cuda"
-    if on_cuda and config.dtype != "float32" and not policy.mixed_precision:
+    wanted = config.dtype != "float32" and policy.model.device.type == "cuda"
+    if wanted and not policy.mixed_precision:
         notes.append(
-            f"{policy.name}: is computed in float32, because this card has no bfloat16 of its own."
+            f"{policy.name}: is computed in float32; this card has no bfloat16 of its own."
         )
     return notes
 
