@@ -20,6 +20,7 @@ class PolicyDiagnostics:
     above: Tensor  # [batch, seq] bool: clipped, because the ratio is above the band
     weights: Tensor  # [batch] of the samples
     logprob_gap: Tensor  # [batch, seq] |log-prob now - log-prob when sampled|, nats
+    on_policy: bool  # own samples, no update since they were written: the gap is rounding
 
     @property
     def wholly_clipped(self) -> Tensor:
@@ -40,6 +41,7 @@ class TokenStats:
     clipped_high: float = 0.0
     weight: float = 0.0  # effective weight: 0 for a sample that is wholly clipped
     logprob_gap_max: float = 0.0
+    rounding_max: float = 0.0  # the same gap, only where the weights have not moved
 
     def count(self, batch: PolicyDiagnostics) -> None:
         """Add one micro-batch."""
@@ -51,7 +53,10 @@ class TokenStats:
         self.clipped_high += float((batch.above & mask).sum())
         self.weight += float((batch.weights * ~batch.wholly_clipped).sum())
         self.ratio_max = max(self.ratio_max, float(ratio.max()))
-        self.logprob_gap_max = max(self.logprob_gap_max, float((batch.logprob_gap * mask).max()))
+        gap = float((batch.logprob_gap * mask).max())
+        self.logprob_gap_max = max(self.logprob_gap_max, gap)
+        if batch.on_policy:
+            self.rounding_max = max(self.rounding_max, gap)
 
     def add(self, other: "TokenStats") -> None:
         """Add the sums of one more update."""
@@ -63,6 +68,7 @@ class TokenStats:
         self.weight += other.weight
         self.ratio_max = max(self.ratio_max, other.ratio_max)
         self.logprob_gap_max = max(self.logprob_gap_max, other.logprob_gap_max)
+        self.rounding_max = max(self.rounding_max, other.rounding_max)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """Means over the tokens, and the largest ratio; nothing where there was no token."""

@@ -174,7 +174,8 @@ def policy_loss(
         # in the dtype of logprobs: numbers that it computed itself then give a ratio of exactly 1
         behavior[row, : len(sample.completion_ids)] = logprobs.new_tensor(sample.behavior_logprobs)
     logprob_gap = (logprobs.detach() - behavior).abs()
-    if policy.version == policy.sampled_version and not batch[0].source:
+    on_policy = policy.version == policy.sampled_version and not batch[0].source
+    if on_policy:
         # The policy has not been updated since it wrote these, so the gap is rounding, and the
         # ratio is 1. Its gradient is not 0.
         behavior = logprobs.detach()
@@ -199,8 +200,8 @@ def policy_loss(
     loss = (token_losses * (weights * share * coefficients)).sum()
 
     diagnostics = PolicyDiagnostics(
-        mask, ratio.detach(), below, above, weights[:, 0], logprob_gap
-    )  # fmt: skip
+        mask, ratio.detach(), below, above, weights[:, 0], logprob_gap, on_policy
+    )
     return loss, diagnostics
 
 

@@ -172,7 +172,7 @@ def packed_logprobs(
     hidden = model.get_decoder()(
         input_ids=packed.token_ids.to(device),
         position_ids=packed.positions.to(device),
-        attention_mask=attention_bias(packed.segments.to(device), model),
+        attention_mask=attention_masks(model, packed),
         use_cache=False,
     ).last_hidden_state  # [rows, seq, hidden]
     hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]
@@ -180,7 +180,7 @@ def packed_logprobs(
 
     # 2. the head, only where a completion token is predicted
     def target_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
-        logits = model.get_output_embeddings()(hidden)
+        logits = head_logits(model, hidden)
         return scaled_logprobs(logits, suppressed, temperature).gather(1, targets[:, None])[:, 0]
 
     if len(targets) <= TOKENS_AT_ONCE:
@@ -201,24 +201,57 @@ def packed_logprobs(
     return logprobs.view_as(mask), mask
 
 
-def attention_bias(segments: Tensor, model: PreTrainedModel) -> Tensor:
-    """What attention adds to its scores, [rows, 1, seq, seq]: 0 where a query sees a key.
+def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str, Tensor]:
+    """What attention adds to its scores, [rows, 1, seq, seq]: one mask, or one per kind of layer.
 
-    Elsewhere it is the dtype's smallest number. A completion sees the prompt and itself, each up to
-    its own place.
-
-    segments: [rows, seq], see `Packed`.
+    A completion sees the prompt and itself. A sliding window also hides what lies `window` or more
+    *positions* back: places in the row would not do, because other completions stand between.
     """
+    segments = packed.segments.to(model.device)
     size = segments.shape[1]
-    causal = torch.ones(size, size, dtype=torch.bool, device=segments.device).tril()
     key, query = segments[:, None, :], segments[:, :, None]
+    causal = torch.ones(size, size, dtype=torch.bool, device=model.device).tril()
     visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
 
-    dtype = model.dtype
-    if torch.is_autocast_enabled(segments.device.type):
-        dtype = torch.get_autocast_dtype(segments.device.type)
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    if not window or int(packed.positions.max()) < window:  # nothing lies so far back
+        return _bias(visible, model.dtype)
+
+    positions = packed.positions.to(model.device)
+    near = positions[:, :, None] - positions[:, None, :] < window
+    if not getattr(config, "layer_types", None):  # all layers have the window
+        return _bias(visible & near, model.dtype)
+    return {
+        "full_attention": _bias(visible, model.dtype),
+        "sliding_attention": _bias(visible & near, model.dtype),
+    }
+
+
+def _bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a query sees a key, the dtype's smallest number where it does not.
+
+    visible: [rows, seq, seq] bool.  Returns [rows, 1, seq, seq].
+    """
+    device = visible.device
+    if torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
     # in another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer
+    rows, size, _ = visible.shape
     padded = -(-size // 8) * 8
-    bias = torch.zeros(len(segments), size, padded, dtype=dtype, device=segments.device)
-    bias = bias[..., :size].masked_fill_(~visible, torch.finfo(dtype).min)
-    return bias[:, None]
+    bias = torch.zeros(rows, size, padded, dtype=dtype, device=device)[..., :size]
+    return bias.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
+
+
+def head_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """What the model's own forward makes of hidden states, with the head's scale and soft cap."""
+    config = model.config.get_text_config()
+    logits = model.get_output_embeddings()(hidden)
+    scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
+    scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite
+    if scale != 1.0:
+        logits = logits * scale
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    if cap:
+        logits = cap * torch.tanh(logits / cap)
+    return logits

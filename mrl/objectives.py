@@ -90,6 +90,16 @@ def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
     return 1 / sizes.gather(1, chunk_of).clamp(min=1)
 
 
+def clip(ratio: Tensor, low: float, high: float) -> Tensor:
+    """The ratio held within low .. high, with gradient 1 inside the band and at its bounds.
+
+    At a bound `torch.clamp` has gradient 1 up to torch 2.13 and 0 since 2.15; a peer that is as
+    likely as the learner (s = 1) stands exactly there.
+    """
+    outside = (ratio < low) | (ratio > high)
+    return torch.where(outside, ratio.detach().clamp(low, high), ratio)
+
+
 def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
     """-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A), per token.
 
@@ -98,7 +108,7 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
     At ratio 1 its value is -A. Where a group's A sum to 0 (solo, sgt) the loss starts near 0 by
     construction, its gradient does not.
     """
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    clipped = clip(ratio, 1 - clip_low, 1 + clip_high)
     # the smaller of both: a clip must never make a policy look better than it is
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
@@ -123,7 +133,7 @@ def surrogate_loss(
     if objective.ratio_power is None:  # PPO's min() clips only what would look better than it is
         loss = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
         return loss, below & (advantages < 0), above & (advantages > 0)
-    clipped = ratio.clamp(low, high)
+    clipped = clip(ratio, low, high)
     return -clipped * clipped.detach() ** objective.ratio_power * advantages, below, above
 
 

@@ -21,6 +21,16 @@ from mrl.objectives import OBJECTIVES
 from mrl.rollout import Completions, sample_completions
 from mrl.samples import Group, Problem, Rollout
 
+# Put before each chat template in place of today's date: a run goes on tomorrow as it began today.
+SAME_DAY = "{% macro strftime_now(form) %}26 Jul 2024{% endmacro %}\n"
+
+
+def uses_bfloat16(dtype: str, device: torch.device) -> bool:
+    """Whether matrix products are in bfloat16: not on a card that would emulate it, slowly."""
+    if device.type == "cuda":
+        return dtype != "float32" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return dtype == "mixed"
+
 
 class Policy:
     """One learner. `version` counts its optimizer updates."""
@@ -52,11 +62,8 @@ class Policy:
         self.micro_batch = config.micro_batch  # in tokens; see halve_micro_batch
 
         # The weights are float32 always, because in bfloat16 0.02 + 1e-6 rounds back to 0.02.
-        # "mixed" is about the matrix products alone.
-        dtype = config.dtype
-        if dtype == "auto":
-            dtype = "mixed" if model.device.type == "cuda" else "float32"
-        self.mixed_precision = dtype == "mixed"
+        # Mixed precision is about the matrix products alone.
+        self.mixed_precision = uses_bfloat16(config.dtype, model.device)
 
         self.objective = OBJECTIVES[config.objective]
         if config.clip_low is not None:
@@ -116,24 +123,34 @@ class Policy:
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """The prompt in this policy's own template and tokens, up to where a completion starts."""
+        # a chat template writes special tokens itself; some would be there twice
+        has_chat_template = not self.config.template and self.tokenizer.chat_template is not None
+        text = self.prompt_text(prompt)
+        return self.tokenizer(text, add_special_tokens=not has_chat_template).input_ids
+
+    def prompt_text(self, prompt: str) -> str:
+        """The prompt in the policy's template; without one, behind the system prompt."""
+        system = self.config.system_prompt
+        both = f"{system}\n\n{prompt}" if system else prompt
         if self.config.template:
-            text = self.config.template.replace("{prompt}", prompt)
-            return self.tokenizer(text).input_ids
+            return self.config.template.replace("{prompt}", prompt)
         if self.tokenizer.chat_template is None:
-            return self.tokenizer(prompt + "\n").input_ids
+            return both + "\n"
 
         messages = [{"role": "user", "content": prompt}]
-        if self.config.system_prompt:
-            messages.insert(0, {"role": "system", "content": self.config.system_prompt})
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
         as_text = partial(
-            self.tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True
+            self.tokenizer.apply_chat_template,
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,  # it would think until the limit
+            chat_template=SAME_DAY + self.tokenizer.get_chat_template(),
         )
-        try:  # to text first: some templates' own tokenizing would add the begin token twice
-            text = as_text(messages)
+        try:
+            return as_text(messages)
         except TemplateError:  # Gemma's takes no system message
-            both = "\n\n".join(message["content"] for message in messages)
-            text = as_text([{"role": "user", "content": both}])
-        return self.tokenizer(text, add_special_tokens=False).input_ids
+            return as_text([{"role": "user", "content": both}])
 
     def rollout(
         self,

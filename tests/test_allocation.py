@@ -123,6 +123,12 @@ def test_a_swap_changes_no_number(make_policy):
 
 def test_devices(monkeypatch):
     assert pick_device("cpu") == pick_device("auto") == "cpu"
+    for other in ("mps", "meta"):
+        place = SimpleNamespace(device=torch.device(other))
+        monkeypatch.setattr(torch, "empty", lambda size, device, place=place: place)
+        with pytest.raises(MrlError, match=f"device is '{other}', which was never tried"):
+            pick_device(other)
+    monkeypatch.undo()
     with pytest.raises(MrlError, match="device is 'cuda:7', which cannot be used here"):
         pick_device("cuda:7")
     current = []

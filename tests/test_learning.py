@@ -9,11 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mrl import logprobs
 from mrl.learning import learn
 from mrl.logprobs import completion_logprobs
 from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
+from mrl.runtime.loading import TOLERANCE
 from mrl.runtime.metrics import outcome_metrics
+from mrl.runtime.run import Run
 from mrl.samples import Group, Problem, StepResult, TrainingSample, ids_of
 
 
@@ -70,6 +73,30 @@ def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
     assert 0 < got["logprob_gap"] < (1e-4 if dtype == "float32" else 0.1)
     later = learn(policy, samples).metrics()  # the weights have moved
     assert later["ratio/max"] > 1.01
+
+
+def test_a_gap_that_is_more_than_rounding_is_told_once(make_policy, monkeypatch):
+    policy = make_policy(max_new_tokens=10, learning_rate=1e-2)
+    run = SimpleNamespace(inexact=set())
+    for _ in range(3):  # later minibatches differ, because there the weights have moved
+        stats = learn(policy, sampled(policy), minibatches=4)
+        Run._check_gap(run, policy, stats)
+        assert stats.notes == []
+    assert stats.own.logprob_gap_max > TOLERANCE > stats.own.rounding_max
+
+    # a head that was computed right when the model was loaded, and is not any more
+    right = logprobs.head_logits
+    monkeypatch.setattr(logprobs, "head_logits", lambda model, hidden: 3 * right(model, hidden))
+    samples = sampled(policy)
+    for want in (1, 0):
+        stats = learn(policy, samples[:4])
+        policy.sampled_version = policy.version
+        Run._check_gap(run, policy, stats)
+        assert len(stats.notes) == want
+    run.inexact.clear()
+    policy.mixed_precision = True
+    Run._check_gap(run, policy, stats)
+    assert stats.notes == []  # bfloat16 rounds by more than that
 
 
 @pytest.mark.parametrize("minibatches", [1, 4])

@@ -6,7 +6,7 @@ import torch
 
 from mrl import logprobs as module
 from mrl.logprobs import completion_logprobs, cut_by_tokens, pack, packed_logprobs
-from mrl.runtime.loading import can_pack
+from mrl.runtime.loading import packing_problem
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
 COMPLETIONS = [[10, 11], [12], [13, 14, 15, 16], [17, 18, 19], [20]]
@@ -70,7 +70,7 @@ def test_attention_gets_one_mask_as_it_wants_it(make_policy, monkeypatch, dtype)
 
 def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
     policy = make_policy()
-    assert can_pack(policy.model)
+    assert not packing_problem(policy.model)
     decoder = policy.model.get_decoder()
     forward = decoder.forward
 
@@ -78,7 +78,26 @@ def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
         return forward(*args, attention_mask=None, **kwargs)
 
     monkeypatch.setattr(decoder, "forward", deaf)
-    assert not can_pack(policy.model)
+    assert "get other log-probs than each alone" in packing_problem(policy.model)
+
+
+@pytest.mark.parametrize("fault", ["positions", "head"])
+def test_small_weights_do_not_hide_a_wrong_computation(make_policy, monkeypatch, fault):
+    model = make_policy().model
+    assert model.lm_head.weight.std() < 0.021  # as made, so that logits are near 0
+    before = [parameter.clone() for parameter in model.parameters()]
+    assert not packing_problem(model)
+    for old, parameter in zip(before, model.parameters(), strict=True):
+        assert torch.equal(old, parameter)  # grown for the trial, and back to the last bit
+    if fault == "head":  # a scale that this program does not know
+        model.lm_head.register_forward_hook(lambda layer, given, made: made * 1.1)
+        monkeypatch.setattr(module, "head_logits", lambda model, x: x @ model.lm_head.weight.T)
+    else:  # counted by places in the row
+        decoder = model.get_decoder()
+        forward = decoder.forward
+        ignore = lambda *a, position_ids=None, **k: forward(*a, **k)  # noqa: E731
+        monkeypatch.setattr(decoder, "forward", ignore)
+    assert "get other log-probs than each alone" in packing_problem(model)
 
 
 def test_cutting_by_tokens_counts_what_is_packed_and_loses_nobody():

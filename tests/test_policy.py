@@ -168,6 +168,28 @@ def test_templates_chat_plain_and_own(make_policy, random_pair):
     assert decode(policy.prompt_ids("2+2?")) == "2+2?\n"
 
 
+def test_the_system_prompt_is_asked_whatever_the_template(make_policy):
+    policy = make_policy(system_prompt="Box it.")
+    policy.tokenizer.chat_template = None  # a base model
+    assert policy.prompt_text("2+2?") == "Box it.\n\n2+2?\n"
+    policy.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}; {% endfor %}"
+    )
+    assert policy.prompt_text("2+2?") == "system: Box it.; user: 2+2?; "
+    no_system = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"
+    policy.tokenizer.chat_template = no_system + "{{ messages[0].content }}"
+    assert policy.prompt_text("2+2?") == "Box it.\n\n2+2?"
+
+
+def test_a_template_does_not_think_and_asks_the_same_tomorrow(make_policy):
+    policy = make_policy()
+    policy.tokenizer.chat_template = (
+        "{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}"
+        "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    )
+    assert policy.prompt_text("2+2?") == "26 Jul 20242+2?<think></think>"
+
+
 def test_what_auto_tokenizer_loads_tokenizes_as_what_was_saved(random_pair):
     from mrl.tiny.pair import tiny_tokenizer
 
@@ -211,10 +233,8 @@ def test_a_prompt_longer_than_the_context_is_refused(make_policy):
     same_id = [Problem("1", "nuts " * 300, "1"), Problem("1", "1+1", "2")]  # of two files
     with pytest.raises(MrlError, match="context"):
         longest_prompt(policy, same_id)
-    length = longest_prompt(policy, problems)
-    policy.model.config.sliding_window = length  # packing has none: other numbers than in sampling
-    with pytest.raises(MrlError, match=f"context of {length}"):
-        longest_prompt(policy, problems)
+    policy.model.config.sliding_window = 8  # hides what is far, but takes any length
+    assert longest_prompt(policy, problems) + policy.max_new_tokens > 8
 
 
 def test_without_a_learning_rate_the_size_decides(make_policy):

@@ -53,9 +53,10 @@ def test_the_cache_is_as_small_as_the_computation(make_policy, monkeypatch, dtyp
     prefill = module._prefill
     monkeypatch.setattr(module, "_prefill", lambda *a: caches.append(got := prefill(*a)) or got)
     make_policy(dtype=dtype, max_new_tokens=6).rollout(PROBLEMS, generator(), 2)
-    layers = caches[0][-1].layers
+    _, mask, _, cache = caches[-1]  # the first is that of the trial at loading, in float32
+    layers = cache.layers
     assert {tensor.dtype for layer in layers for tensor in (layer.keys, layer.values)} == {want}
-    assert layers[0].keys.shape[2] > caches[0][1].shape[1]  # tokens were added to it
+    assert layers[0].keys.shape[2] > mask.shape[1]  # tokens were added to it
 
 
 def test_draw_follows_the_distribution():

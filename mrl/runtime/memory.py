@@ -42,7 +42,7 @@ def estimate(
 
     prompt_tokens: of the longest prompt; rollout_factor: the mode's, on the group size.
     """
-    model, shape = policy.model, policy.model.config
+    model, shape = policy.model, policy.model.config.get_text_config()
     group = policy.config.group_size * rollout_factor
     layers, hidden, vocab = shape.num_hidden_layers, shape.hidden_size, shape.vocab_size
     inner = getattr(shape, "intermediate_size", None) or 4 * hidden

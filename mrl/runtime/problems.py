@@ -82,9 +82,11 @@ def save_problems(path: Path, problems: list[Problem]) -> None:
 
 def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     """Tokens of the longest prompt; MrlError if one leaves no room for a completion."""
-    # a sliding window is one, too: in logprobs.py every layer sees the whole text
-    names = ("max_position_embeddings", "sliding_window")
-    context = min(getattr(policy.model.config, name, None) or math.inf for name in names)
+    config = policy.model.config.get_text_config()
+    context = getattr(config, "max_position_embeddings", None) or math.inf
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":  # beyond it, keys in the cache would be of other angles
+        context = min(context, rope["original_max_position_embeddings"])
     longest, problem_id = max((len(policy.prompt_ids(p.prompt)), p.id) for p in problems)
     if (needed := longest + policy.max_new_tokens) > context:
         raise MrlError(

@@ -19,8 +19,10 @@ from safetensors import SafetensorError
 
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
+from mrl.diagnostics import LearningStats
 from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
+from mrl.policy import Policy
 from mrl.records import Record, RewardStats, make_records
 from mrl.runtime.checkpoint import (
     LOGS,
@@ -33,7 +35,7 @@ from mrl.runtime.checkpoint import (
 )
 from mrl.runtime.evaluation import evaluate, load_heldout
 from mrl.runtime.launch import is_worker, join_processes
-from mrl.runtime.loading import load_policies, pick_device
+from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
 from mrl.runtime.memory import choose_placement, estimate, peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.problems import load_problems, longest_prompt
@@ -72,6 +74,7 @@ class Run(AbstractContextManager):
         self.writes = not is_worker() or os.environ["LOCAL_RANK"] == "0"
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
         self.not_finite: Counter[str] = Counter()  # steps in a row
+        self.inexact: set[str] = set()  # policies whose scoring is not their sampling, and was told
         self.stopping = False  # Ctrl-C was pressed: the run ends after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
         self.make_records = make_records  # the one place where a lesson can plant a lie
@@ -230,6 +233,7 @@ class Run(AbstractContextManager):
         """Log a step and show it, save if it is time; returns whether the run ends here."""
         mine = {}
         for policy in self.policies:
+            self._check_gap(policy, results[policy.name].stats)
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(results[policy.name])
             line |= self.exchange.take_traffic(policy.name)
@@ -264,6 +268,16 @@ class Run(AbstractContextManager):
             with self.writing():
                 self._save(step)
         return stopping and not last
+
+    def _check_gap(self, policy: Policy, stats: LearningStats) -> None:
+        """A sentence, once, if the numbers of a float32 policy differ by more than rounding."""
+        gap = stats.own.rounding_max
+        if gap > TOLERANCE and not policy.mixed_precision and policy.name not in self.inexact:
+            self.inexact.add(policy.name)
+            stats.notes.append(
+                f"{policy.name}: what it samples and what is scored are up to {gap:.2g} nats "
+                "apart, more than rounding; its figures are wrong, so take another model."
+            )
 
     def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:
         """A sentence for an update that was not finite; MrlError after `NOT_FINITE` in a row."""
