@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from mrl.rollout import scaled_logprobs
+from mrl.rollout import attention_bias, scaled_logprobs
 
 TOKENS_AT_ONCE = 1024  # whose logits exist at the same time
 
@@ -111,16 +111,10 @@ def packed_logprobs(
     causal = torch.ones(size, size, dtype=torch.bool, device=device).tril()
     key, query = segments[:, None, :], segments[:, :, None]
     visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
-    mixed = torch.is_autocast_enabled(device.type)
-    dtype = torch.get_autocast_dtype(device.type) if mixed else model.dtype
-    # what attention adds to its scores: 0 where a key is seen, the smallest number where it is not;
-    # in another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer
-    bias = torch.zeros(*segments.shape, -(-size // 8) * 8, dtype=dtype, device=device)[..., :size]
-    bias = bias.masked_fill_(~visible, torch.finfo(dtype).min)
     hidden = model.get_decoder()(
         input_ids=packed.token_ids.to(device),
         position_ids=packed.positions.to(device),
-        attention_mask=bias[:, None],
+        attention_mask=attention_bias(visible, model)[:, None],
         use_cache=False,
     ).last_hidden_state  # [rows, seq, hidden]
     hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]

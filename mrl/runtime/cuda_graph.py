@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging
+
+from mrl.rollout import keeps_all
 
 RECORD_AFTER = 3  # tokens: by then every kernel has been chosen and every weight cast
 LOOK_EVERY = 16  # tokens: to ask whether all rows have ended makes the host wait for the device
@@ -23,8 +24,8 @@ Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def can_record(prefilled: DynamicCache, device: torch.device) -> bool:
-    """Whether it is CUDA, and no layer forgets (a sliding window) or keeps anything else."""
-    return device.type == "cuda" and all(type(layer) is DynamicLayer for layer in prefilled.layers)
+    """Whether it is CUDA, and every layer keeps keys and values alone, and all of them."""
+    return device.type == "cuda" and keeps_all(prefilled)
 
 
 class FixedCache:

@@ -28,6 +28,9 @@ TOLERANCE = 2e-2  # nats, between the packed and the plain computation; TF32 may
 
 # read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+# cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a second
+# each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
+torch.backends.cuda.enable_cudnn_sdp(False)
 transformers_logging.disable_progress_bar()  # it would break the live view
 
 
