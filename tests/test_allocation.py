@@ -121,6 +121,32 @@ def test_a_swap_changes_no_number(make_policy):
     assert embeddings is policy.model.get_output_embeddings().weight  # still tied
 
 
+def test_host_memory_is_allocated_once_a_tensor(make_policy, monkeypatch):
+    """To pin it takes longer than to copy; and each recorded token would unpin what is free."""
+    a, b = policies = two_policies(make_policy)
+    allocation = Allocation(policies, [p.name for p in policies], "swap")
+    for policy in policies:
+        learn(policy, [sample(policy)])
+    before = {key: value.clone() for key, value in a.model.state_dict().items()}
+    places, made = [], []
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *x, **k: made.append(k) or empty_like(*x, **k))
+    for _ in range(3):
+        made.clear()
+        for policy in (a, b):
+            with allocation.turn(policy, "learn"):
+                pass
+        moments = [s[m] for s in a.optimizer.state.values() for m in ("exp_avg", "exp_avg_sq")]
+        places.append([t.data_ptr() for t in (*a.model.parameters(), *moments)])
+    fetched = sum(
+        3 * len(list(policy.model.parameters())) + len(list(policy.model.buffers()))
+        for policy in policies
+    )
+    assert places[0] == places[1] == places[2]
+    assert len(made) == fetched  # a tensor each on the way in, none on the way out
+    assert all(torch.equal(v, before[k]) for k, v in a.model.state_dict().items())
+
+
 def test_devices(monkeypatch):
     assert pick_device("cpu") == pick_device("auto") == "cpu"
     with pytest.raises(MrlError, match="device is 'cuda:7', which cannot be used here"):
@@ -152,7 +178,7 @@ def test_what_was_fetched_in_part_is_evicted_all_the_same(make_policy, monkeypat
     a, b = policies = two_policies(make_policy)
     allocation, moves = Allocation(policies, [p.name for p in policies], "swap", "device"), []
 
-    def move(policy, parts, device):
+    def move(policy, parts, device, waiting=None):
         moves.append((policy.name, set(parts), device))
         if moves[-1] == (a.name, {"weights"}, "device"):
             raise RuntimeError("no memory")

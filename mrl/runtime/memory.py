@@ -99,6 +99,10 @@ def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) ->
             name = "swap"
         if needed(estimates, name) > HEADROOM * free:
             why += "; one policy alone may not fit: lower micro_batch or set checkpointing=true"
+    if name == "swap" and device.startswith("cuda"):
+        # pinned memory comes in powers of two, a tensor at a time
+        most = 2 * sum(e.at_rest for e in estimates) / GIB
+        why += f"; those that wait take up to {most:.0f} GiB of host memory"
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
     peak = needed(estimates, name) / GIB
     return name, f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
