@@ -29,6 +29,11 @@ from mrl.policy import Policy
 PARTS = {"weights", "optimizer"}  # of a policy that move; gradients never do
 NEEDS = {"verify": set(), "learn": PARTS}  # on the device, by phase; else the weights
 FAILURES = (RuntimeError, MemoryError, ArithmeticError)  # out of memory, a number gone wrong
+LOWER = {  # what helps where memory has run out in a phase
+    "rollout": "lower prompts_per_step or group_size",
+    "learn": "lower max_new_tokens or set checkpointing=true",
+    "evaluate": "lower max_new_tokens",
+}
 
 T = TypeVar("T")
 Waiting = dict[torch.Tensor, torch.Tensor]  # a policy's tensor -> where it waits in host memory
@@ -78,6 +83,10 @@ class Allocation:
             yield
         except FAILURES as error:  # other bugs keep their traceback, mistakes their sentence
             reason = str(error).strip().split("\n")[0]
+            if isinstance(error, torch.OutOfMemoryError) and phase in LOWER:
+                # "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."
+                reason = ". ".join(reason.split(". ")[:2]).rstrip(".")
+                reason += f"; {LOWER[phase]} in the run's config.json"
             said = f"{policy.name} failed in its {phase} turn: {reason} (--debug shows where)."
             raise RunFailed(said) from error
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))

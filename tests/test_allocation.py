@@ -41,6 +41,26 @@ def test_a_turn_that_raises_ends_the_run_with_a_sentence(failure):
     assert allocation.ledger == []
 
 
+OUT = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of "
+    "which 1.10 GiB is free. Process 1 has ... See documentation for Memory Management"
+)
+
+
+@pytest.mark.parametrize(
+    ("phase", "setting"),
+    [("rollout", "prompts_per_step or group_size"), ("learn", "max_new_tokens or set checkpoint"),
+     ("evaluate", "max_new_tokens")],
+)  # fmt: skip
+def test_a_turn_that_runs_out_of_memory_says_what_to_lower(phase, setting):
+    allocation = allocation_of("a")
+    with pytest.raises(RunFailed) as raised, allocation.turn(allocation.policies[0], phase):
+        raise torch.OutOfMemoryError(OUT)
+    start = f"a failed in its {phase} turn: CUDA out of memory. Tried to allocate 2.00 GiB; lower "
+    assert str(raised.value).startswith(start + setting)
+    assert str(raised.value).endswith(" in the run's config.json (--debug shows where).")
+
+
 @pytest.mark.parametrize("bug", [TypeError("x"), KeyError("x"), MrlError("The verifier is broken")])
 def test_a_bug_or_a_plain_error_is_not_taken_for_a_failed_turn(bug):
     allocation = allocation_of("a")
@@ -156,11 +176,24 @@ def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     made = SimpleNamespace(device=torch.device("cuda:1"))
-    monkeypatch.setattr(torch, "empty", lambda size, device: made)
+    monkeypatch.setattr(torch, "ones", lambda size, device: made)
     assert pick_device("auto") == "cuda:0"
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert pick_device("auto") == "cuda:1"
     assert current == [made.device] * 2  # else a graph would be recorded on another one
+
+
+def test_a_card_that_this_torch_has_no_kernels_for_gets_one_sentence(monkeypatch):
+    """Memory can be had on a V100, but nothing is computed there."""
+
+    def fill(size, device):
+        raise RuntimeError(
+            "CUDA error: no kernel image is available for execution on the device\nSearch for"
+        )
+
+    monkeypatch.setattr(torch, "ones", fill)
+    with pytest.raises(MrlError, match=r"'cuda:0'.*too new for the card.*--set device=cpu needs"):
+        pick_device("cuda:0")
 
 
 def two_policies(make_policy, **settings):

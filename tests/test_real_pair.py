@@ -207,7 +207,11 @@ def test_without_network_the_real_pair_ends_in_one_sentence(capsys):
 
 def test_the_pair_for_somebody_who_names_none(monkeypatch, tmp_path):
     assert choose_pair()[0] == "tiny"
-    assert "no CUDA device" in choose_pair()[1]
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert choose_pair()[1].startswith(" (there is no CUDA device; --pair qwen-smol")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")  # a driver that is too old looks the same
+    older = " (there is no CUDA device, or its driver is older than CUDA 13.0 needs; --pair"
+    assert choose_pair()[1].startswith(older)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert "the hub does not answer" in choose_pair()[1]  # the tests are offline
     monkeypatch.setattr("mrl.runtime.pairs.can_load", lambda name: True)

@@ -40,12 +40,17 @@ def pick_device(wanted: str) -> str:
         wanted = f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
     wanted = "cpu" if wanted == "auto" else wanted
     try:
-        place = torch.empty(0, device=wanted).device
+        place = torch.ones(1, device=wanted).device  # computed: an old card has no kernel for it
         if place.type == "cuda":  # pinned memory and graphs belong to the current one
             torch.cuda.set_device(place)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        raise MrlError(f"device is {wanted!r}, which cannot be used here ({reason}).") from None
+        if "no kernel image" in reason:  # this torch was built without kernels for the card
+            reason = "this torch is too new for the card, or too old; another version may know it"
+        raise MrlError(
+            f"device is {wanted!r}, which cannot be used here ({reason}); --set device=cpu needs "
+            "no GPU."
+        ) from None
     return wanted
 
 

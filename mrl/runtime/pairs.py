@@ -63,7 +63,9 @@ def choose_pair() -> tuple[str, str]:
     """The pair for somebody who names none, and why: the real one where it can be trained."""
     force = "; --pair qwen-smol tries all the same, --pair DIR_A,DIR_B takes other models"
     if not torch.cuda.is_available():
-        return "tiny", f" (there is no CUDA device{force})"
+        needs = torch.version.cuda  # None in a build for the CPU
+        older = f", or its driver is older than CUDA {needs} needs" if needs else ""
+        return "tiny", f" (there is no CUDA device{older}{force})"
     if missing := [path for path in QWEN_SMOL if not can_load(path)]:
         return "tiny", f" ({missing[0]} is not in the cache and the hub does not answer{force})"
     if not (GSM8K / "train.jsonl").is_file():

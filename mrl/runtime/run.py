@@ -35,7 +35,13 @@ from mrl.runtime.checkpoint import (
 from mrl.runtime.evaluation import evaluate, load_heldout
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import load_policies, pick_device
-from mrl.runtime.memory import choose_placement, estimate, peak_memory
+from mrl.runtime.memory import (
+    card_of,
+    cards_sentence,
+    choose_placement,
+    estimate,
+    peak_memory,
+)
 from mrl.runtime.metrics import StepResult, sample_lines, step_metrics, time_metrics
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import (
@@ -114,6 +120,9 @@ class Run(AbstractContextManager):
         ]
         placement, self.why_placed = choose_placement(estimates, config.placement, self.device)
         self.allocation = Allocation(self.policies, self.names, placement, self.device)
+        if placement == "parallel" and self.device.startswith("cuda"):
+            cards = {each.policy: card_of(each, self.device) for each in estimates}
+            self.why_placed += cards_sentence(self.allocation.gather(cards).values())
         self._open(config, resumed, checkpoint)
 
     def _open(self, config: RunConfig, resumed: Path | None, checkpoint: Path | None) -> None:
