@@ -199,7 +199,7 @@ def test_the_plan_follows_the_memory_that_is_free(make_policy, monkeypatch):
     assert placement == "swap"
     assert "may not fit" not in sentence
     most = 2 * sum(each.at_rest for each in estimates) / 2**30  # a pinned tensor may take twice
-    assert sentence.endswith(f"; those that wait take up to {most:.0f} GiB of host memory.")
+    assert sentence.endswith(f"; those that wait take up to {most:.1f} GiB of host memory.")
     assert "lower micro_batch" in plan(one)[1]
     assert choose_placement(estimates, "auto", "cpu")[0] == "resident"
     assert choose_placement(estimates, "swap", "cpu") == (

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.utils import enable_progress_bars
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -31,7 +32,8 @@ os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 # cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a second
 # each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
 torch.backends.cuda.enable_cudnn_sdp(False)
-transformers_logging.disable_progress_bar()  # it would break the live view
+transformers_logging.disable_progress_bar()
+enable_progress_bars()  # the hub's alone: a download comes before the live view
 
 
 def pick_device(wanted: str) -> str:

@@ -102,7 +102,7 @@ def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) ->
     if name == "swap" and device.startswith("cuda"):
         # pinned memory comes in powers of two, a tensor at a time
         most = 2 * sum(e.at_rest for e in estimates) / GIB
-        why += f"; those that wait take up to {most:.0f} GiB of host memory"
+        why += f"; those that wait take up to {most:.1f} GiB of host memory"
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
     peak = needed(estimates, name) / GIB
     return name, f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,15 +25,17 @@ from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
 from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
 from mrl.runtime.checkpoint import (
+    BYTES,
     LOGS,
     cut_back,
     finish_checkpoint,
     newest_checkpoint,
     read_state,
     restore_optimizers,
+    room_for_checkpoints,
     save_policies,
 )
-from mrl.runtime.evaluation import evaluate, load_heldout
+from mrl.runtime.evaluation import evaluate, half_width, load_heldout
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.memory import (
@@ -112,6 +115,9 @@ class Run(AbstractContextManager):
             )
         checkpoint = newest_checkpoint(resumed) if resumed else None
         start = with_weights_of(config, checkpoint) if checkpoint else config
+        for policy in start.policies:
+            if not Path(policy.path).is_dir():
+                self.view.say(f"Loading {policy.path}; what is not in the cache is downloaded.")
         self.policies = load_policies(start.policies, self.device, config.threads, self.local)
         problems = [*self.problems, *(p for part in self.heldout.values() for p in part)]
         factor = self.mode.rollout_factor
@@ -138,6 +144,9 @@ class Run(AbstractContextManager):
         self.directory = resumed or Path(found[self.names[0]][0])  # the first process decides
         self.config = config = replace(config, name=self.directory.name)
         self.first_step = state["step"] + 1
+        sizes = {p.name: BYTES * p.model.num_parameters() for p in self.policies}
+        size = sum(self.allocation.gather(sizes).values())
+        self.disk_bytes = room_for_checkpoints(self.directory, size, config)
         if self.writes and not resumed:
             self.directory.mkdir(parents=True)
             write_run_config(self.directory, config)
@@ -239,6 +248,12 @@ class Run(AbstractContextManager):
         rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
         failures = [entry["failure"] for entry in samples if "failure" in entry]
         self.view.step(step, lines, rescues)
+        if step == self.first_step and step < self.config.steps:
+            seconds = max(line["time/step_s"] for line in lines.values())
+            rest = timedelta(seconds=round(seconds * (self.config.steps - step)))
+            self.view.say(
+                f"Step {step} took {seconds:.1f} s; at this pace the steps after it take {rest}."
+            )
         for text in (*failures, *self._not_finite(lines)):
             self.view.say(text)
         self.exchange.end_step({name: line["version"] for name, line in lines.items()})
@@ -308,6 +323,11 @@ class Run(AbstractContextManager):
         self.scoring = False
         rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
         self.evaluations[when] = [score for row in rows for score in row]
+        for scores in self.evaluations[when] if when == "before" else ():
+            self.view.say(
+                f"{scores['policy']} solves {scores['pass@1']:.0%} ± {half_width(scores):.0%} of "
+                f"{scores['problems']} problems of {scores['part']} before training."
+            )
         if self.writes:
             with self.writing():
                 path = self.directory / "evaluation.json"
