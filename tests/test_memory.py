@@ -9,11 +9,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from mrl.config import PolicyConfig, RunConfig
+from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.learning import learn
 from mrl.policy import Policy
+from mrl.runtime.evaluation import problems_at_once
 from mrl.runtime.loading import _enable_checkpointing
 from mrl.runtime.memory import (
+    HEADROOM,
     Estimate,
     card_of,
     cards_sentence,
@@ -23,6 +25,7 @@ from mrl.runtime.memory import (
     peak_memory,
 )
 from mrl.runtime.pairs import pair_settings
+from mrl.runtime.settings import run_config
 from mrl.samples import TrainingSample
 from tests.conftest import pytest_configure
 
@@ -155,6 +158,22 @@ def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(monkeypatch, 
     assert choose_placement(estimates, "auto", "cuda:0")[0] == "resident"
     small = {"micro_batch": 4096, "max_new_tokens": 400, "checkpointing": True}
     assert needed([true_estimate(n, **small) for n in presets], "swap") < 0.9 * 12 * 2**30
+
+
+def test_the_setting_for_a_t4_is_within_its_memory(monkeypatch):
+    """14.7 GiB of it can be had, and a plan fills nine tenths of that."""
+    path = DATA / "examples" / "t4.toml"
+    config = run_config(None, path, {}, [])
+    on_cuda = problems_at_once(torch.device("cuda"), config.eval_samples)
+    monkeypatch.setattr("mrl.runtime.memory.problems_at_once", lambda device, samples: on_cuda)
+    estimates = []
+    for policy in config.policies:
+        settings = {name: getattr(policy, name) for name in ("dtype", "max_new_tokens")}
+        estimates.append(true_estimate(policy.name, micro_batch=policy.micro_batch, **settings))
+    assert needed(estimates, "swap") < HEADROOM * 14.7 * 2**30
+    assert f"expects is {needed(estimates, 'swap') / 2**30:.1f} GiB" in path.read_text()
+    longer = true_estimate("smollm2", micro_batch=1024, dtype="float32", max_new_tokens=400)
+    assert longer.peak > HEADROOM * 14.7 * 2**30  # as its comment says
 
 
 def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
