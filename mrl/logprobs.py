@@ -216,30 +216,33 @@ def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     if not window or int(packed.positions.max()) < window:  # nothing lies so far back
-        return _bias(visible, model.dtype)
+        return attention_bias(visible, model)
 
     positions = packed.positions.to(model.device)
     near = positions[:, :, None] - positions[:, None, :] < window
     if not getattr(config, "layer_types", None):  # all layers have the window
-        return _bias(visible & near, model.dtype)
+        return attention_bias(visible & near, model)
     return {
-        "full_attention": _bias(visible, model.dtype),
-        "sliding_attention": _bias(visible & near, model.dtype),
+        "full_attention": attention_bias(visible, model),
+        "sliding_attention": attention_bias(visible & near, model),
     }
 
 
-def _bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a query sees a key, the dtype's smallest number where it does not.
+def attention_bias(visible: Tensor, model: PreTrainedModel) -> Tensor:
+    """What attention adds to its scores: 0 where a query sees a key, else the smallest number.
 
-    visible: [rows, seq, seq] bool.  Returns [rows, 1, seq, seq].
+    In another dtype than that of the products, or with rows that are not 8 numbers apart, CUDA
+    would keep a copy of it in every layer.
+
+    visible: [batch, queries, keys] bool.  Returns [batch, 1, queries, keys].
     """
-    device = visible.device
+    device, size = visible.device, visible.shape[-1]
+    dtype = model.dtype
     if torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
-    # in another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer
-    rows, size, _ = visible.shape
+
     padded = -(-size // 8) * 8
-    bias = torch.zeros(rows, size, padded, dtype=dtype, device=device)[..., :size]
+    bias = torch.zeros(*visible.shape[:-1], padded, dtype=dtype, device=device)[..., :size]
     return bias.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
 
 

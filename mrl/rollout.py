@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
-from mrl.logprobs import scaled_logprobs
+from mrl.logprobs import attention_bias, scaled_logprobs
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
@@ -35,6 +36,11 @@ class Completions:
     logprobs: Tensor  # [rows, max_new_tokens] float32, nats
     lengths: Tensor  # [rows] int64, the end token included
     finished: Tensor  # [rows] bool: an end token was sampled
+
+
+def keeps_all(cache: DynamicCache) -> bool:
+    """Whether no layer forgets (a sliding window) or keeps anything but keys and values."""
+    return all(type(layer) is DynamicLayer for layer in cache.layers)
 
 
 def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
@@ -124,10 +130,25 @@ def _prefill(
     mask = pad_left([torch.ones(len(p), dtype=torch.bool) for p in prompts]).to(model.device)
     cache = _Cache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
-    logits = _last_logits(model, prompt_ids, mask, positions, cache)
+    logits = _last_logits(model, prompt_ids, _prompt_mask(model, mask, cache), positions, cache)
     cache.batch_repeat_interleave(group_size)
     rows = (x.repeat_interleave(group_size, dim=0) for x in (logits, mask, positions[:, -1:]))
     return *rows, cache
+
+
+def _prompt_mask(model: PreTrainedModel, mask: Tensor, cache: DynamicCache) -> Tensor:
+    """The mask of the prompts, [prompts, 1, seq, seq], in which padding sees itself.
+
+    Padding on the left would see nothing, and a row of attention that sees nothing is NaN in some
+    CUDA kernels. A model with other layers gets [prompts, seq]: it makes each kind its own mask.
+    """
+    if not keeps_all(cache):
+        return mask
+
+    square = torch.ones(mask.shape[1], mask.shape[1], dtype=torch.bool, device=mask.device)
+    itself = square.tril().triu()
+    visible = (square.tril() & mask[:, None, :]) | itself
+    return attention_bias(visible, model)
 
 
 def _last_logits(

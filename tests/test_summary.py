@@ -55,7 +55,7 @@ def planned(tmp_path, mode="sgt", **settings):
         config=config, names=NAMES, policies=loaded,
         allocation=SimpleNamespace(gather=lambda mine: mine),
         mode=mode_class(config.mode), device="cpu",
-        directory=tmp_path, why_placed="Swap.",
+        directory=tmp_path, why_placed="Swap.", disk_bytes=31e9,
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 

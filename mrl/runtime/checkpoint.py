@@ -8,6 +8,7 @@ was written after the checkpoint and writes it again.
 
 import errno
 import json
+import math
 import os
 import pickle
 import shutil
@@ -16,10 +17,12 @@ from pathlib import Path
 
 import torch
 
+from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.policy import Policy
 
 KEEP = 2  # checkpoints
+BYTES = 12  # of a parameter there: float32, and two moments of AdamW
 PARTIAL = ".partial-"
 LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
 
@@ -56,6 +59,25 @@ def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
     partial.rename(partial.with_name(f"step-{state['step']:06d}"))
     for old in checkpoints(run)[:-KEEP]:
         shutil.rmtree(old)
+
+
+def room_for_checkpoints(run: Path, size: int, config: RunConfig) -> int:
+    """Bytes that a run's checkpoints will take at the most, one being written beside those kept.
+
+    size: of one. MrlError if the disk has not so much: the run would end in the middle.
+    """
+    count = math.ceil(config.steps / config.checkpoint_every) if config.checkpoint_every else 1
+    needed = size * min(count, KEEP + 1)
+    there = next(folder for folder in (run, *run.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    # those of a run that goes on, a torn one too, which makes room
+    old = len(list((run / "checkpoints").glob("*")))
+    if needed - size * old > free:
+        raise MrlError(
+            f"{run}: its checkpoints need {needed / 1e9:.2g} GB, but {free / 1e9:.2g} GB of the "
+            "disk are free; make room, or write elsewhere with --set runs=DIR."
+        )
+    return needed
 
 
 def checkpoints(run: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.utils import enable_progress_bars
 from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -34,7 +35,11 @@ KINDS_OF_LAYERS = {"full_attention", "sliding_attention"}  # of which logprobs.p
 
 # read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-transformers_logging.disable_progress_bar()  # it would break the live view
+# cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a second
+# each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
+torch.backends.cuda.enable_cudnn_sdp(False)
+transformers_logging.disable_progress_bar()
+enable_progress_bars()  # the hub's alone: a download comes before the live view
 
 
 def pick_device(wanted: str) -> str:
@@ -43,14 +48,19 @@ def pick_device(wanted: str) -> str:
         wanted = f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
     wanted = "cpu" if wanted == "auto" else wanted
     try:
-        place = torch.empty(0, device=wanted).device
+        place = torch.ones(1, device=wanted).device  # computed: an old card has no kernel for it
         if place.type not in ("cpu", "cuda"):
             raise MrlError(f"device is {wanted!r}, which was never tried; take cpu or cuda.")
         if place.type == "cuda":  # pinned memory and graphs belong to the current one
             torch.cuda.set_device(place)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        raise MrlError(f"device is {wanted!r}, which cannot be used here ({reason}).") from None
+        if "no kernel image" in reason:  # this torch was built without kernels for the card
+            reason = "this torch is too new for the card, or too old; another version may know it"
+        raise MrlError(
+            f"device is {wanted!r}, which cannot be used here ({reason}); --set device=cpu needs "
+            "no GPU."
+        ) from None
     return wanted
 
 

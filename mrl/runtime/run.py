@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
@@ -25,18 +26,26 @@ from mrl.exchange import Exchange
 from mrl.policy import Policy
 from mrl.records import Record, RewardStats, make_records
 from mrl.runtime.checkpoint import (
+    BYTES,
     LOGS,
     cut_back,
     finish_checkpoint,
     newest_checkpoint,
     read_state,
     restore_optimizers,
+    room_for_checkpoints,
     save_policies,
 )
-from mrl.runtime.evaluation import evaluate, load_heldout
+from mrl.runtime.evaluation import evaluate, half_width, load_heldout
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
-from mrl.runtime.memory import choose_placement, estimate, peak_memory
+from mrl.runtime.memory import (
+    card_of,
+    cards_sentence,
+    choose_placement,
+    estimate,
+    peak_memory,
+)
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import (
@@ -114,6 +123,9 @@ class Run(AbstractContextManager):
         config = self.config
         self.device = pick_device(config.device)
         start = with_weights_of(config, checkpoint) if checkpoint else config
+        for policy in start.policies:
+            if not Path(policy.path).is_dir():
+                self.view.say(f"Loading {policy.path}; what is not in the cache is downloaded.")
         self.policies = load_policies(start.policies, self.device, config.threads, self.local)
 
         problems = list(self.problems)
@@ -125,6 +137,9 @@ class Run(AbstractContextManager):
             estimates.append(estimate(policy, config, longest, self.mode.rollout_factor))
         placement, self.why_placed = choose_placement(estimates, config.placement, self.device)
         self.allocation = Allocation(self.policies, self.names, placement, self.device)
+        if placement == "parallel" and self.device.startswith("cuda"):
+            cards = {each.policy: card_of(each, self.device) for each in estimates}
+            self.why_placed += cards_sentence(self.allocation.gather(cards).values())
 
     def _open_directory(
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
@@ -145,6 +160,10 @@ class Run(AbstractContextManager):
             )
         self.directory = resumed or Path(looked[self.names[0]][0])
         self.config = replace(self.config, name=self.directory.name)
+
+        sizes = {p.name: BYTES * p.model.num_parameters() for p in self.policies}
+        size = sum(self.allocation.gather(sizes).values())
+        self.disk_bytes = room_for_checkpoints(self.directory, size, self.config)
         if self.writes and not resumed:
             self.directory.mkdir(parents=True)
             write_run_config(self.directory, self.config)
@@ -259,6 +278,12 @@ class Run(AbstractContextManager):
         rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
         failures = [entry["failure"] for entry in samples if "failure" in entry]
         self.view.step(step, lines, rescues)
+        if step == self.first_step and step < self.config.steps:
+            seconds = max(line["time/step_s"] for line in lines.values())
+            rest = timedelta(seconds=round(seconds * (self.config.steps - step)))
+            self.view.say(
+                f"Step {step} took {seconds:.1f} s; at this pace the steps after it take {rest}."
+            )
         for text in (*failures, *self._not_finite(lines)):
             self.view.say(text)
         self.exchange.end_step()
@@ -339,6 +364,12 @@ class Run(AbstractContextManager):
 
         rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
         self.evaluations[when] = [score for row in rows for score in row]
+        if when == "before":
+            for scores in self.evaluations[when]:
+                self.view.say(
+                    f"{scores['policy']} solves {scores['pass@1']:.0%} ± {half_width(scores):.0%} "
+                    f"of {scores['problems']} problems of {scores['part']} before training."
+                )
         if self.writes:
             with self.writing():
                 path = self.directory / "evaluation.json"

@@ -86,8 +86,6 @@ class View:
         self.rescue: dict | None = None
 
     def __enter__(self) -> "View":
-        if self.live:
-            self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +106,7 @@ class View:
         self.history.append(lines)
         self.scoring, self.rescue = "", (rescues or [self.rescue])[-1]
         if self.live:
-            self.live.update(self.render())
+            self._draw()
         elif self.seen == 1 or step % max(1, self.steps // 20) == 0 or step == self.steps:
             self.say(self.line())
 
@@ -124,10 +122,14 @@ class View:
         left = f", {timedelta(seconds=seconds)} left" if done else ""
         self.scoring = f"Scoring {what}: {done} of {total} problems{left}."
         if self.live:
-            self.live.update(self.render())
+            self._draw()
         elif now - max(self.count_began, self.last_line) > PATIENCE_S:
             self.last_line = now
             self.say(self.scoring)
+
+    def _draw(self) -> None:
+        self.live.start()  # at the first figures: a download before them has bars of its own
+        self.live.update(self.render())
 
     def line(self) -> str:
         """The first rows, in one line."""

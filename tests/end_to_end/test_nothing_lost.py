@@ -3,16 +3,20 @@
 import fcntl
 import json
 import random
+import re
 import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from mrl.runtime import run as run_module
 from mrl.runtime.checkpoint import newest_checkpoint, read_state
+from mrl.tiny.pair import build_model, tiny_tokenizer
 from tests.end_to_end.small_run import (
     HERE,
     SMALL,
@@ -107,18 +111,49 @@ def test_a_really_full_disk(place, placement):
     """A small tmpfs, where this may be mounted."""
     disk = place / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("may not mount here")
     try:
         arguments = [*SMALL, *OFTEN, "--steps", "4", "--name", "r", "--set", "runs=disk"]
         program = start(place, *arguments, "--placement", placement)
+        wait_for((disk / "r" / "config.json").exists, program)  # there was room for checkpoints
+        with suppress(OSError), (disk / "other").open("wb") as file:
+            file.write(bytes(100 * 2**20))
         _, error = program.communicate(timeout=120)
         assert program.returncode == 2, error
         assert "cannot be written any more" in error
         assert error.count("\n") == 1
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize(("every", "kept"), [("1", 3), ("3", 2), ("0", 1)])
+def test_a_disk_without_room_for_the_checkpoints_is_found_before_the_first_step(
+    place, monkeypatch, capsys, every, kept
+):
+    """Two are kept, and a third is there while it is written."""
+    model = build_model("qwen-tiny", tiny_tokenizer("qwen-tiny"))
+    other = build_model("llama-tiny", tiny_tokenizer("llama-tiny"))
+    size = kept * 12 * (model.num_parameters() + other.num_parameters())
+    arguments = ["--steps", "4", "--name", "r", "--set", f"checkpoint_every={every}"]
+    disk = SimpleNamespace(free=size - 1)
+    monkeypatch.setattr("mrl.runtime.checkpoint.shutil.disk_usage", lambda path: disk)
+    assert small(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"runs/r: its checkpoints need {size / 1e9:.2g} GB, but ")
+    assert error.count("\n") == 1
+    assert not Path("runs").exists()
+    disk.free = size
+    stop_after(monkeypatch, 1)
+    assert small(*arguments) == 130
+    output = capsys.readouterr().out
+    assert f"writing runs/r, up to {size / 1e9:.2g} GB of checkpoints." in output
+    # before each wait, what it will be
+    assert re.search(r"qwen-tiny solves \d+% ± \d+% of \d+ problems of heldout before", output)
+    assert re.search(
+        r"Step 1 took \d+\.\d s; at this pace the steps after it take 0:00:\d\d\.", output
+    )
 
 
 @pytest.mark.parametrize("what", ["optimizer.pt", "exchange.jsonl"])
