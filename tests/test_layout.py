@@ -1,6 +1,9 @@
 """The rule of the house: who may import whom, and how much there is to read."""
 
 import ast
+import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,16 @@ def test_imports_go_down(folder):
 
 def test_every_file_belongs_to_a_part():
     assert sorted(ROOT.glob("mrl/**/*.py")) == sorted(CODE[1:])
+
+
+def test_what_is_imported_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["dev"]]  # for a class
+    declared = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in lines}
+    for path in CODE:
+        tops = {name.partition(".")[0] for name in imported(path)} - {"mrl"}
+        missing = tops - declared - sys.stdlib_module_names
+        assert not missing, f"{path} imports {missing}, which pyproject.toml does not declare"
 
 
 def code_lines(path):
