@@ -72,6 +72,8 @@ def _score_again(policy: Policy, samples: Sequence[TrainingSample]) -> None:
     """Give own samples the log-probs that learning would compute now, before the first update.
 
     bfloat16 samples and scores up to 0.2 nats a token apart; gspo's band is 3e-4 wide.
+    Peers' samples keep theirs: naive and graft took them from the same `logprobs_of` before the
+    same update, and in the other modes they are the source's, which cannot be computed here.
     """
     own = [s for s in samples if s.has_gradient and s.loss == "policy" and not s.source]
     scored = policy.logprobs_of(*ids_of(own))

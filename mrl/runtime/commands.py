@@ -90,11 +90,11 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
         if "--debug" in arguments:
             traceback.print_exc()
         if isinstance(error, MrlError | RunFailed):
-            return error.exit_code, printable(str(error), limit=2000)
+            return error.exit_code, printable(error, 2000)
         if isinstance(error, torch.OutOfMemoryError | FloatingPointError):
-            return 1, printable(str(error).split("\n")[0], limit=2000)
+            return 1, printable(str(error).split("\n")[0], 2000)
         if hasattr(error, "format_message"):  # a usage error of the command line
-            return 2, printable(usage_sentence(error), limit=2000)
+            return 2, printable(usage_sentence(error), 2000)
         if isinstance(error, OSError) and error.filename:
             return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
         whose = "of mini-mrl or of a mode of your own"

@@ -3,6 +3,7 @@
 `mini_mrl.py` has the loop; a `Run` is what its `train_step` works with.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -51,6 +52,11 @@ from mrl.runtime.view import View
 from mrl.samples import Verdict
 
 NOT_FINITE = 5  # steps in a row, then the run stops
+
+
+def made_with() -> dict[str, str]:
+    """The versions of the libraries that a run's last bit depends on."""
+    return {name: version(name) for name in ("torch", "transformers", "tokenizers")}
 
 
 class Run(AbstractContextManager):
@@ -166,11 +172,12 @@ class Run(AbstractContextManager):
         self.evaluations = read_evaluations(self.directory)
         if self.writes:
             cut_back(self.directory, state)
-        for name, old in state["made_with"].items():
-            if old != version(name):
+        for name, here in made_with().items():
+            old = state["made_with"].get(name, here)
+            if old != here:
                 self.view.say(
-                    f"This run was made with {name} {old}, here is {version(name)}: it goes on, "
-                    "but maybe not to the same last bit."
+                    f"This run was made with {name} {old}, here is {here}: it goes on, but maybe "
+                    "not to the same last bit."
                 )
         self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
 
@@ -224,7 +231,7 @@ class Run(AbstractContextManager):
         samples = [entry for _, entries, _ in noted.values() for entry in entries]
         with self.writing():
             for line in lines.values():
-                self.metrics_log.write(json.dumps(line) + "\n")
+                self.metrics_log.write(json.dumps(line, allow_nan=False) + "\n")
             for entry in samples:
                 self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
         rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
@@ -267,7 +274,7 @@ class Run(AbstractContextManager):
             "step": step,
             "versions": {name: count for name, (count, _) in saved.items()},
             "modes": {name: memory for name, (_, memory) in saved.items()},
-            "made_with": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
+            "made_with": made_with(),
         }
         finish_checkpoint(self.directory, partial, state)
 
@@ -278,8 +285,10 @@ class Run(AbstractContextManager):
             yield
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or str(error)
+            many = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
+            remedy = "raise `ulimit -n`" if many else "make room"
             raise MrlError(
-                f"{self.directory}: cannot be written any more ({reason}); make room, then "
+                f"{self.directory}: cannot be written any more ({reason}); {remedy}, then "
                 f"`python mini_mrl.py resume {self.directory}` goes on from the last checkpoint."
             ) from error
 

@@ -5,11 +5,9 @@ Precedence: defaults < preset of the pair < `--config` file < options of the com
 
 import difflib
 import importlib.util
-import json
 import math
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -21,6 +19,7 @@ from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.problems import system_prompt_of
+from mrl.runtime.reading import parse, read_text
 
 OWN_MODE = re.compile(r"(.+\.py)(?::(.*))?")  # file.py:Class
 
@@ -53,15 +52,11 @@ def load_config(path: Path) -> dict[str, Any]:
     Raises MrlError with the place for a missing file, broken TOML, an unknown key (naming the
     nearest right one) or a value of the wrong type.
     """
-    read = json.loads if path.suffix == ".json" else tomllib.loads
-    try:
-        table = read(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MrlError(f"{path}: cannot be read ({error.strerror}); give a TOML file.") from None
-    except ValueError as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise MrlError(f"{path}: is not {kind}: {error}.") from None
+    table = parse(read_text(path), str(path), "JSON" if path.suffix == ".json" else "TOML")
+    named = table.keys() & {"policy", "policies"}
     policies = table.pop("policy", table.pop("policies", []))
+    if named and not policies:
+        raise MrlError(f"{path}: names no policy; write a [[policy]] table, or leave it out.")
     if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
         raise MrlError(f"{path}: policies are written as [[policy]] tables, with two brackets.")
     values = check_table(table, RunConfig, str(path))
@@ -89,9 +84,12 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
         if not (equals and name) or key == "settings":
             raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
         try:
-            parsed = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed = value
+            document = parse(f"value = {value}", text, "TOML")
+        except MrlError:  # a text without quotation marks
+            document = {"value": value}
+        parsed = document.pop("value")
+        if document:
+            raise MrlError(f"--set {text}: its value has more than one line; give each its --set.")
         if where in policies or (not where and name in of_policy):
             for policy in [policies[where]] if where else policies.values():
                 vars(policy).update(check_table({name: parsed}, PolicyConfig, f"--set {text}"))
