@@ -551,7 +551,6 @@ def hostile_completions(seed):
 def judge_hostile_completions(texts):
     """Runs in a process of its own, so that its greediest child is a verifier's."""
     with Verifier(timeout_s=1.0) as verifier:
-        verifier._budget = len(texts)  # all are to be asked
         verdicts = [verifier.verify(r"\frac{5}{7}", text) for text in texts]
         still_works = verifier.verify(*RIGHT) is CORRECT
         asked = len(verifier._known) + sum(verifier._timeouts.values())

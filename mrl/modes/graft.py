@@ -14,10 +14,10 @@ For a receiver R and a source S:
 The token ratio is pi_R / pi_R,old for both kinds of samples: what differs between the models is in
 the weight alone. DAPO-style (`own_objective`): clip 0.2 / 0.28, token-mean loss; minibatches with
 grafted groups come last. Minibatches are cut by samples (the paper cuts by 32 prompts), so the
-samples of one group may fall into two updates. With stored trajectories of a finished run there is no other direction to
-balance with, so every candidate is kept. With more than two policies each pair is balanced by
-itself, and a prompt that several sources could give takes the one with the most successes (our
-reading).
+samples of one group may fall into two updates. With stored trajectories of a finished run there is
+no other direction to balance with, so every candidate is kept. With more than two policies each
+pair is balanced by itself, and a prompt that several sources could give takes the one with the most
+successes (our reading).
 """
 
 import math

@@ -1,5 +1,6 @@
 """The process that keeps math-verify within its limits: the verifier never hangs, never crashes."""
 
+import math
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ from mrl.samples import Group, Verdict
 
 MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
 CACHE_SIZE = 4_096  # (answer, box) pairs whose verdict is remembered
-BUDGET = 3  # timeouts between two calls of `verify_groups`; then powers are not asked about
+BUDGET = 3  # timeouts until the next call of `verify_groups`; then powers are not asked about
 POWERS = re.compile(r"[\^!]")  # what takes for ever nearly always has one of these
 TRIES = 2  # one timeout may be the machine's fault, a second one is the answer's: remembered
 START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine
@@ -37,7 +38,7 @@ class Verifier(AbstractContextManager):
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._timeouts: Counter[tuple[str, str]] = Counter()  # (answer, box): how often
-        self._budget = BUDGET
+        self._budget: float = math.inf  # of timeouts; limited once steps begin
         self._known: dict[tuple[str, str], Verdict] = {}  # of (answer, box); no timeouts
 
     def __exit__(self, *_: object) -> None:
