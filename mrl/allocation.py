@@ -28,7 +28,6 @@ from mrl.policy import Policy
 
 PARTS = {"weights", "optimizer"}  # of a policy that move; gradients never do
 NEEDS = {"verify": set(), "learn": PARTS}  # on the device, by phase; else the weights
-FAILURES = (RuntimeError, MemoryError, ArithmeticError)  # out of memory, a number gone wrong
 
 T = TypeVar("T")
 
@@ -74,10 +73,17 @@ class Allocation:
         try:
             moved = self._fetch(policy, phase)
             yield
-        except FAILURES as error:  # other bugs keep their traceback, mistakes their sentence
-            reason = str(error).strip().split("\n")[0]
-            said = f"{policy.name} failed in its {phase} turn: {reason} (--debug shows where)."
-            raise RunFailed(said) from error
+        except FloatingPointError as error:
+            raise RunFailed(f"{policy.name} failed in its {phase} turn: {error}.") from error
+        except (RuntimeError, MemoryError) as error:
+            # a CPU's allocator has no error type of its own
+            memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            if not (memory or "can't allocate memory" in str(error)):
+                raise  # a bug of a mode or a model keeps its traceback
+            raise RunFailed(
+                f"{policy.name} ran out of memory in its {phase} turn; lower its micro_batch, "
+                "group_size or max_new_tokens, or take --placement swap."
+            ) from error
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:

@@ -38,6 +38,7 @@ from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.memory import choose_placement, estimate, peak_memory
 from mrl.runtime.metrics import StepResult, sample_lines, step_metrics, time_metrics
+from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import (
     new_directory,
@@ -52,11 +53,6 @@ from mrl.runtime.view import View
 from mrl.samples import Verdict
 
 NOT_FINITE = 5  # steps in a row, then the run stops
-
-
-def made_with() -> dict[str, str]:
-    """The versions of the libraries that a run's last bit depends on."""
-    return {name: version(name) for name in ("torch", "transformers", "tokenizers")}
 
 
 class Run(AbstractContextManager):
@@ -134,6 +130,7 @@ class Run(AbstractContextManager):
             )
         self.directory = resumed or Path(found[self.names[0]][0])  # the first process decides
         self.config = config = replace(config, name=self.directory.name)
+        self.saved_step = state["step"]
         self.first_step = state["step"] + 1
         if self.writes and not resumed:
             self.directory.mkdir(parents=True)
@@ -172,12 +169,11 @@ class Run(AbstractContextManager):
         self.evaluations = read_evaluations(self.directory)
         if self.writes:
             cut_back(self.directory, state)
-        for name, here in made_with().items():
-            old = state["made_with"].get(name, here)
-            if old != here:
+        for name, old in state["made_with"].items():
+            if old != version(name):
                 self.view.say(
-                    f"This run was made with {name} {old}, here is {here}: it goes on, but maybe "
-                    "not to the same last bit."
+                    f"This run was made with {name} {old}, here is {version(name)}: it goes on, "
+                    "but maybe not to the same last bit."
                 )
         self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
 
@@ -199,9 +195,16 @@ class Run(AbstractContextManager):
                 getattr(self, log).close()
         if error and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-        if isinstance(error, RunFailed) and hasattr(self, "directory"):
-            go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
+        if not hasattr(self, "directory") or isinstance(error, MrlError):
+            return
+        go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
+        if isinstance(error, SystemExit):  # `| head -1`, or a mode that calls sys.exit
+            error = RunFailed(f"The output was closed, or sys.exit called: {place_of(error)}.")
+        if isinstance(error, RunFailed):
             raise type(error)(f"{error} {go_on}") from error
+        if isinstance(error, Exception):
+            kept = f"the run is kept as of step {self.saved_step}"
+            error.add_note(f"It happened in {place_of(error)}; {kept}. {go_on}")
 
     # -------------------------------------------------------------------------- during a step
 
@@ -268,13 +271,14 @@ class Run(AbstractContextManager):
         partial = save_policies(self.directory, step, self.policies)
         mine = {p.name: (p.version, self.modes[p.name].state()) for p in self.policies}
         saved = self.allocation.gather(mine)  # everybody's files are written now
+        self.saved_step = step
         if not self.writes:
             return
         state = {
             "step": step,
             "versions": {name: count for name, (count, _) in saved.items()},
             "modes": {name: memory for name, (_, memory) in saved.items()},
-            "made_with": made_with(),
+            "made_with": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
         }
         finish_checkpoint(self.directory, partial, state)
 

@@ -22,6 +22,7 @@ from mrl.config import RunConfig
 from mrl.runtime.launch import is_worker
 
 RECENT_STEPS = 10  # figures in the views are means over so many steps
+console = Console()  # the person's terminal
 SHOWN = 300  # characters of a text in the newest rescue
 PATIENCE_S = 30  # between two plain lines about how far a long count is
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run
