@@ -92,7 +92,7 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
             document = {"value": value}
         parsed = document.pop("value")
         if document:
-            raise MrlError(f"--set {text}: its value has more than one line; give each its --set.")
+            raise MrlError(f"--set {key}: its value has more lines than one; give each its --set.")
         if where in policies or (not where and name in of_policy):
             for policy in [policies[where]] if where else policies.values():
                 vars(policy).update(check_table({name: parsed}, PolicyConfig, f"--set {text}"))
