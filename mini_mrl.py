@@ -11,10 +11,11 @@ import signal
 import sys
 from pathlib import Path
 
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the libraries load: no traceback
 try:
     import torch
     import typer
-    from rich.console import Console
 except ModuleNotFoundError as error:
     print(
         f"{error.name} is not installed for this Python; run the first command of README.md, or "
@@ -31,12 +32,13 @@ from mrl.learning import learn
 from mrl.runtime import launch, options
 from mrl.runtime.commands import COMMANDS as RUNTIME_COMMANDS
 from mrl.runtime.commands import carry_out
+from mrl.runtime.own_code import checked_batch
 from mrl.runtime.pairs import choose_pair
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import continued_config, new_directory
 from mrl.runtime.settings import run_config
 from mrl.runtime.summary import first_lines, last_lines
-from mrl.runtime.view import make_view
+from mrl.runtime.view import console, make_view
 from mrl.samples import StepResult, derive_seed, problems_of_step
 
 
@@ -89,7 +91,8 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             prompts = [(group, result.received[group.problem.id]) for group in result.groups]
             # not the sampling's seed: what a mode draws says nothing about what was sampled
             rng = random.Random(derive_seed(config.seed, step, policy.index, "mode"))
-            result.batch = mode.training_samples(policy, prompts, rng)
+            batch = mode.training_samples(policy, prompts, rng)
+            result.batch = checked_batch(batch, mode, policy, prompts)  # the mode may be your own
 
             # 6. learn: one pass of updates              learning.py, objectives.py, logprobs.py
             result.stats = learn(policy, result.batch.samples, mode.minibatches)
@@ -115,7 +118,6 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 app.add_typer(assignment, name="assignment", help="Assignments for a class, that check themselves.")
 for command in (*RUNTIME_COMMANDS, *LAB_COMMANDS):
     app.command()(command)
-console = Console()
 
 
 # a callback and no command: `python mini_mrl.py --mode sgt` trains without another word
@@ -193,6 +195,8 @@ def outcome(arguments: list[str]) -> launch.Outcome:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line, say how it ended, and return the exit code."""
     signal.signal(signal.SIGTERM, launch.terminate)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     code, sentence = outcome(sys.argv[1:] if arguments is None else arguments)
     if sentence:
         print(sentence, file=sys.stderr)

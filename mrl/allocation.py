@@ -28,11 +28,11 @@ from mrl.policy import Policy
 
 PARTS = {"weights", "optimizer"}  # of a policy that move; gradients never do
 NEEDS = {"verify": set(), "learn": PARTS}  # on the device, by phase; else the weights
-FAILURES = (RuntimeError, MemoryError, ArithmeticError)  # out of memory, a number gone wrong
 LOWER = {  # what helps where memory has run out in a phase
     "rollout": "lower prompts_per_step or group_size",
     "learn": "lower max_new_tokens or set checkpointing=true",
     "evaluate": "lower max_new_tokens",
+    "verify": "lower prompts_per_step",
 }
 
 T = TypeVar("T")
@@ -81,14 +81,17 @@ class Allocation:
         try:
             moved = self._fetch(policy, phase)
             yield
-        except FAILURES as error:  # other bugs keep their traceback, mistakes their sentence
-            reason = str(error).strip().split("\n")[0]
-            if isinstance(error, torch.OutOfMemoryError) and phase in LOWER:
-                # "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."
-                reason = ". ".join(reason.split(". ")[:2]).rstrip(".")
-                reason += f"; {LOWER[phase]} in the run's config.json"
-            said = f"{policy.name} failed in its {phase} turn: {reason} (--debug shows where)."
-            raise RunFailed(said) from error
+        except FloatingPointError as error:
+            raise RunFailed(f"{policy.name} failed in its {phase} turn: {error}.") from error
+        except (RuntimeError, MemoryError) as error:
+            # a CPU's allocator has no error type of its own
+            memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            if not (memory or "can't allocate memory" in str(error)):
+                raise  # a bug of a mode or a model keeps its traceback
+            raise RunFailed(
+                f"{policy.name} ran out of memory in its {phase} turn; {LOWER[phase]} "
+                "in the run's config.json, or set placement to swap there."
+            ) from error
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:

@@ -28,7 +28,8 @@ class Objective:
 
 OBJECTIVES = {
     "grpo": Objective("token", "sequence", 0.2, 0.2),  # arXiv 2402.03300
-    "dapo": Objective("token", "token", 0.2, 0.28),  # arXiv 2503.14476
+    # arXiv 2503.14476, without its dynamic sampling and its overlong reward shaping
+    "dapo": Objective("token", "token", 0.2, 0.28),
     "dr_grpo": Objective("token", "constant", 0.2, 0.2, scale_by_std=False),  # arXiv 2503.20783
     "gspo": Objective("sequence", "sequence", 3e-4, 4e-4),  # arXiv 2507.18071
 }

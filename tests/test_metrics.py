@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from rich.console import Console
 
@@ -5,7 +7,7 @@ import mini_mrl
 from mrl.config import RunConfig
 from mrl.modes import TrainingBatch
 from mrl.residual import measure
-from mrl.runtime.metrics import METRICS, batch_metrics, group_metrics
+from mrl.runtime.metrics import METRICS, StepResult, batch_metrics, group_metrics, step_metrics
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import read_metrics
@@ -35,6 +37,16 @@ def test_group_metrics_by_hand():
     assert got["completions/clipped_ratio"] == 1 / 8
     assert got["entropy"] == pytest.approx(0.5)
     assert (got["skill/x"], got["skill/y"]) == (1 / 4, 2 / 4)
+
+
+def test_a_figure_that_is_not_finite_is_left_out_of_the_log():
+    result = StepResult([Group(Problem("a", "", "1"), [], [rollout(Verdict.WRONG)])])
+    result.stats.totals["loss"] = float("nan")
+    result.batch.notes = {"far": float("inf"), "near": 1.0}
+    figures = step_metrics(result)
+    json.dumps(figures, allow_nan=False)
+    assert "loss" not in figures and "mode/far" not in figures
+    assert figures["mode/near"] == 1.0
 
 
 def test_the_residual_of_a_run_is_the_sum_over_its_lines():

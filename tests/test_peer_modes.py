@@ -318,6 +318,19 @@ def test_graft_scores_inside_the_sources_group(receiver):
     assert all(s.behavior_logprobs == [-0.5] * len(s.completion_ids) for s in foreign)
 
 
+def test_graft_takes_no_group_of_which_a_part_was_refused(receiver):
+    """Without its one success, or with a failure less, a group is no group of the source's."""
+    groups = [group(receiver, name, [0, 0, 0]) for name in "xyz"]
+    peers = {**peers_of("x", [1, 0, 0]), **peers_of("y", [1, 0]), **peers_of("z", [1, 1, 0])}
+    batch = teach(GRAFT(balanced=False), receiver, groups, peers)
+    _, foreign = own_and_peers(batch)
+    assert batch.rescue_set == 2
+    assert len(foreign) == 6  # x and z
+    groups.append(group(receiver, "w", [1, 0, 0]))
+    peers["w"] = peers_of("w", [0, 0])["w"]  # its success was refused: the source did not fail
+    assert teach(GRAFT(), receiver, groups, peers).rescue_set == 0
+
+
 @pytest.mark.parametrize(
     ("logprob", "weight"), [(-0.5, 1.0), (-0.2, 1.0), (-0.6, math.exp(-0.1)), (-0.8, None)]
 )

@@ -10,7 +10,7 @@ from mrl.errors import MrlError
 from mrl.lab import figures
 from mrl.lab.report import write_report
 from mrl.runtime.problems import save_problems
-from mrl.runtime.run_directory import read_json_lines, read_metrics
+from mrl.runtime.run_directory import read_metrics, read_samples
 from mrl.runtime.summary import learnt_sentence
 from mrl.tiny.skills import SKILLS, generate
 
@@ -82,7 +82,7 @@ def test_an_unfinished_run_with_a_torn_line_has_a_report_too(finished):
 
 
 def test_a_rescued_problem_is_shown_as_it_was_met_again(finished):
-    samples = read_json_lines(finished / "samples.jsonl")
+    samples = read_samples(finished)
     rescue = next(line["rescue"] | {"step": line["step"]} for line in samples if "rescue" in line)
     again = {"step": 99, "policy": rescue["receiver"], "problem": rescue["problem_id"]}
     with (finished / "samples.jsonl").open("a") as log:

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 import mrl.runtime.verifier
 from mrl.errors import MrlError
 from mrl.rewards import MAX_BOX_CHARS, last_box
-from mrl.runtime.verifier import CACHE_SIZE, MEMORY_LIMIT_BYTES, Verifier
-from mrl.samples import Verdict
+from mrl.runtime.verifier import BUDGET, MEMORY_LIMIT_BYTES, Verifier
+from mrl.samples import Group, Problem, Rollout, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 CORRECT, WRONG, UNPARSED, TRUNCATED, TIMEOUT = Verdict
@@ -280,7 +280,50 @@ def test_verdict_is_remembered_and_not_asked_for_again():
             assert verifier.verify("1/3", r"\boxed{0.5}") is WRONG
             verifier.close()
             verifier.command = NO_CHILD
-        assert verifier._judge.cache_info().maxsize == CACHE_SIZE
+
+
+def test_only_so_many_verdicts_are_remembered(monkeypatch):
+    monkeypatch.setattr("mrl.runtime.verifier.CACHE_SIZE", 2)
+    with Verifier() as verifier:
+        for number in (2, 3, 4):
+            assert verifier.verify(f"1/{number}", rf"\boxed{{\frac{{1}}{{{number}}}}}") is CORRECT
+            assert 1 <= len(verifier._known) <= 2
+
+
+def bombs(number):
+    """A group that would cost a time limit for each of its completions."""
+    texts = [rf"\boxed{{9^{{9^{{9^{{9}}}}}}+{i}}}" for i in range(1, number)]
+    texts += [r"\boxed{\frac{7}{1}}", r"\boxed{\frac{1}{2}+\frac{1}{3}}"]  # no power
+    rollouts = [Rollout([1], [-0.5], True, text) for text in texts]
+    return Group(Problem("bomb", "", "7"), [1], rollouts)
+
+
+def test_a_step_of_bombs_costs_a_few_time_limits_and_all_are_counted():
+    with Verifier(timeout_s=0.5) as verifier:
+        verifier.canary()
+        begin = time.monotonic()
+        group = bombs(48)
+        group.rollouts = group.rollouts[:-2]
+        verifier.verify_groups([group])
+        assert time.monotonic() - begin < 0.5 * 20  # 48 limits without the budget
+        assert {rollout.verdict for rollout in group.rollouts} == {TIMEOUT}
+        asked = sum(verifier._timeouts.values())
+        verifier.verify_groups([group])  # the next step has a budget of its own
+        assert sum(verifier._timeouts.values()) == 2 * asked == 2 * BUDGET
+
+
+def test_after_bombs_other_boxes_are_judged_and_a_known_power_is_still_right():
+    with Verifier(timeout_s=1.0) as verifier:
+        power = ("1/1024", r"\boxed{2^{-10}}")
+        assert verifier.verify(*power) is CORRECT
+        group = bombs(8)
+        verifier.verify_groups([group])
+        verdicts = [rollout.verdict for rollout in group.rollouts]
+        assert verdicts == [TIMEOUT] * 7 + [CORRECT, WRONG]
+        assert verifier.verify(*power) is CORRECT
+        assert verifier.verify("1/1024", r"\boxed{4^{-5}}") is TIMEOUT  # unasked, until the next
+        verifier.verify_groups([])
+        assert verifier.verify("1/1024", r"\boxed{4^{-5}}") is CORRECT
 
 
 def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
@@ -510,7 +553,7 @@ def judge_hostile_completions(texts):
     with Verifier(timeout_s=1.0) as verifier:
         verdicts = [verifier.verify(r"\frac{5}{7}", text) for text in texts]
         still_works = verifier.verify(*RIGHT) is CORRECT
-        asked = verifier._judge.cache_info().misses
+        asked = len(verifier._known) + sum(verifier._timeouts.values())
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # KiB, or bytes on macOS
     return verdicts, asked, peak >> (20 if sys.platform == "darwin" else 10), still_works
 

@@ -5,6 +5,7 @@ from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.runtime import view as views
+from mrl.runtime.summary import evaluation_table
 from mrl.runtime.view import View, make_view, printable
 
 NAMES = ["qwen-tiny", "llama-tiny"]
@@ -36,7 +37,25 @@ def shown(view):
 
 def test_control_characters_never_reach_the_terminal():
     assert printable("a\x1b[31mb\x00\u202e\n") == "a\\x1b[31mb\\x00\\u202e\n"
-    assert printable("x" * 400).endswith("x [...]")
+    assert printable("x" * 400, 300).endswith("x [...]")
+    assert printable("a\nb", keep="") == "a\\nb"
+
+
+HOSTILE = "\x1b]0;owned\x07[/b]"
+HARMLESS = "\\x1b]0;owned\\x07[/b]"
+
+
+def test_no_source_skill_or_part_reaches_the_terminal_as_it_is():
+    view = View(quiet(), NAMES, 10, HOSTILE)
+    figures = {"skill/" + HOSTILE: 0.5, "exchange/refused/" + HOSTILE: 1}
+    view.step(1, lines(**figures), [{**RESCUE, "source": HOSTILE}])
+    view.say(f"it was rescued 2 times (2 from {HOSTILE})")
+    scores = {"policy": HOSTILE, "part": HOSTILE, "problems": 1, "samples": 1, "pass@1": 1.0}
+    scores["skills"] = {HOSTILE: {"pass@1": 1.0}}
+    view.say(evaluation_table({"before": [scores]}))
+    text = shown(view)
+    assert "\x1b" not in text and "\x07" not in text
+    assert text.count(HARMLESS) >= 5
 
 
 def test_the_live_view_shows_both_policies_the_exchange_and_the_newest_rescue():

@@ -17,17 +17,20 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mrl.classroom import ASSIGNMENTS, NOT_REACHED, OUT_OF
 from mrl.classroom.curves import write_curves
 from mrl.errors import MrlError
+from mrl.runtime.view import printable
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 120.0  # for a whole check; importing torch on a busy machine takes seconds of it
 LARGEST_FILE = 1 << 20  # bytes
 PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")  # no other variable gets in
+on_one_line = partial(printable, limit=2000, keep="")  # a submission's text
 NAMED = re.compile(r"""^ASSIGNMENT\s*(?::\s*\w+\s*)?=\s*["']([\w-]+)["']""", re.MULTILINE)
 
 
@@ -42,13 +45,6 @@ class Grade:
     printed: str = ""  # what the submission printed
     points: int = 0  # what was not reached counts as nothing
     out_of: int = OUT_OF
-
-
-def visible(text: object, limit: int = 2000) -> str:
-    """Text of a submission, safe for a terminal and on one line: control characters escaped."""
-    text = f"{text}"
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:limit])
-    return shown + (" [...]" if len(text) > limit else "")
 
 
 def start(name: str, folder: Path) -> list[Path]:
@@ -90,7 +86,7 @@ def check_all(paths: Iterable[Path], seed: int | None = None) -> Iterator[Grade]
         )
     seed = secrets.randbelow(2**31) if seed is None else seed
     for path in paths:
-        grade = Grade(visible(path))
+        grade = Grade(on_one_line(path))
         try:
             text = read(path)
             named = NAMED.search(text.decode("latin-1"))  # which accepts any bytes
@@ -178,12 +174,12 @@ def take_over(lines: bytes, grade: Grade) -> None:
             entry = json.loads(line)
             grade.parts = [
                 {
-                    "part": visible(part["part"]),
+                    "part": on_one_line(part["part"]),
                     "out_of": int(part["out_of"]),
                     "points": int(part["points"]),
-                    "message": visible(part["message"], 1000),
+                    "message": on_one_line(part["message"], limit=1000),
                 }
                 for part in entry["parts"].values()
             ]
             grade.points = sum(part["points"] for part in grade.parts)
-            grade.printed = visible(entry["printed"], 500)
+            grade.printed = on_one_line(entry["printed"], limit=500)

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.markdown import Markdown
 
 from mrl.alignment import ByteCodec, LossyText
@@ -17,6 +16,7 @@ from mrl.lab.gsm8k import fetch_gsm8k
 from mrl.runtime.launch import cores
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.problems import save_problems
+from mrl.runtime.view import console
 from mrl.tiny.pair import warm_start_pair
 from mrl.tiny.skills import make_problem_sets
 
@@ -24,7 +24,6 @@ TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
 QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
 Tokenizer = Annotated[str, typer.Option(help="Tokenizer: directory or hub name.")]
 Folder = Annotated[Path, typer.Option(help="Where the JSONL files go.")]
-console = Console()
 say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -122,13 +121,14 @@ def align(
 def warmstart(
     out: Annotated[Path, typer.Option(help="Where the two directories go.")] = Path("data/tiny"),
     seed: Annotated[int, typer.Option(help="Of weights and demonstrations.")] = 0,
-    updates: Annotated[int | None, typer.Option(help="Fewer make a weaker pair.")] = None,
+    updates: Annotated[int | None, typer.Option(min=1, help="Fewer make a weaker pair.")] = None,
     foreign_right: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="One share for all of the peer's skills; 0.95: twins."),
     ] = None,
 ) -> None:
     """Make the tiny pair from nothing: tokenizers, models, supervised warm start."""
+    out.mkdir(parents=True, exist_ok=True)  # before the work, if it cannot be
     say("Making qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
     warm_start_pair(out, seed, updates, foreign_right)
     say(f"Saved in {out}.")

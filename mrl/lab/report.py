@@ -43,7 +43,8 @@ def write_report(directory: Path) -> Path:
     lines = run_directory.read_metrics(directory)
     if not lines:
         raise MrlError(f"{directory}: has no finished step yet, so there is nothing to report.")
-    samples = run_directory.read_json_lines(directory / "samples.jsonl")
+    run_directory.check_links(directory)
+    samples = run_directory.read_samples(directory)
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
     rescues = run_directory.read_rescues(directory)
     counts = Counter((r["receiver"], r["source"], r["skill"]) for r in rescues)
@@ -80,7 +81,7 @@ def write_report(directory: Path) -> Path:
         f"<style>{STYLE}</style></head><body><main>{''.join(parts)}</main></body></html>"
     )
     path = directory / "report.html"
-    path.write_text(printable(page, limit=len(page)), encoding="utf-8")
+    path.write_text(printable(page), encoding="utf-8")
     return path
 
 

@@ -8,14 +8,16 @@ For a receiver R and a source S:
 3. R's failed group gives way to S's group, successes and failures, with the advantages computed
    inside S's group
 4. compatibility  s = exp(mean log-prob under R,old of R's tokens - mean under S,old of S's tokens);
-   a completion with s <= `min_compatibility` (0.8) is dropped (our reading: it is not counted in
-   the loss's mean either), the others weigh min(s, 1)
+   a completion with s <= `min_compatibility` (0.8) is removed before optimization, so the loss's
+   mean does not count it either; the others weigh min(s, 1)
 
 The token ratio is pi_R / pi_R,old for both kinds of samples: what differs between the models is in
 the weight alone. DAPO-style (`own_objective`): clip 0.2 / 0.28, token-mean loss; minibatches with
-grafted groups come last. With more than two policies each pair is balanced by itself, and a prompt
-that several sources could give takes the one with the most successes (our reading). The paper also
-learns from stored trajectories of a finished run; here a peer is always live.
+grafted groups come last. Minibatches are cut by samples (the paper cuts by 32 prompts), so the
+samples of one group may fall into two updates. With more than two policies each pair is balanced by
+itself, and a prompt that several sources could give takes the one with the most successes (our
+reading). The paper also learns from stored trajectories of a finished run; here a peer is always
+live.
 """
 
 import math
@@ -73,11 +75,19 @@ class GRAFT(Mode):
 
     def _sources(self, prompts: Prompts) -> dict[str, str]:
         """Prompt id -> the source whose group is grafted there."""
+        # A group counts only if it arrived whole (our reading): without the records that were
+        # refused, the rest is no group of the source's.
+        whole: Counter[str] = Counter()  # source -> records of its largest group
+        for _, received in prompts:
+            whole |= Counter(record.source for record in received)
+
         # 1. candidates in both directions
         inward: dict[str, dict[str, int]] = defaultdict(dict)  # source -> prompt -> its successes
         outward: Counter[str] = Counter()  # source -> prompts that it failed and we did not
         for group, received in prompts:
             for source, records in _by_source(received).items():
+                if len(records) < whole[source]:
+                    continue
                 solved = sum(record.reward > 0 for record in records)
                 if group.outcome == "all_fail" and 0 < solved < len(records):
                     inward[source][group.problem.id] = solved

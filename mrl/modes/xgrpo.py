@@ -8,6 +8,8 @@ shared baseline says that there was something to gain:
 with mean_all and sigma over own and peers' rewards together (no sigma for `dr_grpo`). All own
 completions of such a group are pushed down. The gradient is back, but its support stays on-policy:
 no text crosses, so the receiver learns what not to say, never what to say instead.
+
+A relative that is half a year older: ILR (arXiv 2509.26306) shares reward statistics, too.
 """
 
 import random

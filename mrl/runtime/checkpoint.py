@@ -10,7 +10,6 @@ import errno
 import json
 import math
 import os
-import pickle
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +19,13 @@ import torch
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.policy import Policy
+from mrl.runtime.reading import fits, parse, read_text
 
 KEEP = 2  # checkpoints
 BYTES = 12  # of a parameter there: float32, and two moments of AdamW
 PARTIAL = ".partial-"
 LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
+STATE = {"step": int, "versions": dict, "modes": dict, "logs": dict}
 
 
 def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
@@ -53,7 +54,8 @@ def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
     sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
     document = json.dumps({**state, "logs": sizes}, indent=1)
     (partial / "state.json").write_text(document, encoding="utf-8")
-    for path in filter(Path.is_file, (*partial.rglob("*"), *map(run.joinpath, LOGS))):
+    kept = (*LOGS, "evaluation.json")
+    for path in filter(Path.is_file, (*partial.rglob("*"), *map(run.joinpath, kept))):
         with path.open("rb") as file:  # on the disk before the name that makes it count
             os.fsync(file.fileno())
     partial.rename(partial.with_name(f"step-{state['step']:06d}"))
@@ -81,8 +83,13 @@ def room_for_checkpoints(run: Path, size: int, config: RunConfig) -> int:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first."""
-    return [path.parent for path in sorted((run / "checkpoints").glob("step-*/state.json"))]
+    """The complete checkpoints of a run, oldest first; OSError if they cannot be looked at."""
+    folder = run / "checkpoints"
+    if not os.path.lexists(folder):
+        return []
+    # no glob: it finds nothing where it may not look, as if there were no checkpoint
+    steps = [path for path in sorted(folder.iterdir()) if path.name.startswith("step-")]
+    return [path for path in steps if "state.json" in os.listdir(path)]
 
 
 def newest_checkpoint(run: Path) -> Path | None:
@@ -93,11 +100,16 @@ def newest_checkpoint(run: Path) -> Path | None:
 def read_state(checkpoint: Path | None) -> dict:
     """`state.json` of a checkpoint (None: of a run's beginning); MrlError if it is damaged."""
     if checkpoint is None:
-        return {"step": 0, "logs": {}}
+        return {"step": 0, **{key: {} for key in STATE if key != "step"}}
+
+    path = checkpoint / "state.json"
     try:
-        return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _damaged(checkpoint / "state.json", error) from None
+        state = parse(read_text(path), path.name)
+    except MrlError as error:
+        raise _damaged(path, error) from None
+    if not fits(state, STATE):
+        raise _damaged(path, "it is not what a run writes")
+    return state
 
 
 def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict) -> None:
@@ -106,13 +118,16 @@ def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict
         path = checkpoint / policy.name / "optimizer.pt"
         try:
             document = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            policy.optimizer.load_state_dict(document)
+            for parameter, moments in policy.optimizer.state.items():
+                if moments["exp_avg"].shape != parameter.shape:
+                    raise ValueError("it belongs to another model")
+            policy.version = int(state["versions"][policy.name])
+        except Exception as error:  # whatever garbage makes of pickle, torch and a dictionary
             raise _damaged(path, error) from None
-        policy.optimizer.load_state_dict(document)
-        policy.version = state["versions"][policy.name]
 
 
-def _damaged(path: Path, error: Exception) -> MrlError:
+def _damaged(path: Path, error: object) -> MrlError:
     reason = str(error).split("\n")[0][:200]
     return MrlError(
         f"{path}: is damaged ({reason}); delete this checkpoint's folder to go on from the one "
@@ -121,8 +136,22 @@ def _damaged(path: Path, error: Exception) -> MrlError:
 
 
 def cut_back(run: Path, state: dict) -> None:
-    """Take away what a killed run left unfinished, and what it logged after the checkpoint."""
+    """Take away what a killed run left unfinished, and what it logged after the checkpoint.
+
+    MrlError, before anything is changed, if a log is shorter than it was at the checkpoint.
+    """
+    sizes = {name: state["logs"].get(name, 0) for name in LOGS}
+    for name, size in sizes.items():
+        path = run / name
+        present = path.stat().st_size if path.exists() else 0
+        if present < size:
+            raise MrlError(
+                f"{path}: holds {present} of the {size} bytes that it had at the last checkpoint; "
+                "put the whole file back, or start a new run."
+            )
+
     for partial in (run / "checkpoints").glob(f"{PARTIAL}*"):
         shutil.rmtree(partial, ignore_errors=True)
-    for path in filter(Path.exists, map(run.joinpath, LOGS)):
-        os.truncate(path, state["logs"].get(path.name, 0))
+    for name, size in sizes.items():
+        if (run / name).exists():
+            os.truncate(run / name, size)

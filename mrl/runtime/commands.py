@@ -1,5 +1,6 @@
 """Commands around runs, hung into `mini_mrl.py`: score a run again, list modes and settings."""
 
+import sys
 import traceback
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -19,14 +19,13 @@ from mrl.runtime.evaluation import evaluate as score
 from mrl.runtime.evaluation import load_heldout
 from mrl.runtime.launch import Outcome
 from mrl.runtime.loading import load_policies, pick_device
+from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import longest_prompt
 from mrl.runtime.run_directory import read_run_config, with_weights_of
 from mrl.runtime.settings import check, usage_sentence
 from mrl.runtime.summary import evaluation_table
 from mrl.runtime.verifier import Verifier
-from mrl.runtime.view import View, printable
-
-console = Console()
+from mrl.runtime.view import View, console, printable
 
 
 def modes() -> None:
@@ -84,21 +83,29 @@ def evaluate(
 
 def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
     """Exit code and last sentence of a command; 2 for what a person can put right."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may have no ± and no umlaut
     try:
         return app(arguments, standalone_mode=False, obj=arguments) or 0, ""
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            raise  # of a process that has to die, see launch.join_processes
+        return end.code or 0, ""  # of rich, where nothing reads the output any more
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
         if isinstance(error, MrlError | RunFailed):
-            return error.exit_code, printable(str(error), limit=2000)
+            return error.exit_code, printable(error, 2000)
         if isinstance(error, torch.OutOfMemoryError | FloatingPointError):
-            return 1, printable(str(error).split("\n")[0], limit=2000)
+            return 1, printable(str(error).split("\n")[0], 2000)
         if hasattr(error, "format_message"):  # a usage error of the command line
-            return 2, printable(usage_sentence(error), limit=2000)
+            return 2, printable(usage_sentence(error), 2000)
         if isinstance(error, OSError) and error.filename:
             return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
-        whose = "of mini-mrl or of a mode of your own"
-        return 1, f"{traceback.format_exc()}This is a bug, {whose}; the lines above say where."
+        if not hasattr(error, "__notes__"):  # else a run has said it already
+            error.add_note(f"It happened in {place_of(error)}.")
+        return 1, traceback.format_exc().rstrip()
 
 
 COMMANDS = (evaluate, modes, settings)

@@ -48,8 +48,13 @@ def cores() -> int:
 
 
 def is_worker() -> bool:
-    """Whether torchrun has started this process, with others."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    """Whether torchrun has started this process, with others; MrlError if it is not clear."""
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+        return False
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        if not os.environ.get(name, "").isdecimal():
+            raise MrlError(f"RANK is set, but {name} is no number; use torchrun, or unset RANK.")
+    return True
 
 
 def join_processes(names: Sequence[str]) -> str:
@@ -66,6 +71,8 @@ def join_processes(names: Sequence[str]) -> str:
         store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         # text crosses, never a tensor: no NCCL
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    except ValueError as error:  # MASTER_ADDR or MASTER_PORT is missing
+        raise MrlError(f"The processes of the policies do not meet: {error}") from None
     except RuntimeError as error:  # to die, not to return: torchrun starts all again
         raise SystemExit(f"The processes of the policies do not meet: {error}") from None
     return names[dist.get_rank()]

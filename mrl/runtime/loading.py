@@ -175,13 +175,13 @@ def _read_config(path: str) -> PreTrainedConfig:
 
 def can_load(name: str) -> bool:
     """Whether a model is in a directory or the hub's cache, or the hub answers; within seconds."""
-    if Path(name).is_dir() or isinstance(try_to_load_from_cache(name, "config.json"), str):
+    if Path(name).is_dir():
         return True
-    try:
-        HfApi().model_info(name, timeout=5)
+    try:  # the hub's client refuses some names before it asks
+        cached = try_to_load_from_cache(name, "config.json")
+        return isinstance(cached, str) or bool(HfApi().model_info(name, timeout=5))
     except Exception:  # offline, no such model, no permission: the same to the caller
         return False
-    return True
 
 
 def _load(auto_class: type, path: str, **options: object) -> Any:

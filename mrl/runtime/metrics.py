@@ -1,5 +1,6 @@
 """The numbers of a step: what each is called and means, and how it is counted from groups."""
 
+import math
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -65,13 +66,17 @@ OUTCOMES += ("refused", "skipped", "replayed")
 
 
 def step_metrics(result: StepResult) -> dict[str, float]:
-    """All figures of a policy's step that do not depend on where and when it ran."""
-    return {
+    """All figures of a policy's step that do not depend on where and when it ran.
+
+    One that is not finite is left out: JSON has no word for it, and a mean over steps no use.
+    """
+    figures = {
         **group_metrics(result.groups),
         **batch_metrics(result.batch),
         **result.stats.metrics(),
         **outcome_metrics(result),
     }
+    return {name: figure for name, figure in figures.items() if math.isfinite(figure)}
 
 
 def sample_lines(step: int, policy: str, result: StepResult) -> list[dict]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mrl.errors import MrlError
 from mrl.policy import Policy
+from mrl.runtime.reading import parse, read_text
 from mrl.samples import Problem
 
 
@@ -25,10 +26,10 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
     problems: dict[str, Problem] = {}
     number = 0
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        for number, line in enumerate(read_text(path).split("\n"), start=1):
             if not line.strip():
                 continue
-            problem = _parse_problem(line, str(number))
+            problem = _problem(parse(line, f"{path}:{number}"), str(number))
             if problem.id in problems:
                 raise ValueError(f"the id {problem.id!r} was used before; ids are unique")
             if accepts is not None and not accepts(problem.answer):
@@ -37,8 +38,6 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
                     "a LaTeX expression with one value"
                 )
             problems[problem.id] = problem
-    except UnicodeDecodeError as error:
-        raise MrlError(f"{path}: is not UTF-8 text ({error.reason}); convert it first.") from None
     except ValueError as error:
         raise MrlError(f"{path}:{number}: {error}.") from None
     if not problems:
@@ -46,14 +45,8 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
     return list(problems.values())
 
 
-def _parse_problem(line: str, number: str) -> Problem:
+def _problem(fields: dict, number: str) -> Problem:
     """Raises ValueError with what is wrong. number: of the line, the id of a problem without."""
-    try:
-        fields = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON ({error.msg}, column {error.colno})") from None
-    if not isinstance(fields, dict):
-        raise ValueError("is not a JSON object with `prompt` and `answer`")
     if type(fields.get("answer")) is int:  # a bool is not
         fields["answer"] = str(fields["answer"])
     defaults = {"id": number, "skill": "all"}
@@ -69,7 +62,7 @@ def system_prompt_of(path: Path) -> str:
     """What `system_prompt.txt` beside a problem file says to every model; "" if there is none."""
     try:
         return path.with_name("system_prompt.txt").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # none is there, it is no text, or `train` is empty
         return ""
 
 
@@ -87,7 +80,18 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":  # beyond it, keys in the cache would be of other angles
         context = min(context, rope["original_max_position_embeddings"])
-    longest, problem_id = max((len(policy.prompt_ids(p.prompt)), p.id) for p in problems)
+
+    try:
+        lengths = [(len(policy.prompt_ids(problem.prompt)), problem.id) for problem in problems]
+    except Exception as error:  # a template is a program that came with the model
+        reason = str(error).split("\n")[0][:200]
+        raise MrlError(
+            f"{policy.config.path}: its chat template fails on a problem ({reason}); write another "
+            "with {prompt} in it, as `template` of the policy."
+        ) from error
+    if not min(lengths)[0]:
+        raise MrlError(f"{policy.name}: its template makes nothing of problem {min(lengths)[1]}.")
+    longest, problem_id = max(lengths)
     if (needed := longest + policy.max_new_tokens) > context:
         raise MrlError(
             f"Problem {problem_id}: its prompt and {policy.max_new_tokens} new tokens make "

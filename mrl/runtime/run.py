@@ -3,6 +3,7 @@
 `mini_mrl.py` has the loop; a `Run` is what its `train_step` works with.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -47,6 +48,7 @@ from mrl.runtime.memory import (
     peak_memory,
 )
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
+from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import (
     new_directory,
@@ -160,6 +162,7 @@ class Run(AbstractContextManager):
             )
         self.directory = resumed or Path(looked[self.names[0]][0])
         self.config = replace(self.config, name=self.directory.name)
+        self.saved_step = state["step"]
 
         sizes = {p.name: BYTES * p.model.num_parameters() for p in self.policies}
         size = sum(self.allocation.gather(sizes).values())
@@ -214,11 +217,18 @@ class Run(AbstractContextManager):
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        """End the verifier's process and close the logs."""
+        """End the verifier's process, close the logs, and say how a failed run goes on."""
         self._opened.__exit__(kind, error, trace)
+        if isinstance(error, MrlError):
+            return
+        go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
+        if isinstance(error, SystemExit):  # `| head -1`, or a mode that calls sys.exit
+            error = RunFailed(f"The output was closed, or sys.exit called: {place_of(error)}.")
         if isinstance(error, RunFailed):
-            go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
             raise type(error)(f"{error} {go_on}") from error
+        if isinstance(error, Exception):
+            kept = f"the run is kept as of step {self.saved_step}"
+            error.add_note(f"It happened in {place_of(error)}; {kept}. {go_on}")
 
     # -------------------------------------------------------------------------- during a step
 
@@ -271,7 +281,7 @@ class Run(AbstractContextManager):
 
         with self.writing():
             for line in lines.values():
-                self.metrics_log.write(json.dumps(line) + "\n")
+                self.metrics_log.write(json.dumps(line, allow_nan=False) + "\n")
             for entry in samples:
                 self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
@@ -325,6 +335,7 @@ class Run(AbstractContextManager):
         partial = save_policies(self.directory, step, self.policies)
         mine = {p.name: (p.version, self.modes[p.name].state()) for p in self.policies}
         saved = self.allocation.gather(mine)  # the files of all processes are written now
+        self.saved_step = step
         if not self.writes:
             return
 
@@ -342,8 +353,10 @@ class Run(AbstractContextManager):
             yield
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or str(error)
+            many = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
+            remedy = "raise `ulimit -n`" if many else "make room"
             raise MrlError(
-                f"{self.directory}: cannot be written any more ({reason}); make room, then "
+                f"{self.directory}: cannot be written any more ({reason}); {remedy}, then "
                 f"`python mini_mrl.py resume {self.directory}` goes on from the last checkpoint."
             ) from error
 

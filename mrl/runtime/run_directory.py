@@ -1,6 +1,7 @@
 """What a run leaves in its directory, read again."""
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,7 +9,14 @@ from pathlib import Path
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime.checkpoint import newest_checkpoint, read_state
+from mrl.runtime.reading import fits, parse, read_json_lines, read_text
 from mrl.runtime.settings import OWN_MODE, load_config, mode_class
+
+# What a line or an entry must have to be taken for one
+METRICS_LINE = {"step": int, "policy": str}
+SCORES = {"policy": str, "part": str, "problems": int, "samples": int, "skills": dict}
+RESCUE = dict.fromkeys(("problem_id", "prompt", "skill", "receiver", "source"), str)
+RESCUE |= {"receiver_text": str, "source_text": str}
 
 
 def new_directory(config: RunConfig) -> Path:
@@ -57,10 +65,26 @@ def read_run_config(directory: Path) -> RunConfig:
 
 
 def continued_config(directory: Path) -> RunConfig:
-    """The settings of a stopped run; MrlError if it is finished."""
+    """The settings of a stopped run; MrlError if it is finished or is not whole any more."""
     config = read_run_config(directory)
-    step = read_state(newest_checkpoint(directory))["step"]
-    if step >= config.steps and "after" in read_evaluations(directory):
+    check_links(directory)
+    checkpoint = newest_checkpoint(directory)
+    evaluations = read_evaluations(directory)
+
+    if checkpoint is None:
+        logged = max((line["step"] for line in read_metrics(directory)), default=0)
+        # that step itself may be logged: a kill can meet the first checkpoint half-made
+        if 0 < config.checkpoint_every < logged:
+            raise MrlError(
+                f"{directory}/checkpoints: holds no complete checkpoint, but {logged} steps are "
+                "logged; make the folder readable again, or start a new run."
+            )
+    elif "before" not in evaluations:
+        raise MrlError(
+            f"{directory}/evaluation.json: is lost or cannot be read, and the scores from before "
+            "training with it; put the file back, or start a new run."
+        )
+    elif read_state(checkpoint)["step"] >= config.steps and "after" in evaluations:
         raise MrlError(
             f"{directory}: is finished ({config.steps} steps); "
             f"`python mini_mrl.py evaluate {directory}` shows its result."
@@ -81,32 +105,39 @@ def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
     return replace(config, policies=policies)
 
 
+def check_links(directory: Path) -> None:
+    """Raise MrlError if a link in a run's directory leads out of it: nothing is written there."""
+    inside = os.path.realpath(directory)
+    for path in directory.rglob("*"):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):
+            raise MrlError(f"{path}: is a link that leads out of the run; put what it names there.")
+
+
 def read_evaluations(directory: Path) -> dict[str, list[dict]]:
     """The scores that a run has written so far; {} if there are none or the file is torn."""
-    with suppress(OSError, ValueError):
-        return json.loads((directory / "evaluation.json").read_text(encoding="utf-8"))
+    path = directory / "evaluation.json"
+    with suppress(MrlError):
+        document = parse(read_text(path), str(path))
+        for part in document.values():
+            if not isinstance(part, list) or not part:
+                return {}
+            if not all(fits(scores, SCORES) for scores in part):
+                return {}
+        return document
     return {}
 
 
 def read_metrics(directory: Path) -> list[dict]:
     """All lines of a run's `metrics.jsonl`."""
-    return read_json_lines(directory / "metrics.jsonl")
+    return read_json_lines(directory / "metrics.jsonl", METRICS_LINE)
+
+
+def read_samples(directory: Path) -> list[dict]:
+    """All lines of a run's `samples.jsonl`: completions, rescues, what went wrong."""
+    return read_json_lines(directory / "samples.jsonl", {"step": int})
 
 
 def read_rescues(directory: Path) -> list[dict]:
     """All rescues in a run's `samples.jsonl`, with their steps."""
-    lines = read_json_lines(directory / "samples.jsonl")
-    return [{"step": line["step"], **line["rescue"]} for line in lines if "rescue" in line]
-
-
-def read_json_lines(path: Path) -> list[dict]:
-    """A log's objects; lines that are none (a killed run tears its last) are left out.
-
-    Only the newline byte ends a line: what models write may hold other line breaks.
-    """
-    found = []
-    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
-        with suppress(ValueError, RecursionError):
-            entry = json.loads(line.decode("utf-8"))
-            found += [entry] if isinstance(entry, dict) else []
-    return found
+    lines = [line for line in read_samples(directory) if fits(line.get("rescue"), RESCUE)]
+    return [{"step": line["step"], **line["rescue"]} for line in lines]

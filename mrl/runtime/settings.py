@@ -5,11 +5,9 @@ Precedence: defaults < preset of the pair < `--config` file < options of the com
 
 import difflib
 import importlib.util
-import json
 import math
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -19,9 +17,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from mrl.config import HELP, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
+from mrl.records import RECORD_TYPES
+from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.problems import system_prompt_of
+from mrl.runtime.reading import parse, read_text
 
+LONGEST_NAME = 64  # of a policy: it stands in every record, metric and sentence
 OWN_MODE = re.compile(r"(.+\.py)(?::(.*))?")  # file.py:Class
 
 
@@ -30,9 +32,9 @@ def run_config(
 ) -> RunConfig:
     """The settings of a new run, checked. given: options, or None; settings: texts of --set."""
     chosen = load_config(file) if file else {}
-    if pair:
+    if pair is not None:
         chosen.pop("policies", None)
-    preset = {} if "policies" in chosen else pair_settings(pair or "tiny")
+    preset = {} if "policies" in chosen else pair_settings("tiny" if pair is None else pair)
     values = preset | chosen | {key: value for key, value in given.items() if value is not None}
     for name, table in values.get("settings", {}).items():
         if name not in MODES and name != mode_class(values.get("mode", RunConfig.mode)).name:
@@ -53,15 +55,11 @@ def load_config(path: Path) -> dict[str, Any]:
     Raises MrlError with the place for a missing file, broken TOML, an unknown key (naming the
     nearest right one) or a value of the wrong type.
     """
-    read = json.loads if path.suffix == ".json" else tomllib.loads
-    try:
-        table = read(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MrlError(f"{path}: cannot be read ({error.strerror}); give a TOML file.") from None
-    except ValueError as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise MrlError(f"{path}: is not {kind}: {error}.") from None
+    table = parse(read_text(path), str(path), "JSON" if path.suffix == ".json" else "TOML")
+    named = table.keys() & {"policy", "policies"}
     policies = table.pop("policy", table.pop("policies", []))
+    if named and not policies:
+        raise MrlError(f"{path}: names no policy; write a [[policy]] table, or leave it out.")
     if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
         raise MrlError(f"{path}: policies are written as [[policy]] tables, with two brackets.")
     values = check_table(table, RunConfig, str(path))
@@ -89,9 +87,12 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
         if not (equals and name) or key == "settings":
             raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
         try:
-            parsed = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed = value
+            document = parse(f"value = {value}", text, "TOML")
+        except MrlError:  # a text without quotation marks
+            document = {"value": value}
+        parsed = document.pop("value")
+        if document:
+            raise MrlError(f"--set {key}: its value has more lines than one; give each its --set.")
         if where in policies or (not where and name in of_policy):
             for policy in [policies[where]] if where else policies.values():
                 vars(policy).update(check_table({name: parsed}, PolicyConfig, f"--set {text}"))
@@ -157,7 +158,10 @@ def check(config: RunConfig) -> None:
         if names.count(policy.name) > 1:
             raise MrlError(f"Two policies are called {policy.name!r}; give each its own name.")
         if not _is_plain(policy.name):
-            raise MrlError(f"A policy's name is {policy.name!r}; use letters, digits, '-' and '_'.")
+            raise MrlError(
+                f"A policy's name is {policy.name!r}; use letters, digits, '-' and '_', at most "
+                f"{LONGEST_NAME} of them (`name` in its [[policy]] table)."
+            )
         _check_rules(policy, f"policy {policy.name}: ")
         if policy.template and "{prompt}" not in policy.template:
             raise MrlError(
@@ -171,7 +175,8 @@ def check(config: RunConfig) -> None:
 
 
 def _is_plain(name: str) -> bool:
-    return bool(name) and not set(name) & set("/\\\0") and not name.startswith(".")
+    short = 0 < len(name) <= LONGEST_NAME
+    return short and name.isprintable() and not set(name) & set("/\\") and name[0] != "."
 
 
 def _check_rules(config: object, where: str = "") -> None:
@@ -227,8 +232,9 @@ def mode_class(name: str) -> type[Mode]:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise MrlError(f"--mode {name}: {path} cannot be loaded ({error!r}).") from error
+    except (Exception, SystemExit) as error:
+        reason = f"{error!r}, {place_of(error)}"
+        raise MrlError(f"--mode {name}: {path} cannot be loaded ({reason}).") from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, Mode)):
         raise MrlError(f"--mode {name}: {path} has no class {class_name} that is a Mode.")
@@ -244,4 +250,11 @@ def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
     chosen = mode_class(name)
     made = chosen(**check_table(settings.get(chosen.name, {}), chosen, f"settings.{chosen.name}"))
     _check_rules(made, f"{chosen.name}.")
+    for key in ("minibatches", "rollout_factor"):  # a file's own may have lost the rule
+        if type(getattr(made, key)) is not int or getattr(made, key) < 1:
+            raise MrlError(
+                f"--mode {name}: {key} is {getattr(made, key)!r}, but must be 1 or more."
+            )
+    if made.consumes not in (None, *RECORD_TYPES.values()):
+        raise MrlError(f"--mode {name}: consumes is {made.consumes!r}, which is no type of record.")
     return made

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from mrl.config import DATA
 from mrl.policy import Policy
@@ -13,6 +12,7 @@ from mrl.residual import Residual
 from mrl.runtime.evaluation import half_width
 from mrl.runtime.memory import peak_memory
 from mrl.runtime.run_directory import read_metrics, read_rescues
+from mrl.runtime.view import cell
 
 if TYPE_CHECKING:
     from mrl.runtime.run import Run
@@ -116,7 +116,7 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     table = Table("part", "skill", title="held-out problems" + ", before -> after" * bool(first))
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
-            table.add_column(f"{name}\n{metric}", justify="right")
+            table.add_column(cell(f"{name}\n{metric}"), justify="right")
     for part in dict.fromkeys(scores["part"] for scores in last):
         chosen = [scores for scores in last if scores["part"] == part]
         for skill in (None, *chosen[0]["skills"]):  # None: the mean over skills
@@ -128,8 +128,8 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
                     cells.append(" -> ".join(f"{100 * side[metric]:.0f}" for side in sides))
                     if metric == "pass@1" and not skill:
                         cells[-1] += f"±{100 * half_width(now):.0f}"  # 80 columns hold no more
-            about = (Text(), Text(skill)) if skill else (Text(part), "all skills")  # no markup
-            table.add_row(*about, *cells, style="" if skill else "bold")
+            first_two = ("", cell(skill)) if skill else (cell(part), "all skills")
+            table.add_row(*first_two, *cells, style="" if skill else "bold")
         table.add_section()
     return table
 

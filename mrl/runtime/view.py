@@ -22,6 +22,8 @@ from mrl.config import RunConfig
 from mrl.runtime.launch import is_worker
 
 RECENT_STEPS = 10  # figures in the views are means over so many steps
+console = Console()  # the person's terminal
+SHOWN = 300  # characters of a text in the newest rescue
 PATIENCE_S = 30  # between two plain lines about how far a long count is
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run
 ROWS = (  # (label, metric, format); a metric that ends with / is a family, one row each
@@ -48,10 +50,20 @@ COUNTERS = ("exchange/", "thl/refused/")  # metrics that are not logged where th
 Rows = Sequence[tuple[str, str, str]]
 
 
-def printable(text: str, limit: int = 300) -> str:
-    """Text of a policy, safe for a terminal: control characters become visible escapes."""
-    shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[:limit])
-    return shown + (" [...]" if len(text) > limit else "")
+def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
+    """Text of anybody, safe for a terminal: control characters become visible escapes.
+
+    keep: control characters that stay as they are.
+    """
+    text = str(text)
+    cut = text[:limit]
+    shown = "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in cut)
+    return shown + (" [...]" if len(text) > len(cut) else "")
+
+
+def cell(text: object) -> Text:
+    """A table's cell or heading from anybody's text: printable, and without rich's markup."""
+    return Text(printable(text))
 
 
 def silent_view(config: RunConfig) -> "View":
@@ -93,8 +105,13 @@ class View:
             self.live.stop()
 
     def say(self, what: RenderableType) -> None:
-        """A sentence or a table for the person; above the live view, if there is one."""
+        """A sentence or a table for the person; above the live view, if there is one.
+
+        A sentence may hold what peers and problem files say; a table's cells are made by `cell`.
+        """
         sentence = isinstance(what, str)  # a person's terminal wraps it, a table is cut to fit
+        if sentence:
+            what = printable(what)
         self.console.print(what, markup=False, highlight=False, soft_wrap=sentence)
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
@@ -155,22 +172,23 @@ class View:
             parts += [head, Columns(tables)]
         if self.rescue:
             parts.append(self._newest_rescue(self.rescue))
-        parts += [Text(self.scoring)] if self.scoring else []
-        return Panel(Group(*parts), title=self.title)
+        parts += [cell(self.scoring)] if self.scoring else []
+        return Panel(Group(*parts), title=cell(self.title))
 
     def _table(self, title: str, rows: Rows) -> Table:
         table = Table(title, box=None, padding=(0, 1))
         for name, color in self.colors.items():
-            table.add_column(name, justify="right", style=color)
-        for label, cells in self.cells(rows):
-            table.add_row(Text(label), *cells)  # no markup: a person's file names the skills
+            table.add_column(cell(name), justify="right", style=color)
+        for label, figures in self.cells(rows):
+            table.add_row(cell(label), *figures)
         return table
 
     def _newest_rescue(self, rescue: dict) -> RenderableType:
-        body = Text(printable(rescue["prompt"]))
+        body = Text(printable(rescue["prompt"], SHOWN))
         for who in ("receiver", "source"):
-            body.append(f"\n{rescue[who]}: ", style=self.colors.get(rescue[who], ""))
-            body.append(printable(rescue[f"{who}_text"]))
+            name = printable(rescue[who], SHOWN)
+            body.append(f"\n{name}: ", style=self.colors.get(name, ""))
+            body.append(printable(rescue[f"{who}_text"], SHOWN))
         return Panel(body, title="newest rescue", title_align="left", border_style="dim")
 
     def cells(self, rows: Rows) -> list[tuple[str, list[str]]]:

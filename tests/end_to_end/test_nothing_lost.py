@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from mrl.runtime import run as run_module
 from mrl.runtime.checkpoint import newest_checkpoint, read_state
@@ -212,8 +213,8 @@ def stopped(place, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [("state.json", "{"), ("state.json", ""), ("qwen-tiny/optimizer.pt", "x"),
-     ("qwen-tiny/model.safetensors", "x")],
+    [("state.json", "{"), ("state.json", ""), ("state.json", "[2]"), ("state.json", '{"step": 2}'),
+     ("qwen-tiny/optimizer.pt", "x"), ("qwen-tiny/model.safetensors", "x")],
 )  # fmt: skip
 def test_a_damaged_checkpoint_gets_a_sentence(stopped, capsys, file, text):
     newest = newest_checkpoint(stopped)
@@ -224,6 +225,18 @@ def test_a_damaged_checkpoint_gets_a_sentence(stopped, capsys, file, text):
     assert "Traceback" not in error
     shutil.rmtree(newest)  # as it says
     assert run("resume", "runs/r") == 0
+
+
+@pytest.mark.parametrize("document", ["of the other policy", {}, {"state": {}, "param_groups": []}])
+def test_an_optimizer_of_another_model_gets_a_sentence(stopped, capsys, document):
+    newest = newest_checkpoint(stopped)
+    path = newest / "qwen-tiny" / "optimizer.pt"
+    if isinstance(document, str):
+        document = torch.load(path, weights_only=True)
+        for moments in document["state"].values():  # as many parameters, of other shapes
+            moments["exp_avg"] = moments["exp_avg"][..., :1].clone()
+    torch.save(document, path)
+    assert_refused(stopped, "optimizer.pt: is damaged (", capsys)
 
 
 def test_a_run_that_somebody_writes_is_not_resumed_beside_it(stopped, capsys):
@@ -246,11 +259,84 @@ def test_a_checkpoint_of_other_policies_gets_a_sentence(stopped, capsys):
     assert "Traceback" not in error
 
 
-def test_a_run_without_a_checkpoint_is_resumed_from_its_beginning(stopped):
-    assert small("--steps", "4", "--name", "whole") == 0
-    shutil.rmtree(stopped / "checkpoints")
+def test_a_run_without_a_checkpoint_is_resumed_from_its_beginning(place, monkeypatch):
+    rarely = ["--set", "checkpoint_every=2", "--steps", "4"]
+    assert small(*rarely, "--name", "whole") == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        assert small(*rarely, "--name", "r") == 130
+    shutil.rmtree("runs/r/checkpoints")  # as if it had been killed while it wrote the first one
     assert run("resume", "runs/r", "--plain") == 0
-    assert_same_run("runs/whole", stopped, 4)
+    assert_same_run("runs/whole", "runs/r", 4)
+
+
+def assert_refused(directory, part, capsys):
+    """Resume says why it does not go on, and leaves the run as it is."""
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    assert run("resume", str(directory)) == 2
+    error = capsys.readouterr().err
+    assert part in error
+    assert len(error.splitlines()) == 1
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved away", "a link that leads nowhere"])
+def test_checkpoints_that_are_not_there_do_not_begin_a_long_run_again(stopped, capsys, how):
+    folder = stopped / "checkpoints"
+    folder.rename(stopped.parent / "elsewhere")
+    part = "holds no complete checkpoint, but 2 steps are logged"
+    if how == "moved away":
+        folder.mkdir()
+    if how == "a link that leads nowhere":
+        folder.symlink_to((stopped.parent / "not-mounted").absolute())
+        part = "checkpoints: is a link that leads out of the run"
+    assert_refused(stopped, part, capsys)
+
+
+def test_checkpoints_that_may_not_be_looked_at_are_not_taken_for_none(stopped, capsys, monkeypatch):
+    iterdir = Path.iterdir
+
+    def forbidden(path):
+        if path.name == "checkpoints":
+            raise PermissionError(13, "Permission denied", str(path))
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    assert_refused(stopped, "checkpoints: cannot be read or written (Permission denied)", capsys)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"before": []}', '{"before": [1]}'])
+def test_scores_from_before_training_that_are_lost_are_not_made_up(stopped, capsys, text):
+    path = stopped / "evaluation.json"
+    path.unlink() if text is None else path.write_text(text)
+    assert_refused(stopped, "evaluation.json: is lost or cannot be read", capsys)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "samples.jsonl", "exchange.jsonl"])
+def test_a_log_that_is_shorter_than_at_its_checkpoint_is_not_filled_up(stopped, capsys, name):
+    (stopped / name).write_bytes((stopped / name).read_bytes()[:10])
+    assert_refused(stopped, f"{name}: holds 10 of the ", capsys)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints/step-000002/qwen-tiny"])
+def test_a_link_out_of_the_run_is_not_written_through(stopped, capsys, name):
+    path, outside = stopped / name, stopped.parent / "outside"
+    path.rename(outside)
+    path.symlink_to(outside.absolute())
+    assert_refused(stopped, f"{name}: is a link that leads out of the run", capsys)
+    assert run("report", str(stopped)) == 2
+    assert not (stopped / "report.html").exists()
+
+
+def test_too_many_open_files_is_no_full_disk(place, monkeypatch, capsys):
+    def fail(*arguments):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(run_module, "save_policies", fail)
+    assert small(*OFTEN, "--steps", "2", "--name", "r") == 2
+    error = capsys.readouterr().err
+    assert "(Too many open files); raise `ulimit -n`" in error
+    assert "make room" not in error
 
 
 def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, capsys):

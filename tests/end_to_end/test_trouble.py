@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import mini_mrl
 from mrl.config import DATA
@@ -66,14 +67,121 @@ def test_a_turn_that_raises_ends_the_run_and_resume_goes_on(place, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(mini_mrl, "train_step", unlucky)
         assert small("--steps", "4", "--name", "r") == 1
-    who = "llama-tiny" if phase == "learn" else "qwen-tiny"
-    assert capsys.readouterr().err == (
-        f"{who} failed in its {phase} turn: out of luck (--debug shows where). "
-        "Go on with: python mini_mrl.py resume runs/r\n"
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback (most recent call last):\n")
+    *_, message, second, last = error.splitlines()
+    assert (message, second) == ("RuntimeError: out of luck", "and of memory")
+    line = fail.__code__.co_firstlineno + 1
+    assert last == (
+        f"It happened in {__file__}, line {line}; the run is kept as of step 2. "
+        "Go on with: python mini_mrl.py resume runs/r"
     )
     assert newest_checkpoint(Path("runs/r")).name == "step-000002"
     assert run("resume", "runs/r", "--plain") == 0
     assert_same_run("runs/whole", "runs/r", 4)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nMore"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\nMore"),
+    ],
+)
+def test_out_of_memory_is_one_sentence_that_says_what_to_lower(place, monkeypatch, capsys, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(mini_mrl, "learn", fail)
+    assert small("--steps", "2", "--name", "r") == 1
+    assert capsys.readouterr().err == (
+        "llama-tiny ran out of memory in its learn turn; lower its micro_batch, group_size or "
+        "max_new_tokens, or take --placement swap. "
+        "Go on with: python mini_mrl.py resume runs/r\n"
+    )
+
+
+OWN = '''
+import sys
+from dataclasses import dataclass
+from mrl.modes.sgt import SGT
+from mrl.modes import TrainingBatch
+
+@dataclass
+class Own(SGT):
+    """SGT with a line of one's own."""
+    name = "own"
+
+    def training_samples(self, receiver, prompts, rng):
+        batch = super().training_samples(receiver, prompts, rng)
+        {line}
+        return batch
+'''
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("raise KeyError('x')", "KeyError: 'x'"),
+        ("batch.samples.append(receiver.codec.encode(3))", "Error: "),  # goes wrong in mrl
+        ("rng.choice([])", "IndexError: "),  # in a library
+    ],
+)
+def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, capsys, line, part):
+    Path("own.py").write_text(OWN.format(line=line))
+    assert small("--mode", "own.py:Own", "--steps", "2", "--name", "r") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback (most recent call last):\n")
+    assert line in error
+    assert part in error
+    assert error.splitlines()[-1] == (
+        f"It happened in {place}/own.py, line 14; the run is kept as of step 0. "
+        "Go on with: python mini_mrl.py resume runs/r"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("batch = None", "returns NoneType, but must return a TrainingBatch"),
+        ("batch = batch.samples", "returns list, but must"),
+        ("batch.samples.append(3)", "makes a sample that is a int and no TrainingSample"),
+        ("batch.samples[0].completion_ids = [10**6]", "has completion_ids that are not all tokens"),
+        ("batch.samples[0].completion_ids = [-1]", "has completion_ids that are not all tokens"),
+        ("batch.samples[0].completion_ids = []", "has completion_ids that are not all tokens"),
+        ("batch.samples[0].prompt_ids = None", "has prompt_ids that are not all tokens"),
+        ("batch.samples[0].loss = 'nll'", "has the loss 'nll'; known are policy and imitation"),
+        ("batch.samples[0].weight = float('nan')", "has the weight nan, which is no finite"),
+        ("batch.samples[0].advantage = None", "has the advantage None, which is no finite"),
+        (
+            "batch.samples[0].advantage, batch.samples[0].behavior_logprobs = 1.0, [0.0]",
+            "has not one of behavior_logprobs for each of completion_ids",
+        ),
+        ("batch.rescue_set = -1", "counts -1 as rescue_set; it must be 0 to "),
+        ("batch.replaced = 10**9", "counts 1000000000 as replaced; it must be 0 to "),
+        ("batch.dropped['odd'] = 0.5", "counts 0.5 as odd; it must be 0 to "),
+        ("batch.notes['who'] = 'me'", "notes 'me' as who; a note must be a number"),
+    ],
+)
+def test_a_batch_that_cannot_be_learnt_from_is_one_sentence_with_the_modes_file(
+    place, capsys, line, part
+):
+    Path("own.py").write_text(OWN.format(line=line))
+    assert small("--mode", "own.py:Own", "--steps", "2", "--name", "r") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"{place}/own.py: training_samples of Own ")
+    assert part in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_mode_that_calls_sys_exit_ends_the_run_with_a_sentence(place, capsys):
+    Path("own.py").write_text(OWN.format(line="sys.exit(0)"))
+    assert small("--mode", "own.py:Own", "--steps", "2", "--name", "r") == 1
+    assert capsys.readouterr().err == (
+        f"The output was closed, or sys.exit called: {place}/own.py, line 14. "
+        "Go on with: python mini_mrl.py resume runs/r\n"
+    )
 
 
 LEAKY = '''

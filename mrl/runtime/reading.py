@@ -1,0 +1,55 @@
+"""The one reader of JSON and TOML: whatever is wrong with a file is one sentence."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from mrl.errors import MrlError
+
+
+def read_text(path: Path) -> str:
+    """A file's text; MrlError if the file cannot be read or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise MrlError(f"{path}: cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError as error:
+        raise MrlError(f"{path}: is not UTF-8 text ({error.reason}); convert it first.") from None
+
+
+def parse(text: str, where: str, form: str = "JSON") -> dict[str, Any]:
+    """The object that a text in JSON or TOML holds; MrlError with the place if it holds none."""
+    try:
+        value = tomllib.loads(text) if form == "TOML" else json.loads(text)
+    except (ValueError, RecursionError) as error:  # a long number, brackets in brackets
+        raise MrlError(f"{where}: is not {form} ({error}).") from None
+    if not isinstance(value, dict):
+        raise MrlError(f"{where}: is not a JSON object, so nothing in it has a name.")
+    return value
+
+
+def fits(value: object, shape: dict[str, Any]) -> bool:
+    """Whether a value is an object with all these keys, each of its type."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(value.get(key), kind) for key, kind in shape.items())
+
+
+def read_json_lines(path: Path, shape: dict[str, Any]) -> list[dict]:
+    """A log's objects of a shape; other lines (a killed run tears its last) are left out.
+
+    Only the newline byte ends a line: what models write may hold other line breaks.
+    """
+    if not path.is_file():
+        return []
+
+    entries = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            entry = parse(line.decode("utf-8", errors="replace"), str(path))
+        except MrlError:
+            continue
+        if fits(entry, shape):
+            entries.append(entry)
+    return entries
