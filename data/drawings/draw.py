@@ -15,7 +15,6 @@ from statistics import fmean
 from textwrap import wrap
 
 import torch
-from rich.console import Console
 
 from mini_mrl import train_step
 from mrl.advantages import group_advantages
@@ -25,12 +24,10 @@ from mrl.lab.alignment_view import CHUNK_COLORS, visible
 from mrl.lab.bandit import analyse, bandit_modes, complementary
 from mrl.lab.compare import Result
 from mrl.lab.compare_view import estimate, gains
+from mrl.lab.quiet_run import quiet_run
 from mrl.objectives import clipped_loss
 from mrl.runtime.loading import load_tokenizer
-from mrl.runtime.run import Run
 from mrl.runtime.run_directory import read_metrics
-from mrl.runtime.settings import run_config
-from mrl.runtime.view import make_view
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -181,13 +178,10 @@ def ladders() -> Drawing:
 
 def rescue() -> Drawing:
     """The first rescue of a run: what was asked, who failed, who solved it, what is trained."""
-    with tempfile.TemporaryDirectory() as folder:
-        settings = ["prompts_per_step=4", f"runs={folder}"]
-        config = run_config("tiny", None, {"seed": 1, "placement": "resident"}, settings)
-        with make_view(Console(quiet=True), config, plain=True) as view, Run(config, view) as run:
-            results = train_step(run, 1)
-            name, result = next(found for found in results.items() if found[1].batch.rescues)
-            (codec,) = (policy.codec for policy in run.policies if policy.name == name)
+    with tempfile.TemporaryDirectory() as folder, quiet_run(folder, "prompts_per_step=4") as run:
+        results = train_step(run, 1)
+        name, result = next(found for found in results.items() if found[1].batch.rescues)
+        (codec,) = (policy.codec for policy in run.policies if policy.name == name)
     sample = next(sample for sample in result.batch.samples if sample.loss == "imitation")
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
