@@ -65,7 +65,8 @@ def compare(
     results = read_all(plan)
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
-    text = compare_view.summary(results, " ".join(command), plan.chosen)
+    tuned = {plan.names[mode]: options for mode, options in plan.tuned.items()}
+    text = compare_view.summary(results, " ".join(command), tuned)
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out)
     figures.draw_learning_curves(results, out / "figures" / "learning.png")

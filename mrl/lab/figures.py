@@ -17,8 +17,9 @@ COMPARED_WINDOW = 20  # the same for the curves of a comparison
 POLICY_LINES = (("#0072b2", "-"), ("#d55e00", "--"), ("#cc79a7", ":"), ("#009e73", "-."))
 # colors that the color-blind see, too
 MODE_COLORS = {
-    "solo": "#444444", "solo-x2": "#999999", "naive": "#bb5566", "prp": "#cc79a7",
-    "xgrpo": "#e69f00", "sgt": "#009e73", "hacpo": "#0072b2", "graft": "#56b4e9",
+    "solo": "#444444", "solo-x2": "#999999", "replay": "#d55e00", "naive": "#bb5566",
+    "prp": "#cc79a7", "xgrpo": "#e69f00", "sgt": "#009e73", "hacpo": "#0072b2",
+    "graft": "#56b4e9",
 }  # fmt: skip
 PHASE_COLORS = {"rollout": "#0072b2", "verify": "#cc79a7", "learn": "#d55e00"}
 SHARES = {  # label and color, in the order of the stack
