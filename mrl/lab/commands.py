@@ -81,12 +81,13 @@ def compare(
 
 
 def bandit() -> None:
-    """Why the modes sit where they sit: exact, on contextual bandits; some ten seconds."""
-    from mrl.lab.bandit import bandit_table
+    """Why the modes sit where they sit: exact, on contextual bandits; some five seconds."""
+    from mrl.lab.bandit import bandit_table, replay_sentence
 
     with console.status("Summing over every outcome."):
         table = bandit_table()
     console.print(table)
+    say(replay_sentence())
 
 
 def report(directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")]) -> None:

@@ -146,8 +146,8 @@ def summary(
     ]
     if any(result.mode == "replay" for result in results):
         lines += [
-            "`replay` imitates a policy's own earlier successes. So what a policy owes to its peer is "
-            "the difference above `replay`, not above `solo`.",
+            "`replay` imitates a policy's own earlier successes. So what a policy owes to its peer",
+            "is the difference above `replay`, not above `solo`.",
             "",
         ]
     if tuned:
