@@ -14,6 +14,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from pathlib import Path
@@ -60,22 +61,18 @@ class Plan:
         its own mode: for the others' runs there is a copy of the file without them.
         """
         options = [*self.options, *self.tuned.get(mode, ())]
-        if "--config" not in options:
+        foreign = {mode_class(other).name for other in self.names} - {*MODES, mode_class(mode).name}
+        if not foreign or "--config" not in options:
             return options
 
         number = options.index("--config") + 1
-        try:
+        with suppress(OSError, ValueError, AttributeError):  # the run says what is wrong
             table = tomllib.loads(Path(options[number]).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return options  # the run says what is wrong with the file
-
-        foreign = {mode_class(other).name for other in self.names} - {*MODES, mode_class(mode).name}
-        settings = table.get("settings")
-        if isinstance(settings, dict) and foreign & settings.keys():
-            table["settings"] = {name: settings[name] for name in settings.keys() - foreign}
+            for name in foreign:
+                table.get("settings", {}).pop(name, None)
             copy = self.out / "runs" / f"{self.names[mode]}.config.json"
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(json.dumps(table, sort_keys=True), encoding="utf-8")
+            copy.write_text(json.dumps(table), encoding="utf-8")
             options[number] = str(copy)
         return options
 
@@ -91,48 +88,6 @@ def names_of(modes: Sequence[str]) -> dict[str, str]:
             raise MrlError(f"A mode is named twice in {','.join(modes)}.")
         names[mode] = name
     return names
-
-
-class Runner:
-    """Makes runs, several at a time, and passes on to them that they should stop."""
-
-    def __init__(self, jobs: int) -> None:
-        self.pool = ThreadPoolExecutor(jobs)  # of threads that wait for processes
-        self.processes: set[subprocess.Popen] = set()
-        self.stopping = False
-
-    def run(self, arguments: Sequence[str]) -> str:
-        """Run the program to its end; returns its last line if it failed, else nothing."""
-        if self.stopping:
-            return "not started"
-
-        # a process group of its own: Ctrl-C in a terminal reaches it through `stop`, and only once
-        process = subprocess.Popen(
-            [*PROGRAM, *arguments, "--plain"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            process_group=0,
-        )
-        self.processes.add(process)
-        if self.stopping:
-            process.terminate()
-
-        output, _ = process.communicate()
-        self.processes.discard(process)
-        if process.returncode == 0:
-            return ""
-        lines = output.strip().splitlines()
-        return lines[-1] if lines else f"exit code {process.returncode}"
-
-    def stop(self) -> None:
-        """Start nothing more; each run saves after its step and ends, after a second call at once.
-
-        SIGTERM, because a run that a script started in the background ignores SIGINT at first.
-        """
-        self.stopping = True
-        for process in list(self.processes):
-            process.terminate()
 
 
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
@@ -157,15 +112,11 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")
     started = time.monotonic()
     failures = []
-    runner = Runner(plan.jobs)
-
-    def make(run: tuple[str, int, Path]) -> str:
-        mode, seed, directory = run
-        return runner.run(_prepared(mode, seed, directory, options[mode]))
-
+    processes: set[subprocess.Popen] = set()  # those that run now
+    pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for them
     try:
-        for number, failure in enumerate(runner.pool.map(make, missing), start=1):
-            mode, seed, _ = missing[number - 1]
+        ends = pool.map(lambda run: _run_one(*run, options[run[0]], processes), missing)
+        for number, ((mode, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
             ended = f"{plan.names[mode]}, seed {seed}: {failure or 'finished'}"
             minutes = (time.monotonic() - started) / number * (len(missing) - number) / 60
             say(f"{ended}; {number}/{len(missing)}, {minutes:.0f} min left")
@@ -173,15 +124,22 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
                 failures.append(ended)
     except KeyboardInterrupt:
         say("The runs stop after their steps; the same command goes on with them.")
-        runner.stop()
+        pool.shutdown(wait=False, cancel_futures=True)
+        _terminate(processes)
         try:
-            runner.pool.shutdown(cancel_futures=True)
+            pool.shutdown()
         except KeyboardInterrupt:
-            runner.stop()
+            _terminate(processes)  # a run ends at once when it is told so twice
         raise
     finally:
-        runner.pool.shutdown(cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
     return failures
+
+
+def _terminate(processes: set[subprocess.Popen]) -> None:
+    """SIGTERM to each: a run that a script started in the background ignores SIGINT at first."""
+    for process in list(processes):
+        process.terminate()
 
 
 def _request(mode: str, options: Sequence[str]) -> str:
@@ -198,17 +156,29 @@ def is_finished(directory: Path) -> bool:
     return "after" in read_evaluations(directory)
 
 
-def _prepared(mode: str, seed: int, directory: Path, options: Sequence[str]) -> list[str]:
-    """Make a run's place ready; returns the arguments that start it, or go on from a checkpoint."""
+def _run_one(
+    mode: str, seed: int, directory: Path, options: Sequence[str], processes: set[subprocess.Popen]
+) -> str:
+    """Start a run, or go on from its last checkpoint; returns its last line if it failed."""
     if any(directory.glob("checkpoints/step-*")):
-        return ["resume", str(directory)]
+        arguments = ["resume", str(directory)]
+    else:
+        shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        Path(f"{directory}.asked").write_text(_request(mode, options), encoding="utf-8")
+        arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
+        arguments += ["--set", f"runs={directory.parent}"]
+        arguments += ["--placement", "resident"]  # a core for each run, not for each policy
 
-    shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{directory}.asked").write_text(_request(mode, options), encoding="utf-8")
-    arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
-    arguments += ["--set", f"runs={directory.parent}"]
-    return [*arguments, "--placement", "resident"]  # a core for each run, not for each policy
+    # a process group of its own: Ctrl-C in a terminal comes through `_terminate`, and once
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
+    process = subprocess.Popen([*PROGRAM, *arguments, "--plain"], process_group=0, **pipes)
+    processes.add(process)
+    output, _ = process.communicate()
+    processes.discard(process)
+
+    lines = output.strip().splitlines() or [f"exit code {process.returncode}"]
+    return lines[-1] if process.returncode else ""
 
 
 @dataclass
