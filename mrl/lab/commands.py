@@ -13,7 +13,7 @@ from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import alignment_svg, render_alignment
 from mrl.lab.compare import Plan, choose_settings, read_all, run_all
-from mrl.lab.gsm8k import fetch_gsm8k
+from mrl.lab.gsm8k import make_gsm8k
 from mrl.runtime.launch import cores
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.problems import save_problems
@@ -137,12 +137,17 @@ def warmstart(
 
 
 def data(
-    name: Annotated[str, typer.Argument(help="gsm8k")], out: Folder = TINY.parent / "gsm8k"
+    name: Annotated[str, typer.Argument(help="gsm8k")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Local copies, JSONL or parquet; none: fetched, with a checksum."),
+    ] = None,
+    out: Folder = TINY.parent / "gsm8k",
 ) -> None:
-    """Fetch a problem set from its authors, with a checksum."""
+    """Make a published problem set ready for --set train=FILE."""
     if name != "gsm8k":
         raise MrlError(f"There is no problem set {name!r} to fetch; known is gsm8k.")
-    fetch_gsm8k(out, say)
+    make_gsm8k(out, files or ())
     say(f"Written: {out}")
 
 
