@@ -290,11 +290,11 @@ def test_sigterm_is_passed_on_to_the_runs(tmp_path, monkeypatch, times):
         f"    sys.exit(130) if len(calls) == {times} else None\n"
         "signal.signal(signal.SIGTERM, stop)\n"
         "Path('started').touch()\n"
-        "time.sleep(60)\n"
+        "time.sleep(20)\n"
     )
 
     def wait_for(name, text):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 15
         while not (Path(name).exists() and Path(name).read_text() == text):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -305,11 +305,16 @@ def test_sigterm_is_passed_on_to_the_runs(tmp_path, monkeypatch, times):
             os.kill(os.getpid(), signal.SIGTERM)
             wait_for("stopped", str(number))
 
+    # as in a process of its own: a test before may have left the handler of its run
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
     Thread(target=interrupt, daemon=True).start()
-    arguments = ["compare", "--modes", "solo", "--seeds", "9", "--jobs", "1", "--out", "out"]
-    assert mini_mrl.main(arguments) == 130
-    assert time.monotonic() - began < 40
+    arguments = ["compare", "--modes", "solo", "--seeds", "3", "--jobs", "1", "--out", "out"]
+    try:
+        assert mini_mrl.main(arguments) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < 15
     assert len(list(Path("out/runs").glob("*.asked"))) == 1  # no further run was started
 
 
@@ -404,7 +409,7 @@ def test_tables_and_figures(tmp_path, monkeypatch):
     assert "| a | sgt | 62.0 | 61.0, 62.0, 63.0 |" in text
     assert gains(results) == {"sgt": (pytest.approx(10.0), pytest.approx(0.0))}
     figures.draw_learning_curves(results, tmp_path / "learning.png")
-    figures.draw_gains(results, gains(results), tmp_path / "gains.png")
+    figures.draw_gains(gains(results), tmp_path / "gains.png")
     for name in ("learning", "gains"):
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
 

@@ -71,7 +71,7 @@ def compare(
     compare_view.write_csv(results, out)
     figures.draw_learning_curves(results, out / "figures" / "learning.png")
     if gains := compare_view.gains(results):
-        figures.draw_gains(results, gains, out / "figures" / "gains.png")
+        figures.draw_gains(gains, out / "figures" / "gains.png")
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, curves.csv, figures/"]))
     if quick:
