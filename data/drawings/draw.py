@@ -228,7 +228,7 @@ def support() -> Drawing:
     made.say(16, 28, "bias: angle between the mean update and the true gradient")
     labels: dict[tuple, int] = {}  # how many names stand at a place already
     for name, mode in bandit_modes(contexts).items():
-        found = analyse(mode, contexts)
+        found = analyse(mode, contexts[1])
         x, y = place(round(found.support, 3), round(found.angle, 1))
         row = labels[round(x, -1), round(y, -1)] = labels.get((round(x, -1), round(y, -1)), 0) + 1
         made.box(x - 6, y - 6, 12, 12, figures.color_of(name), round=6)

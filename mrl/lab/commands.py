@@ -13,7 +13,7 @@ from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import alignment_svg, render_alignment
 from mrl.lab.compare import Plan, choose_settings, read_all, run_all
-from mrl.lab.gsm8k import fetch_gsm8k
+from mrl.lab.gsm8k import make_gsm8k
 from mrl.runtime.launch import cores
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.problems import save_problems
@@ -65,12 +65,13 @@ def compare(
     results = read_all(plan)
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
-    text = compare_view.summary(results, " ".join(command), plan.chosen)
+    tuned = {plan.names[mode]: options for mode, options in plan.tuned.items()}
+    text = compare_view.summary(results, " ".join(command), tuned)
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out)
     figures.draw_learning_curves(results, out / "figures" / "learning.png")
     if gains := compare_view.gains(results):
-        figures.draw_gains(results, gains, out / "figures" / "gains.png")
+        figures.draw_gains(gains, out / "figures" / "gains.png")
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, curves.csv, figures/"]))
     if quick:
@@ -80,12 +81,13 @@ def compare(
 
 
 def bandit() -> None:
-    """Why the modes sit where they sit: exact, on contextual bandits; some ten seconds."""
-    from mrl.lab.bandit import bandit_table
+    """Why the modes sit where they sit: exact, on contextual bandits; some five seconds."""
+    from mrl.lab.bandit import bandit_table, replay_sentence
 
     with console.status("Summing over every outcome."):
         table = bandit_table()
     console.print(table)
+    say(replay_sentence())
 
 
 def report(directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")]) -> None:
@@ -135,12 +137,17 @@ def warmstart(
 
 
 def data(
-    name: Annotated[str, typer.Argument(help="gsm8k")], out: Folder = TINY.parent / "gsm8k"
+    name: Annotated[str, typer.Argument(help="gsm8k")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Local copies, JSONL or parquet; none: fetched, with a checksum."),
+    ] = None,
+    out: Folder = TINY.parent / "gsm8k",
 ) -> None:
-    """Fetch a problem set from its authors, with a checksum."""
+    """Make a published problem set ready for --set train=FILE."""
     if name != "gsm8k":
         raise MrlError(f"There is no problem set {name!r} to fetch; known is gsm8k.")
-    fetch_gsm8k(out, say)
+    make_gsm8k(out, files or ())
     say(f"Written: {out}")
 
 

@@ -1,5 +1,6 @@
 """The numbers of a step: what each is called and means, and how it is counted from groups."""
 
+import re
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -65,6 +66,15 @@ METRICS = {
 }
 OUTCOMES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
 OUTCOMES += ("refused", "skipped", "replayed")
+
+
+def meaning(key: str) -> str:
+    """What a metric of `metrics.jsonl` means: the entry of `METRICS`, behind its name."""
+    for names, text in METRICS.items():
+        for name in names.split(", "):
+            if re.fullmatch(re.sub("<.*?>", "[^/]+", name), key):
+                return f"{name}: {text}"
+    raise KeyError(key)
 
 
 @dataclass
