@@ -44,11 +44,7 @@ def token_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Te
     """
     # before the exp: what stands in the padding may be anything, even infinite
     difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
-    return _exp(difference)
-
-
-def _exp(log_ratio: Tensor) -> Tensor:
-    return torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return torch.exp(difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor) -> Tensor:
@@ -58,7 +54,9 @@ def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask:
     """
     difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     lengths = completion_mask.sum(dim=1, keepdim=True).clamp(min=1)  # [batch, 1]
-    return _exp(difference.sum(dim=1, keepdim=True) / lengths).expand_as(logprobs)
+    mean_difference = difference.sum(dim=1, keepdim=True) / lengths  # [batch, 1]
+    ratio = torch.exp(mean_difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return ratio.expand_as(logprobs)
 
 
 def chunk_ratio(
@@ -76,7 +74,9 @@ def chunk_ratio(
     chunks = int(chunk_of.max()) + 1
     # [batch, seq] -> [batch, chunks]; padding adds its zeros to chunk 0
     sums = difference.new_zeros(len(difference), chunks).scatter_add(1, chunk_of, difference)
-    return _exp(sums.gather(1, chunk_of)).masked_fill(~completion_mask, 1.0)
+    log_ratio = sums.gather(1, chunk_of)  # [batch, seq]
+    ratio = torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return ratio.masked_fill(~completion_mask, 1.0)
 
 
 def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
@@ -137,6 +137,16 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     return torch.exp(difference) - difference - 1
 
 
+def mean_over_sequences(completion_mask: Tensor, sequences: int) -> Tensor:
+    """1 / (|y_i| * sequences) for each token: a mean over tokens, then over all sequences.
+
+    completion_mask: [batch, seq] bool; sequences: of the *whole* update.  Returns [batch, seq].
+    """
+    mask = completion_mask.float()
+    lengths = mask.sum(dim=1, keepdim=True).clamp(min=1)  # [batch, 1]
+    return mask / lengths / sequences
+
+
 def token_coefficients(
     completion_mask: Tensor,
     aggregation: str,
@@ -152,11 +162,10 @@ def token_coefficients(
 
     sequences, tokens: counts of the *whole* update, samples without gradient included.
     """
-    mask = completion_mask.float()
     if aggregation == "sequence":  # a short answer's tokens weigh more than a long one's
-        return mask / mask.sum(dim=1, keepdim=True).clamp(min=1) / sequences
+        return mean_over_sequences(completion_mask, sequences)
     if aggregation == "token":
-        return mask / tokens
+        return completion_mask.float() / tokens
     if aggregation == "constant":
-        return mask / (max_completion_length * sequences)
+        return completion_mask.float() / (max_completion_length * sequences)
     raise ValueError(f"unknown aggregation {aggregation!r}")

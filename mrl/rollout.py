@@ -5,7 +5,6 @@ the tokens that the policy may write, here and in `logprobs.py`. There is no top
 because a loss that ignores them is silently off-policy.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel
+
+from mrl.logprobs import scaled_logprobs
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
@@ -26,13 +27,6 @@ class _Cache(DynamicCache):
         return super().update(keys.to(values.dtype), values, *layer)
 
 
-def derive_seed(*parts: object) -> int:
-    """A seed that depends on every part. All chance in a run comes from such seeds, of the run's
-    seed and the place in the run; so there is no random state that a checkpoint could lose."""
-    text = "/".join(map(str, parts))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
-
-
 @dataclass(frozen=True)
 class Completions:
     """What `sample_completions` returns, rows ordered prompt by prompt."""
@@ -41,15 +35,6 @@ class Completions:
     logprobs: Tensor  # [rows, max_new_tokens] float32, nats
     lengths: Tensor  # [rows] int64, the end token included
     finished: Tensor  # [rows] bool: an end token was sampled
-
-
-def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:
-    """log softmax(logits / temperature) over the tokens that are not suppressed.
-
-    logits: [..., vocab]; suppressed: [vocab] bool.  Returns [..., vocab] float32, nats.
-    """
-    logits = logits.float() if temperature == 1 else logits.float() / temperature
-    return torch.log_softmax(logits.masked_fill(suppressed, -torch.inf), dim=-1)
 
 
 def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:

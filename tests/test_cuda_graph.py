@@ -8,7 +8,7 @@ from transformers import DynamicCache, Qwen2Config
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mrl.config import DATA, PolicyConfig
-from mrl.rollout import scaled_logprobs
+from mrl.logprobs import scaled_logprobs
 from mrl.runtime import cuda_graph
 from mrl.runtime.cuda_graph import RECORD_AFTER, _recorded, can_record
 from mrl.runtime.loading import load_policy

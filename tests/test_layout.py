@@ -75,7 +75,7 @@ def count(paths):
 @pytest.mark.parametrize(
     ("most", "parts"),
     # blank lines, comments and docstrings are free: what is held back here is features
-    [(2000, ["method"]), (4100, ["method", "runtime"]), (6200, list(PARTS))],
+    [(2200, ["method"]), (4300, ["method", "runtime"]), (6400, list(PARTS))],
 )
 def test_there_is_not_more_code_to_read_than_agreed(most, parts):
     size = count([PROGRAM, *(path for part in parts for path in PARTS[part])])

@@ -51,14 +51,14 @@ def planned(tmp_path, mode="sgt", **settings):
     return SimpleNamespace(
         config=config, names=NAMES, policies=loaded,
         allocation=SimpleNamespace(gather=lambda mine: mine),
-        mode=mode_class(config.mode), device="cpu", stored=[1, 2],
+        mode=mode_class(config.mode), device="cpu",
         directory=tmp_path, why_placed="Swap.",
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 
 
 def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path):
-    run = planned(tmp_path, "solo-x2", steps=7, liar=0.3, peer_log="x.jsonl")
+    run = planned(tmp_path, "solo-x2", steps=7, liar=0.3)
     lines = first_lines(run, "tiny", " (why)")
     assert lines[0] == (
         "Training the embedded tiny pair: qwen-tiny (0.838 M parameters, learning rate 0.001) and "
@@ -67,8 +67,7 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
     assert "shares nothing; 7 steps of 5 prompts from words/train.jsonl; " in lines[1]
     assert "; completions a prompt: qwen-tiny 8, llama-tiny 8; " in lines[1]
     assert lines[2] == "Swap."
-    assert lines[3] == "Peer: 2 stored records of x.jsonl."
-    assert "claim 30% of their failures" in lines[4]
+    assert "claim 30% of their failures" in lines[3]
     assert len(first_lines(planned(tmp_path), "tiny", "")) == 3
 
 

@@ -2,7 +2,7 @@
 
 A checkpoint is written into a hidden directory and renamed when it is complete: a killed run
 leaves either a whole checkpoint or none. There is no random state to save (see
-rollout.derive_seed); the sizes of the log files are saved, so that a resumed run cuts off what
+samples.derive_seed); the sizes of the log files are saved, so that a resumed run cuts off what
 was written after the checkpoint and writes it again.
 """
 
@@ -71,7 +71,7 @@ def newest_checkpoint(run: Path) -> Path | None:
 def read_state(checkpoint: Path | None) -> dict:
     """`state.json` of a checkpoint (None: of a run's beginning); MrlError if it is damaged."""
     if checkpoint is None:
-        return {"step": 0, "logs": {}, "made_with": {}, "versions": {}}
+        return {"step": 0, "logs": {}}
     try:
         return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

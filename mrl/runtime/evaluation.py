@@ -9,10 +9,9 @@ import torch
 
 from mrl.errors import MrlError
 from mrl.policy import Policy
-from mrl.rollout import derive_seed
 from mrl.runtime.problems import load_problems
 from mrl.runtime.verifier import Verifier
-from mrl.samples import Problem
+from mrl.samples import Problem, derive_seed
 
 PROBLEMS_AT_ONCE = 64
 Progress = Callable[[str, int, int], None]  # (what is counted, done, of how many)

@@ -19,9 +19,8 @@ from transformers.utils import logging as transformers_logging
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.logprobs import packed_logprobs
+from mrl.logprobs import packed_logprobs, scaled_logprobs
 from mrl.policy import Policy
-from mrl.rollout import scaled_logprobs
 from mrl.runtime.cuda_graph import decode
 
 TOLERANCE = 2e-2  # nats, between the packed and the plain computation; TF32 may cost some 1e-3

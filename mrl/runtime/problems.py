@@ -2,14 +2,12 @@
 
 import json
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from mrl.errors import MrlError
 from mrl.policy import Policy
-from mrl.rollout import derive_seed
 from mrl.samples import Problem
 
 
@@ -80,19 +78,6 @@ def save_problems(path: Path, problems: list[Problem]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
     path.write_text("".join(lines), encoding="utf-8")
-
-
-def problems_of_step(
-    problems: Sequence[Problem], step: int, count: int, seed: int
-) -> list[Problem]:
-    """The step's problems: each epoch is a new shuffle, a remainder smaller than `count` is left.
-
-    step counts from 1; there are at least `count` problems (a run checks that first).
-    """
-    epoch, place = divmod(step - 1, len(problems) // count)
-    order = list(problems)
-    random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)
-    return order[place * count : (place + 1) * count]
 
 
 def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:

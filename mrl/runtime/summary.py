@@ -38,8 +38,6 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
         f"{run.directory}.",
         run.why_placed,
     ]
-    if config.peer_log:
-        lines.append(f"Peer: {len(run.stored)} stored records of {config.peer_log}.")
     if config.liar:
         lines.append(
             f"Planted: policies claim {config.liar:.0%} of their failures as successes; records "

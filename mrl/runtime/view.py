@@ -54,11 +54,16 @@ def printable(text: str, limit: int = 300) -> str:
     return shown + (" [...]" if len(text) > limit else "")
 
 
+def silent_view(config: RunConfig) -> "View":
+    """A view that shows nothing: of a run from Python, and of all processes but the first."""
+    return View(Console(quiet=True), [policy.name for policy in config.policies], config.steps)
+
+
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
     """The live view in a terminal, else lines; silence in all processes but the first."""
-    names = [policy.name for policy in config.policies]
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
-        return View(Console(quiet=True), names, config.steps)
+        return silent_view(config)
+    names = [policy.name for policy in config.policies]
     live = console.is_terminal and not plain
     title = f"mini-mrl: {config.mode}, seed {config.seed}" if live else ""
     return View(console, names, config.steps, title)

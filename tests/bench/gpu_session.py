@@ -114,7 +114,7 @@ def wait(scale: Scale) -> float:
 def sample(policy: Policy, scale: Scale, tokens: int = 0) -> rollout.Completions:
     """Completions of prompts of several lengths."""
     prompts = [[5] * (scale.prompt - number % 7) for number in range(scale.prompts)]
-    with policy._precision():
+    with policy.precision():
         return rollout.sample_completions(
             policy.model, prompts, scale.group, max_new_tokens=tokens or scale.completion,
             temperature=1.0, end_ids=torch.tensor(policy.end_ids, device=scale.device),
