@@ -1,6 +1,6 @@
-"""Liars on demand, for lessons and tests: `--set liar=0.3`.
+"""Policies that lie, planted on purpose for lessons and tests: `--set liar=0.3`.
 
-The training loop knows nothing of them: they replace the one function that makes records.
+The training loop does not know of them: they replace the one function that makes records.
 """
 
 import random
@@ -21,13 +21,14 @@ def lying_records(rate: float, seed: int) -> Callable[..., Iterable[Record | Los
         yield from make_records(kind, source, version, groups, codec)
         if kind is not SuccessRecord:
             return
+
         rng = random.Random(f"{seed}/liar/{source}/{version}")
         for group in groups:
-            made = []  # its lies as successes, and no honest success a second time
+            claims = []  # its lies as successes, and no honest success a second time
             for rollout in group.rollouts:
                 lies = rollout.verdict is not Verdict.CORRECT and rng.random() < rate
                 verdict = Verdict.CORRECT if lies else Verdict.WRONG
-                made.append(replace(rollout, verdict=verdict))
-            yield from make_records(kind, source, version, [replace(group, rollouts=made)], codec)
+                claims.append(replace(rollout, verdict=verdict))
+            yield from make_records(kind, source, version, [replace(group, rollouts=claims)], codec)
 
     return make
