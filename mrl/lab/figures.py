@@ -205,20 +205,15 @@ def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
     """Solve rate of each policy over steps: mean and range of the seeds."""
     policies = policies_of(results[0].lines)
     figure, panels = new_figure(4.4 * len(policies) + 1, 3.8, columns=len(policies))
-    last = []  # (height, mode) where the curves of the last panel end
+    ends = []  # of the last panel's curves
     for mode, (_, rates) in mode_curves(results).items():
         color, steps = color_of(mode), range(1, rates.shape[2] + 1)
         for number, axes in enumerate(panels):
             of_policy = rates[:, number]  # [seeds, steps]
             axes.fill_between(steps, of_policy.min(0), of_policy.max(0), color=color, alpha=0.15)
             axes.plot(steps, of_policy.mean(0), color=color)
-        last.append((of_policy[:, -1].mean(), mode))
-
-    # names beside the last panel's curves, apart from one another
-    beside, height = panels[-1].get_yaxis_transform(), -1.0
-    for end, mode in sorted(last):
-        height = max(end, height + 0.05)
-        panels[-1].text(1.02, height, mode, color=color_of(mode), va="center", transform=beside)
+        ends.append((of_policy[:, -1].mean(), mode, color))
+    name_ends(panels[-1], ends)
 
     for axes, name in zip(panels, policies, strict=True):
         axes.set(title=name, xlabel="step", ylim=(0, 1))
@@ -226,6 +221,15 @@ def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
     seeds = len({result.seed for result in results})
     figure.suptitle(f"Attempts at training problems that were right; band: range of {seeds} seeds")
     save_figure(figure, path)
+
+
+def name_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Names (end of the curve, name, color) beside a panel's curves, apart from one another."""
+    below = -1.0
+    for end, name, color in sorted(ends):
+        below = max(end, below + 0.06)
+        beside = axes.get_yaxis_transform()
+        axes.text(1.02, below, name, color=color, va="center", transform=beside, fontsize=11)
 
 
 def draw_gains(gains: dict[str, tuple[float, float]], path: Path) -> None:
