@@ -11,7 +11,7 @@ import pytest
 
 from tests.test_tutorial import COMMANDS, ROOT, TUTORIAL
 
-MADE_BY = ROOT / "data" / "drawings" / "notebook.py"
+MADE_BY = ROOT / "tests" / "notebook.py"
 KEPT = (ROOT / "TUTORIAL.ipynb").read_text(encoding="utf-8")
 CELLS = json.loads(KEPT)["cells"]
 SOURCES = [cell["source"] for cell in CELLS if cell["cell_type"] == "code"]
@@ -26,7 +26,7 @@ def maker():
 
 
 def test_the_notebook_is_the_tutorial_of_today(maker):
-    again = "run `python data/drawings/notebook.py`"
+    again = "run `python tests/notebook.py`"
     assert maker.written(maker.notebook(TUTORIAL)) == KEPT, again
 
 

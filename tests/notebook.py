@@ -1,4 +1,4 @@
-"""TUTORIAL.ipynb from TUTORIAL.md: `python data/drawings/notebook.py` writes it.
+"""TUTORIAL.ipynb from TUTORIAL.md: `python tests/notebook.py` writes it.
 
 Prose becomes Markdown cells, `>>>` examples become code cells with their outputs, commands become
 cells that call them, and pictures become cells that show them. Folded solutions stay as they are.
@@ -10,9 +10,9 @@ import json
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "TUTORIAL.ipynb"
-FIRST_WORDS = """*Made from TUTORIAL.md by `python data/drawings/notebook.py`.* Run the next cell
+FIRST_WORDS = """*Made from TUTORIAL.md by `python tests/notebook.py`.* Run the next cell
 first. On Colab or Kaggle it fetches the program: write the address of the repository into it, or
 upload the repository as `mini-mrl.zip` beside this notebook. Elsewhere, open the notebook in the
 folder of `mini_mrl.py`, with the environment of README; the cell then only prepares `show`."""
