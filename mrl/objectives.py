@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Objective:
-    """The settings in which the published objectives differ (TUTORIAL.md, section 3)."""
+    """The settings in which the published objectives differ (TUTORIAL.md, section 4)."""
 
     ratio_level: str  # "token" | "chunk" | "sequence": where pi_theta / pi_behavior is formed
     aggregation: str  # "sequence" | "token" | "constant": how token losses are averaged

@@ -1,11 +1,15 @@
 import csv
 import json
 import math
+import os
 import re
 import shutil
+import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -23,6 +27,7 @@ from mrl.lab.compare import (
     run_all,
 )
 from mrl.lab.compare_view import (
+    HEAD,
     T_95,
     difference,
     estimate,
@@ -35,6 +40,7 @@ from mrl.lab.compare_view import (
 from mrl.runtime.launch import cores
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.run_directory import write_run_config
+from mrl.runtime.settings import run_config
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
@@ -179,7 +185,7 @@ def test_each_mode_gets_the_setting_that_did_best_on_other_seeds(tmp_path, monke
     tune = ["learning_rate=1e-5,1e-4,3e-4"]
     chosen = choose_settings(plan(tmp_path), tune, seeds, lines.append)
     assert not [line for line in lines if "Error" in line]  # no other run was started
-    assert {mode: options[-1] for mode, options in chosen.chosen.items()} == {
+    assert {mode: options[-1] for mode, options in chosen.tuned.items()} == {
         "solo": "learning_rate=1e-4", "sgt": "learning_rate=3e-4",
     }  # fmt: skip
     kept = list(csv.reader((tmp_path / "out" / "tune.csv").open()))
@@ -190,7 +196,7 @@ def test_each_mode_gets_the_setting_that_did_best_on_other_seeds(tmp_path, monke
     assert run_all(replace(chosen, seeds=(1,)), print) == []
     started = Path("calls.txt").read_text().splitlines()[-2:]
     assert ["learning_rate=1e-4" in call for call in started] == ["solo" in c for c in started]
-    words = summary(read_all(replace(chosen, seeds=(1,))), "compare", chosen.chosen)
+    words = summary(read_all(replace(chosen, seeds=(1,))), "compare", chosen.tuned)
     assert "on other seeds: solo learning_rate=1e-4; sgt learning_rate=3e-4." in words
 
 
@@ -204,7 +210,7 @@ def test_a_grid_has_all_combinations_and_names_the_mode(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     one = plan(tmp_path, ("sgt",), (11,))
     made = choose_settings(one, ["MODE.minibatches=4"], (11,), print)
-    assert made.chosen == {"sgt": ["--set", "sgt.minibatches=4"]}
+    assert made.tuned == {"sgt": ["--set", "sgt.minibatches=4"]}
     with pytest.raises(MrlError, match="xgrpo: no setting of --tune finished"):
         choose_settings(plan(tmp_path, ("xgrpo",), (1,)), ["steps=4"], (11,), print)
 
@@ -221,7 +227,7 @@ def test_a_run_of_other_options_or_of_a_changed_mode_is_not_taken_for_the_one_as
         with pytest.raises(MrlError, match=r"solo-s1: was made with other options.* --out"):
             run_all(replace(first, options=other), print)
     with pytest.raises(MrlError, match="other options"):
-        run_all(replace(first, chosen={"sgt": ["--set", "learning_rate=1e-5"]}), print)
+        run_all(replace(first, tuned={"sgt": ["--set", "learning_rate=1e-5"]}), print)
     Path("run.toml").write_text("steps = 4")
     with pytest.raises(MrlError, match="another version of a file"):
         run_all(first, print)
@@ -270,6 +276,106 @@ def test_ctrl_c_starts_no_further_run(tmp_path, monkeypatch):
     assert len(Path("calls.txt").read_text().splitlines()) < 6
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_sigterm_is_passed_on_to_the_runs(tmp_path, monkeypatch, times):
+    monkeypatch.chdir(tmp_path)
+    plan(tmp_path, ("solo",), ())
+    (tmp_path / "stand_in.py").write_text(
+        "import signal, sys, time\n"
+        "from pathlib import Path\n"
+        "calls = []\n"
+        "def stop(number, frame):\n"
+        "    calls.append(number)\n"
+        f"    Path('stopped').write_text(str(len(calls)))\n"
+        f"    sys.exit(130) if len(calls) == {times} else None\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "Path('started').touch()\n"
+        "time.sleep(20)\n"
+    )
+
+    def wait_for(name, text):
+        deadline = time.monotonic() + 15
+        while not (Path(name).exists() and Path(name).read_text() == text):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def interrupt():
+        wait_for("started", "")
+        for number in range(1, times + 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+            wait_for("stopped", str(number))
+
+    # as in a process of its own: a test before may have left the handler of its run
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    began = time.monotonic()
+    Thread(target=interrupt, daemon=True).start()
+    arguments = ["compare", "--modes", "solo", "--seeds", "3", "--jobs", "1", "--out", "out"]
+    try:
+        assert mini_mrl.main(arguments) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < 15
+    assert len(list(Path("out/runs").glob("*.asked"))) == 1  # no further run was started
+
+
+OWN_MODE = """
+from dataclasses import dataclass
+from mrl.modes.solo import Solo
+
+@dataclass
+class Mine(Solo):
+    name = "{}"
+"""
+
+
+def test_a_mode_of_ones_own_is_called_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file, name in (("first", "mine"), ("second", "mine"), ("memory", "replay")):
+        Path(f"{file}.py").write_text(OWN_MODE.format(name))
+    modes = [*(f"{file}.py:Mine" for file in ("first", "second", "memory")), "solo"]
+    names = ["mine", "second.py", "memory.py", "solo"]
+    chosen = plan(tmp_path, modes, ())
+    assert list(chosen.names.values()) == names
+    assert [path.name for _, _, path in replace(chosen, seeds=(4,)).runs()] == [
+        f"{name}-s4" for name in names
+    ]
+    for name in names:
+        write_run(place(tmp_path, name, 1), 50)
+    assert [result.mode for result in read_all(replace(chosen, seeds=(1,)))] == names
+    with pytest.raises(MrlError, match="named twice"):
+        Plan([modes[0], modes[0]], (1,), tmp_path)
+
+
+def test_settings_of_a_mode_of_ones_own_are_for_its_runs_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN_MODE.format("mine"))
+    Path("run.toml").write_text("steps = 9\n[settings.mine]\nminibatches = 2\n"
+                                "[settings.sgt]\nminibatches = 3\n")  # fmt: skip
+    chosen = Plan(["mine.py:Mine", "sgt"], (1,), tmp_path / "out", 1, ["--config", "run.toml"])
+    for subset in (chosen, replace(chosen, modes=["sgt"])):
+        for mode in subset.modes:
+            _, file = subset.options_of(mode)
+            config = run_config("tiny", Path(file), {"mode": mode}, [])  # refuses unknown modes
+            assert config.steps == 9
+            assert config.settings["sgt"] == {"minibatches": 3}
+            assert ("mine" in config.settings) == (mode == "mine.py:Mine")
+    Path("run.toml").write_text("[settings.sgtt]\nminibatches = 2\n")
+    _, file = chosen.options_of("sgt")
+    with pytest.raises(MrlError, match="did you mean `sgt`"):
+        run_config("tiny", Path(file), {"mode": "sgt"}, [])
+
+
+def test_what_a_peer_gives_is_the_difference_from_replay(tmp_path):
+    for mode, score in {"solo": 50, "replay": 55, "sgt": 61}.items():
+        for seed in (1, 2):
+            write_run(place(tmp_path, mode, seed), score + seed)
+    results = read_all(plan(tmp_path, ("solo", "replay", "sgt"), (1, 2)))
+    assert dict(zip(HEAD, rows(results, "heldout")[0], strict=True))["above replay"] == "6.0 ± 0.0"
+    text = summary(results, "the command")
+    assert "- sgt beats replay by 6.0 ± 0.0 points, 2 seeds." in text
+    assert "difference above `replay`" in text
+
+
 def test_the_curves_are_kept_as_numbers(tmp_path):
     chosen = plan(tmp_path, ("solo",), (1, 2))
     for seed, score in ((1, 30), (2, 50)):
@@ -303,7 +409,7 @@ def test_tables_and_figures(tmp_path, monkeypatch):
     assert "| a | sgt | 62.0 | 61.0, 62.0, 63.0 |" in text
     assert gains(results) == {"sgt": (pytest.approx(10.0), pytest.approx(0.0))}
     figures.draw_learning_curves(results, tmp_path / "learning.png")
-    figures.draw_gains(results, gains(results), tmp_path / "gains.png")
+    figures.draw_gains(gains(results), tmp_path / "gains.png")
     for name in ("learning", "gains"):
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
 

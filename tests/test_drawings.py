@@ -1,5 +1,6 @@
 """The drawings that are kept are those that `python data/drawings/draw.py` makes today."""
 
+import csv
 import importlib.util
 import re
 
@@ -36,7 +37,44 @@ def test_the_command_makes_all_of_them(tmp_path, draw):
     for name in made - {"rescue.svg"} - pictures:  # what is sampled depends on the machine
         assert (tmp_path / name).read_bytes() == (KEPT / name).read_bytes(), (name, AGAIN)
     words = re.findall(r">([^<]+)</text>", (KEPT / "support.svg").read_text(encoding="utf-8"))
-    assert set(words) > set(MODES) - {"solo-x2"}
+    names = {name for text in words for name in re.split(r"[,:] ", text)}
+    assert names > set(MODES) - {"solo-x2"}
+
+
+def test_words_can_be_read_at_the_width_of_a_page():
+    for path in KEPT.glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        assert float(re.search(r'viewBox="0 0 (\d+)', text)[1]) <= 800
+        assert min(map(float, re.findall(r'font-size="(\d+)"', text))) >= 12, path.name
+
+
+def test_each_drawing_begins_with_a_sentence_that_says_what_to_see():
+    for path in KEPT.glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        headline = re.search(r"<title>(.+)</title>", text)[1]
+        assert len(headline.split()) >= 7
+        assert re.findall(r">([^<]+)</text>", text)[0] == headline
+
+
+def test_the_dial_shows_what_is_kept_for_each_mode(draw):
+    scores = draw.dial_scores()
+    assert len(scores["sgt", 0]) == len(scores["hacpo", 0]) == 3
+    with (DATA / "results" / "dial" / "no-band-0.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["seed"] == "1"]
+    wanted = {"part": "heldout", "skill": "all", "metric": "pass@1"}.items()
+    first = [float(row["value"]) for row in rows if wanted <= row.items()]
+    assert scores["hacpo", 0][0] == pytest.approx(sum(first) / 2)
+
+
+def test_the_picture_of_the_result_shows_its_controls(draw, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(draw.figures, "name_ends", lambda axes, ends: drawn.append(ends))
+    line = {"step": 1, "skill/sold": 0.5, "skill/eats": 0.25}
+    lines = [line | {"policy": name} for name in ("qwen-tiny", "llama-tiny")]
+    monkeypatch.setattr(draw, "read_metrics", lambda directory: lines)
+    draw.skills(tmp_path / "skills.png")
+    names = ["alone", "with a memory", "with its peer", "the peer"]
+    assert [[name for _, name, _ in ends] for ends in drawn] == [names, names]
 
 
 @pytest.mark.slow
@@ -45,7 +83,7 @@ def test_the_rescue_is_one(place, draw, tmp_path):
     drawing = (
         (KEPT / "rescue.svg").read_text(encoding="utf-8") if place == "kept" else draw.rescue()
     )
-    lines = re.findall(r">([^<]+)</text>", str(drawing))
+    _, *lines = re.findall(r">([^<]+)</text>", str(drawing))  # below the headline
     answers = {p.prompt: p.answer for p in load_problems(DATA / "words" / "train.jsonl")}
     right = f"\\boxed{{{answers[lines[0].removeprefix('prompt: ')]}}}"
     assert re.fullmatch(r"\S+: 8 attempts, all wrong", lines[1])

@@ -3,14 +3,17 @@
 import hashlib
 import http.server
 import json
+import re
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
 import mini_mrl
+from mrl.config import DATA
 from mrl.errors import MrlError
-from mrl.lab.gsm8k import BASE_URL, SHA256, fetch_gsm8k
+from mrl.lab.gsm8k import BASE_URL, SHA256, make_gsm8k
 from mrl.runtime.problems import load_problems
 
 LINES = [
@@ -40,19 +43,19 @@ def server(monkeypatch):
 
     service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=service.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{service.server_port}", files
+    monkeypatch.setattr("mrl.lab.gsm8k.BASE_URL", f"http://127.0.0.1:{service.server_port}")
+    checksums = dict.fromkeys(("train", "test"), hashlib.sha256(TEXT).hexdigest())
+    monkeypatch.setattr("mrl.lab.gsm8k.SHA256", checksums)
+    yield files
     service.shutdown()
     service.server_close()
 
 
-def checksums(text=TEXT):
-    return dict.fromkeys(("train", "test"), hashlib.sha256(text).hexdigest())
-
-
-def test_questions_become_prompts_and_only_the_final_number_the_answer(server, tmp_path, verifier):
-    lines = []
-    fetch_gsm8k(tmp_path / "g", lines.append, server[0], checksums())
-    assert lines[0] == "train: 3 problems, checksum right"
+def test_questions_become_prompts_and_only_the_final_number_the_answer(
+    server, tmp_path, verifier, capsys
+):
+    assert mini_mrl.main(["data", "gsm8k", "--out", str(tmp_path / "g")]) == 0
+    assert f"Written: {tmp_path / 'g'}" in capsys.readouterr().out
     written = sorted(path.name for path in (tmp_path / "g").iterdir())
     assert written == ["system_prompt.txt", "test-264.jsonl", "test.jsonl", "train.jsonl"]
     assert "\\boxed{}" in (tmp_path / "g" / "system_prompt.txt").read_text()
@@ -74,28 +77,74 @@ def test_questions_become_prompts_and_only_the_final_number_the_answer(server, t
     ],
 )
 def test_what_goes_wrong_gets_one_sentence_and_leaves_nothing(server, tmp_path, files, part):
-    server[1].update(files)
+    server.update(files)
     with pytest.raises(MrlError) as caught:
-        fetch_gsm8k(tmp_path / "g", base_url=server[0], checksums=checksums())
+        make_gsm8k(tmp_path / "g")
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "g").exists()
 
 
-def test_no_network_and_a_folder_that_cannot_be_written(server, tmp_path):
+def test_no_network_and_a_folder_that_cannot_be_written(server, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        make_gsm8k(tmp_path / "file" / "g")
+    (tmp_path / "g" / "test.jsonl").mkdir(parents=True)
+    with pytest.raises(OSError):
+        make_gsm8k(tmp_path / "g")
+    left = {path.name for path in (tmp_path / "g").iterdir()}
+    assert left == {"train.jsonl", "test.jsonl"}  # nothing half written
     with socket.socket() as unheard:  # bound, but nobody listens
         unheard.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{unheard.getsockname()[1]}"
-        with pytest.raises(MrlError, match="Connection refused"):
-            fetch_gsm8k(tmp_path, base_url=closed, checksums=checksums())
-    (tmp_path / "file").write_text("")
+        monkeypatch.setattr("mrl.lab.gsm8k.BASE_URL", closed)
+        with pytest.raises(MrlError, match=r"Connection refused.*name local copies"):
+            make_gsm8k(tmp_path)
+
+
+def test_local_copies_need_no_network(tmp_path, verifier):
+    (tmp_path / "my-train.jsonl").write_bytes(TEXT)
+    (tmp_path / "test.jsonl").write_bytes(TEXT)
+    arguments = ["data", "gsm8k", str(tmp_path / "my-train.jsonl"), "--out", str(tmp_path / "one")]
+    assert mini_mrl.main(arguments) == 0
+    assert not (tmp_path / "one" / "test.jsonl").exists()
+    files = [tmp_path / "my-train.jsonl", tmp_path / "test.jsonl"]
+    make_gsm8k(tmp_path / "both", files)
+    problems = load_problems(tmp_path / "both" / "test.jsonl", verifier.check_answer)
+    assert [p.answer for p in problems] == ["1195", "-3", "0.5"]
+
+
+@pytest.mark.parametrize("text", ['{"question": "x"}', "[]", '"x"', "{", "\xff", '{"question": 1}'])
+def test_a_local_file_of_another_shape_gets_one_sentence(tmp_path, text):
+    file = tmp_path / "train.jsonl"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(MrlError, match=r"train\.jsonl: is not GSM8K as published"):
+        make_gsm8k(tmp_path / "g", [file])
+    assert not (tmp_path / "g").exists()
     with pytest.raises(OSError):
-        fetch_gsm8k(tmp_path / "file" / "g", base_url=server[0], checksums=checksums())
-    (tmp_path / "g" / "test.jsonl").mkdir(parents=True)
-    with pytest.raises(OSError):
-        fetch_gsm8k(tmp_path / "g", base_url=server[0], checksums=checksums())
-    left = {path.name for path in (tmp_path / "g").iterdir()}
-    assert left == {"train.jsonl", "test.jsonl"}  # nothing half written
+        make_gsm8k(tmp_path / "g", [tmp_path / "not-there.jsonl"])
+
+
+def test_parquet_is_read_where_pyarrow_is_installed(tmp_path, monkeypatch):
+    file = tmp_path / "train-00000-of-00001.parquet"
+    try:
+        from pyarrow import Table, parquet
+    except ImportError:
+        with pytest.raises(MrlError, match="pip install pyarrow"):
+            make_gsm8k(tmp_path / "g", [file])
+        return
+    parquet.write_table(Table.from_pylist(LINES), file)
+    make_gsm8k(tmp_path / "g", [file])
+    assert len((tmp_path / "g" / "train.jsonl").read_text().splitlines()) == 3
+
+
+def test_the_ten_lines_of_the_readme_make_a_problem_file(tmp_path, monkeypatch, verifier):
+    monkeypatch.chdir(tmp_path)
+    Path("questions.csv").write_text("question,answer\nWhat is 2+2?,4\nnone,\n")
+    (lines,) = re.findall(r"```python\n(.*?)```", (DATA / "README.md").read_text(), re.DOTALL)
+    exec(lines, {})
+    (problem,) = load_problems(Path("mine.jsonl"), verifier.check_answer)
+    assert (problem.prompt, problem.answer) == ("What is 2+2?", "4")
 
 
 def test_the_pins_are_whole():

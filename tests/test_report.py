@@ -55,6 +55,7 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     assert len(images) == 9
     assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
     assert all(path.stat().st_size > 5000 for path in (finished / "figures").glob("*.png"))
+    assert page.count("skill/&lt;skill&gt;: solve rate of the step&#x27;s prompts") == 1  # METRICS
     assert '<html lang="en">' in page
     assert "width=device-width" in page
 
@@ -70,6 +71,15 @@ def test_what_a_model_wrote_cannot_do_anything_in_the_page(finished):
     assert "\x1b" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert "\\x1b[31m" in page
+
+
+def test_a_name_that_looks_like_mathematics_is_drawn_as_it_is(finished):
+    for file in ("metrics.jsonl", "config.json"):
+        text = (finished / file).read_text()
+        for name, odd in (("qwen-tiny", "m$x^$"), ("llama-tiny", "$\\\\frac$")):
+            text = text.replace(f'"{name}"', f'"{odd}"').replace(f"/{name}/", f"/{odd}/")
+        (finished / file).write_text(text)
+    assert "m$x^$" in write_report(finished).read_text()
 
 
 def test_an_unfinished_run_with_a_torn_line_has_a_report_too(finished):

@@ -30,9 +30,10 @@ def visible(piece: bytes) -> str:
 def render_alignment(
     names: tuple[str, str], source: Sequence[bytes], receiver: Sequence[bytes], width: int
 ) -> RenderableType:
-    """Source tokens above receiver tokens; a colour a chunk; chunks that are not 1:1 reversed."""
+    """Source tokens above receiver tokens, a colour per chunk; chunks that are not 1:1 reversed."""
     chunks, residual = align(source, receiver), measure(source, receiver)
     label = max(map(len, names)) + 2
+
     lines: list[Text] = []
     pair: list[Text] = []  # the two lines that are being written
     used = width
@@ -40,15 +41,20 @@ def render_alignment(
         sides = source[slice(*chunk.source)], receiver[slice(*chunk.receiver)]
         rows = [TOKEN_BAR.join(map(visible, tokens)) for tokens in sides]
         size = max(map(cell_len, rows))
+
         if used + size + 1 > width:
             pair = [Text(name.ljust(label)) for name in names]
             lines += [*pair, Text()]
             used = label
-        style = CHUNK_COLORS[number % 2] + ("" if chunk.one_to_one else " reverse")
+
+        style = CHUNK_COLORS[number % 2]
+        if not chunk.one_to_one:
+            style += " reverse"
         for line, row in zip(pair, rows, strict=True):
             line.append(row + " " * (size - cell_len(row)), style=style)
             line.append(" ")
         used += size + 1
+
     one_to_one = sum(chunk.one_to_one for chunk in chunks)
     figures = (
         f"{len(source)} source tokens, {len(receiver)} receiver tokens "
@@ -62,9 +68,9 @@ def render_alignment(
 def alignment_svg(
     names: tuple[str, str], source: Sequence[bytes], receiver: Sequence[bytes]
 ) -> str:
-    """The terminal view as an SVG, as wide in every terminal."""
+    """The terminal view as an SVG, equally wide in every terminal."""
     terminal = Console(file=io.StringIO(), record=True, width=PICTURE_WIDTH)
     terminal.print(render_alignment(names, source, receiver, PICTURE_WIDTH))
     svg = terminal.export_svg(title=" and ".join(names))
-    # without rich's fonts from the net: a picture that is opened should not call anybody
+    # without rich's fonts, which a viewer would fetch from the net
     return re.sub(r"@font-face {.*?}", "", svg, flags=re.DOTALL)

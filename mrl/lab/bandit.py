@@ -3,22 +3,25 @@
 A context has K actions and a set of right ones; a policy is a softmax over actions; a completion is
 one action. All outcomes of the receiver's G and the peer's G samples are enumerated, and each goes
 through the *program's own* mode and learning step (`Toy` stands in for a policy), so that what is
-drawn here cannot drift away from what trains language models. For each context and mode:
+drawn here cannot drift away from what trains language models. For a context and a mode, with u the
+ascent direction in the receiver's logits of a step's first update:
 
-    update      the expected ascent direction E[u] in the receiver's logits, first update of a step
-    variance    trace of Cov[u]
-    support     chance that u is not zero; and that it points uphill, u . g > 0. (Not the paper's
-                support, which asks what the actor can reach: by that XGRPO stays on-policy.)
-    bias        against g, the gradient of the receiver's expected reward: the angle, and the
-                distance after the best scaling (dividing by a group's std rescales every update)
+    support     chance that u is not zero. (Not the paper's support, which asks what the actor can
+                reach: by that XGRPO stays on-policy.)
+    angle       bias: between E[u] and the gradient of the receiver's expected reward
+    groups      trace of Cov[u] over |E[u]|^2: the number of groups until their mean update is as
+                long as its own standard error, so that it stands out from the noise
+
+`replay` is left out, because what it does depends on the steps before; one line under the table
+says how long its memory stays empty.
 """
 
 import math
+import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
-from operator import itemgetter
 from statistics import fmean
 from types import SimpleNamespace
 
@@ -45,40 +48,43 @@ CODEC = ByteCodec(PreTrainedTokenizerFast(tokenizer_object=LETTERS))
 
 @dataclass(frozen=True)
 class Context:
-    """One context. logits: of receiver and peer, one an action; right: the right actions."""
+    """One context. logits: of receiver and peer, one per action; right: the right actions."""
 
     receiver: tuple[float, ...]
     peer: tuple[float, ...]
     right: frozenset[int]
 
-    def logprobs(self, who: str) -> torch.Tensor:
-        """Of one side's actions, [K] float64, nats."""
-        return torch.log_softmax(torch.tensor(getattr(self, who), dtype=torch.float64), 0)
+    def logprobs(self, side: str) -> torch.Tensor:
+        """Log-probs of the actions of one side, "receiver" or "peer", [K] float64, nats."""
+        return torch.log_softmax(torch.tensor(getattr(self, side), dtype=torch.float64), 0)
 
-    def probabilities(self, who: str) -> list[float]:
-        """Of one side's actions."""
-        return self.logprobs(who).exp().tolist()
+    def probabilities(self, side: str) -> list[float]:
+        """Probabilities of the actions of one side."""
+        return self.logprobs(side).exp().tolist()
 
-    def reward(self, who: str) -> float:
+    def reward(self, side: str) -> float:
         """Expected reward of one side."""
-        return sum(p for a, p in enumerate(self.probabilities(who)) if a in self.right)
+        return sum(p for a, p in enumerate(self.probabilities(side)) if a in self.right)
 
     def gradient(self) -> torch.Tensor:
-        """Of the receiver's expected reward in its logits: p_a * (r_a - expected reward)."""
+        """Gradient of the receiver's expected reward in its logits: p_a * (r_a - that reward)."""
         p = self.logprobs("receiver").exp()
         r = torch.tensor([float(a in self.right) for a in range(len(p))])
         return p * (r - self.reward("receiver"))
 
 
 def complementary(apart: float = 1.0) -> list[Context]:
-    """Two contexts: each side knows one of them. apart: 0 the peer is a copy, 1 the opposite."""
+    """Two contexts: the receiver knows the first one, the second is its blind spot.
+
+    apart: 0 if the peer is a copy, 1 if it knows just what the receiver does not.
+    """
     knows, misreads = (1.5, 0.5, -1.0, -1.0), (-3.0, -3.5, 1.5, -0.5)  # 0 and 1 are right
 
-    found = []
+    contexts = []
     for own, other in ((knows, misreads), (misreads, knows)):
         peer = tuple((1 - apart) * x + apart * y for x, y in zip(own, other, strict=True))
-        found.append(Context(own, peer, frozenset({0, 1})))
-    return found
+        contexts.append(Context(own, peer, frozenset({0, 1})))
+    return contexts
 
 
 class Toy:
@@ -127,28 +133,20 @@ class KnownCapability(HACPO):
 
 def capabilities(contexts: Sequence[Context]) -> dict[str, float]:
     """P of receiver and peer as HACPO measures them: over all contexts."""
-    return {who: fmean(c.reward(who) for c in contexts) for who in ("receiver", "peer")}
+    return {side: fmean(c.reward(side) for c in contexts) for side in ("receiver", "peer")}
 
 
 def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
     """Every mode as it is analysed: one update, nothing to balance with, known capabilities."""
-    modes = {name: kind() for name, kind in MODES.items() if name != "solo-x2"}
+    modes = {name: mode() for name, mode in MODES.items() if name not in ("solo-x2", "replay")}
     modes["hacpo"] = KnownCapability(minibatches=1, known=capabilities(contexts))
     modes["graft"] = GRAFT(minibatches=1, balanced=False)
     return modes
 
 
-def outcomes(probabilities: Sequence[float], size: int) -> Counter[tuple[int, ...]]:
-    """Every multiset of `size` draws -> its chance."""
-    found: Counter[tuple[int, ...]] = Counter()
-    for drawn in product(range(len(probabilities)), repeat=size):
-        found[tuple(sorted(drawn))] += math.prod(probabilities[action] for action in drawn)
-    return found
-
-
-def group_of(context: Context, who: str, actions: Sequence[int]) -> Group:
-    """One side's completions of a context."""
-    logprobs = context.logprobs(who).tolist()  # as a `Toy`'s: a copy has a ratio of exactly 1
+def group_of(context: Context, side: str, actions: Sequence[int]) -> Group:
+    """Completions of a context by one side."""
+    logprobs = context.logprobs(side).tolist()  # as a `Toy`'s: a copy has a ratio of exactly 1
     rollouts = []
     for a in actions:
         verdict = Verdict.CORRECT if a in context.right else Verdict.WRONG
@@ -157,101 +155,106 @@ def group_of(context: Context, who: str, actions: Sequence[int]) -> Group:
 
 
 def records_of(mode: Mode, context: Context, actions: Sequence[int]) -> tuple[Record, ...]:
-    """What the mode is given of a peer that took these actions."""
+    """What the mode receives of a peer that took these actions."""
     if mode.consumes is None:
         return ()
     group = group_of(context, "peer", actions)
     return tuple(make_records(mode.consumes, "peer", 0, [group], CODEC))
 
 
-def crossings(mode: Mode, context: Context, size: int) -> Counter[tuple[tuple[Record, ...], int]]:
-    """(What the mode is given, which success is drawn of it) -> chance; what looks alike is one."""
-    found: Counter[tuple[tuple[Record, ...], int]] = Counter()
-    for actions, chance in outcomes(context.probabilities("peer"), size).items():
-        records = records_of(mode, context, actions)
-        texts = [r.text for r in records] if mode.consumes is SuccessRecord else []
-        picks = [texts.index(text) for text in texts] or [0]
-        for pick in picks:
-            found[records, pick] += chance / len(picks)
-    return found
+def outcomes(
+    probabilities: Sequence[float], size: int, in_order: bool = False
+) -> Counter[tuple[int, ...]]:
+    """Every multiset of `size` draws -> its chance; in_order: every sequence."""
+    chances: Counter[tuple[int, ...]] = Counter()
+    for actions in product(range(len(probabilities)), repeat=size):
+        key = actions if in_order else tuple(sorted(actions))
+        chances[key] += math.prod(probabilities[action] for action in actions)
+    return chances
+
+
+def crossings(mode: Mode, context: Context, size: int) -> Counter[tuple[Record, ...]]:
+    """What the mode receives of a peer -> its chance; what looks alike to it is summed up.
+
+    Successes keep the order of their sampling, because a mode draws one of them: in a random order
+    any fixed place is as good as a random one, so `update_of` may always draw by the same seed.
+    """
+    received: Counter[tuple[Record, ...]] = Counter()
+    in_order = mode.consumes is SuccessRecord
+    for actions, chance in outcomes(context.probabilities("peer"), size, in_order).items():
+        received[records_of(mode, context, actions)] += chance
+    return received
 
 
 def update_of(
-    mode: Mode, context: Context, own: Sequence[int], records: Sequence[Record], pick: int
+    mode: Mode, context: Context, own: Sequence[int], records: Sequence[Record]
 ) -> torch.Tensor:
-    """The mode, then the program's learning step."""
-    toy, rng = Toy(context.receiver), SimpleNamespace(choice=itemgetter(pick))
-    batch = mode.training_samples(toy, [(group_of(context, "receiver", own), records)], rng)
+    """The update [K] after these own actions and peer's records: the mode, then `learn`."""
+    toy = Toy(context.receiver)
+    prompts = [(group_of(context, "receiver", own), records)]
+    batch = mode.training_samples(toy, prompts, random.Random(0))
     learn(toy, batch.samples, score=Toy.score)
     return toy.update
 
 
+def moments(mode: Mode, context: Context, group: int = GROUP) -> tuple[torch.Tensor, float, float]:
+    """(E[u], E[u.u], P(u != 0)) of one context, over every outcome."""
+    own = outcomes(context.probabilities("receiver"), group)
+    received = crossings(mode, context, group)
+
+    mean = torch.zeros(len(context.receiver), dtype=torch.float64)
+    square = support = 0.0
+    for actions, records in product(own, received):
+        chance = own[actions] * received[records]
+        update = update_of(mode, context, actions, records)
+        mean += chance * update
+        square += chance * float(update @ update)
+        if update.abs().max() > 1e-12:
+            support += chance
+    return mean, square, support
+
+
 @dataclass(frozen=True)
 class Figures:
-    """Of one mode, in one context or averaged over several."""
+    """What the module's docstring defines, of one mode in one context."""
 
-    variance: float
     support: float
-    uphill: float  # chance that an update points uphill
-    angle: float  # degrees between expected update and gradient; nan if there is no update
-    distance: float  # |E[u] scaled - g| / |g|: the sine of that angle, 1 where there is no update
-    strength: float  # |E[u]|
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of an update over its mean's length.
-
-        Its square is the number of groups until that mean is as long as its own standard error.
-        """
-        return self.variance**0.5 / self.strength if self.strength else math.inf
+    angle: float  # degrees; nan if there is no update
+    groups: float
 
 
-def average(found: Sequence[Figures]) -> Figures:
-    """Over contexts; a context without an update has no angle to average."""
-    rows = torch.tensor([astuple(each) for each in found], dtype=torch.float64)
-    return Figures(*rows.nanmean(0).tolist())
+def analyse(mode: Mode, context: Context, group: int = GROUP) -> Figures:
+    """The exact figures of a mode in a context."""
+    mean, square, support = moments(mode, context, group)
+    gradient = context.gradient()
+    strength = float(mean.norm())
+    norms = strength * float(gradient.norm())
+    if norms < 1e-12:
+        return Figures(support, math.nan, math.inf)
 
-
-def analyse(mode: Mode, contexts: Sequence[Context], group: int = GROUP) -> Figures:
-    """The exact figures of a mode, averaged over contexts."""
-    rows = []
-    for context in contexts:
-        mean, square, support, uphill = moments(mode, context, group)
-        gradient, strength = context.gradient(), float(mean.norm())
-        norms = strength * float(gradient.norm())
-        cosine = max(-1.0, min(1.0, float(mean @ gradient) / norms)) if norms > 1e-12 else math.nan
-        angle = math.degrees(math.acos(cosine))
-        distance = math.sqrt(1 - cosine**2) if cosine > 0 else 1.0
-        rows.append(Figures(square - strength**2, support, uphill, angle, distance, strength))
-    return average(rows)
-
-
-def moments(
-    mode: Mode, context: Context, group: int = GROUP
-) -> tuple[torch.Tensor, float, float, float]:
-    """(E[u], E[u.u], P(u != 0), P(u.g > 0)) of one context, over every outcome."""
-    own = outcomes(context.probabilities("receiver"), group)
-    given = crossings(mode, context, group)
-    pairs = list(product(own, given))
-    chances = torch.tensor([own[a] * given[b] for a, b in pairs], dtype=torch.float64)
-    updates = torch.stack([update_of(mode, context, a, *b) for a, b in pairs])  # [outcomes, K]
-    squares, up = updates.square().sum(1), updates @ context.gradient()
-    facts = (squares, updates.abs().amax(1) > 1e-12, up > 1e-12)
-    return chances @ updates, *(float(chances @ fact.double()) for fact in facts)
+    cosine = max(-1.0, min(1.0, float(mean @ gradient) / norms))
+    return Figures(support, math.degrees(math.acos(cosine)), square / strength**2 - 1)
 
 
 def bandit_table(group: int = GROUP) -> Table:
     """Every mode where the peer knows what the receiver does not."""
     contexts = complementary()
-    table = Table("mode", title=f"complementary pair, G = {group}, exact")
-    for column in ("support", "uphill", "variance", "noise", "angle", "distance", "blind spot"):
+    table = Table("mode", title=f"in the receiver's blind spot, G = {group}, exact")
+    for column in ("support", "angle", "groups needed"):
         table.add_column(column, justify="right")
+
     for name, mode in bandit_modes(contexts).items():
-        each = [analyse(mode, [context], group) for context in contexts]
-        mean = average(each)
-        table.add_row(
-            name, f"{mean.support:.0%}", f"{mean.uphill:.0%}", f"{mean.variance:.3f}",
-            f"{mean.noise:.2f}", f"{mean.angle:.1f}°", f"{mean.distance:.2f}",
-            f"{each[1].noise ** 2:.2g}",
-        )  # fmt: skip
+        figures = analyse(mode, contexts[1], group)
+        row = (f"{figures.support:.0%}", f"{figures.angle:.0f}°", f"{figures.groups:.2g}")
+        table.add_row(name, *row)
     return table
+
+
+def replay_sentence(group: int = GROUP) -> str:
+    """How long the memory of `replay` stays empty in the blind spot."""
+    fails = 1 - complementary()[1].reward("receiver")
+    chances = [f"{1 - fails ** (n * group):.0%} after {n}" for n in (1, 10, 100)]
+    return (
+        "replay: after n visits its memory holds a success with a chance of 1 - (1 - p)^(nG): "
+        f"{', '.join(chances)}. A peer's success is there at once."
+    )

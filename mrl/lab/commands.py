@@ -1,4 +1,4 @@
-"""The laboratory's commands, hung into `mini_mrl.py`; matplotlib loads inside those that draw."""
+"""The laboratory's commands, part of `mini_mrl.py`; matplotlib is loaded by those that draw."""
 
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import alignment_svg, render_alignment
 from mrl.lab.compare import Plan, choose_settings, read_all, run_all
-from mrl.lab.gsm8k import fetch_gsm8k
+from mrl.lab.gsm8k import make_gsm8k
 from mrl.runtime.launch import cores
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.problems import save_problems
@@ -42,7 +42,7 @@ def compare(
         list[str] | None,
         typer.Option(help="KEY=VALUE,VALUE: the best one for each mode, on seeds 11, 12, ..."),
     ] = None,
-    tune_seeds: Annotated[int, typer.Option(min=1, help="So many of them.")] = 3,
+    tune_seeds: Annotated[int, typer.Option(min=1, help="How many seeds --tune uses.")] = 3,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
     from mrl.lab import compare_view, figures
@@ -51,40 +51,50 @@ def compare(
         modes, seeds, steps = "solo,sgt", 2, steps or 200
     out = out or Path("runs", "quick" if quick else "compare")
     jobs = jobs or (1 if torch.cuda.is_available() else cores())
-    given = {"--steps": steps, "--pair": pair, "--config": config}
-    options = [str(x) for key, value in given.items() if value is not None for x in (key, value)]
+
+    options = []
+    for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
+        if value is not None:
+            options += [option, str(value)]
     plan = Plan(modes.split(","), range(1, seeds + 1), out, jobs, options)
     command = ["python mini_mrl.py compare --modes", modes, "--seeds", str(seeds), *options]
     if tune:
-        command += [word for text in tune for word in ("--tune", text)]
+        for text in tune:
+            command += ["--tune", text]
         command += ["--tune-seeds", str(tune_seeds)]
         first = max(11, seeds + 1)  # none of those that are compared
         plan = choose_settings(plan, tune, range(first, first + tune_seeds), say)
+
     failures = run_all(plan, say)
     results = read_all(plan)
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
-    text = compare_view.summary(results, " ".join(command), plan.chosen)
+
+    tuned = {plan.names[mode]: options for mode, options in plan.tuned.items()}
+    text = compare_view.summary(results, " ".join(command), tuned)
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out)
     figures.draw_learning_curves(results, out / "figures" / "learning.png")
-    if gains := compare_view.gains(results):
-        figures.draw_gains(results, gains, out / "figures" / "gains.png")
+    gains = compare_view.gains(results)
+    if gains:
+        figures.draw_gains(gains, out / "figures" / "gains.png")
+
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, curves.csv, figures/"]))
     if quick:
         kept = (TINY.parent / "results" / "tiny-pair" / "table.md").read_text(encoding="utf-8")
-        found = next(line for line in kept.splitlines() if line.startswith("- sgt beats solo"))
-        say(f"Two seeds have a wide interval. The whole comparison (data/results): {found[2:]}")
+        sentence = next(line for line in kept.splitlines() if line.startswith("- sgt beats solo"))
+        say(f"Two seeds have a wide interval. The whole comparison (data/results): {sentence[2:]}")
 
 
 def bandit() -> None:
-    """Why the modes sit where they sit: exact, on contextual bandits; some ten seconds."""
-    from mrl.lab.bandit import bandit_table
+    """Show exactly, on contextual bandits, how far each mode helps; takes some five seconds."""
+    from mrl.lab.bandit import bandit_table, replay_sentence
 
     with console.status("Summing over every outcome."):
         table = bandit_table()
     console.print(table)
+    say(replay_sentence())
 
 
 def report(directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")]) -> None:
@@ -101,20 +111,21 @@ def align(
     svg: Annotated[Path | None, typer.Option(help="Draw it there, too.")] = None,
 ) -> None:
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
-    token_bytes = []
+    sides = []
     for path in (source, receiver):
         codec = ByteCodec(load_tokenizer(path))
         try:
-            token_bytes.append(codec.token_bytes(codec.encode(text)))
+            sides.append(codec.token_bytes(codec.encode(text)))
         except LossyText as refusal:
             raise MrlError(
                 f"{path}: its tokenizer cannot write this text exactly ({refusal.reason}: "
                 f"{refusal}), so a record with it would be refused."
             ) from None
-    shown = ((Path(source).name, Path(receiver).name), *token_bytes)
-    console.print(render_alignment(*shown, console.width))
+
+    names = (Path(source).name, Path(receiver).name)
+    console.print(render_alignment(names, *sides, console.width))
     if svg is not None:
-        svg.write_text(alignment_svg(*shown), encoding="utf-8")
+        svg.write_text(alignment_svg(names, *sides), encoding="utf-8")
         say(f"Drawn in {svg}.")
 
 
@@ -135,20 +146,25 @@ def warmstart(
 
 
 def data(
-    name: Annotated[str, typer.Argument(help="gsm8k")], out: Folder = TINY.parent / "gsm8k"
+    name: Annotated[str, typer.Argument(help="gsm8k")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Local copies, JSONL or parquet; none: fetched, with a checksum."),
+    ] = None,
+    out: Folder = TINY.parent / "gsm8k",
 ) -> None:
-    """Fetch a problem set from its authors, with a checksum."""
+    """Make a published problem set ready for --set train=FILE."""
     if name != "gsm8k":
         raise MrlError(f"There is no problem set {name!r} to fetch; known is gsm8k.")
-    fetch_gsm8k(out, say)
+    make_gsm8k(out, files or ())
     say(f"Written: {out}")
 
 
 def problems(out: Folder = Path("data/words")) -> None:
     """Write the problem sets of data/words again."""
-    for part, made in make_problem_sets().items():
-        save_problems(out / f"{part}.jsonl", made)
-        say(f"{out / part}.jsonl: {len(made)} problems")
+    for part, problem_set in make_problem_sets().items():
+        save_problems(out / f"{part}.jsonl", problem_set)
+        say(f"{out / part}.jsonl: {len(problem_set)} problems")
 
 
 COMMANDS = (compare, bandit, report, align, warmstart, data, problems)

@@ -5,19 +5,23 @@ is paired by seed: two runs of a seed begin with the same weights and the same o
 """
 
 import csv
+import json
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 
 from mrl.errors import MrlError
+from mrl.modes import MODES
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_run_config
 from mrl.runtime.settings import mode_class
 
@@ -26,63 +30,125 @@ PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.p
 
 @dataclass
 class Plan:
-    """What is compared. options: of every run, as on the command line; chosen: of a mode's runs."""
+    """What is compared.
+
+    A mode is kept as it was typed, `sgt` or `file.py:Class`; results and directories have its name.
+    """
 
     modes: Sequence[str]
     seeds: Sequence[int]
     out: Path
     jobs: int = 2
-    options: Sequence[str] = ()
-    chosen: dict[str, Sequence[str]] = field(default_factory=dict)
+    options: Sequence[str] = ()  # of every run, as on the command line
+    tuned: dict[str, Sequence[str]] = field(default_factory=dict)  # mode -> options of its runs
+    names: dict[str, str] = field(default_factory=dict)  # mode -> its name in this comparison
 
     def __post_init__(self) -> None:
-        if len({mode_class(mode).name for mode in self.modes}) < len(self.modes):
-            raise MrlError(f"A mode is named twice in {','.join(self.modes)}.")
+        self.names = self.names or names_of(self.modes)
 
     def runs(self) -> list[tuple[str, int, Path]]:
         """Mode, seed and directory. Seeds outermost: what is cut short is balanced."""
         return [
-            (mode, seed, self.out / "runs" / f"{mode_class(mode).name}-s{seed}")
+            (mode, seed, self.out / "runs" / f"{self.names[mode]}-s{seed}")
             for seed in self.seeds
             for mode in self.modes
         ]
+
+    def options_of(self, mode: str) -> list[str]:
+        """All options of a mode's runs.
+
+        A config file may hold `[settings.NAME]` of several modes of one's own, but a run knows only
+        its own mode: for the others' runs there is a copy of the file without them.
+        """
+        options = [*self.options, *self.tuned.get(mode, ())]
+        foreign = {mode_class(other).name for other in self.names} - {*MODES, mode_class(mode).name}
+        if not foreign or "--config" not in options:
+            return options
+
+        number = options.index("--config") + 1
+        with suppress(OSError, ValueError, AttributeError):  # the run says what is wrong
+            table = tomllib.loads(Path(options[number]).read_text(encoding="utf-8"))
+            for name in foreign:
+                table.get("settings", {}).pop(name, None)
+            copy = self.out / "runs" / f"{self.names[mode]}.config.json"
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(json.dumps(table), encoding="utf-8")
+            options[number] = str(copy)
+        return options
+
+
+def names_of(modes: Sequence[str]) -> dict[str, str]:
+    """What each mode is called: by its `name`, or by its file where that name is taken."""
+    names: dict[str, str] = {}
+    for mode in modes:
+        name = mode_class(mode).name
+        if mode not in MODES and name in (*MODES, *names.values()):
+            name = Path(mode.rpartition(":")[0]).name
+        if mode in names or name in names.values():
+            raise MrlError(f"A mode is named twice in {','.join(modes)}.")
+        names[mode] = name
+    return names
 
 
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     """Make every run that is not there yet; returns a sentence for each that failed.
 
-    The same call goes on where it was stopped: Ctrl-C reaches the runs too, and each saves after
-    its step. MrlError if a run is there that something else was asked of.
+    The same call goes on where it was stopped by Ctrl-C or SIGTERM. MrlError if a run is there that
+    was made with other options.
     """
     runs = plan.runs()
-    chosen = {mode: [*plan.options, *plan.chosen.get(mode, ())] for mode in plan.modes}
+    options = {mode: plan.options_of(mode) for mode in plan.modes}
     for mode, _, directory in runs:
-        note, asked = Path(f"{directory}.asked"), _asked(mode, chosen[mode])
-        if directory.exists() and note.exists() and note.read_text(encoding="utf-8") != asked:
+        note = Path(f"{directory}.asked")
+        if not (directory.exists() and note.exists()):
+            continue
+        if note.read_text(encoding="utf-8") != _request(mode, options[mode]):
             raise MrlError(
                 f"{directory}: was made with other options, or by another version of a file among "
                 "them; give another --out, or delete it."
             )
+
     missing = [run for run in runs if not is_finished(run[2])]
     say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")
-    started, failures = time.monotonic(), []
-    pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for processes
+    started = time.monotonic()
+    failures = []
+    processes: set[subprocess.Popen] = set()  # those that run now
+    pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for them
     try:
-        ends = pool.map(lambda run: _run_one(*run, chosen[run[0]]), missing)
-        for done, ((mode, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
-            left = (time.monotonic() - started) / done * (len(missing) - done) / 60
-            what = f"{mode}, seed {seed}: {failure or 'finished'}"
-            say(f"{what}; {done}/{len(missing)}, {left:.0f} min left")
-            failures += [what] if failure else []
+        ends = pool.map(lambda run: _run_one(*run, options[run[0]], processes), missing)
+        for number, ((mode, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
+            ended = f"{plan.names[mode]}, seed {seed}: {failure or 'finished'}"
+            minutes = (time.monotonic() - started) / number * (len(missing) - number) / 60
+            say(f"{ended}; {number}/{len(missing)}, {minutes:.0f} min left")
+            if failure:
+                failures.append(ended)
+    except KeyboardInterrupt:
+        say("The runs stop after their steps; the same command goes on with them.")
+        pool.shutdown(wait=False, cancel_futures=True)
+        _terminate(processes)
+        try:
+            pool.shutdown()
+        except KeyboardInterrupt:
+            _terminate(processes)  # a run ends at once when it is told so twice
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
     return failures
 
 
-def _asked(mode: str, options: Sequence[str]) -> str:
+def _terminate(processes: set[subprocess.Popen]) -> None:
+    """SIGTERM to each: a run that a script started in the background ignores SIGINT at first."""
+    for process in list(processes):
+        process.terminate()
+
+
+def _request(mode: str, options: Sequence[str]) -> str:
     """All that decides what a run is, beside its seed: options, and the files that they name."""
-    files = map(Path, (mode.rpartition(":")[0], *options))
-    return "\n".join([mode, *options, *(f.read_text("utf-8") for f in files if f.is_file())])
+    parts = [mode, *options]
+    for name in (mode.rpartition(":")[0], *options):
+        if Path(name).is_file():
+            parts.append(Path(name).read_text(encoding="utf-8"))
+    return "\n".join(parts)
 
 
 def is_finished(directory: Path) -> bool:
@@ -90,21 +156,29 @@ def is_finished(directory: Path) -> bool:
     return "after" in read_evaluations(directory)
 
 
-def _run_one(mode: str, seed: int, directory: Path, options: Sequence[str]) -> str:
+def _run_one(
+    mode: str, seed: int, directory: Path, options: Sequence[str], processes: set[subprocess.Popen]
+) -> str:
     """Start a run, or go on from its last checkpoint; returns its last line if it failed."""
     if any(directory.glob("checkpoints/step-*")):
         arguments = ["resume", str(directory)]
     else:
         shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
         directory.parent.mkdir(parents=True, exist_ok=True)
-        Path(f"{directory}.asked").write_text(_asked(mode, options), encoding="utf-8")
+        Path(f"{directory}.asked").write_text(_request(mode, options), encoding="utf-8")
         arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
         arguments += ["--set", f"runs={directory.parent}"]
         arguments += ["--placement", "resident"]  # a core for each run, not for each policy
+
+    # a process group of its own: Ctrl-C in a terminal comes through `_terminate`, and once
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
-    done = subprocess.run([*PROGRAM, *arguments, "--plain"], **pipes)
-    lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
-    return lines[-1] if done.returncode else ""
+    process = subprocess.Popen([*PROGRAM, *arguments, "--plain"], process_group=0, **pipes)
+    processes.add(process)
+    output, _ = process.communicate()
+    processes.discard(process)
+
+    lines = output.strip().splitlines() or [f"exit code {process.returncode}"]
+    return lines[-1] if process.returncode else ""
 
 
 @dataclass
@@ -131,8 +205,13 @@ class Result:
 
 def read_all(plan: Plan) -> list[Result]:
     """The finished runs of a plan; MrlError if they are not equally long."""
-    results = [read_result(d, mode, seed) for mode, seed, d in plan.runs() if is_finished(d)]
-    if len(lengths := {result.lines[-1]["step"] for result in results}) > 1:
+    results = []
+    for mode, seed, directory in plan.runs():
+        if is_finished(directory):
+            results.append(read_result(directory, plan.names[mode], seed))
+
+    lengths = {result.lines[-1]["step"] for result in results}
+    if len(lengths) > 1:
         raise MrlError(
             f"{plan.out}: its runs have {' and '.join(map(str, sorted(lengths)))} steps, which "
             "can't be compared; give the shorter ones another --out."
@@ -142,21 +221,12 @@ def read_all(plan: Plan) -> list[Result]:
 
 def read_result(directory: Path, mode: str, seed: int) -> Result:
     """Scores, costs and metrics of a finished run."""
-    found = read_evaluations(directory)
-    after, before = (
-        {
-            (entry["part"], entry["policy"], skill, metric): 100 * value
-            for entry in found[when]
-            for skill, values in (("all", entry), *entry["skills"].items())
-            for metric, value in values.items()
-            if metric.startswith("pass@")
-        }
-        for when in ("after", "before")
-    )
+    evaluations = read_evaluations(directory)
     lines = read_metrics(directory)
     slowest: dict[int, float] = {}  # step -> seconds; its lines are of policies side by side
     for line in lines:
         slowest[line["step"]] = max(slowest.get(line["step"], 0.0), line["time/step_s"])
+
     received = sum(line["exchange/received_bytes"] for line in lines)
     costs = {
         "rollouts": sum(line["num_tokens"] / line["completions/mean_length"] for line in lines),
@@ -166,7 +236,19 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
         "bytes a prompt": received / read_run_config(directory).prompts_per_step / len(lines),
         "seconds": sum(slowest.values()),
     }
+    after, before = (_percent(evaluations[when]) for when in ("after", "before"))
     return Result(mode, seed, after, before, costs, lines)
+
+
+def _percent(evaluation: Sequence[dict]) -> dict[tuple[str, str, str, str], float]:
+    """An evaluation as `Result` keeps it."""
+    scores = {}
+    for entry in evaluation:
+        for skill, values in (("all", entry), *entry["skills"].items()):
+            for metric, value in values.items():
+                if metric.startswith("pass@"):
+                    scores[entry["part"], entry["policy"], skill, metric] = 100 * value
+    return scores
 
 
 def grid(texts: Sequence[str]) -> list[list[str]]:
@@ -177,7 +259,7 @@ def grid(texts: Sequence[str]) -> list[list[str]]:
         if not (key and equals and all(values.split(","))):
             raise MrlError(f"--tune {text}: write it like learning_rate=3e-5,1e-4,3e-4.")
         axes.append([("--set", f"{key}={value}") for value in values.split(",")])
-    return [list(chain.from_iterable(choice)) for choice in product(*axes)]
+    return [list(chain.from_iterable(combination)) for combination in product(*axes)]
 
 
 def choose_settings(
@@ -191,31 +273,38 @@ def choose_settings(
     a key is the mode's name. Every score is kept in `tune.csv`.
     """
     settings = grid(texts)
+    options = {}
+    for mode, (number, setting) in product(plan.modes, enumerate(settings)):
+        own = mode_class(mode).name
+        options[mode, number] = [option.replace("MODE", own) for option in setting]
+
+    modes = {name: mode for mode, name in plan.names.items()}
     left = dict.fromkeys(plan.modes, range(len(settings)))  # the best first after each seed
-    options = {
-        (mode, number): [option.replace("MODE", mode_class(mode).name) for option in setting]
-        for mode in plan.modes
-        for number, setting in enumerate(settings)
-    }
     scores: dict[tuple[str, int], list[float]] = defaultdict(list)
     rows = [("mode", "setting", "seed", "pass@1")]
     for count, seed in enumerate(seeds, start=1):
         for number in range(len(settings)):
-            chosen = {mode: options[mode, number] for mode in plan.modes if number in left[mode]}
+            tried = {mode: options[mode, number] for mode in plan.modes if number in left[mode]}
+            if not tried:
+                continue
             out = plan.out / "tune" / str(number)
-            trial = replace(plan, modes=list(chosen), seeds=[seed], out=out, chosen=chosen)
-            for failure in run_all(trial, say) if chosen else ():
+            trial = replace(plan, modes=list(tried), seeds=[seed], out=out, tuned=tried)
+            for failure in run_all(trial, say):
                 say(failure)
+
             for result in read_all(trial):
-                score = result.overall(result.first_part)
-                scores[result.mode, number].append(score)
-                setting = " ".join(options[result.mode, number][1::2])
+                mode, score = modes[result.mode], result.overall(result.first_part)
+                scores[mode, number].append(score)
+                setting = " ".join(options[mode, number][1::2])
                 rows.append((result.mode, setting, seed, f"{score:.2f}"))
+
         for mode, numbers in left.items():
             means = {n: fmean(scores[mode, n]) for n in numbers if len(scores[mode, n]) == count}
             if not means:
-                raise MrlError(f"{mode}: no setting of --tune finished with seed {seed}.")
+                name = plan.names[mode]
+                raise MrlError(f"{name}: no setting of --tune finished with seed {seed}.")
             left[mode] = sorted(means, key=means.get, reverse=True)[: max(2, (len(means) + 1) // 2)]
+
     with (plan.out / "tune.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
-    return replace(plan, chosen={mode: options[mode, best] for mode, (best, *_) in left.items()})
+    return replace(plan, tuned={mode: options[mode, best] for mode, (best, *_) in left.items()})

@@ -1,6 +1,6 @@
-"""Liars on demand, for lessons and tests: `--set liar=0.3`.
+"""Policies that lie, planted on purpose for lessons and tests: `--set liar=0.3`.
 
-The training loop knows nothing of them: they replace the one function that makes records.
+The training loop does not know of them: they replace the one function that makes records.
 """
 
 import random

@@ -18,6 +18,7 @@ from mrl.lab import figures
 from mrl.lab.alignment_view import alignment_svg
 from mrl.runtime import run_directory
 from mrl.runtime.loading import load_tokenizer
+from mrl.runtime.metrics import meaning
 from mrl.runtime.summary import evaluation_table, learnt_sentence, residual_sentences
 from mrl.runtime.view import printable
 
@@ -47,33 +48,34 @@ def write_report(directory: Path) -> Path:
     samples = run_directory.read_samples(directory)
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
     rescues = run_directory.read_rescues(directory)
-    counts = Counter((r["receiver"], r["source"], r["skill"]) for r in rescues)
     evaluations = run_directory.read_evaluations(directory)
+
     sizes = ", ".join(f"{policy.name} (G = {policy.group_size})" for policy in config.policies)
     note = (
         f"Mode {config.mode}, seed {config.seed}, {lines[-1]['step']} of {config.steps} steps of "
         f"{config.prompts_per_step} prompts; {sizes}. Made by python mini_mrl.py report."
     )
-    scores = evaluation_table(evaluations).columns if evaluations else []
     parts = [
         f"<h1>{escape(directory.name)}</h1>",
         f"<p><strong>{escape(learnt_sentence(evaluations, rescues))}</strong></p>",
         f"<p class=note>{escape(note)}</p>",
         _table("What went wrong", ("step", "what"), failures),
-        _table(
-            "Held-out problems, in percent",
-            [column.header for column in scores],
-            zip(*(column.cells for column in scores), strict=True),
-        ),
-        *(_picture(directory, lines, *row) for row in figures.pictures_of(lines)),
-        _table(
-            "Who rescued whom",
-            ("receiver", "source", "skill", "rescues"),
-            [(*key, number) for key, number in counts.most_common()],
-        ),
-        *(f"<p>{escape(s)}</p>" for s in residual_sentences(lines)),
-        *_rescued_problems(rescues, samples, {p.name: p.path for p in config.policies}),
     ]
+    if evaluations:
+        columns = evaluation_table(evaluations).columns
+        cells = zip(*(column.cells for column in columns), strict=True)
+        head = [column.header for column in columns]
+        parts.append(_table("Held-out problems, in percent", head, cells))
+    for picture, keys in figures.pictures_of(lines):
+        parts.append(_picture(directory, lines, picture, keys))
+
+    counts = Counter((r["receiver"], r["source"], r["skill"]) for r in rescues)
+    rows = [(*key, number) for key, number in counts.most_common()]
+    parts.append(_table("Who rescued whom", ("receiver", "source", "skill", "rescues"), rows))
+    for sentence in residual_sentences(lines):
+        parts.append(f"<p>{escape(sentence)}</p>")
+    parts += _rescued_problems(rescues, samples, {p.name: p.path for p in config.policies})
+
     title = escape(f"mini-mrl: {directory.name}")
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -97,20 +99,24 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> st
 
 
 def _picture(
-    directory: Path, lines: list[dict], name: str, title: str, draw: Any, metrics: dict, label: str
+    directory: Path, lines: list[dict], picture: figures.Picture, keys: Sequence[str]
 ) -> str:
-    """Draw one; its alternative text gives each metric's first and last value."""
-    path = directory / "figures" / f"{name}.png"
-    draw(lines, path, metrics, label)
-    ends = [title]
+    """Draw one; its caption says what the metrics mean, its alternative text where they went."""
+    path = directory / "figures" / f"{picture.name}.png"
+    picture.draw(lines, path, keys, picture.unit)
+
+    ends = [picture.title]
     for policy in figures.policies_of(lines):
-        for key, what in metrics.items():
+        for key in keys:
             values = figures.series(lines, policy, key, figures.WINDOW)[1]
             if any(values):
-                ends.append(f"{policy}, {what}: {values[0]:.3g} to {values[-1]:.3g}")
+                label = figures.label_of(key)
+                ends.append(f"{policy}, {label}: {values[0]:.3g} to {values[-1]:.3g}")
+
     data = base64.b64encode(path.read_bytes()).decode("ascii")
     image = f'<img alt="{escape("; ".join(ends))}" src="data:image/png;base64,{data}">'
-    return f"<h2>{escape(title)}</h2>{image}"
+    caption = ". ".join(dict.fromkeys(map(meaning, keys)))
+    return f"<h2>{escape(picture.title)}</h2>{image}<p class=note>{escape(caption)}.</p>"
 
 
 def _rescued_problems(
@@ -119,26 +125,32 @@ def _rescued_problems(
     """Up to five rescued problems: before, the peer's tokens and one's own, and met again."""
     last = {(line["policy"], line["problem"]): line for line in samples if "problem" in line}
 
-    def again(rescue: dict) -> dict | None:
+    def met_again(rescue: dict) -> dict | None:
         line = last.get((rescue["receiver"], rescue["problem_id"]))
         return line if line and line["step"] > rescue["step"] else None
 
-    met_again_last = sorted(rescues, key=lambda rescue: again(rescue) is not None)
-    shown = {(r["receiver"], r["skill"]): r for r in met_again_last}  # the last of a skill
-    yield "<h2>Rescued problems, side by side</h2>" if shown else ""
+    # the last rescue of each skill, preferably one whose problem was met again
+    shown = {
+        (r["receiver"], r["skill"]): r for r in sorted(rescues, key=lambda r: bool(met_again(r)))
+    }
+    if shown:
+        yield "<h2>Rescued problems, side by side</h2>"
     for rescue in list(shown.values())[:SHOWN_RESCUES]:
         receiver, source = rescue["receiver"], rescue["source"]
         answers = [
             (f"{receiver} in step {rescue['step']}", rescue["receiver_text"]),
             (source, rescue["source_text"]),
         ]
-        if later := again(rescue):
+        later = met_again(rescue)
+        if later:
             answers.append((f"{receiver} in step {later['step']}", later["text"]))
+
         yield f"<div class=rescue><h3>{escape(rescue['prompt'])}</h3>"
-        yield from (f"<p>{escape(who)}: <code>{escape(text)}</code></p>" for who, text in answers)
+        for name, text in answers:
+            yield f"<p>{escape(name)}: <code>{escape(text)}</code></p>"
         if {source, receiver} <= paths.keys():  # else a log's peer, whose tokenizer is not here
             with suppress(LossyText, MrlError):
                 codecs = [ByteCodec(load_tokenizer(paths[name])) for name in (source, receiver)]
-                tokens = [each.token_bytes(each.encode(rescue["source_text"])) for each in codecs]
+                tokens = [c.token_bytes(c.encode(rescue["source_text"])) for c in codecs]
                 yield f"<div class=wide>{alignment_svg(('source', 'receiver'), *tokens)}</div>"
         yield "</div>"

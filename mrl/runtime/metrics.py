@@ -1,6 +1,7 @@
 """The numbers of a step: what each is called and means, and how it is counted from groups."""
 
 import math
+import re
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -27,9 +28,9 @@ METRICS = {
     "rescue_set": "prompts that failed here altogether, on which the mode would use a peer's text",
     "rescues": "successes of peers that were imitated",
     "dropped/<reason>": "peers' records that the mode wanted and could not use",
+    "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
     "thl/<figure>": "sums over the retokenized peers' records (residual.py): records, bytes, "
     "bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
-    "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
     "loss": "of the objective, own and peers' samples; mean over updates; near 0 by construction "
     "while ratios are 1 and each group's advantages sum to 0 (solo, sgt)",
     "loss_nll": "of the imitation part, weight included; mean over updates",
@@ -63,6 +64,15 @@ METRICS = {
 }
 OUTCOMES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
 OUTCOMES += ("refused", "skipped", "replayed")
+
+
+def meaning(key: str) -> str:
+    """What a metric of `metrics.jsonl` means: the entry of `METRICS`, behind its name."""
+    for names, text in METRICS.items():
+        for name in names.split(", "):
+            if re.fullmatch(re.sub("<.*?>", ".+", name), key):
+                return f"{name}: {text}"
+    raise KeyError(key)
 
 
 def step_metrics(result: StepResult) -> dict[str, float]:

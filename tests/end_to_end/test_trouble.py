@@ -96,8 +96,8 @@ def test_out_of_memory_is_one_sentence_that_says_what_to_lower(place, monkeypatc
     monkeypatch.setattr(mini_mrl, "learn", fail)
     assert small("--steps", "2", "--name", "r") == 1
     assert capsys.readouterr().err == (
-        "llama-tiny ran out of memory in its learn turn; lower its micro_batch, group_size or "
-        "max_new_tokens, or take --placement swap. "
+        "llama-tiny ran out of memory in its learn turn; lower max_new_tokens or set "
+        "checkpointing=true in the run's config.json, or set placement to swap there. "
         "Go on with: python mini_mrl.py resume runs/r\n"
     )
 
