@@ -10,7 +10,6 @@ import random
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
 
 try:
     import torch
@@ -25,22 +24,20 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 from mrl.classroom.commands import assignment
-from mrl.config import HELP, RunConfig
+from mrl.config import RunConfig
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
 from mrl.lab.faults import lying_records
 from mrl.learning import learn
-from mrl.rollout import derive_seed
-from mrl.runtime import launch
+from mrl.runtime import launch, options
 from mrl.runtime.commands import COMMANDS as RUNTIME_COMMANDS
 from mrl.runtime.commands import carry_out
-from mrl.runtime.metrics import StepResult
 from mrl.runtime.pairs import choose_pair
-from mrl.runtime.problems import problems_of_step
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import continued_config, new_directory
 from mrl.runtime.settings import run_config
 from mrl.runtime.summary import first_lines, last_lines
 from mrl.runtime.view import make_view
+from mrl.samples import StepResult, derive_seed, problems_of_step
 
 
 def train_step(run: Run, step: int) -> dict[str, StepResult]:
@@ -65,13 +62,16 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             run.verifier.verify_groups(results[policy.name].groups)
 
     # 3. publish: records of the one type that the mode consumes             records.py, exchange.py
-    kind, made = run.published, {}
-    for policy in run.policies if kind else ():  # nothing crosses that no mode asks for
-        name, groups = policy.name, results[policy.name].groups
-        made[name] = list(run.make_records(kind, name, policy.version, groups, policy.codec))
+    published = {}
+    if run.published:  # else nothing crosses
+        for policy in run.policies:
+            name, groups = policy.name, results[policy.name].groups
+            records = run.make_records(run.published, name, policy.version, groups, policy.codec)
+            published[name] = list(records)
     # the one place where policies of different processes meet
+    published = allocation.gather(published)
     with run.writing():  # the log of what crosses: a full disk ends the run with one sentence
-        for source, records in allocation.gather(made).items():
+        for source, records in published.items():
             for record in records:
                 exchange.publish(record, source)  # until the end of the step: Run.finish_step
 
@@ -79,9 +79,10 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
     for policy in reversed(run.policies):
         mode, result = run.modes[policy.name], results[policy.name]
 
-        # 4. collect: peers' records of that type, judged again              exchange.py
+        # 4. collect: peers' records of that type; then judge them again           exchange.py
         ids = [problem.id for problem in problems]
-        result.received = exchange.collect(mode.consumes, policy.name, ids, run.believes)
+        received = exchange.collect(mode.consumes, policy.name, ids)
+        result.received = run.judge_again(policy.name, received)
 
         with allocation.turn(policy, "learn"):
             # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
@@ -115,74 +116,78 @@ app.add_typer(assignment, name="assignment", help="Assignments for a class, that
 for command in (*RUNTIME_COMMANDS, *LAB_COMMANDS):
     app.command()(command)
 console = Console()
-Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
 
 
 # a callback and no command: `python mini_mrl.py --mode sgt` trains without another word
 @app.callback(invoke_without_command=True)
 def train(
     context: typer.Context,
-    mode: Annotated[str | None, typer.Option(help=HELP["mode"])] = None,
-    pair: Annotated[
-        str | None,
-        typer.Option(help="tiny, qwen-smol, or hub names or directories: DIR_A,DIR_B[,...]"),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help=HELP["steps"])] = None,
-    seed: Annotated[int | None, typer.Option(help=HELP["seed"])] = None,
-    name: Annotated[str | None, typer.Option(help=HELP["name"])] = None,
-    placement: Annotated[str | None, typer.Option(help=HELP["placement"])] = None,
-    config: Annotated[Path | None, typer.Option(help="a TOML file with settings")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="KEY=VALUE for any setting (`settings` lists all), repeatable"),
-    ] = None,
-    plain: Plain = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    mode: options.Mode = None,
+    pair: options.Pair = None,
+    steps: options.Steps = None,
+    seed: options.Seed = None,
+    name: options.Name = None,
+    placement: options.Placement = None,
+    config: options.Config = None,
+    settings: options.Settings = None,
+    plain: options.Plain = False,
+    debug: options.Debug = False,
 ) -> None:
     """Train language models side by side that learn from each other's verified experience."""
     if context.invoked_subcommand:
         return
-    why = ""
+
+    why_pair = ""
     if pair is None and config is None:
-        pair, why = choose_pair()
-    given = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
-    chosen = run_config(pair, config, given, settings or [])
-    _train(context, chosen, plain, None, pair or "", why)
+        pair, why_pair = choose_pair()
+    named = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
+    run_settings = run_config(pair, config, named, settings or [])
+    start_run(context, run_settings, plain, None, pair or "", why_pair)
 
 
 @app.command()
 def resume(
-    context: typer.Context,
-    directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")],
-    plain: Plain = False,
+    context: typer.Context, directory: options.Directory, plain: options.Plain = False
 ) -> None:
     """Go on with a run that was stopped; on a CPU the result is the same to the last bit."""
-    _train(context, continued_config(directory), plain, directory)
+    start_run(context, continued_config(directory), plain, directory)
 
 
-def _train(
-    context: typer.Context, config: RunConfig, plain: bool, resumed: Path | None, *pair: str
+def start_run(
+    context: typer.Context,
+    config: RunConfig,
+    plain: bool,
+    resumed: Path | None,
+    pair: str = "",
+    why_pair: str = "",
 ) -> None:
-    """A run from its settings to its last sentence; in processes of their own where that pays."""
+    """A run from its settings to its last sentence; in several processes where that pays."""
     if processes := launch.processes_for(config):
-        # found once, here: a process that is started again must not take another free name
+        # decided here, once: a process that is started again must not take another free name
         directory = resumed or new_directory(config)
         name = [] if resumed else ["--name", directory.name]
         code, sentence = launch.launch(outcome, [*context.obj, *name], directory, processes)
         if sentence:
             print(sentence, file=sys.stderr)
         raise typer.Exit(code)
+
     with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
         if config.liar:  # planted on purpose: the loop does not know
             run.make_records = lying_records(config.liar, config.seed)
-        for line in first_lines(run, *pair):
+        for line in first_lines(run, pair, why_pair):
             view.say(line)
         finished = train_loop(run)
+
     # the logs are closed and the live view is gone: what is said now stays on the screen
     for line in last_lines(run, finished):
         view.say(line)
     if not finished:
         raise typer.Exit(130)  # as shells do after Ctrl-C
+
+
+def outcome(arguments: list[str]) -> launch.Outcome:
+    """Exit code and last sentence of a command, also in a process of its own."""
+    return carry_out(app, arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -192,11 +197,6 @@ def main(arguments: list[str] | None = None) -> int:
     if sentence:
         print(sentence, file=sys.stderr)
     return code
-
-
-def outcome(arguments: list[str]) -> launch.Outcome:
-    """Exit code and last sentence of a command, also in a process of its own."""
-    return carry_out(app, arguments)
 
 
 if __name__ == "__main__":

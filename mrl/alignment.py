@@ -54,8 +54,14 @@ class ByteCodec:
             self._unknown = self._tokenizer.token_to_id(model["unk_token"])
         specials = [token for token in description["added_tokens"] if token["special"]]
         self._special = {token["id"] for token in specials}
+        # a normalizer may add a space to an added token, which then swallows one of the text
+        changed = {
+            token["id"]
+            for token in description["added_tokens"]
+            if self._tokenizer.id_to_token(token["id"]) != token["content"]
+        }
         vocabulary = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
-        textless = {*self._special, self._unknown}
+        textless = {*self._special, *changed, self._unknown}
         self._bytes = {id: data for id, data in vocabulary.items() if id not in textless}
         # several, as a special token may swallow the spaces beside it (rstrip)
         self._anchors = [*(token["content"] for token in specials[:3]), "", "\n", ":", "0"]

@@ -29,8 +29,14 @@ from mrl.policy import Policy
 PARTS = {"weights", "optimizer"}  # of a policy that move; gradients never do
 NEEDS = {"verify": set(), "learn": PARTS}  # on the device, by phase; else the weights
 FAILURES = (RuntimeError, MemoryError, ArithmeticError)  # out of memory, a number gone wrong
+LOWER = {  # what helps where memory has run out in a phase
+    "rollout": "lower prompts_per_step or group_size",
+    "learn": "lower max_new_tokens or set checkpointing=true",
+    "evaluate": "lower max_new_tokens",
+}
 
 T = TypeVar("T")
+Waiting = dict[torch.Tensor, torch.Tensor]  # a policy's tensor -> where it waits in host memory
 
 
 @dataclass
@@ -63,9 +69,10 @@ class Allocation:
         self.device = device
         self.ledger: list[Turn] = []  # cleared by every step
         self._fetched: dict[str, set[str]] = {policy.name: set() for policy in policies}
+        self._waiting: Waiting = {}
         if placement == "swap":  # all wait in host memory; the first turn fetches
             for policy in policies:
-                _move(policy, PARTS, "cpu")
+                _move(policy, PARTS, "cpu", self._waiting)
 
     @contextmanager
     def turn(self, policy: Policy, phase: str) -> Iterator[None]:
@@ -76,6 +83,10 @@ class Allocation:
             yield
         except FAILURES as error:  # other bugs keep their traceback, mistakes their sentence
             reason = str(error).strip().split("\n")[0]
+            if isinstance(error, torch.OutOfMemoryError) and phase in LOWER:
+                # "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."
+                reason = ". ".join(reason.split(". ")[:2]).rstrip(".")
+                reason += f"; {LOWER[phase]} in the run's config.json"
             said = f"{policy.name} failed in its {phase} turn: {reason} (--debug shows where)."
             raise RunFailed(said) from error
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
@@ -101,7 +112,7 @@ class Allocation:
         moved = 0
         for other in self.policies:  # out first: two policies may not fit side by side
             if other is not policy:
-                moved += _move(other, self._fetched[other.name], "cpu")
+                moved += _move(other, self._fetched[other.name], "cpu", self._waiting)
                 self._fetched[other.name] = set()
         missing = wanted - self._fetched[policy.name]
         self._fetched[policy.name] |= wanted  # noted first: a fetch that fails half-way is evicted
@@ -109,11 +120,12 @@ class Allocation:
 
 
 @torch.no_grad()
-def _move(policy: Policy, parts: Iterable[str], device: str) -> int:
+def _move(policy: Policy, parts: Iterable[str], device: str, waiting: Waiting | None = None) -> int:
     """Copy parts of a policy to another place; returns the bytes.
 
-    Host memory is pinned where there is CUDA. On a CPU both places are the same memory, and the
-    copy is made all the same, so that a run there goes through the same code.
+    waiting: for the way out, the places in host memory; they are pinned where there is CUDA, and
+    allocated once, because to pin takes longer than to copy. On a CPU both places are the same
+    memory, and the copy is made all the same, so that a run there goes through the same code.
     """
     tensors: list[torch.Tensor] = []
     if "weights" in parts:
@@ -125,8 +137,13 @@ def _move(policy: Policy, parts: Iterable[str], device: str) -> int:
         tensors += [state[name] for state in states for name in state if name != "step"]
     pinned = device == "cpu" and torch.cuda.is_available()
     for tensor in tensors:
-        # pinned at once: a pageable copy in between would cost the time and the memory twice
-        place = torch.empty_like(tensor.data, device=device, pin_memory=pinned)
+        place = waiting.get(tensor) if waiting is not None else None
+        if place is None:
+            # pinned at once: a pageable copy in between would cost the time and the memory twice
+            place = torch.empty_like(tensor.data, device=device, pin_memory=pinned)
+        if waiting is not None:
+            waiting[tensor] = place
+
         # into the same Parameter: the optimizer finds its state by that object
         tensor.data = place.copy_(tensor.data)
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

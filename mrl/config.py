@@ -69,7 +69,6 @@ class RunConfig:
     trust: str = setting(
         "verify", "judge a peer's text again; claim: take its verdict", choices=("verify", "claim")
     )
-    peer_log: str = setting("", "exchange.jsonl of a finished run, in place of live peers")
     liar: float = setting(0.0, "share of failures claimed as successes", least=0, most=1)
     verify_timeout_s: float = setting(2.0, "for one verdict", above=0, most=3600)
     checkpoint_every: int = setting(60, "steps; 0: only at the end", least=0)
@@ -79,11 +78,6 @@ class RunConfig:
         "auto",
         "resident, swap, parallel (one process a policy) or auto",
         choices=("auto", "resident", "swap", "parallel"),
-    )
-    record: str = setting(
-        "",
-        "rollout, rewards or success: logged even if the mode does not consume it",
-        choices=("", "rollout", "rewards", "success"),
     )
     runs: str = setting("runs", "where the run's directory goes")
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the modes, by mode name

@@ -1,24 +1,25 @@
 """Stage 6: training samples in, optimizer updates out.
 
-A step's samples may be cut into minibatches, one update each; an update into micro-batches, which
-only save memory: the gradient does not depend on them, because every average is taken over counts
-of the whole update.
+The samples of a step may be cut into minibatches, with one optimizer update for each. The samples
+of an update are cut into micro-batches, which only save memory: the gradient does not depend on
+them, because every average is taken over counts of the whole update.
+
+What the updates did, in numbers, is counted in diagnostics.py.
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from mrl.logprobs import cut_by_tokens
+from mrl.diagnostics import LearningStats, PolicyDiagnostics
+from mrl.logprobs import completion_logprobs, cut_by_tokens, logprobs_of
 from mrl.objectives import (
-    Objective,
     chunk_ratio,
     chunk_share,
     k3,
+    mean_over_sequences,
     sequence_ratio,
     surrogate_loss,
     token_coefficients,
@@ -27,100 +28,105 @@ from mrl.objectives import (
 from mrl.policy import Policy
 from mrl.samples import TrainingSample, ids_of
 
-
-@dataclass
-class UpdateStats:
-    """What updates did: sums for the metrics, and what became of every sample."""
-
-    totals: Counter[str] = field(default_factory=Counter)
-    highest: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    outcomes: Counter[str] = field(default_factory=Counter)  # outcome -> number of samples
-    updates: int = 0
-    notes: list[str] = field(default_factory=list)  # sentences for the person
-
-    def add(self, other: "UpdateStats") -> None:
-        """Take the figures of one more update in."""
-        self.totals.update(other.totals)  # adds, negative numbers too
-        self.outcomes.update(other.outcomes)
-        self.updates += other.updates
-        self.notes += other.notes
-        for name, value in other.highest.items():
-            self.highest[name] = max(self.highest[name], value)
+Scorer = Callable[..., tuple[Tensor, Tensor]]  # called as `completion_logprobs` is
 
 
-def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 1) -> UpdateStats:
+def learn(
+    policy: Policy,
+    samples: Sequence[TrainingSample],
+    minibatches: int = 1,
+    score: Scorer = completion_logprobs,
+) -> LearningStats:
     """Make up to `minibatches` optimizer updates from the samples, in their order.
 
-    loss of an update = the objective over its "policy" samples
-                      + mean over its "imitation" samples of weight * mean-token NLL
-                      + kl_coef * k3 over its own samples that have an advantage
-    Samples that cannot give a gradient (advantage 0) count in the averages but are not computed.
+    The loss of an update has three parts, and each is an average over the whole update:
+
+        loss = the policy's objective over its "policy" samples
+             + mean over its "imitation" samples of weight * (mean NLL of a token)
+             + kl_coef * k3 over its own samples that have an advantage
+
+    Samples that cannot give a gradient (advantage 0) count in the averages, but are not computed.
+
+    score: gives the log-probs of completions; a policy without a transformer brings its own.
     """
-    stats = UpdateStats()
-    size = math.ceil(len(samples) / minibatches) or 1  # of a minibatch, in samples
+    size = math.ceil(len(samples) / minibatches) or 1  # samples of a minibatch
     parts = [samples[start : start + size] for start in range(0, len(samples), size)]
-    for minibatch in parts[1:] if policy.mixed_precision else ():
-        _score_again(policy, minibatch)
+
+    if policy.mixed_precision:
+        # the first minibatch needs none: until the first update its ratios are 1 by definition
+        for minibatch in parts[1:]:
+            _score_again(policy, minibatch)
+
+    stats = LearningStats()
     for minibatch in parts:
-        update = _gradient(policy, minibatch, stats.updates)
-        _update(policy, update)
+        while True:
+            try:
+                update = add_gradients(policy, minibatch, stats.updates, score)
+                break
+            except torch.OutOfMemoryError:
+                if policy.micro_batch <= max(len(sample.completion_ids) for sample in minibatch):
+                    raise  # one completion alone does not fit
+                stats.notes.append(policy.halve_micro_batch())
+        optimizer_step(policy, update)
         stats.add(update)
     return stats
 
 
 def _score_again(policy: Policy, samples: Sequence[TrainingSample]) -> None:
-    """Give own samples the log-probs that learning would compute now, before the first update.
+    """Give own samples the log-probs that learning itself would compute before the first update.
 
-    bfloat16 samples and scores up to 0.2 nats a token apart; gspo's band is 3e-4 wide.
+    In bfloat16 sampling and scoring come out up to 0.2 nats a token apart, by rounding, and gspo's
+    band is 3e-4 wide. Log-probs of peers' samples stay: naive and graft have just computed theirs
+    in this way, and those of hacpo and prp come from the peer, whose model is not here.
     """
-    own = [s for s in samples if s.has_gradient and s.loss == "policy" and not s.source]
-    scored = policy.logprobs_of(*ids_of(own))
-    for sample, logprobs in zip(own, scored, strict=True):
+    own = [sample for sample in samples if sample.has_gradient and not sample.source]
+    for sample, logprobs in zip(own, logprobs_of(policy, *ids_of(own)), strict=True):
         sample.behavior_logprobs = logprobs
 
 
-def _gradient(policy: Policy, samples: Sequence[TrainingSample], updates_done: int) -> UpdateStats:
-    """One update's gradient; if memory runs out it begins again, with half the micro-batch."""
-    notes: list[str] = []
-    while True:
-        try:
-            return replace(_backward(policy, samples, updates_done), notes=notes)
-        except torch.OutOfMemoryError:
-            if policy.micro_batch <= max(len(s.completion_ids) for s in samples):
-                raise  # it is one completion that does not fit
-            n = policy.micro_batch = policy.micro_batch // 2
-            notes.append(f"{policy.name} ran out of memory; it goes on with {n} tokens at once.")
+def add_gradients(
+    policy: Policy,
+    samples: Sequence[TrainingSample],
+    updates_done: int = 0,
+    score: Scorer = completion_logprobs,
+) -> LearningStats:
+    """Add up the gradients of one update, micro-batch by micro-batch; own samples come first."""
+    policy.optimizer.zero_grad(set_to_none=True)  # also what an attempt without memory left behind
+    stats = LearningStats()
+    _count_samples_without_gradient(samples, stats)
 
-
-def _backward(policy: Policy, samples: Sequence[TrainingSample], updates_done: int) -> UpdateStats:
-    """Add the gradients of one update up, micro-batch by micro-batch; own samples come first."""
-    stats = UpdateStats()
+    # Samples without gradient are counted, else the others would weigh more where groups are flat.
     counted = [sample for sample in samples if sample.loss == "policy"]
-    # samples without gradient are counted: else the others would weigh more where groups are flat
     counts = _counts(policy, counted)
-    own = _counts(policy, [s for s in counted if s.has_gradient and not s.source])
+    own = [sample for sample in counted if sample.has_gradient and not sample.source]
+    kl_counts = _counts(policy, own)
     imitated = len(samples) - len(counted)
-    policy.optimizer.zero_grad(set_to_none=True)
-    for sample in samples:
-        if sample.weight == 0:
-            stats.outcomes["dropped"] += 1
-        elif not sample.has_gradient:  # its reward is the baseline, as where all agree
-            stats.outcomes["all_pass" if sample.reward else "all_fail"] += 1
-    for batch in _micro_batches(samples, policy.micro_batch):
-        # [batch, seq] nats, with gradient; True on completion tokens, the end token included
-        logprobs, mask = policy.completion_logprobs(*ids_of(batch))
+
+    for batch in micro_batches(samples, policy.micro_batch):
+        # [batch, seq] nats with gradient, and True on completion tokens, the end token included
+        logprobs, mask = score(policy, *ids_of(batch))
+        from_peer = bool(batch[0].source)
+
         if batch[0].loss == "imitation":
-            loss = _nll_loss(batch, logprobs, mask, imitated, stats)
+            loss = imitation_loss(batch, logprobs, mask, imitated)
+            stats.nll_loss += float(loss.detach())
+            # own earlier successes (mode replay) have no source
+            stats.outcomes["rescued" if from_peer else "replayed"] += len(batch)
         else:
-            loss = _policy_loss(policy, batch, logprobs, mask, counts, updates_done, stats)
-            if policy.reference is not None and not batch[0].source:
-                loss = loss + _kl_loss(policy, batch, logprobs, mask, own, stats)
+            loss, diagnostics = policy_loss(policy, batch, logprobs, mask, counts, updates_done)
+            _count_policy_loss(stats, loss, diagnostics, from_peer)
+
+            if policy.reference is not None and not from_peer:
+                kl = kl_divergence(policy, batch, logprobs, mask, kl_counts, score)
+                stats.kl = (stats.kl or 0.0) + float(kl.detach())
+                loss = loss + policy.config.kl_coef * kl
+
         loss.backward()
     return stats
 
 
 def _counts(policy: Policy, samples: Sequence[TrainingSample]) -> dict[str, int]:
-    """What `token_coefficients` divides by: the samples of a whole update."""
+    """What `token_coefficients` divides by: counts over a whole update."""
     return {
         "sequences": len(samples),
         "tokens": sum(len(sample.completion_ids) for sample in samples),
@@ -128,124 +134,141 @@ def _counts(policy: Policy, samples: Sequence[TrainingSample]) -> dict[str, int]
     }
 
 
-def _micro_batches(samples: Sequence[TrainingSample], most: int) -> Iterator[list[TrainingSample]]:
-    """Samples of one kind, own before peers', up to `most` tokens of neighbours together."""
-    kinds: dict[tuple, list[TrainingSample]] = {}
+def micro_batches(samples: Sequence[TrainingSample], most: int) -> Iterator[list[TrainingSample]]:
+    """Samples that one loss function can take together, own before peers', up to `most` tokens.
+
+    Those of a micro-batch agree in three things: own or a peer's, imitation or not, objective.
+    """
+    batches: dict[tuple, list[TrainingSample]] = {}
     for sample in samples:
-        if sample.has_gradient:  # an all-fail group costs no forward pass
-            kind = (bool(sample.source), sample.loss == "imitation", sample.objective)
-            kinds.setdefault(kind, []).append(sample)
-    for _, chosen in sorted(kinds.items(), key=lambda item: item[0][:2]):
-        for part in cut_by_tokens(*ids_of(chosen), most):
-            yield chosen[part]
+        if sample.has_gradient:  # a group that failed altogether costs no forward pass
+            key = (bool(sample.source), sample.loss == "imitation", sample.objective)
+            batches.setdefault(key, []).append(sample)
+
+    # objectives have no order, so they stay as they came
+    for key in sorted(batches, key=lambda key: key[:2]):
+        alike = batches[key]
+        for neighbours in cut_by_tokens(*ids_of(alike), most):
+            yield alike[neighbours]
 
 
-def _policy_loss(
+def policy_loss(
     policy: Policy,
-    batch: list[TrainingSample],
+    batch: Sequence[TrainingSample],
     logprobs: Tensor,
     mask: Tensor,
     counts: dict[str, int],
-    updates_done: int,
-    stats: UpdateStats,
-) -> Tensor:
-    objective = batch[0].objective or policy.objective  # one for all: see _micro_batches
+    updates_done: int = 0,
+) -> tuple[Tensor, PolicyDiagnostics]:
+    """The clipped objective over one micro-batch, a scalar, and the tensors that describe it.
+
+    logprobs: [batch, seq] nats, with gradient; mask: [batch, seq] bool, completion tokens.
+    counts: of the whole update. updates_done: in this step, for a band that narrows (HACPO).
+    """
+    objective = batch[0].objective or policy.objective  # the same for all: see micro_batches
+    advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
+    weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
+
     behavior = torch.zeros_like(logprobs)
     for row, sample in enumerate(batch):
         # in the dtype of logprobs: numbers that it computed itself then give a ratio of exactly 1
         behavior[row, : len(sample.completion_ids)] = logprobs.new_tensor(sample.behavior_logprobs)
-    gap = (logprobs.detach() - behavior).abs() * mask
-    if policy.version == policy.sampled_version and not batch[0].source:
-        # no update since it wrote these: the gap is rounding, and its ratios are 1
+    logprob_gap = (logprobs.detach() - behavior).abs()
+    on_policy = policy.version == policy.sampled_version and not batch[0].source
+    if on_policy:
+        # The policy has not been updated since it wrote these, so the gap is rounding, and the
+        # ratio is 1. Its gradient is not 0.
         behavior = logprobs.detach()
-    advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
-    weights = logprobs.new_tensor([[sample.weight] for sample in batch])
-    ratio, share = _ratio(objective, batch, logprobs, behavior, mask)  # [batch, seq]
-    # [batch, seq] each; True where a token is clipped, so without gradient
-    losses, below, above = surrogate_loss(ratio, advantages, objective, updates_done)
-    factors = weights * share * token_coefficients(mask, objective.aggregation, **counts)
-    loss = (losses * factors).sum()  # near 0 while ratios are 1 if a group's A sum to 0
-    with torch.no_grad():
-        clipped = ((below | above) & mask).sum(dim=1) == mask.sum(dim=1)  # [batch]: every token
-        stats.outcomes.update(clipped=int(clipped.sum()), taught=int((~clipped).sum()))
-        sums = {
-            "tokens": mask,
-            "ratio": ratio * mask,
-            "clip_low": below & mask,
-            "clip_high": above & mask,
-            "weight": weights[:, 0] * ~clipped,
-        }
-        who = "peer" if batch[0].source else "own"
-        stats.totals.update({f"{who}/{name}": float(value.sum()) for name, value in sums.items()})
-        stats.totals.update({f"{who}/samples": len(batch), "loss": float(loss)})
-        for name, value in (("ratio", sums["ratio"]), ("logprob_gap", gap)):
-            stats.highest[f"{who}/{name}"] = max(stats.highest[f"{who}/{name}"], float(value.max()))
-    return loss
 
-
-def _ratio(
-    objective: Objective,
-    batch: list[TrainingSample],
-    logprobs: Tensor,
-    behavior: Tensor,
-    mask: Tensor,
-) -> tuple[Tensor, Tensor | float]:
-    """Each token's ratio, and what share of that ratio's loss stands at the token."""
+    # how often a ratio stands in the loss: a chunk's stands at each of its tokens
+    share: Tensor | float = 1.0
     if objective.ratio_level == "token":
-        return token_ratio(logprobs, behavior, mask), 1.0
-    if objective.ratio_level == "sequence":  # its gradient has the 1 / |y| within it
-        return sequence_ratio(logprobs, behavior, mask), 1.0
-    chunk_of = torch.zeros_like(mask, dtype=torch.int64)
-    for row, sample in enumerate(batch):
-        chunk_of[row, : len(sample.chunk_of)] = torch.tensor(sample.chunk_of)
-    return chunk_ratio(logprobs, behavior, mask, chunk_of), chunk_share(mask, chunk_of)
+        ratio = token_ratio(logprobs, behavior, mask)
+    elif objective.ratio_level == "sequence":
+        ratio = sequence_ratio(logprobs, behavior, mask)
+    else:
+        chunk_of = torch.zeros_like(mask, dtype=torch.int64)
+        for row, sample in enumerate(batch):
+            chunk_of[row, : len(sample.chunk_of)] = torch.tensor(sample.chunk_of)
+        ratio = chunk_ratio(logprobs, behavior, mask, chunk_of)
+        share = chunk_share(mask, chunk_of)
+
+    # [batch, seq] each; below and above: a token is clipped, so it has no gradient
+    token_losses, below, above = surrogate_loss(ratio, advantages, objective, updates_done)
+    coefficients = token_coefficients(mask, objective.aggregation, **counts)
+    # near 0 while ratios are 1 if the advantages of each group sum to 0; its gradient is not
+    loss = (token_losses * (weights * share * coefficients)).sum()
+
+    diagnostics = PolicyDiagnostics(
+        mask, ratio.detach(), below, above, weights[:, 0], logprob_gap, on_policy
+    )
+    return loss, diagnostics
 
 
-def _nll_loss(
-    batch: list[TrainingSample], logprobs: Tensor, mask: Tensor, imitated: int, stats: UpdateStats
+def imitation_loss(
+    batch: Sequence[TrainingSample], logprobs: Tensor, mask: Tensor, imitated: int
 ) -> Tensor:
-    weights = logprobs.new_tensor([[sample.weight] for sample in batch])
-    # mean over a text's tokens, then over the update's imitated texts: a long one weighs no more
-    loss = -(logprobs * weights * token_coefficients(mask, "sequence", imitated, 0, 0)).sum()
-    stats.totals["nll_loss"] += float(loss.detach())
-    # own earlier successes (mode replay) have no source
-    stats.outcomes["rescued" if batch[0].source else "replayed"] += len(batch)
-    return loss
+    """Weighted negative log-likelihood of one micro-batch, a scalar.
+
+    Mean over the tokens of a text, so that a long text weighs no more than a short one, then over
+    the `imitated` texts of the whole update.
+    """
+    weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
+    return -(logprobs * weights * mean_over_sequences(mask, imitated)).sum()
 
 
-def _kl_loss(
+def kl_divergence(
     policy: Policy,
-    batch: list[TrainingSample],
+    batch: Sequence[TrainingSample],
     logprobs: Tensor,
     mask: Tensor,
     counts: dict[str, int],
-    stats: UpdateStats,
+    score: Scorer = completion_logprobs,
 ) -> Tensor:
-    """kl_coef * k3 against the frozen reference, averaged as the objective averages.
+    """k3 against the frozen reference, averaged as the objective averages; a scalar.
 
-    Over the own completions that have an advantage (our reading: the others are not computed), so
-    that neither flat groups nor peers' samples change its scale.
+    counts: of the own completions that have an advantage (our reading, as the others are not
+    computed), so that neither flat groups nor peers' samples change its scale.
     """
     with torch.no_grad():
-        ref_logprobs, _ = policy.completion_logprobs(*ids_of(batch), policy.reference)
+        ref_logprobs, _ = score(policy, *ids_of(batch), policy.reference)
     objective = batch[0].objective or policy.objective
-    factors = token_coefficients(mask, objective.aggregation, **counts)
-    divergence = (k3(logprobs, ref_logprobs) * factors).sum()
-    stats.totals["kl"] += float(divergence.detach())
-    return policy.config.kl_coef * divergence
+    coefficients = token_coefficients(mask, objective.aggregation, **counts)
+    return (k3(logprobs, ref_logprobs) * coefficients).sum()
 
 
-def _update(policy: Policy, stats: UpdateStats) -> None:
-    """Step the optimizer, if the gradient is finite and not 0; else the weights stay."""
-    parameters = policy.model.parameters()
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, policy.config.max_grad_norm))
+def optimizer_step(policy: Policy, stats: LearningStats) -> None:
+    """Update the weights, if the gradient is finite and not 0; else they stay as they are."""
+    norm = float(
+        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), policy.config.max_grad_norm)
+    )
     if not math.isfinite(norm):
-        stats.totals["update_skipped"] = 1
+        stats.updates_skipped = 1
         computed = ("taught", "clipped", "rescued", "replayed")
-        stats.outcomes["skipped"] = sum(stats.outcomes.pop(key, 0) for key in computed)
-    elif norm > 0:  # with 0 (all clipped) Adam's momentum would move the weights all the same
-        policy.optimizer.step()
-        policy.version += 1
+        stats.outcomes["skipped"] = sum(stats.outcomes.pop(outcome, 0) for outcome in computed)
+    elif norm > 0:
+        # at 0 every token was clipped, and Adam's momentum alone would still move the weights
+        policy.step_optimizer()
         stats.updates = 1
-        stats.totals["grad_norm"] = norm
+        stats.grad_norm = norm
     policy.optimizer.zero_grad(set_to_none=True)
+
+
+def _count_samples_without_gradient(
+    samples: Sequence[TrainingSample], stats: LearningStats
+) -> None:
+    for sample in samples:
+        if sample.weight == 0:
+            stats.outcomes["dropped"] += 1
+        elif not sample.has_gradient:  # its reward is the baseline, as where all rewards agree
+            stats.outcomes["all_pass" if sample.reward else "all_fail"] += 1
+
+
+def _count_policy_loss(
+    stats: LearningStats, loss: Tensor, diagnostics: PolicyDiagnostics, from_peer: bool
+) -> None:
+    clipped = int(diagnostics.wholly_clipped.sum())
+    stats.loss += float(loss.detach())
+    stats.outcomes.update(clipped=clipped, taught=len(diagnostics.mask) - clipped)
+    side = stats.peer if from_peer else stats.own
+    side.count(diagnostics)

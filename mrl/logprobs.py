@@ -1,22 +1,71 @@
-"""Log-probs of completions under a model: each prompt computed once, no logits that nobody reads.
+"""Log-probs of completions under a model, with each prompt computed only once.
 
-The completions of one prompt share a row, behind it: [prompt, c1, c2, ...]. A block mask hides
-them from each other, and every completion's positions begin where the prompt ends, so that each
-gets the numbers that it would get alone, up to rounding (bfloat16: 0.1 nats and more). Logits are
-made for what predicts a completion token, TOKENS_AT_ONCE: [batch, seq, vocab] never exists.
+The completions of one prompt stand in one row behind it: [prompt, c1, c2, ...]. A block mask hides
+them from each other, and the positions of each completion begin where the prompt ends, so that each
+gets the numbers that it would get alone, up to rounding (bfloat16: 0.1 nats and more).
+
+Logits are computed only at the positions that predict a completion token, and TOKENS_AT_ONCE of
+them at a time, because a whole [batch, seq, vocab] is what a large vocabulary cannot afford.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from mrl.rollout import scaled_logprobs
+if TYPE_CHECKING:
+    from mrl.policy import Policy
 
 TOKENS_AT_ONCE = 1024  # whose logits exist at the same time
+
+
+def completion_logprobs(
+    policy: "Policy",
+    prompts: Sequence[list[int]],
+    completions: Sequence[list[int]],
+    model: PreTrainedModel | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of completions under a policy's current parameters (or `model`'s), and their mask.
+
+    ([batch, seq] float32 nats, [batch, seq] bool), see `packed_logprobs`.
+    """
+    model = model or policy.model
+    # transformers computes activations again only in training mode, which has no dropout here
+    model.train(policy.config.checkpointing and torch.is_grad_enabled())
+    with policy.precision():
+        return packed_logprobs(
+            model, prompts, completions, policy.suppressed, policy.config.temperature
+        )
+
+
+@torch.no_grad()
+def logprobs_of(
+    policy: "Policy", prompts: Sequence[list[int]], completions: Sequence[list[int]]
+) -> list[list[float]]:
+    """Log-probs of each completion's tokens as lists, [completions][tokens], nats."""
+    scored: list[list[float]] = []
+    for rows in cut_by_tokens(prompts, completions, policy.micro_batch):
+        logprobs, _ = completion_logprobs(policy, prompts[rows], completions[rows])
+        for completion, row in zip(completions[rows], logprobs.tolist(), strict=True):
+            scored.append(row[: len(completion)])
+    return scored
+
+
+def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:
+    """log softmax(logits / temperature) over the tokens that are not suppressed.
+
+    The one distribution of a policy: what rollout.py samples from is what is scored here.
+
+    logits: [..., vocab]; suppressed: [vocab] bool.  Returns [..., vocab] float32, nats.
+    """
+    logits = logits.float()
+    if temperature != 1:
+        logits = logits / temperature
+    return torch.log_softmax(logits.masked_fill(suppressed, -torch.inf), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -34,33 +83,42 @@ class Packed:
 
 def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Packed:
     """Lay completions out behind their prompts; equal prompts share a row."""
-    rows: dict[tuple[int, ...], list[int]] = {}  # prompt -> its completions' numbers
+    numbers_of: dict[tuple[int, ...], list[int]] = {}  # prompt -> its completions' numbers
     for number, prompt in enumerate(prompts):
-        rows.setdefault(tuple(prompt), []).append(number)
-    longest = max(map(len, completions))
-    width = max(len(p) + sum(len(completions[n]) for n in own) for p, own in rows.items())
-    token_ids = torch.zeros(len(rows), width, dtype=torch.int64)
+        numbers_of.setdefault(tuple(prompt), []).append(number)
+
+    longest = max(len(completion) for completion in completions)
+    width = 0
+    for prompt, numbers in numbers_of.items():
+        width = max(width, len(prompt) + sum(len(completions[n]) for n in numbers))
+
+    token_ids = torch.zeros(len(numbers_of), width, dtype=torch.int64)
     positions = torch.zeros_like(token_ids)
     segments = torch.full_like(token_ids, -1)
-    predictors, targets, outputs = [], [], []
     mask = torch.zeros(len(completions), longest, dtype=torch.bool)
-    for row, (prompt, own) in enumerate(rows.items()):
+    predictors, targets, outputs = [], [], []
+
+    for row, (prompt, numbers) in enumerate(numbers_of.items()):
         end = len(prompt)
         token_ids[row, :end] = torch.tensor(prompt)
         positions[row, :end] = torch.arange(end)
         segments[row, :end] = 0
-        for segment, number in enumerate(own, start=1):
+
+        for segment, number in enumerate(numbers, start=1):
             completion = torch.tensor(completions[number])
             start, end = end, end + len(completion)
             token_ids[row, start:end] = completion
             positions[row, start:end] = len(prompt) + torch.arange(len(completion))
             segments[row, start:end] = segment
+            mask[number, : len(completion)] = True
+
+            # each token is predicted by the one before it, the first by the prompt's last
             before = torch.arange(start - 1, end - 1)
-            before[0] = len(prompt) - 1  # the first token is predicted by the prompt's last
+            before[0] = len(prompt) - 1
             predictors.append(row * width + before)
             targets.append(completion)
             outputs.append(number * longest + torch.arange(len(completion)))
-            mask[number, : len(completion)] = True
+
     return Packed(
         token_ids, positions, segments,
         torch.cat(predictors), torch.cat(targets), torch.cat(outputs), mask,
@@ -70,21 +128,24 @@ def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Pack
 def cut_by_tokens(
     prompts: Sequence[list[int]], completions: Sequence[list[int]], most: int
 ) -> Iterator[slice]:
-    """Neighbours that `pack` lays into up to `most` tokens, padding included.
+    """Cut a list of completions into neighbours that `pack` lays into up to `most` tokens.
 
-    Completions of one prompt are parted only if they alone are more, and never one of them. Equal
-    prompts that are no neighbours may make it more: `pack` joins them, too.
+    Padding counts. Completions of one prompt are parted only if they alone are more than `most`,
+    and a single completion never. Equal prompts that are no neighbours may make it more, because
+    `pack` joins them, too.
     """
     rows: list[list[int]] = []  # [number of its first completion, width]
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        shared = number > 0 and prompt == prompts[number - 1]
-        if shared and rows[-1][1] + len(completion) <= most:
+        same_prompt = number > 0 and prompt == prompts[number - 1]
+        if same_prompt and rows[-1][1] + len(completion) <= most:
             rows[-1][1] += len(completion)
         else:
             rows.append([number, len(prompt) + len(completion)])
+
     start, height, widest = 0, 0, 0
     for number, width in rows:
-        height, widest = height + 1, max(widest, width)
+        height += 1
+        widest = max(widest, width)
         if height > 1 and height * widest > most:
             yield slice(start, number)
             start, height, widest = number, 1, width
@@ -104,37 +165,96 @@ def packed_logprobs(
     seq covers completions only; index t belongs to completion token t. The mask comes from lengths,
     never from token ids: a pad token may equal an end token.
     """
-    packed = pack(prompts, completions)
     device = model.device
-    segments = packed.segments.to(device)
-    size = segments.shape[1]
-    causal = torch.ones(size, size, dtype=torch.bool, device=device).tril()
-    key, query = segments[:, None, :], segments[:, :, None]
-    visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
-    mixed = torch.is_autocast_enabled(device.type)
-    dtype = torch.get_autocast_dtype(device.type) if mixed else model.dtype
-    # what attention adds to its scores: 0 where a key is seen, the smallest number where it is not;
-    # in another dtype, or with rows not 8 apart, CUDA would keep a copy of it in every layer
-    bias = torch.zeros(*segments.shape, -(-size // 8) * 8, dtype=dtype, device=device)[..., :size]
-    bias = bias.masked_fill_(~visible, torch.finfo(dtype).min)
+    packed = pack(prompts, completions)
+
+    # 1. one forward pass over all rows, without the head
     hidden = model.get_decoder()(
         input_ids=packed.token_ids.to(device),
         position_ids=packed.positions.to(device),
-        attention_mask=bias[:, None],
+        attention_mask=attention_masks(model, packed),
         use_cache=False,
     ).last_hidden_state  # [rows, seq, hidden]
     hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]
     targets = packed.targets.to(device)
 
-    def some_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
-        logits = model.get_output_embeddings()(hidden)
+    # 2. the head, only where a completion token is predicted
+    def target_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
+        logits = head_logits(model, hidden)
         return scaled_logprobs(logits, suppressed, temperature).gather(1, targets[:, None])[:, 0]
 
     if len(targets) <= TOKENS_AT_ONCE:
-        found = some_logprobs(hidden, targets)
+        place_logprobs = target_logprobs(hidden, targets)
     else:  # computed again in the backward pass, so that one part's logits exist at a time
-        parts = zip(hidden.split(TOKENS_AT_ONCE), targets.split(TOKENS_AT_ONCE), strict=True)
-        found = torch.cat([checkpoint(some_logprobs, *p, use_reentrant=False) for p in parts])
+        parts = []
+        pairs = zip(hidden.split(TOKENS_AT_ONCE), targets.split(TOKENS_AT_ONCE), strict=True)
+        for some_hidden, some_targets in pairs:
+            parts.append(
+                checkpoint(target_logprobs, some_hidden, some_targets, use_reentrant=False)
+            )
+        place_logprobs = torch.cat(parts)
+
+    # 3. each to its completion and token
     mask = packed.mask.to(device)
-    logprobs = found.new_zeros(mask.numel()).index_copy(0, packed.outputs.to(device), found)
+    logprobs = place_logprobs.new_zeros(mask.numel())
+    logprobs = logprobs.index_copy(0, packed.outputs.to(device), place_logprobs)
     return logprobs.view_as(mask), mask
+
+
+def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str, Tensor]:
+    """What attention adds to its scores, [rows, 1, seq, seq]: one mask, or one per kind of layer.
+
+    A completion sees the prompt and itself. A sliding window also hides what lies `window` or more
+    *positions* back: places in the row would not do, because other completions stand between.
+    """
+    segments = packed.segments.to(model.device)
+    size = segments.shape[1]
+    key, query = segments[:, None, :], segments[:, :, None]
+    causal = torch.ones(size, size, dtype=torch.bool, device=model.device).tril()
+    visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
+
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    if not window or int(packed.positions.max()) < window:  # nothing lies so far back
+        return attention_bias(visible, model)
+
+    positions = packed.positions.to(model.device)
+    near = positions[:, :, None] - positions[:, None, :] < window
+    if not getattr(config, "layer_types", None):  # all layers have the window
+        return attention_bias(visible & near, model)
+    return {
+        "full_attention": attention_bias(visible, model),
+        "sliding_attention": attention_bias(visible & near, model),
+    }
+
+
+def attention_bias(visible: Tensor, model: PreTrainedModel) -> Tensor:
+    """What attention adds to its scores: 0 where a query sees a key, else the smallest number.
+
+    In another dtype than that of the products, or with rows that are not 8 numbers apart, CUDA
+    would keep a copy of it in every layer.
+
+    visible: [batch, queries, keys] bool.  Returns [batch, 1, queries, keys].
+    """
+    device, size = visible.device, visible.shape[-1]
+    dtype = model.dtype
+    if torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+
+    padded = -(-size // 8) * 8
+    bias = torch.zeros(*visible.shape[:-1], padded, dtype=dtype, device=device)[..., :size]
+    return bias.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
+
+
+def head_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """What the model's own forward makes of hidden states, with the head's scale and soft cap."""
+    config = model.config.get_text_config()
+    logits = model.get_output_embeddings()(hidden)
+    scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
+    scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite
+    if scale != 1.0:
+        logits = logits * scale
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    if cap:
+        logits = cap * torch.tanh(logits / cap)
+    return logits

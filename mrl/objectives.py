@@ -44,11 +44,7 @@ def token_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Te
     """
     # before the exp: what stands in the padding may be anything, even infinite
     difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
-    return _exp(difference)
-
-
-def _exp(log_ratio: Tensor) -> Tensor:
-    return torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return torch.exp(difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor) -> Tensor:
@@ -58,7 +54,9 @@ def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask:
     """
     difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     lengths = completion_mask.sum(dim=1, keepdim=True).clamp(min=1)  # [batch, 1]
-    return _exp(difference.sum(dim=1, keepdim=True) / lengths).expand_as(logprobs)
+    mean_difference = difference.sum(dim=1, keepdim=True) / lengths  # [batch, 1]
+    ratio = torch.exp(mean_difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return ratio.expand_as(logprobs)
 
 
 def chunk_ratio(
@@ -76,7 +74,9 @@ def chunk_ratio(
     chunks = int(chunk_of.max()) + 1
     # [batch, seq] -> [batch, chunks]; padding adds its zeros to chunk 0
     sums = difference.new_zeros(len(difference), chunks).scatter_add(1, chunk_of, difference)
-    return _exp(sums.gather(1, chunk_of)).masked_fill(~completion_mask, 1.0)
+    log_ratio = sums.gather(1, chunk_of)  # [batch, seq]
+    ratio = torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return ratio.masked_fill(~completion_mask, 1.0)
 
 
 def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
@@ -90,6 +90,16 @@ def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
     return 1 / sizes.gather(1, chunk_of).clamp(min=1)
 
 
+def clip(ratio: Tensor, low: float, high: float) -> Tensor:
+    """The ratio held within low .. high, with gradient 1 inside the band and at its bounds.
+
+    At a bound `torch.clamp` has gradient 1 up to torch 2.13 and 0 since 2.15; a peer that is as
+    likely as the learner (s = 1) stands exactly there.
+    """
+    outside = (ratio < low) | (ratio > high)
+    return torch.where(outside, ratio.detach().clamp(low, high), ratio)
+
+
 def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
     """-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A), per token.
 
@@ -98,7 +108,7 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
     At ratio 1 its value is -A. Where a group's A sum to 0 (solo, sgt) the loss starts near 0 by
     construction, its gradient does not.
     """
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    clipped = clip(ratio, 1 - clip_low, 1 + clip_high)
     # the smaller of both: a clip must never make a policy look better than it is
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
@@ -123,7 +133,7 @@ def surrogate_loss(
     if objective.ratio_power is None:  # PPO's min() clips only what would look better than it is
         loss = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
         return loss, below & (advantages < 0), above & (advantages > 0)
-    clipped = ratio.clamp(low, high)
+    clipped = clip(ratio, low, high)
     return -clipped * clipped.detach() ** objective.ratio_power * advantages, below, above
 
 
@@ -135,6 +145,16 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """
     difference = ref_logprobs - logprobs
     return torch.exp(difference) - difference - 1
+
+
+def mean_over_sequences(completion_mask: Tensor, sequences: int) -> Tensor:
+    """1 / (|y_i| * sequences) for each token: a mean over tokens, then over all sequences.
+
+    completion_mask: [batch, seq] bool; sequences: of the *whole* update.  Returns [batch, seq].
+    """
+    mask = completion_mask.float()
+    lengths = mask.sum(dim=1, keepdim=True).clamp(min=1)  # [batch, 1]
+    return mask / lengths / sequences
 
 
 def token_coefficients(
@@ -152,11 +172,10 @@ def token_coefficients(
 
     sequences, tokens: counts of the *whole* update, samples without gradient included.
     """
-    mask = completion_mask.float()
     if aggregation == "sequence":  # a short answer's tokens weigh more than a long one's
-        return mask / mask.sum(dim=1, keepdim=True).clamp(min=1) / sequences
+        return mean_over_sequences(completion_mask, sequences)
     if aggregation == "token":
-        return mask / tokens
+        return completion_mask.float() / tokens
     if aggregation == "constant":
-        return mask / (max_completion_length * sequences)
+        return completion_mask.float() / (max_completion_length * sequences)
     raise ValueError(f"unknown aggregation {aggregation!r}")

@@ -1,6 +1,7 @@
-"""A policy: model, tokenizer, optimizer, prompt template and objective. It samples and scores.
+"""A policy: model, tokenizer, optimizer, prompt template and objective. It writes completions.
 
-What it learns and how is in learning.py; nothing here knows of modes or exchange.
+How they are scored is in logprobs.py, and what is learnt from them in learning.py. Nothing here
+knows of modes or of the exchange.
 """
 
 from collections.abc import Sequence
@@ -15,10 +16,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.logprobs import cut_by_tokens, packed_logprobs
+from mrl.logprobs import logprobs_of
 from mrl.objectives import OBJECTIVES
-from mrl.rollout import sample_completions
+from mrl.rollout import Completions, sample_completions
 from mrl.samples import Group, Problem, Rollout
+
+# Put before each chat template in place of today's date: a run goes on tomorrow as it began today.
+SAME_DAY = "{% macro strftime_now(form) %}26 Jul 2024{% endmacro %}\n"
+
+
+def uses_bfloat16(dtype: str, device: torch.device) -> bool:
+    """Whether matrix products are in bfloat16: not on a card that would emulate it, slowly."""
+    if device.type == "cuda":
+        return dtype != "float32" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return dtype == "mixed"
 
 
 class Policy:
@@ -36,37 +47,57 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
-        self.graph_decode = None  # on CUDA, a faster way to sample: runtime/cuda_graph.py
-        self.sampled_version = -1  # of the weights that wrote its newest groups
-        self.micro_batch = config.micro_batch  # in tokens; halved where the memory does not suffice
+        self.sampled_version = -1  # version of the weights that wrote its newest groups
+
         self.tokenizer = tokenizer
-        self.model = model.eval()  # no dropout, ever: who samples is who is scored
+        self.codec = ByteCodec(tokenizer)
+        self.model = model.eval()  # no dropout, ever: sampling and scoring must agree
         self.reference = reference  # frozen, only if there is a KL term
-        self.codec = ByteCodec(self.tokenizer)
+        self.graph_decode = None  # on CUDA, a faster way to sample: runtime/cuda_graph.py
+
         self.end_ids = self._find_end_ids()
         self.end_id = self.end_ids[0]  # for a peer's completion, retokenized for this policy
-        self.max_new_tokens = config.max_new_tokens  # what it writes, and so what it imitates
         self.suppressed = self._find_suppressed().to(model.device)
-        # weights are float32 always: in bfloat16 0.02 + 1e-6 rounds back to 0.02
-        usual = "mixed" if model.device.type == "cuda" else "float32"
-        self.mixed_precision = (usual if config.dtype == "auto" else config.dtype) == "mixed"
-        clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}
-        given = {name: clip for name, clip in clips.items() if clip is not None}
-        self.objective = replace(OBJECTIVES[config.objective], **given)
+        self.max_new_tokens = config.max_new_tokens  # of what it writes, and of what it imitates
+        self.micro_batch = config.micro_batch  # in tokens; see halve_micro_batch
+
+        # The weights are float32 always, because in bfloat16 0.02 + 1e-6 rounds back to 0.02.
+        # Mixed precision is about the matrix products alone.
+        self.mixed_precision = uses_bfloat16(config.dtype, model.device)
+
+        self.objective = OBJECTIVES[config.objective]
+        if config.clip_low is not None:
+            self.objective = replace(self.objective, clip_low=config.clip_low)
+        if config.clip_high is not None:
+            self.objective = replace(self.objective, clip_high=config.clip_high)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
 
-    def _precision(self) -> torch.autocast:
-        """bfloat16 for the matrix products of a "mixed" policy."""
+    def precision(self) -> torch.autocast:
+        """A context in which a "mixed" policy computes its matrix products in bfloat16."""
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision)
 
+    def step_optimizer(self) -> None:
+        """Update the weights by the gradients that they hold, and count the update."""
+        self.optimizer.step()
+        self.version += 1
+
+    def halve_micro_batch(self) -> str:
+        """Compute fewer tokens at once from now on; returns a sentence that says so."""
+        self.micro_batch = self.micro_batch // 2
+        return f"{self.name} ran out of memory; it goes on with {self.micro_batch} tokens at once."
+
     def _find_end_ids(self) -> list[int]:
-        """The tokenizer's end token first, then every other one of the generation config."""
+        """The tokenizer's end token first, then the others that the generation config names."""
         configured = self.model.generation_config.eos_token_id
-        configured = configured if isinstance(configured, list) else [configured]
-        ends = [self.tokenizer.eos_token_id, *configured]
-        ends = list(dict.fromkeys(token_id for token_id in ends if token_id is not None))
+        if not isinstance(configured, list):
+            configured = [configured]
+
+        ends: list[int] = []
+        for token_id in (self.tokenizer.eos_token_id, *configured):
+            if token_id is not None and token_id not in ends:
+                ends.append(token_id)
         if not ends:
             raise MrlError(
                 f"{self.config.path}: neither tokenizer nor generation config names an end token; "
@@ -77,10 +108,11 @@ class Policy:
     def _find_suppressed(self) -> Tensor:
         """Tokens that must not be written, [vocab] bool.
 
-        The padding token, which has no text, unless it ends a completion; and rows of the embedding
-        for which the tokenizer has no token.
+        They are the rows of the embedding for which the tokenizer has no token, and the padding
+        token, which has no text, unless it also ends a completion.
         """
-        suppressed = torch.zeros(self.model.get_input_embeddings().num_embeddings, dtype=torch.bool)
+        vocab_size = self.model.get_input_embeddings().num_embeddings
+        suppressed = torch.zeros(vocab_size, dtype=torch.bool)
         suppressed[len(self.tokenizer) :] = True
         pad_id = self.tokenizer.pad_token_id
         if pad_id is not None and pad_id not in self.end_ids:
@@ -91,23 +123,34 @@ class Policy:
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """The prompt in this policy's own template and tokens, up to where a completion starts."""
+        # a chat template writes special tokens itself; some would be there twice
+        has_chat_template = not self.config.template and self.tokenizer.chat_template is not None
+        text = self.prompt_text(prompt)
+        return self.tokenizer(text, add_special_tokens=not has_chat_template).input_ids
+
+    def prompt_text(self, prompt: str) -> str:
+        """The prompt in the policy's template; without one, behind the system prompt."""
+        system = self.config.system_prompt
+        both = f"{system}\n\n{prompt}" if system else prompt
         if self.config.template:
-            text = self.config.template.replace("{prompt}", prompt)
-            return self.tokenizer(text).input_ids
+            return self.config.template.replace("{prompt}", prompt)
         if self.tokenizer.chat_template is None:
-            return self.tokenizer(prompt + "\n").input_ids
+            return both + "\n"
+
         messages = [{"role": "user", "content": prompt}]
-        if self.config.system_prompt:
-            messages.insert(0, {"role": "system", "content": self.config.system_prompt})
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
         as_text = partial(
-            self.tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True
+            self.tokenizer.apply_chat_template,
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,  # it would think until the limit
+            chat_template=SAME_DAY + self.tokenizer.get_chat_template(),
         )
-        try:  # to text first: some templates' own tokenizing would add the begin token twice
-            text = as_text(messages)
+        try:
+            return as_text(messages)
         except TemplateError:  # Gemma's takes no system message
-            both = "\n\n".join(message["content"] for message in messages)
-            text = as_text([{"role": "user", "content": both}])
-        return self.tokenizer(text, add_special_tokens=False).input_ids
+            return as_text([{"role": "user", "content": both}])
 
     def rollout(
         self,
@@ -119,15 +162,18 @@ class Policy:
         """Sample a group for each problem; verdicts are still missing."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
+        if temperature is None:
+            temperature = self.config.temperature
         self.sampled_version = self.version
+
         # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
-        with self._precision():
+        with self.precision():
             sampled = sample_completions(
                 self.model.eval(),
                 prompts,
                 group_size,
                 max_new_tokens=self.max_new_tokens,
-                temperature=self.config.temperature if temperature is None else temperature,
+                temperature=temperature,
                 end_ids=torch.tensor(self.end_ids, device=self.model.device),
                 suppressed=self.suppressed,
                 generator=generator,
@@ -135,47 +181,29 @@ class Policy:
             )
         if not bool(sampled.logprobs.isfinite().all()):  # once: at each token, a GPU would wait
             raise FloatingPointError("the model's log-probs are not finite")
-        rollouts = []
+
+        rollouts = self._as_rollouts(sampled)
+        groups = []
+        for number, (problem, prompt) in enumerate(zip(problems, prompts, strict=True)):
+            start = number * group_size
+            groups.append(Group(problem, prompt, rollouts[start : start + group_size]))
+        return groups
+
+    def _as_rollouts(self, sampled: Completions) -> list[Rollout]:
+        """Tensors become lists, each cut to its own length, with its text."""
         lengths, finished = sampled.lengths.tolist(), sampled.finished.tolist()
         token_ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
+
+        rollouts = []
         for row, length in enumerate(lengths):
             rollout = Rollout(token_ids[row][:length], logprobs[row][:length], finished[row])
-            # special tokens stay visible: dropping them would verify a text that was not written
+            # special tokens stay visible: without them a text would be judged that was not written
             rollout.text = self.tokenizer.decode(rollout.content_ids, skip_special_tokens=False)
             rollouts.append(rollout)
-        return [
-            Group(problem, prompt, rollouts[i * group_size : (i + 1) * group_size])
-            for i, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
-        ]
+        return rollouts
 
-    # -------------------------------------------------------------------------- scoring
-
-    def completion_logprobs(
-        self,
-        prompts: Sequence[list[int]],
-        completions: Sequence[list[int]],
-        model: PreTrainedModel | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probs of completions under the current parameters (or `model`'s), and their mask.
-
-        ([batch, seq] float32 nats, [batch, seq] bool), see logprobs.py.
-        """
-        model = model or self.model
-        # transformers computes activations again only in training mode, which has no dropout here
-        model.train(self.config.checkpointing and torch.is_grad_enabled())
-        temperature = self.config.temperature
-        with self._precision():
-            return packed_logprobs(model, prompts, completions, self.suppressed, temperature)
-
-    @torch.no_grad()
     def logprobs_of(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
-        """Log-probs of each completion's tokens under the current parameters, nats."""
-        scored: list[list[float]] = []  # [completions][tokens]
-        for rows in cut_by_tokens(prompts, completions, self.micro_batch):
-            chosen = completions[rows]
-            logprobs, _ = self.completion_logprobs(prompts[rows], chosen)
-            pairs = zip(chosen, logprobs.tolist(), strict=True)
-            scored += [row[: len(completion)] for completion, row in pairs]
-        return scored
+        """Log-probs of each completion's tokens under the current parameters, nats (for modes)."""
+        return logprobs_of(self, prompts, completions)

@@ -5,7 +5,6 @@ the tokens that the policy may write, here and in `logprobs.py`. There is no top
 because a loss that ignores them is silently off-policy.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from mrl.logprobs import attention_bias, scaled_logprobs
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
@@ -26,13 +28,6 @@ class _Cache(DynamicCache):
         return super().update(keys.to(values.dtype), values, *layer)
 
 
-def derive_seed(*parts: object) -> int:
-    """A seed that depends on every part. All chance in a run comes from such seeds, of the run's
-    seed and the place in the run; so there is no random state that a checkpoint could lose."""
-    text = "/".join(map(str, parts))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
-
-
 @dataclass(frozen=True)
 class Completions:
     """What `sample_completions` returns, rows ordered prompt by prompt."""
@@ -43,13 +38,9 @@ class Completions:
     finished: Tensor  # [rows] bool: an end token was sampled
 
 
-def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:
-    """log softmax(logits / temperature) over the tokens that are not suppressed.
-
-    logits: [..., vocab]; suppressed: [vocab] bool.  Returns [..., vocab] float32, nats.
-    """
-    logits = logits.float() if temperature == 1 else logits.float() / temperature
-    return torch.log_softmax(logits.masked_fill(suppressed, -torch.inf), dim=-1)
+def keeps_all(cache: DynamicCache) -> bool:
+    """Whether no layer forgets (a sliding window) or keeps anything but keys and values."""
+    return all(type(layer) is DynamicLayer for layer in cache.layers)
 
 
 def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
@@ -139,10 +130,25 @@ def _prefill(
     mask = pad_left([torch.ones(len(p), dtype=torch.bool) for p in prompts]).to(model.device)
     cache = _Cache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
-    logits = _last_logits(model, prompt_ids, mask, positions, cache)
+    logits = _last_logits(model, prompt_ids, _prompt_mask(model, mask, cache), positions, cache)
     cache.batch_repeat_interleave(group_size)
     rows = (x.repeat_interleave(group_size, dim=0) for x in (logits, mask, positions[:, -1:]))
     return *rows, cache
+
+
+def _prompt_mask(model: PreTrainedModel, mask: Tensor, cache: DynamicCache) -> Tensor:
+    """The mask of the prompts, [prompts, 1, seq, seq], in which padding sees itself.
+
+    Padding on the left would see nothing, and a row of attention that sees nothing is NaN in some
+    CUDA kernels. A model with other layers gets [prompts, seq]: it makes each kind its own mask.
+    """
+    if not keeps_all(cache):
+        return mask
+
+    square = torch.ones(mask.shape[1], mask.shape[1], dtype=torch.bool, device=mask.device)
+    itself = square.tril().triu()
+    visible = (square.tril() & mask[:, None, :]) | itself
+    return attention_bias(visible, model)
 
 
 def _last_logits(

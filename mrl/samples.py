@@ -1,12 +1,17 @@
 """The nouns of a training step: what is sampled, what is learnt from."""
 
+import hashlib
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # without torch: the verifier's process reads this file, too
+if TYPE_CHECKING:  # not at run time: the verifier's process reads this file and needs no torch
+    from mrl.diagnostics import LearningStats
+    from mrl.modes.mode import TrainingBatch
     from mrl.objectives import Objective
+    from mrl.records import Record
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Problem:
 
 
 class Verdict(StrEnum):
-    """What the verifier says of one completion; only `CORRECT` is rewarded."""
+    """The verifier's judgement of one completion; only `CORRECT` is rewarded."""
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -60,21 +65,23 @@ class Group:
 
     @property
     def rewards(self) -> list[float]:
-        """One 0.0 or 1.0 a completion."""
+        """0.0 or 1.0 for each completion."""
         return [rollout.reward for rollout in self.rollouts]
 
     @property
-    def kind(self) -> str:
+    def outcome(self) -> str:
         """`all_fail`, `mixed` or `all_pass`."""
         solved = sum(self.rewards)
         if solved == 0:
             return "all_fail"
-        return "all_pass" if solved == len(self.rollouts) else "mixed"
+        if solved == len(self.rollouts):
+            return "all_pass"
+        return "mixed"
 
 
 @dataclass
 class TrainingSample:
-    """One completion that a receiver learns from, in the receiver's own tokens.
+    """One completion that a policy learns from, in its own tokens.
 
     `loss` is "policy" (a clipped objective, with `advantage` and `behavior_logprobs`) or
     "imitation" (negative log-likelihood, which needs neither).
@@ -93,10 +100,50 @@ class TrainingSample:
 
     @property
     def has_gradient(self) -> bool:
-        """False if its gradient is zero under any weights; it is then not computed."""
+        """False if the gradient is zero whatever the policy's weights; it is then not computed."""
         return self.weight != 0 and (self.loss == "imitation" or self.advantage != 0)
 
 
 def ids_of(samples: Sequence[TrainingSample]) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts and completions of samples, as `completion_logprobs` and its like take them."""
-    return [s.prompt_ids for s in samples], [s.completion_ids for s in samples]
+    """Prompts and completions of samples, the way `completion_logprobs` takes them."""
+    prompts = [sample.prompt_ids for sample in samples]
+    completions = [sample.completion_ids for sample in samples]
+    return prompts, completions
+
+
+@dataclass
+class StepResult:
+    """What one policy did in a step, stage by stage. A field is set when its stage has run."""
+
+    groups: list[Group] = field(default_factory=list)  # stages 1 and 2: sampled, then judged
+    # stage 4: prompt id -> peers' records about that prompt
+    received: dict[str, list["Record"]] = field(default_factory=dict)
+    batch: "TrainingBatch | None" = None  # stage 5: what the mode decided
+    stats: "LearningStats | None" = None  # stage 6: what the updates did
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed that depends on every part.
+
+    All chance in a run comes from such seeds, made of the run's seed and the place in the run, so
+    that a checkpoint has no random state to save and to lose.
+    """
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
+
+
+def problems_of_step(
+    problems: Sequence[Problem], step: int, count: int, seed: int
+) -> list[Problem]:
+    """The `count` problems of a step, which counts from 1.
+
+    Each epoch is a new shuffle. Where the number of problems is no multiple of `count`, the last
+    ones of the shuffle are left out. There are at least `count` problems, as a run checks first.
+    """
+    steps_per_epoch = len(problems) // count
+    epoch, step_of_epoch = divmod(step - 1, steps_per_epoch)
+
+    order = list(problems)
+    random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)
+    start = step_of_epoch * count
+    return order[start : start + count]

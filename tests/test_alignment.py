@@ -346,6 +346,20 @@ def test_an_added_token_that_swallows_spaces_is_caught_by_the_byte_check():
         ByteCodec(tokenizer).encode("a <work> b")
 
 
+def test_an_added_token_that_its_normalizer_changes_is_refused():
+    """Llama-2's normalizer makes " <t>" of "<t>", so that it takes a text's space along."""
+    tokenizer = metaspace_bpe("always", old_style=True)
+    tokenizer.add_tokens(["<t>"])
+    added = tokenizer.convert_tokens_to_ids("<t>")
+    assert tokenizer.backend_tokenizer.id_to_token(added) == "▁<t>"
+    codec = ByteCodec(tokenizer)
+    token_ids = tokenizer.backend_tokenizer.encode("a <t>b", add_special_tokens=False).ids
+    assert added in token_ids
+    with refused("unknown_token"):
+        codec.decode(token_ids)
+    assert codec.decode(codec.encode("a b")) == "a b"
+
+
 def test_word_piece_and_unknown_characters_are_refused():
     with refused("lossy_tokenizer"):
         ByteCodec(word_piece()).encode("the cat")

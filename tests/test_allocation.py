@@ -41,6 +41,26 @@ def test_a_turn_that_raises_ends_the_run_with_a_sentence(failure):
     assert allocation.ledger == []
 
 
+OUT = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of "
+    "which 1.10 GiB is free. Process 1 has ... See documentation for Memory Management"
+)
+
+
+@pytest.mark.parametrize(
+    ("phase", "setting"),
+    [("rollout", "prompts_per_step or group_size"), ("learn", "max_new_tokens or set checkpoint"),
+     ("evaluate", "max_new_tokens")],
+)  # fmt: skip
+def test_a_turn_that_runs_out_of_memory_says_what_to_lower(phase, setting):
+    allocation = allocation_of("a")
+    with pytest.raises(RunFailed) as raised, allocation.turn(allocation.policies[0], phase):
+        raise torch.OutOfMemoryError(OUT)
+    start = f"a failed in its {phase} turn: CUDA out of memory. Tried to allocate 2.00 GiB; lower "
+    assert str(raised.value).startswith(start + setting)
+    assert str(raised.value).endswith(" in the run's config.json (--debug shows where).")
+
+
 @pytest.mark.parametrize("bug", [TypeError("x"), KeyError("x"), MrlError("The verifier is broken")])
 def test_a_bug_or_a_plain_error_is_not_taken_for_a_failed_turn(bug):
     allocation = allocation_of("a")
@@ -121,8 +141,40 @@ def test_a_swap_changes_no_number(make_policy):
     assert embeddings is policy.model.get_output_embeddings().weight  # still tied
 
 
+def test_host_memory_is_allocated_once_a_tensor(make_policy, monkeypatch):
+    """To pin it takes longer than to copy; and each recorded token would unpin what is free."""
+    a, b = policies = two_policies(make_policy)
+    allocation = Allocation(policies, [p.name for p in policies], "swap")
+    for policy in policies:
+        learn(policy, [sample(policy)])
+    before = {key: value.clone() for key, value in a.model.state_dict().items()}
+    places, made = [], []
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *x, **k: made.append(k) or empty_like(*x, **k))
+    for _ in range(3):
+        made.clear()
+        for policy in (a, b):
+            with allocation.turn(policy, "learn"):
+                pass
+        moments = [s[m] for s in a.optimizer.state.values() for m in ("exp_avg", "exp_avg_sq")]
+        places.append([t.data_ptr() for t in (*a.model.parameters(), *moments)])
+    fetched = sum(
+        3 * len(list(policy.model.parameters())) + len(list(policy.model.buffers()))
+        for policy in policies
+    )
+    assert places[0] == places[1] == places[2]
+    assert len(made) == fetched  # a tensor each on the way in, none on the way out
+    assert all(torch.equal(v, before[k]) for k, v in a.model.state_dict().items())
+
+
 def test_devices(monkeypatch):
     assert pick_device("cpu") == pick_device("auto") == "cpu"
+    for other in ("mps", "meta"):
+        place = SimpleNamespace(device=torch.device(other))
+        monkeypatch.setattr(torch, "ones", lambda size, device, place=place: place)
+        with pytest.raises(MrlError, match=f"device is '{other}', which was never tried"):
+            pick_device(other)
+    monkeypatch.undo()
     with pytest.raises(MrlError, match="device is 'cuda:7', which cannot be used here"):
         pick_device("cuda:7")
     current = []
@@ -130,11 +182,24 @@ def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     made = SimpleNamespace(device=torch.device("cuda:1"))
-    monkeypatch.setattr(torch, "empty", lambda size, device: made)
+    monkeypatch.setattr(torch, "ones", lambda size, device: made)
     assert pick_device("auto") == "cuda:0"
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert pick_device("auto") == "cuda:1"
     assert current == [made.device] * 2  # else a graph would be recorded on another one
+
+
+def test_a_card_that_this_torch_has_no_kernels_for_gets_one_sentence(monkeypatch):
+    """Memory can be had on a V100, but nothing is computed there."""
+
+    def fill(size, device):
+        raise RuntimeError(
+            "CUDA error: no kernel image is available for execution on the device\nSearch for"
+        )
+
+    monkeypatch.setattr(torch, "ones", fill)
+    with pytest.raises(MrlError, match=r"'cuda:0'.*too new for the card.*--set device=cpu needs"):
+        pick_device("cuda:0")
 
 
 def two_policies(make_policy, **settings):
@@ -152,7 +217,7 @@ def test_what_was_fetched_in_part_is_evicted_all_the_same(make_policy, monkeypat
     a, b = policies = two_policies(make_policy)
     allocation, moves = Allocation(policies, [p.name for p in policies], "swap", "device"), []
 
-    def move(policy, parts, device):
+    def move(policy, parts, device, waiting=None):
         moves.append((policy.name, set(parts), device))
         if moves[-1] == (a.name, {"weights"}, "device"):
             raise RuntimeError("no memory")

@@ -170,8 +170,8 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "a set": ("return kept", "return set(kept)"),
     },
     "sgt": {
-        "always": ('group.kind != "all_fail" or not successes', "not successes"),
-        "never": ('group.kind != "all_fail"', "True"),
+        "always": ('group.outcome != "all_fail" or not successes', "not successes"),
+        "never": ('group.outcome != "all_fail"', "True"),
         "where all passed": ('!= "all_fail"', '!= "all_pass"'),
         "the first": ("rng.choice(successes)", "successes[0]"),
         "other chance": ("rng.choice(successes)", "random.choice(successes)"),
@@ -193,13 +193,13 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "other records": ("consumes = SuccessRecord", "consumes = None"),
         "no source": ("source=success.source", 'source="peer"'),
         "one rescue a step": (
-            'group.kind != "all_fail"',
-            'any(s.loss == "imitation" for s in batch.samples) or group.kind != "all_fail"',
+            'group.outcome != "all_fail"',
+            'any(s.loss == "imitation" for s in batch.samples) or group.outcome != "all_fail"',
         ),
         "on another prompt": ("prompt_ids=group.prompt_ids", "prompt_ids=prompts[0][0].prompt_ids"),
         "the text of another": (
             "rng.choice(successes)",
-            "rng.choice(next(r for g, r in prompts if r and g.kind == 'all_fail'))",
+            "rng.choice(next(r for g, r in prompts if r and g.outcome == 'all_fail'))",
         ),
         "shuffled advantages": (
             "batch.samples += own_samples(receiver, group)",

@@ -105,11 +105,6 @@ def test_a_missing_config_file(tmp_path):
         ({"liar": 1.5}, {}, "liar is 1.5, but must be 1 or less"),
         ({"trust": "blindly"}, {}, "known are verify, claim."),
         ({"name": "../x"}, {}, "--name is '../x'"),
-        (
-            {"peer_log": "x", "policies": [PolicyConfig("a", "x"), PolicyConfig("b", "y")]},
-            {},
-            "only one policy",
-        ),
         ({"steps": 0}, {}, "steps is 0"),
         ({"prompts_per_step": 0}, {}, "prompts_per_step is 0"),
         ({"seed": -1}, {}, "seed is -1"),
@@ -224,15 +219,14 @@ class Mine(SGT):
 def test_a_run_may_be_resumed_from_anywhere(tmp_path, monkeypatch, random_pair):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "llama-tiny").symlink_to(random_pair / "llama-tiny")
-    for name in ("a.jsonl", "b.jsonl", "log.jsonl", "my.py"):
+    for name in ("a.jsonl", "b.jsonl", "my.py"):
         (tmp_path / name).touch()
-    settings = "train=a.jsonl", "heldout=b.jsonl", "peer_log=log.jsonl", "reference=llama-tiny"
+    settings = "train=a.jsonl", "heldout=b.jsonl", "reference=llama-tiny"
     config = made(*settings, pair="./llama-tiny", mode="my.py:Mine")
     assert (config.train, config.mode) == ("a.jsonl", "my.py:Mine")  # shown as it was given
     write_run_config(tmp_path, config)
     config = read_run_config(tmp_path)
     assert config.mode == f"{tmp_path / 'my.py'}:Mine"
     assert [config.train, *config.heldout] == [str(tmp_path / x) for x in ("a.jsonl", "b.jsonl")]
-    assert config.peer_log == str(tmp_path / "log.jsonl")
     (policy,) = config.policies
     assert policy.path == policy.reference == str(tmp_path / "llama-tiny")

@@ -1,6 +1,7 @@
 """The sampling loop that CUDA records, here unrecorded: the same completions as the plain loop."""
 
 import logging
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -8,9 +9,9 @@ from transformers import DynamicCache, Qwen2Config
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mrl.config import DATA, PolicyConfig
-from mrl.rollout import scaled_logprobs
+from mrl.logprobs import scaled_logprobs
 from mrl.runtime import cuda_graph
-from mrl.runtime.cuda_graph import RECORD_AFTER, _recorded, can_record
+from mrl.runtime.cuda_graph import COMPARED, RECORD_AFTER, can_record
 from mrl.runtime.loading import load_policy
 from mrl.runtime.problems import load_problems
 from mrl.samples import Problem
@@ -29,16 +30,29 @@ def sampled(policy, problems, temperature=1.0):
     return [rollout for group in groups for rollout in group.rollouts]
 
 
+@pytest.fixture
+def forced(monkeypatch):
+    """Without CUDA: a function that says what a recording of a step does; at first, the step."""
+    monkeypatch.setattr(cuda_graph, "_failures", [])
+    monkeypatch.setattr(cuda_graph, "_compared", WeakSet())
+    monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: not cuda_graph._failures)
+
+    def recorded_as(capture):
+        monkeypatch.setattr(cuda_graph, "_capture", capture)
+
+    recorded_as(lambda step: step)
+    return recorded_as
+
+
 @pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
-def test_every_completion_is_that_of_the_plain_loop(monkeypatch, problems, name, dtype):
+def test_every_completion_is_that_of_the_plain_loop(forced, problems, name, dtype):
     policy = load_policy(PolicyConfig(name, str(DATA / "tiny" / name), dtype=dtype))
-    policy.graph_decode = cuda_graph.decode
     for temperature in (1.0, 0.0, 0.7):
+        policy.graph_decode = None
         want = sampled(policy, problems, temperature)
-        with monkeypatch.context() as patch:
-            patch.setattr(cuda_graph, "can_record", lambda cache, device: True)
-            got = sampled(policy, problems, temperature)
+        policy.graph_decode = cuda_graph.decode
+        got = sampled(policy, problems, temperature)
         assert [r.completion_ids for r in got] == [r.completion_ids for r in want]
         assert [r.finished for r in got] == [r.finished for r in want]
         assert len({len(r.completion_ids) for r in got}) > 3
@@ -47,8 +61,7 @@ def test_every_completion_is_that_of_the_plain_loop(monkeypatch, problems, name,
             assert a.logprobs == pytest.approx(b.logprobs, abs=close)
 
 
-def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(monkeypatch, make_policy):
-    monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: True)
+def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(forced, make_policy):
     policy = make_policy(max_new_tokens=20)
     policy.graph_decode = cuda_graph.decode
     policy.end_ids = list(range(0, len(policy.tokenizer), 40))
@@ -65,13 +78,13 @@ def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(monkeypatch, ma
     policy.model.register_forward_hook(lambda *a: calls.append(1))
     policy.rollout(PROBLEM, torch.Generator().manual_seed(0), group_size=2)
     assert len(calls) == 1 + cuda_graph.LOOK_EVERY  # the prompt; then all had ended
+    assert policy.model in cuda_graph._compared
 
 
-def test_nothing_moves_or_grows_while_a_step_repeats(monkeypatch, make_policy):
+def test_nothing_moves_or_grows_while_a_step_repeats(forced, make_policy):
     """A graph writes to the addresses that it was recorded with."""
     policy, seen = make_policy(max_new_tokens=RECORD_AFTER + 9), []
     policy.graph_decode = cuda_graph.decode
-    monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: True)
 
     def watch(part, arguments, named):
         cache = named["past_key_values"]
@@ -82,35 +95,121 @@ def test_nothing_moves_or_grows_while_a_step_repeats(monkeypatch, make_policy):
 
     policy.model.register_forward_pre_hook(watch, with_kwargs=True)
     policy.rollout(PROBLEM, torch.Generator().manual_seed(0), group_size=4)
-    assert len(seen) == RECORD_AFTER + 9
+    assert len(seen) == RECORD_AFTER + 9 + 2 * COMPARED
     assert all(now == seen[0] for now in seen)
     assert seen[0][0][1][-1] % 8 == 0
 
 
-def test_what_cannot_be_recorded_is_done_plainly_with_a_sentence(monkeypatch, caplog):
+def wrong_at_once(step):
+    return lambda: None
+
+
+def with_an_old_number(step):
+    """As if the host had read a number while it was recorded: right once, then not."""
     calls = []
 
-    def broken(graph, **options):
+    def replay():
+        calls.append(1)
+        if len(calls) == 1:
+            step()
+
+    return replay
+
+
+def that_raises(step):
+    def replay():
+        step()  # the state has changed already
+        raise RuntimeError("an illegal instruction was encountered\nmore")
+
+    return replay
+
+
+@pytest.mark.parametrize(
+    ("capture", "reason"),
+    [
+        (wrong_at_once, "its logits are off by"),
+        (with_an_old_number, "its logits are off by"),
+        (that_raises, "an illegal instruction was encountered)"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_a_recording_that_is_wrong_is_not_believed(
+    forced, problems, caplog, capture, reason, dtype
+):
+    policy = load_policy(PolicyConfig("a", str(DATA / "tiny" / "qwen-tiny"), dtype=dtype))
+    want = sampled(policy, problems)
+    policy.graph_decode = cuda_graph.decode
+    tried = []
+    forced(lambda step: tried.append(1) or capture(step))
+    with caplog.at_level(logging.WARNING):
+        got = sampled(policy, problems)
+        again = sampled(policy, problems)
+    for found in (got, again):
+        assert [r.completion_ids for r in found] == [r.completion_ids for r in want]
+    assert len(tried) == 1
+    (record,) = caplog.records
+    assert reason in record.getMessage()
+    assert record.getMessage().endswith("no recording is tried again.")
+    assert policy.model not in cuda_graph._compared
+
+
+def test_a_model_is_compared_once(forced, problems, make_policy):
+    forward, calls = [], []
+    policy = make_policy(max_new_tokens=20)
+    policy.graph_decode = cuda_graph.decode
+    forced(lambda step: lambda: calls.append(1) or step())
+    policy.model.register_forward_hook(lambda *a: forward.append(1))
+    numbers = []
+    for _ in range(2):
+        forward.clear()
+        sampled(policy, PROBLEM)
+        numbers.append(len(forward))
+    assert numbers[0] - numbers[1] == 2 * COMPARED
+
+
+def test_logits_that_are_no_numbers_are_not_close(forced, make_policy, caplog):
+    policy = make_policy(max_new_tokens=20)
+    policy.graph_decode = cuda_graph.decode
+    policy.model.get_decoder().norm.weight.data[:] = torch.nan
+    with pytest.raises(FloatingPointError), caplog.at_level(logging.WARNING):
+        sampled(policy, PROBLEM)
+    assert "its logits are off by nan" in caplog.text
+
+
+def test_a_recording_that_fails_gives_its_cause_and_the_stream_back(monkeypatch):
+    """torch ends the recording before it leaves its stream, and that raises a second error."""
+    streams = ["default"]
+
+    class Broken:
+        def __init__(self, graph, capture_error_mode):
+            assert capture_error_mode == "thread_local"
+
+        def __enter__(self):
+            streams.append("side")
+
+        def __exit__(self, *error):
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def step():
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: streams[-1])
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "graph", broken)
-    with caplog.at_level(logging.WARNING):
-        again = _recorded(lambda: calls.append(1))
-        assert _recorded(again) is again  # said once
-    again()
-    assert calls == [1]
-    (record,) = caplog.records
-    assert "no CUDA graph of this model (operation not permitted when stream is capturing)" in (
-        record.getMessage()
-    )
+    monkeypatch.setattr(torch.cuda, "graph", Broken)
+    with pytest.raises(RuntimeError, match=r"^operation not permitted when stream is capturing"):
+        cuda_graph._capture(step)
+    assert streams == ["default", "side", "default"]
 
 
-def test_only_caches_that_keep_all_are_recorded():
+def test_only_caches_that_keep_all_are_recorded(monkeypatch):
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     plain = DynamicCache(config=Qwen2Config(num_hidden_layers=2))
     assert can_record(plain, cuda)
     assert not can_record(plain, cpu)
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_graph, "_failures", ["out of memory"])
+        assert not can_record(plain, cuda)
     plain.layers[1] = DynamicSlidingWindowLayer(sliding_window=8)
     assert not can_record(plain, cuda)
 

@@ -39,6 +39,33 @@ def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
     assert noted == [(whole, 0, 67), (whole, 64, 67), (part, 0, 5)]
 
 
+def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
+    make_policy, verifier, monkeypatch
+):
+    policy, sizes = make_policy(max_new_tokens=4), []
+    problems = [Problem(str(n), f"{n}+1?", str(n + 1)) for n in range(70)]
+    rollout = policy.rollout
+
+    def small(batch, *rest):
+        if len(batch) > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        sizes.append(len(batch))
+        return rollout(batch, *rest)
+
+    monkeypatch.setattr(policy, "rollout", small)
+    (scores,) = evaluate(policy, {"part": problems}, verifier, 1, 0)
+    assert sizes == [16, 16, 16, 16, 6]
+    assert scores["problems"] == 70
+    monkeypatch.setattr("mrl.runtime.evaluation.PROBLEMS_AT_ONCE", 1)
+
+    def never(batch, *rest):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(policy, "rollout", never)
+    with pytest.raises(torch.OutOfMemoryError):  # one problem does not fit: the turn says so
+        evaluate(policy, {"part": problems}, verifier, 1, 0)
+
+
 def test_the_interval_over_problems_by_hand():
     skills = {"x": {"pass@1": 0.5}, "y": {"pass@1": 1.0}}
     # 25 problems a skill: variances 0.01 and 0, of the mean over two skills 0.01 / 4

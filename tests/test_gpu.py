@@ -1,4 +1,7 @@
-"""What only a GPU can show. Run by hand: `python -m pytest -m gpu`."""
+"""What only a GPU can show. Run by hand: `python -m pytest -n 0 -m gpu`.
+
+`-n 0`, because two parts at once would take each other's time and memory.
+"""
 
 import json
 import subprocess
@@ -43,5 +46,5 @@ def test_host_memory_is_pinned_while_a_policy_waits(chat_pair):
     ]
     allocation = Allocation(policies, ["qwen", "smol"], "swap", "cuda")
     with allocation.turn(policies[0], "rollout"):
-        assert policies[0].device.type == "cuda"
+        assert policies[0].model.device.type == "cuda"
         assert all(p.is_pinned() for p in policies[1].model.parameters())

@@ -57,7 +57,7 @@ def test_questions_become_prompts_and_only_the_final_number_the_answer(
     assert mini_mrl.main(["data", "gsm8k", "--out", str(tmp_path / "g")]) == 0
     assert f"Written: {tmp_path / 'g'}" in capsys.readouterr().out
     written = sorted(path.name for path in (tmp_path / "g").iterdir())
-    assert written == ["system_prompt.txt", "test.jsonl", "train.jsonl"]
+    assert written == ["system_prompt.txt", "test-264.jsonl", "test.jsonl", "train.jsonl"]
     assert "\\boxed{}" in (tmp_path / "g" / "system_prompt.txt").read_text()
     found = load_problems(tmp_path / "g" / "train.jsonl", verifier.check_answer)
     assert [p.answer for p in found] == ["1195", "-3", "0.5"]

@@ -125,6 +125,30 @@ def test_all_placements_learn_the_same(place, whole, placement):
     assert_same_run(whole, "runs/r", STEPS)
 
 
+SPAWNS = """
+import sys
+sys.path.insert(0, {root!r})
+import torch
+import mini_mrl
+
+if __name__ == "__main__":
+    torch.cuda.is_available = lambda: True  # of the launcher alone, which computes nothing
+    sys.exit(mini_mrl.main(sys.argv[2:]))
+print("spawned:", __name__, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_are_spawned_learn_the_same(place, whole):
+    """As where there is CUDA: they import everything anew and get the program by its name."""
+    script = place / "spawns.py"
+    script.write_text(SPAWNS.format(root=str(ROOT)))
+    code, output, error = end_of(start(place, *PARALLEL, before=[script]))
+    assert (code, error) == (0, ""), output
+    assert output.count("spawned: __mp_main__") == 2
+    assert_same_run(whole, "runs/r", STEPS)
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed_comes_back_and_nothing_is_lost(place, whole):
     """Killed before the first checkpoint, and the other one after it."""

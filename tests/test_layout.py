@@ -1,6 +1,9 @@
 """The rule of the house: who may import whom, and how much there is to read."""
 
 import ast
+import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,16 @@ def test_every_file_belongs_to_a_part():
     assert sorted(ROOT.glob("mrl/**/*.py")) == sorted(CODE[1:])
 
 
+def test_what_is_imported_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["dev"]]  # for a class
+    declared = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in lines}
+    for path in CODE:
+        tops = {name.partition(".")[0] for name in imported(path)} - {"mrl"}
+        missing = tops - declared - sys.stdlib_module_names
+        assert not missing, f"{path} imports {missing}, which pyproject.toml does not declare"
+
+
 def code_lines(path):
     """Lines of a file that hold code: not blank, not a comment, not of a docstring."""
     text = path.read_text(encoding="utf-8")
@@ -75,7 +88,7 @@ def count(paths):
 @pytest.mark.parametrize(
     ("most", "parts"),
     # blank lines, comments and docstrings are free: what is held back here is features
-    [(2000, ["method"]), (4100, ["method", "runtime"]), (6200, list(PARTS))],
+    [(2200, ["method"]), (4600, ["method", "runtime"]), (6700, list(PARTS))],
 )
 def test_there_is_not_more_code_to_read_than_agreed(most, parts):
     size = count([PROGRAM, *(path for part in parts for path in PARTS[part])])

@@ -9,11 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mrl import logprobs
 from mrl.learning import learn
+from mrl.logprobs import completion_logprobs
 from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
-from mrl.runtime.metrics import StepResult, outcome_metrics, update_metrics
-from mrl.samples import Group, Problem, TrainingSample, ids_of
+from mrl.runtime.loading import TOLERANCE
+from mrl.runtime.metrics import outcome_metrics
+from mrl.runtime.run import Run
+from mrl.samples import Group, Problem, StepResult, TrainingSample, ids_of
 
 
 def sample(policy, text, advantage, **fields):
@@ -50,8 +54,8 @@ def test_minibatches_are_updates_in_the_order_of_the_samples(make_policy):
 def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_policy):
     policy = make_policy(learning_rate=3e-3)
     samples = [sample(policy, text, 1.0) for text in ("1", "2", "3", "4")]
-    assert update_metrics(learn(policy, samples[:2]))["ratio/mean"] == pytest.approx(1, abs=1e-4)
-    later = update_metrics(learn(policy, [replace(s, advantage=1.0) for s in samples]))
+    assert learn(policy, samples[:2]).metrics()["ratio/mean"] == pytest.approx(1, abs=1e-4)
+    later = learn(policy, [replace(s, advantage=1.0) for s in samples]).metrics()
     assert later["ratio/max"] > 1.2
     assert later["clip_ratio/high_mean"] > 0
 
@@ -62,13 +66,37 @@ def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
     policy = make_policy(dtype=dtype, objective="gspo", learning_rate=1e-2, max_new_tokens=10)
     samples = sampled(policy)
     peers = [replace(sample, source="b") for sample in samples]
-    got = update_metrics(learn(policy, samples + peers))
+    got = learn(policy, samples + peers).metrics()
     assert (got["ratio/mean"], got["ratio/max"], got["clip_ratio/high_mean"]) == (1, 1, 0)
     assert got["peer/ratio/max"] == pytest.approx(1, abs=0.1)  # computed, as ever
     assert got["peer/ratio/max"] != 1
     assert 0 < got["logprob_gap"] < (1e-4 if dtype == "float32" else 0.1)
-    later = update_metrics(learn(policy, samples))  # the weights have moved
+    later = learn(policy, samples).metrics()  # the weights have moved
     assert later["ratio/max"] > 1.01
+
+
+def test_a_gap_that_is_more_than_rounding_is_told_once(make_policy, monkeypatch):
+    policy = make_policy(max_new_tokens=10, learning_rate=1e-2)
+    run = SimpleNamespace(inexact=set())
+    for _ in range(3):  # later minibatches differ, because there the weights have moved
+        stats = learn(policy, sampled(policy), minibatches=4)
+        Run._check_gap(run, policy, stats)
+        assert stats.notes == []
+    assert stats.own.logprob_gap_max > TOLERANCE > stats.own.rounding_max
+
+    # a head that was computed right when the model was loaded, and is not any more
+    right = logprobs.head_logits
+    monkeypatch.setattr(logprobs, "head_logits", lambda model, hidden: 3 * right(model, hidden))
+    samples = sampled(policy)
+    for want in (1, 0):
+        stats = learn(policy, samples[:4])
+        policy.sampled_version = policy.version
+        Run._check_gap(run, policy, stats)
+        assert len(stats.notes) == want
+    run.inexact.clear()
+    policy.mixed_precision = True
+    Run._check_gap(run, policy, stats)
+    assert stats.notes == []  # bfloat16 rounds by more than that
 
 
 @pytest.mark.parametrize("minibatches", [1, 4])
@@ -77,7 +105,7 @@ def test_rounding_is_no_ratio_in_any_minibatch(make_policy, minibatches):
     policy = make_policy(dtype="mixed", objective="gspo", learning_rate=1e-30, max_new_tokens=10)
     samples = sampled(policy)
     stats = learn(policy, samples, minibatches)
-    got = update_metrics(stats)
+    got = stats.metrics()
     assert stats.updates == minibatches
     assert (got["ratio/mean"], got["ratio/max"]) == (1, 1)
     assert stats.outcomes["clipped"] == 0
@@ -111,7 +139,7 @@ def test_a_band_narrows_with_updates_that_were_made(make_policy):
 def test_losses_are_means_over_updates(make_policy):
     policy = make_policy(learning_rate=1e-30)
     texts = [sample(policy, "12", 0.0, loss="imitation") for _ in range(4)]
-    one, four = (update_metrics(learn(policy, texts, m))["loss_nll"] for m in (1, 4))
+    one, four = (learn(policy, texts, m).metrics()["loss_nll"] for m in (1, 4))
     assert four == pytest.approx(one) != 0
 
 
@@ -126,10 +154,10 @@ def test_kl_is_averaged_as_the_samples_objective_averages(make_policy, own, poli
         samples = [sample(policy, text, 1.0) for text in ("1", "123456")]
         if objective == policys:
             samples = [replace(s, objective=OBJECTIVES[own]) for s in samples]
-        found.append(update_metrics(learn(policy, samples))["kl"])
+        found.append(learn(policy, samples).metrics()["kl"])
     assert found[0] == pytest.approx(found[1])
     plain = learn(policy, [replace(s, objective=OBJECTIVES[policys]) for s in samples])
-    assert found[0] != pytest.approx(update_metrics(plain)["kl"], rel=1e-2)
+    assert found[0] != pytest.approx(plain.metrics()["kl"], rel=1e-2)
 
 
 def test_the_scale_of_kl_knows_nothing_of_flat_groups_and_peers(make_policy):
@@ -145,7 +173,7 @@ def test_the_scale_of_kl_knows_nothing_of_flat_groups_and_peers(make_policy):
         own = [sample(policy, text, 1e-12) for text in ("1", "123456")]
         flat = [sample(policy, "7", 0.0)] * others
         peers = [sample(policy, "8", 1e-12, source="b")] * others
-        kl = update_metrics(learn(policy, own + flat + peers))["kl"]
+        kl = learn(policy, own + flat + peers).metrics()["kl"]
         found.append((kl, (weights.detach() - before).norm().item()))
     assert found[0] == pytest.approx(found[1], rel=1e-4)
     assert min(found[0]) > 0
@@ -158,12 +186,12 @@ def test_own_and_peers_samples_are_apart_in_the_metrics(make_policy):
     peer = sample(policy, "2", 1.0, source="b", weight=0.5, objective=objective)
     far = sample(policy, "3", 1.0, source="b", weight=0.5, objective=objective)
     far.behavior_logprobs = [value - 1.0 for value in far.behavior_logprobs]  # ratio e: clipped
-    got = update_metrics(learn(policy, [own, peer, far]))
+    got = learn(policy, [own, peer, far]).metrics()
     assert got["ratio/max"] == pytest.approx(1.0, abs=1e-4)
     assert got["peer/ratio/max"] == pytest.approx(math.e, abs=1e-3)
     assert got["peer/clip_ratio/high_mean"] == pytest.approx(0.5)
     assert got["peer/weight_mean"] == pytest.approx(0.25)  # of .5, and of 0 where nothing passes
-    assert "peer/ratio/max" not in update_metrics(learn(policy, [own]))
+    assert "peer/ratio/max" not in learn(policy, [own]).metrics()
 
 
 def test_kl_is_zero_at_the_reference_and_pulls_back_to_it(make_policy):
@@ -172,9 +200,9 @@ def test_kl_is_zero_at_the_reference_and_pulls_back_to_it(make_policy):
     for policy in (free, held):
         start = [p.clone() for p in policy.model.parameters()]
         samples = [sample(policy, "1", 1.0), sample(policy, "2", -1.0)]
-        first = update_metrics(learn(policy, samples))
+        first = learn(policy, samples).metrics()
         for _ in range(5):
-            last = update_metrics(learn(policy, samples))
+            last = learn(policy, samples).metrics()
         pairs = zip(start, policy.model.parameters(), strict=True)
         distances.append(sum(float((a - b).detach().square().sum()) for a, b in pairs))
         if policy is held:
@@ -184,53 +212,49 @@ def test_kl_is_zero_at_the_reference_and_pulls_back_to_it(make_policy):
     assert all(not p.requires_grad for p in held.reference.parameters())
 
 
-def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, monkeypatch):
+def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy):
     plain, short = make_policy(), make_policy(micro_batch=64)
     samples = [sample(plain, "1" * n, (-1) ** n) for n in range(1, 7)]
-    calls = []
-    original = short.completion_logprobs
 
-    def scarce(prompts, completions, model=None):
-        calls.append(len(completions))
+    def scarce(policy, prompts, completions, model=None):
         if sum(map(len, completions)) > 12:
             raise torch.OutOfMemoryError("no memory")
-        return original(prompts, completions, model)
+        return completion_logprobs(policy, prompts, completions, model)
 
-    monkeypatch.setattr(short, "completion_logprobs", scarce)
     learn(plain, samples)
-    stats = learn(short, samples)
+    stats = learn(short, samples, score=scarce)
     assert stats.updates == 1
     assert stats.notes == [
         "qwen-tiny ran out of memory; it goes on with 32 tokens at once.",
         "qwen-tiny ran out of memory; it goes on with 16 tokens at once.",
     ]
-    assert stats.totals["own/samples"] == 6  # the attempts that failed are not counted
+    assert stats.own.samples == 6  # the attempts that failed are not counted
     for a, b in zip(plain.model.parameters(), short.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
-    monkeypatch.setattr(short, "completion_logprobs", lambda *a: (_ for _ in ()).throw(
-        torch.OutOfMemoryError("none at all")))  # fmt: skip
+
+    def none_at_all(*about):
+        raise torch.OutOfMemoryError("none at all")
+
     with pytest.raises(torch.OutOfMemoryError):
-        learn(short, samples)
+        learn(short, samples, score=none_at_all)
 
 
-def test_an_attempt_that_ran_out_of_memory_leaves_nothing_behind(make_policy, monkeypatch):
+def test_an_attempt_that_ran_out_of_memory_leaves_nothing_behind(make_policy):
     """Nor does it wait for the garbage collector: the next attempt needs the memory."""
     policy, kept, dead = make_policy(micro_batch=64), [], []
     samples = [sample(policy, "1" * n, (-1) ** n) for n in range(1, 5)]
-    original = policy.completion_logprobs
 
-    def scarce(prompts, completions):
+    def scarce(policy, prompts, completions):
         dead.append(all(seen() is None for seen in kept))
-        logprobs, mask = original(prompts, completions)
+        logprobs, mask = completion_logprobs(policy, prompts, completions)
         kept.extend(weakref.ref(tensor) for tensor in (logprobs, mask))
         if len(dead) < 3:
             raise torch.OutOfMemoryError("no memory")
         return logprobs, mask
 
-    monkeypatch.setattr(policy, "completion_logprobs", scarce)
     gc.disable()
     try:
-        assert len(learn(policy, samples).notes) == 2
+        assert len(learn(policy, samples, score=scarce).notes) == 2
     finally:
         gc.enable()
     assert dead[:3] == [True] * 3
@@ -267,7 +291,7 @@ def test_the_gradient_is_cut_to_the_greatest_norm(make_policy):
     stats = learn(policy, [sample(policy, "1", 1.0)])
     pairs = zip(before, policy.model.parameters(), strict=True)
     moved = sum(float((a - b).detach().square().sum()) for a, b in pairs) ** 0.5
-    assert stats.totals["grad_norm"] > 1e-2
+    assert stats.grad_norm > 1e-2
     assert moved == pytest.approx(1e-3, rel=1e-2)
 
 
@@ -280,29 +304,28 @@ def test_the_gradient_of_kl_is_the_one_by_hand(make_policy):
     learn(policy, samples)
     got = [p.grad.clone() for p in policy.model.parameters()]
     policy.model.zero_grad()
-    logprobs, mask = policy.completion_logprobs(*ids_of(samples))
+    logprobs, mask = completion_logprobs(policy, *ids_of(samples))
     with torch.no_grad():
-        d = policy.completion_logprobs(*ids_of(samples), policy.reference)[0]
+        d = completion_logprobs(policy, *ids_of(samples), policy.reference)[0]
     d = d - logprobs
     (0.5 * (((d.exp() - d - 1) * mask).sum(1) / mask.sum(1)).mean()).backward()
     for mine, parameter in zip(got, policy.model.parameters(), strict=True):
         torch.testing.assert_close(mine, parameter.grad, atol=1e-6, rtol=1e-3)
 
 
-def test_memory_that_runs_out_after_a_backward_leaves_no_gradient_behind(make_policy, monkeypatch):
+def test_memory_that_runs_out_after_a_backward_leaves_no_gradient_behind(make_policy):
     plain, short = make_policy(), make_policy(micro_batch=20)
     samples = [sample(plain, "1" * n, 1.0) for n in range(1, 7)]
-    original, calls = short.completion_logprobs, []
+    calls = []
 
     def scarce(*about):
         calls.append(1)
         if len(calls) == 2:  # one micro-batch's gradient is there already
             raise torch.OutOfMemoryError("no memory")
-        return original(*about)
+        return completion_logprobs(*about)
 
-    monkeypatch.setattr(short, "completion_logprobs", scarce)
-    want = learn(plain, samples).totals["grad_norm"]
-    assert learn(short, samples).totals["grad_norm"] == pytest.approx(want, rel=1e-4)
+    want = learn(plain, samples).grad_norm
+    assert learn(short, samples, score=scarce).grad_norm == pytest.approx(want, rel=1e-4)
 
 
 def test_no_gradient_stays_in_memory(make_policy):
@@ -337,7 +360,7 @@ def test_dr_grpo_divides_by_the_longest_completion_allowed(make_policy):
     norms = []
     for most in (8, 16):
         policy = make_policy(objective="dr_grpo", max_new_tokens=most)
-        norms.append(learn(policy, [sample(policy, "12", 1.0)]).totals["grad_norm"])
+        norms.append(learn(policy, [sample(policy, "12", 1.0)]).grad_norm)
     assert norms[0] == pytest.approx(2 * norms[1], rel=1e-4)
 
 
@@ -351,7 +374,7 @@ def test_a_sample_of_weight_0_is_dropped(make_policy, loss):
 def test_an_infinite_norm_changes_no_weight(make_policy):
     policy = make_policy()
     stats = learn(policy, [sample(policy, "1", 1e30)])  # finite, its norm is not
-    assert (stats.totals["update_skipped"], policy.version) == (1, 0)
+    assert (stats.updates_skipped, policy.version) == (1, 0)
     assert all(bool(p.isfinite().all()) for p in policy.model.parameters())
 
 
@@ -360,5 +383,5 @@ def test_the_two_sides_of_the_clip_are_counted_apart(make_policy):
     objective = replace(OBJECTIVES["grpo"], ratio_level="sequence")
     near = sample(policy, "3", -1.0, source="b", objective=objective)
     near.behavior_logprobs = [value + 1.0 for value in near.behavior_logprobs]
-    got = update_metrics(learn(policy, [near]))
+    got = learn(policy, [near]).metrics()
     assert (got["peer/clip_ratio/low_mean"], got["peer/clip_ratio/high_mean"]) == (1, 0)

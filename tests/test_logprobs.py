@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from mrl import logprobs as module
-from mrl.logprobs import cut_by_tokens, pack, packed_logprobs
-from mrl.runtime.loading import can_pack
+from mrl.logprobs import completion_logprobs, cut_by_tokens, pack, packed_logprobs
+from mrl.runtime.loading import packing_problem
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
 COMPLETIONS = [[10, 11], [12], [13, 14, 15, 16], [17, 18, 19], [20]]
@@ -60,7 +60,7 @@ def test_attention_gets_one_mask_as_it_wants_it(make_policy, monkeypatch, dtype)
         lambda *a, attn_mask=None, **k: masks.append(attn_mask)
         or original(*a, attn_mask=attn_mask, **k),
     )  # fmt: skip
-    policy.completion_logprobs(PROMPTS, COMPLETIONS)
+    completion_logprobs(policy, PROMPTS, COMPLETIONS)
     assert len(masks) == policy.model.config.num_hidden_layers
     assert len({mask.data_ptr() for mask in masks}) == 1
     want = torch.float32 if dtype == "float32" else torch.bfloat16
@@ -70,7 +70,7 @@ def test_attention_gets_one_mask_as_it_wants_it(make_policy, monkeypatch, dtype)
 
 def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
     policy = make_policy()
-    assert can_pack(policy.model)
+    assert not packing_problem(policy.model)
     decoder = policy.model.get_decoder()
     forward = decoder.forward
 
@@ -78,7 +78,26 @@ def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
         return forward(*args, attention_mask=None, **kwargs)
 
     monkeypatch.setattr(decoder, "forward", deaf)
-    assert not can_pack(policy.model)
+    assert "get other log-probs than each alone" in packing_problem(policy.model)
+
+
+@pytest.mark.parametrize("fault", ["positions", "head"])
+def test_small_weights_do_not_hide_a_wrong_computation(make_policy, monkeypatch, fault):
+    model = make_policy().model
+    assert model.lm_head.weight.std() < 0.021  # as made, so that logits are near 0
+    before = [parameter.clone() for parameter in model.parameters()]
+    assert not packing_problem(model)
+    for old, parameter in zip(before, model.parameters(), strict=True):
+        assert torch.equal(old, parameter)  # grown for the trial, and back to the last bit
+    if fault == "head":  # a scale that this program does not know
+        model.lm_head.register_forward_hook(lambda layer, given, made: made * 1.1)
+        monkeypatch.setattr(module, "head_logits", lambda model, x: x @ model.lm_head.weight.T)
+    else:  # counted by places in the row
+        decoder = model.get_decoder()
+        forward = decoder.forward
+        ignore = lambda *a, position_ids=None, **k: forward(*a, **k)  # noqa: E731
+        monkeypatch.setattr(decoder, "forward", ignore)
+    assert "get other log-probs than each alone" in packing_problem(model)
 
 
 def test_cutting_by_tokens_counts_what_is_packed_and_loses_nobody():
@@ -115,10 +134,12 @@ def test_a_slice_is_as_large_as_agreed_and_parts_no_group_that_fits(most):
 
 def test_scoring_is_cut_into_micro_batches(make_policy, monkeypatch):
     policy, calls = make_policy(micro_batch=1), []
-    original = policy.completion_logprobs
-    monkeypatch.setattr(
-        policy, "completion_logprobs", lambda p, c: calls.append(len(c)) or original(p, c)
-    )
+
+    def counted(policy, prompts, completions):
+        calls.append(len(completions))
+        return completion_logprobs(policy, prompts, completions)
+
+    monkeypatch.setattr("mrl.logprobs.completion_logprobs", counted)
     scored = policy.logprobs_of(PROMPTS, COMPLETIONS)
     assert calls == [1] * 5
     assert [len(row) for row in scored] == [2, 1, 4, 3, 1]
@@ -129,7 +150,7 @@ def test_logits_are_made_in_slices(make_policy, monkeypatch):
     policy, sizes = make_policy(), []
     head = policy.model.get_output_embeddings()
     head.register_forward_hook(lambda module, given, made: sizes.append(len(made)))
-    policy.completion_logprobs(PROMPTS, COMPLETIONS)
+    completion_logprobs(policy, PROMPTS, COMPLETIONS)
     assert max(sizes) <= 3
 
 

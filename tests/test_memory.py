@@ -9,12 +9,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from mrl.config import PolicyConfig, RunConfig
+from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.learning import learn
 from mrl.policy import Policy
+from mrl.runtime.evaluation import problems_at_once
 from mrl.runtime.loading import _enable_checkpointing
-from mrl.runtime.memory import choose_placement, estimate, needed, peak_memory
+from mrl.runtime.memory import (
+    HEADROOM,
+    Estimate,
+    card_of,
+    cards_sentence,
+    choose_placement,
+    estimate,
+    needed,
+    peak_memory,
+)
 from mrl.runtime.pairs import pair_settings
+from mrl.runtime.settings import run_config
 from mrl.samples import TrainingSample
 from tests.conftest import pytest_configure
 
@@ -149,6 +160,22 @@ def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(monkeypatch, 
     assert needed([true_estimate(n, **small) for n in presets], "swap") < 0.9 * 12 * 2**30
 
 
+def test_the_setting_for_a_t4_is_within_its_memory(monkeypatch):
+    """14.7 GiB of it can be had, and a plan fills nine tenths of that."""
+    path = DATA / "examples" / "t4.toml"
+    config = run_config(None, path, {}, [])
+    on_cuda = problems_at_once(torch.device("cuda"), config.eval_samples)
+    monkeypatch.setattr("mrl.runtime.memory.problems_at_once", lambda device, samples: on_cuda)
+    estimates = []
+    for policy in config.policies:
+        settings = {name: getattr(policy, name) for name in ("dtype", "max_new_tokens")}
+        estimates.append(true_estimate(policy.name, micro_batch=policy.micro_batch, **settings))
+    assert needed(estimates, "swap") < HEADROOM * 14.7 * 2**30
+    assert f"expects is {needed(estimates, 'swap') / 2**30:.1f} GiB" in path.read_text()
+    longer = true_estimate("smollm2", micro_batch=1024, dtype="float32", max_new_tokens=400)
+    assert longer.peak > HEADROOM * 14.7 * 2**30  # as its comment says
+
+
 def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
     policy = make_policy(group_size=4, max_new_tokens=10, micro_batch=30)
     one, many = (
@@ -169,6 +196,7 @@ def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
 def test_these_tests_see_no_gpu_and_the_allocator_is_set(monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert not torch.backends.cuda.cudnn_sdp_enabled()  # a plan for every shape; NaN at some
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr="gpu")))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
@@ -189,6 +217,8 @@ def test_the_plan_follows_the_memory_that_is_free(make_policy, monkeypatch):
     placement, sentence = plan(1.1 * both)  # only nine tenths of what is free are planned for
     assert placement == "swap"
     assert "may not fit" not in sentence
+    most = 2 * sum(each.at_rest for each in estimates) / 2**30  # a pinned tensor may take twice
+    assert sentence.endswith(f"; those that wait take up to {most:.1f} GiB of host memory.")
     assert "lower micro_batch" in plan(one)[1]
     assert choose_placement(estimates, "auto", "cpu")[0] == "resident"
     assert choose_placement(estimates, "swap", "cpu") == (
@@ -196,6 +226,20 @@ def test_the_plan_follows_the_memory_that_is_free(make_policy, monkeypatch):
         f"Placement swap: {one / 2**30:.1f} GiB of tensors at the peak "
         f"(qwen-tiny {one / 2**30:.1f}, qwen-tiny {one / 2**30:.1f} alone).",
     )
+
+
+def test_parallel_is_held_against_each_card(make_policy, monkeypatch):
+    gib = 2**30
+    about = SimpleNamespace(uuid="x", name="RTX 4090", total_memory=24 * gib)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
+    one = card_of(Estimate("a", 5 * gib, 10 * gib), "cuda:0")
+    other = one._replace(uuid="y", name="RTX 3060", total=12 * gib, needed=8 * gib)
+    good = cards_sentence([one, other])
+    assert good == (" The processes need 15.0 of 24 GiB on RTX 4090 and 8.0 of 12 GiB on RTX 3060.")
+    small = cards_sentence([one, other._replace(needed=11 * gib)])
+    assert small.endswith("; that may not fit: lower micro_batch or take --placement swap.")
+    shared = cards_sentence([one, one._replace(needed=9 * gib)])  # two processes on one card
+    assert shared.startswith(" The processes need 24.0 of 24 GiB on RTX 4090; that may not fit")
 
 
 def test_the_peak_counts_bytes_of_the_whole_process():

@@ -196,6 +196,24 @@ def test_the_flat_part_of_hacpos_peers_is_outside_a_narrowing_band_that_never_in
             torch.testing.assert_close(ratio.grad, slope)
 
 
+def test_a_ratio_at_a_bound_teaches_on_every_version_of_torch(monkeypatch):
+    """Since torch 2.15 `clamp` has gradient 0 at its bounds, which is planted here."""
+    plain = torch.Tensor.clamp
+
+    def newest(tensor, min=None, max=None):
+        inside = (tensor > min) & (tensor < max)
+        return torch.where(inside, tensor, plain(tensor, min, max).detach())
+
+    monkeypatch.setattr(torch.Tensor, "clamp", newest)
+    peers = Objective("sequence", "sequence", 0.25, 0.0, ratio_power=1.0)
+    ratio = torch.tensor([[0.75, 1.0]], requires_grad=True)
+    loss, below, above = surrogate_loss(ratio, torch.ones(1, 1), peers)
+    assert not (below | above).any()
+    assert torch.autograd.grad(loss.sum(), ratio)[0].tolist() == [[-0.75, -1.0]]
+    own = clipped_loss(ratio, torch.ones(1, 1), clip_low=0.25, clip_high=0.0)
+    assert torch.autograd.grad(own.sum(), ratio)[0].tolist() == [[-1.0, -1.0]]
+
+
 def test_no_power_of_a_ratio_that_a_peer_claims_is_infinite():
     objective = Objective("sequence", "sequence", 0.2, 0.0, ratio_power=5.0)
     ratio = torch.tensor([[math.exp(20.0)]], requires_grad=True)

@@ -306,10 +306,7 @@ def test_graft_is_balanced_with_ties_included(receiver):
 
 def test_graft_takes_every_candidate_when_nothing_has_to_be_balanced(receiver):
     assert graft_case(receiver, balanced=False).rescue_set == 3
-    mode = GRAFT()
-    mode.peers_are_live = False  # stored trajectories
     groups = [group(receiver, "x", [0, 0, 0])]
-    assert teach(mode, receiver, groups, peers_of("x", [1, 0, 0])).rescue_set == 1
     assert teach(GRAFT(), receiver, groups, peers_of("x", [1, 0, 0])).rescue_set == 0
 
 

@@ -9,9 +9,9 @@ from transformers import AutoTokenizer, ByT5Tokenizer
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
+from mrl.logprobs import completion_logprobs
 from mrl.rollout import Completions
 from mrl.runtime.loading import load_policy, load_tokenizer, usual_learning_rate
-from mrl.runtime.metrics import update_metrics
 from mrl.runtime.problems import longest_prompt
 from mrl.samples import Problem, TrainingSample
 from tests.test_rollout import PROBLEMS, generator
@@ -55,8 +55,8 @@ def test_completion_logprobs_and_mask_come_from_lengths(make_policy):
     policy = make_policy()
     samples = [own(policy, text, 1.0) for text in ("5", "12-11: 2-1=1", "")]
     with torch.no_grad():
-        logprobs, mask = policy.completion_logprobs(
-            [s.prompt_ids for s in samples], [s.completion_ids for s in samples]
+        logprobs, mask = completion_logprobs(
+            policy, [s.prompt_ids for s in samples], [s.completion_ids for s in samples]
         )
         assert mask.sum(1).tolist() == [len(s.completion_ids) for s in samples]
         for row, sample in enumerate(samples):
@@ -75,12 +75,12 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
     policy = load_policy(PolicyConfig("m", str(tmp_path / "m")))
     assert policy.tokenizer.pad_token_id == policy.end_id
     assert not policy.suppressed[policy.end_id]
-    _, mask = policy.completion_logprobs([[5, 6]], [[7, policy.end_id]])
+    _, mask = completion_logprobs(policy, [[5, 6]], [[7, policy.end_id]])
     assert mask.tolist() == [[True, True]]
 
 
 def metrics_of(policy, samples):
-    return update_metrics(learn(policy, samples))
+    return learn(policy, samples).metrics()
 
 
 def test_policy_gradient_against_autograd_on_a_plain_forward_pass(frozen):
@@ -168,6 +168,28 @@ def test_templates_chat_plain_and_own(make_policy, random_pair):
     assert decode(policy.prompt_ids("2+2?")) == "2+2?\n"
 
 
+def test_the_system_prompt_is_asked_whatever_the_template(make_policy):
+    policy = make_policy(system_prompt="Box it.")
+    policy.tokenizer.chat_template = None  # a base model
+    assert policy.prompt_text("2+2?") == "Box it.\n\n2+2?\n"
+    policy.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}; {% endfor %}"
+    )
+    assert policy.prompt_text("2+2?") == "system: Box it.; user: 2+2?; "
+    no_system = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"
+    policy.tokenizer.chat_template = no_system + "{{ messages[0].content }}"
+    assert policy.prompt_text("2+2?") == "Box it.\n\n2+2?"
+
+
+def test_a_template_does_not_think_and_asks_the_same_tomorrow(make_policy):
+    policy = make_policy()
+    policy.tokenizer.chat_template = (
+        "{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}"
+        "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    )
+    assert policy.prompt_text("2+2?") == "26 Jul 20242+2?<think></think>"
+
+
 def test_what_auto_tokenizer_loads_tokenizes_as_what_was_saved(random_pair):
     from mrl.tiny.pair import tiny_tokenizer
 
@@ -211,10 +233,8 @@ def test_a_prompt_longer_than_the_context_is_refused(make_policy):
     same_id = [Problem("1", "nuts " * 300, "1"), Problem("1", "1+1", "2")]  # of two files
     with pytest.raises(MrlError, match="context"):
         longest_prompt(policy, same_id)
-    length = longest_prompt(policy, problems)
-    policy.model.config.sliding_window = length  # packing has none: other numbers than in sampling
-    with pytest.raises(MrlError, match=f"context of {length}"):
-        longest_prompt(policy, problems)
+    policy.model.config.sliding_window = 8  # hides what is far, but takes any length
+    assert longest_prompt(policy, problems) + policy.max_new_tokens > 8
 
 
 def test_without_a_learning_rate_the_size_decides(make_policy):

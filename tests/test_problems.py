@@ -3,7 +3,8 @@ import json
 import pytest
 
 from mrl.errors import MrlError
-from mrl.runtime.problems import load_problems, problems_of_step, system_prompt_of
+from mrl.runtime.problems import load_problems, system_prompt_of
+from mrl.samples import problems_of_step
 from mrl.tiny.skills import SKILLS, generate
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.utils import are_progress_bars_disabled
 from tokenizers import pre_tokenizers, trainers
 from transformers import (
     GenerationConfig,
@@ -20,7 +21,7 @@ import mini_mrl
 from mrl.config import PolicyConfig, RunConfig
 from mrl.learning import learn
 from mrl.runtime.launch import cores
-from mrl.runtime.loading import load_policy
+from mrl.runtime.loading import load_policy, usual_learning_rate
 from mrl.runtime.pairs import choose_pair
 from mrl.runtime.problems import save_problems
 from mrl.runtime.settings import run_config
@@ -177,7 +178,11 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
         (tmp_path / name).write_text(text)
     on_gpu = run_config("qwen-smol", None, {}, [])
     assert on_gpu.train == str(tmp_path / "train.jsonl")
+    assert on_gpu.heldout == [str(tmp_path / "test-264.jsonl")]
     assert [policy.max_new_tokens for policy in on_gpu.policies] == [400, 400]
+    # the rule's, as for all models: the papers' 1e-6 is for thousands of updates
+    assert [policy.learning_rate for policy in on_gpu.policies] == [None, None]
+    assert [usual_learning_rate(size * 1e6) for size in (494, 362)] == [2e-6, 4e-6]
     assert [policy.system_prompt for policy in on_gpu.policies] == ["Reason.", "Reason."]
 
 
@@ -200,14 +205,20 @@ def test_a_template_that_takes_no_system_message_gets_it_in_the_users(make_chat)
 
 def test_without_network_the_real_pair_ends_in_one_sentence(capsys):
     assert mini_mrl.main(["--pair", "qwen-smol"]) == 2
-    error = capsys.readouterr().err
+    output, error = capsys.readouterr()
+    assert "Loading Qwen/Qwen2.5-0.5B-Instruct; what is not in the cache is downloaded." in output
+    assert not are_progress_bars_disabled()  # the hub's own, while it downloads
     assert len(error.strip().splitlines()) == 1
     assert "gsm8k" in error or "Qwen" in error
 
 
 def test_the_pair_for_somebody_who_names_none(monkeypatch, tmp_path):
     assert choose_pair()[0] == "tiny"
-    assert "no CUDA device" in choose_pair()[1]
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert choose_pair()[1].startswith(" (there is no CUDA device; --pair qwen-smol")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")  # a driver that is too old looks the same
+    older = " (there is no CUDA device, or its driver is older than CUDA 13.0 needs; --pair"
+    assert choose_pair()[1].startswith(older)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert "the hub does not answer" in choose_pair()[1]  # the tests are offline
     monkeypatch.setattr("mrl.runtime.pairs.can_load", lambda name: True)

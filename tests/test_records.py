@@ -1,6 +1,5 @@
 import json
 import pickle
-import random
 from dataclasses import replace
 
 import pytest
@@ -8,10 +7,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mrl.alignment import ByteCodec, LossyText
-from mrl.errors import MrlError
 from mrl.exchange import Exchange
-from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records
-from mrl.runtime.run_directory import read_records
+from mrl.records import RewardStats, RolloutRecord, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 SUCCESS = SuccessRecord(
@@ -103,8 +100,10 @@ def test_value_level_is_far_cheaper_than_data_level(group):
 
 @pytest.mark.parametrize("record", [SUCCESS, STATS, ROLLOUT, replace(ROLLOUT, end_logprob=None)])
 def test_a_record_comes_back_from_its_line_and_from_another_process_as_it_was(record):
-    assert Record.from_json(record.line) == record
-    assert Record.from_json(record.line.decode()) == record
+    fields = json.loads(record.line)
+    assert fields.pop("kind") == record.kind
+    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    assert type(record)(**fields) == record
     sent = pickle.loads(pickle.dumps(record))
     assert (sent, sent.line) == (record, record.line)
     assert replace(record, index=3).line != record.line  # written once, but for each record
@@ -113,54 +112,6 @@ def test_a_record_comes_back_from_its_line_and_from_another_process_as_it_was(re
 def test_a_refusal_keeps_its_reason_on_the_way_to_another_process():
     sent = pickle.loads(pickle.dumps(LossyText("not_utf8", "a character was cut")))
     assert (sent.reason, str(sent)) == ("not_utf8", "a character was cut")
-
-
-def test_a_log_is_read_past_a_torn_last_line_and_past_broken_ones(tmp_path):
-    lines = [record.line.decode() for record in (SUCCESS, STATS, ROLLOUT)]
-    log = tmp_path / "exchange.jsonl"
-    log.write_text("\n".join([lines[0], "{nonsense", lines[1], lines[2], lines[0][:40]]))
-    assert read_records(log) == [SUCCESS, STATS, ROLLOUT]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"kind": "order"}, {"text": 5}, {"token_lengths": ["9"]}, {"token_lengths": 9},
-     {"finished": "yes"}, {"version": 1.5}, {"surprise": 1}, {"prompt_id": None},
-     {"kind": ["success"]}, {"kind": None}, {"finished": [True]}],
-)  # fmt: skip
-def test_a_line_of_another_shape_is_malformed(tmp_path, change):
-    log = tmp_path / "exchange.jsonl"
-    log.write_text(json.dumps(json.loads(SUCCESS.line) | change) + "\n")
-    with pytest.raises(MrlError, match="holds no record"):
-        read_records(log)
-    log.write_text(log.read_text() + STATS.line.decode() + "\n")
-    assert read_records(log) == [STATS]
-
-
-@pytest.mark.parametrize("line", ["[" * 100_000, "7", "null", '"text"', "[]", "{}", "9" * 5000])
-def test_a_line_that_is_no_object_is_malformed(tmp_path, line):
-    log = tmp_path / "exchange.jsonl"
-    log.write_text(f"{line}\n{STATS.line.decode()}\n")
-    assert read_records(log) == [STATS]
-
-
-def test_random_damage_to_a_log_never_raises_and_never_adds_a_record(tmp_path):
-    rng = random.Random(0)
-    whole = "\n".join(record.line.decode() for record in (SUCCESS, STATS, ROLLOUT)).encode()
-    log = tmp_path / "exchange.jsonl"
-    for _ in range(300):
-        data = bytearray(whole)
-        for _ in range(rng.randint(1, 5)):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        kept = data[: rng.randrange(len(data))]
-        log.write_bytes(kept + b"\n" + STATS.line + b"\n")
-        records = read_records(log)
-        assert 1 <= len(records) <= 4
-
-
-def test_a_missing_log_gets_one_sentence(tmp_path):
-    with pytest.raises(MrlError, match="is not there or holds no"):
-        read_records(tmp_path / "none.jsonl")
 
 
 def test_a_finished_records_logprobs_are_those_of_its_content(group):

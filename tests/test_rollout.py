@@ -1,13 +1,17 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mrl import rollout as module
 from mrl import rollout as rollout_module
 from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
 from mrl.errors import RunFailed
-from mrl.rollout import draw, sample_completions, scaled_logprobs
+from mrl.logprobs import completion_logprobs, scaled_logprobs
+from mrl.rollout import draw, sample_completions
 from mrl.runtime.loading import load_policy, load_tokenizer
 from mrl.samples import Problem
 
@@ -52,9 +56,47 @@ def test_the_cache_is_as_small_as_the_computation(make_policy, monkeypatch, dtyp
     prefill = module._prefill
     monkeypatch.setattr(module, "_prefill", lambda *a: caches.append(got := prefill(*a)) or got)
     make_policy(dtype=dtype, max_new_tokens=6).rollout(PROBLEMS, generator(), 2)
-    layers = caches[0][-1].layers
+    _, mask, _, cache = caches[-1]  # the first is that of the trial at loading, in float32
+    layers = cache.layers
     assert {tensor.dtype for layer in layers for tensor in (layer.keys, layer.values)} == {want}
-    assert layers[0].keys.shape[2] > caches[0][1].shape[1]  # tokens were added to it
+    assert layers[0].keys.shape[2] > mask.shape[1]  # tokens were added to it
+
+
+def test_no_row_of_attention_sees_nothing(make_policy, monkeypatch):
+    """Padding neither: some CUDA kernels make NaN of such a row (unsloth issue 9848)."""
+    attention, seen = torch.nn.functional.scaled_dot_product_attention, []
+
+    def watch(query, key, value, attn_mask=None, **options):
+        if attn_mask is not None:
+            masked = ~attn_mask if attn_mask.dtype == torch.bool else attn_mask < -1e30
+            seen.append((masked.shape[2], bool(masked.all(dim=-1).any())))
+        return attention(query, key, value, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watch)
+    policy = make_policy(max_new_tokens=6)
+    groups = policy.rollout(PROBLEMS, generator(), 2)
+    lengths = [len(group.prompt_ids) for group in groups]
+    assert len(set(lengths)) == 3
+    assert max(lengths) in {queries for queries, _ in seen}  # the prompts' own pass had a mask
+    rollouts = [(group.prompt_ids, r.completion_ids) for group in groups for r in group.rollouts]
+    policy.logprobs_of(*map(list, zip(*rollouts, strict=True)))
+    assert not any(blind for _, blind in seen)
+
+
+def test_a_model_with_sliding_layers_makes_its_own_masks():
+    mask = torch.tensor([[False, True, True], [True, True, True]])
+    model = SimpleNamespace(dtype=torch.float32)
+    cache = module.DynamicCache(config=Qwen2Config(num_hidden_layers=2))
+    bias = module._prompt_mask(model, mask, cache)
+    assert bias.shape == (2, 1, 3, 3)
+    assert (bias[0, 0] == 0).tolist() == [
+        [True, False, False],
+        [False, True, False],
+        [False, True, True],
+    ]
+    assert (bias[1, 0] == 0).tolist() == torch.ones(3, 3).bool().tril().tolist()
+    cache.layers[1] = DynamicSlidingWindowLayer(sliding_window=2)
+    assert module._prompt_mask(model, mask, cache) is mask
 
 
 def test_draw_follows_the_distribution():
@@ -93,7 +135,8 @@ def test_positions_are_counted_from_the_first_real_token(absolute_positions):
     assert_logprobs_of_a_plain_forward_pass(policy, groups)
     rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]
     with torch.no_grad():
-        scored, mask = policy.completion_logprobs(
+        scored, mask = completion_logprobs(
+            policy,
             [group.prompt_ids for group, _ in rollouts],
             [rollout.completion_ids for _, rollout in rollouts],
         )

@@ -21,13 +21,13 @@ class Letters(Toy):
 
     end_id, max_new_tokens = 4, 9
 
-    def _keep(self):
+    def step_optimizer(self):
         self.version += 1
         self.path = [*getattr(self, "path", []), self.model.logits.grad.clone()]
         with torch.no_grad():
             self.model.logits -= 0.4 * self.model.logits.grad
 
-    def completion_logprobs(self, prompts, completions, model=None):
+    def score(self, prompts, completions):
         logprobs = torch.log_softmax(self.model.logits, 0)
         rows = [logprobs[ids] for ids in completions]
         ones = [torch.ones(len(ids), dtype=torch.bool) for ids in completions]
@@ -36,7 +36,7 @@ class Letters(Toy):
 
     def logprobs_of(self, prompts, completions):
         with torch.no_grad():
-            logprobs, mask = self.completion_logprobs(prompts, completions)
+            logprobs, mask = self.score(prompts, completions)
         return [row[here].tolist() for row, here in zip(logprobs, mask, strict=True)]
 
 
@@ -133,7 +133,7 @@ def test_hacpo_over_four_updates(agents, case, alpha):
     mode = HACPO(alpha=alpha)
     prompts = [(group, peers.get(group.problem.id, [])) for group in groups]
     batch = mode.training_samples(toy, prompts, random.Random(0))
-    learn(toy, batch.samples, mode.minibatches)
+    learn(toy, batch.samples, mode.minibatches, score=type(toy).score)
     gradients, seen = hacpo_by_hand(logits, groups, peers, alpha)
     assert seen == {(place, up) for place in ("below", "inside", "above") for up in (True, False)}
     assert len(toy.path) == 4
@@ -159,7 +159,7 @@ class Cut(Letters):
     def token_bytes(self, ids):
         return [self.known[i] for i in ids]
 
-    def completion_logprobs(self, prompts, completions, model=None):
+    def score(self, prompts, completions):
         pad = torch.nn.utils.rnn.pad_sequence
         ids = pad([torch.tensor(c) for c in completions], batch_first=True)
         mask = pad([torch.ones(len(c), dtype=torch.bool) for c in completions], batch_first=True)
@@ -186,7 +186,7 @@ def test_prp_with_a_peer_of_the_same_distribution_has_naives_gradient(level, obj
                     records.append(record("x", "b", index, text, cut, lps, 0.0, index == 0))
                 group = Group(Problem("x", "x", "1"), [0], own)
                 batch = mode.training_samples(toy, [(group, records)], random.Random(0))
-                learn(toy, batch.samples)
+                learn(toy, batch.samples, score=type(toy).score)
                 updates.append(toy.path[0])
             assert float(updates[0].norm()) > 0.01
             torch.testing.assert_close(*updates, atol=1e-6, rtol=1e-4)

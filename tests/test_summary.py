@@ -2,11 +2,14 @@ import io
 import re
 from types import SimpleNamespace
 
+import pytest
+import torch
 from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
+from mrl.policy import uses_bfloat16
 from mrl.runtime.settings import mode_class
-from mrl.runtime.summary import evaluation_table, first_lines, last_lines
+from mrl.runtime.summary import evaluation_table, first_lines, last_lines, policy_notes
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 
@@ -44,21 +47,21 @@ def test_the_evaluation_table_shows_before_and_after():
 def planned(tmp_path, mode="sgt", **settings):
     """A run as far as its first and last lines need it."""
     policies = [PolicyConfig(name, name, group_size=4) for name in NAMES]
-    model = SimpleNamespace(num_parameters=lambda: 838_000)
-    rate = SimpleNamespace(learning_rate=1e-3)
-    loaded = [SimpleNamespace(name=name, model=model, config=rate) for name in NAMES]
+    model = SimpleNamespace(num_parameters=lambda: 838_000, device=torch.device("cpu"))
+    chosen = PolicyConfig("", "", learning_rate=1e-3)
+    loaded = [SimpleNamespace(name=name, model=model, config=chosen) for name in NAMES]
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
     return SimpleNamespace(
         config=config, names=NAMES, policies=loaded,
         allocation=SimpleNamespace(gather=lambda mine: mine),
-        mode=mode_class(config.mode), device="cpu", stored=[1, 2],
-        directory=tmp_path, why_placed="Swap.",
+        mode=mode_class(config.mode), device="cpu",
+        directory=tmp_path, why_placed="Swap.", disk_bytes=31e9,
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 
 
 def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path):
-    run = planned(tmp_path, "solo-x2", steps=7, liar=0.3, peer_log="x.jsonl")
+    run = planned(tmp_path, "solo-x2", steps=7, liar=0.3)
     lines = first_lines(run, "tiny", " (why)")
     assert lines[0] == (
         "Training the embedded tiny pair: qwen-tiny (0.838 M parameters, learning rate 0.001) and "
@@ -67,9 +70,43 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
     assert "shares nothing; 7 steps of 5 prompts from words/train.jsonl; " in lines[1]
     assert "; completions a prompt: qwen-tiny 8, llama-tiny 8; " in lines[1]
     assert lines[2] == "Swap."
-    assert lines[3] == "Peer: 2 stored records of x.jsonl."
-    assert "claim 30% of their failures" in lines[4]
+    assert "claim 30% of their failures" in lines[3]
     assert len(first_lines(planned(tmp_path), "tiny", "")) == 3
+
+
+@pytest.mark.parametrize(
+    ("template", "own", "want"),
+    [
+        ("{{ messages[0].content }}", "", []),
+        ("{{ messages[-1].content }}", "", ["leaves the system prompt out; `template`"]),
+        (None, "", ["has no chat template, so the system prompt stands before each problem"]),
+        (None, "Box it. {prompt}", []),
+        (None, "{prompt}", ["leaves the system prompt out; `template`"]),
+    ],
+)
+def test_the_first_lines_say_where_the_system_prompt_went(make_policy, template, own, want):
+    policy = make_policy(system_prompt="Box it.", template=own)
+    policy.tokenizer.chat_template = template
+    notes = policy_notes(policy, embedded=False)
+    assert len(notes) == len(want)
+    assert all(part in note for part, note in zip(want, notes, strict=True))
+    assert policy_notes(policy, embedded=True) == []
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_card_without_bfloat16_computes_in_float32_and_says_so(make_policy, monkeypatch, native):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
+    card, cpu = torch.device("cuda"), torch.device("cpu")
+    used = [uses_bfloat16(dtype, card) for dtype in ("auto", "mixed", "float32")]
+    assert used == [native, native, False]
+    assert [uses_bfloat16(dtype, cpu) for dtype in ("auto", "mixed", "float32")] == [
+        False, True, False
+    ]  # fmt: skip
+    policy = make_policy()
+    policy.model = SimpleNamespace(device=card)
+    policy.mixed_precision = uses_bfloat16(policy.config.dtype, card)
+    told = ["qwen-tiny: is computed in float32; this card has no bfloat16 of its own."]
+    assert policy_notes(policy, embedded=False) == ([] if native else told)
 
 
 def test_the_last_lines_end_with_what_was_learnt(tmp_path):

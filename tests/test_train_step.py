@@ -3,7 +3,6 @@
 Above all: whatever numbers and strings a peer says, its receiver stays finite and its own.
 """
 
-import json
 import math
 import random
 from dataclasses import dataclass, field
@@ -16,13 +15,12 @@ from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.exchange import Exchange
-from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord, make_records
-from mrl.rollout import derive_seed
+from mrl.records import RewardStats, SuccessRecord, make_records
 from mrl.runtime.metrics import METRICS, sample_lines, step_metrics, time_metrics
 from mrl.runtime.run import Run
 from mrl.runtime.settings import make_mode
 from mrl.runtime.verifier import Verifier
-from mrl.samples import Verdict
+from mrl.samples import Verdict, derive_seed
 from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.small_run import without_time
 
@@ -38,7 +36,7 @@ class SmallRun(Run):
     verifier: object
     allocation: Allocation
     modes: dict
-    exchange: Exchange = field(default_factory=lambda: Exchange(largest_group=4))
+    exchange: Exchange = field(default_factory=Exchange)
     make_records: object = make_records
     problems: tuple = tuple(PROBLEMS)
     answers: dict = field(default_factory=lambda: {p.id: p.answer for p in PROBLEMS})
@@ -53,7 +51,7 @@ class SmallRun(Run):
 
     def step(self, number):
         """One step; the metrics by policy and the rescues."""
-        self.exchange.end_step({policy.name: policy.version for policy in self.policies})
+        self.exchange.end_step()
         results = train_step(self, number)
         lines = {}
         for policy in self.policies:
@@ -212,7 +210,7 @@ def hostile_records(kind, source, version, groups, codec):
                 answer=group.problem.answer, verdict="correct",
             )  # fmt: skip
             yield LossyText("malformed")
-        yield SuccessRecord(  # in somebody else's name
+        yield SuccessRecord(  # in the receiver's own name
             prompt_id=group.problem.id, source="qwen-tiny", version=version, text="X",
             finished=True, token_lengths=(1,), canonical=True, answer="1", verdict="correct",
         )  # fmt: skip
@@ -240,80 +238,73 @@ def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learni
     assert silent["grad_norm"] > 0
     assert all(torch.equal(value, weights["hostile"][k]) for k, value in weights["silent"].items())
     refused = lines["hostile"]["exchange/not_believed"]
-    assert refused == lines["hostile"]["exchange/received_records"] == 3 * 4  # prompts, group
+    assert refused == lines["hostile"]["exchange/received_records"] == 3 * 401  # for each prompt
     assert lines["believed"]["rescues"] > 0  # so it was the check that kept them out
 
 
 # ------------------------------------------------------------------------------ any record at all
 
-STRINGS = (
-    "",
-    "correct",
-    "wrong",
-    "\ud800",
-    "e\u0301",
-    "\x00\x1b[2J",
-    "\\boxed{1}",
-    "9" * 300,
-    "ж😀",
-)
+STRINGS = ("", " ", "7", "\\boxed{1}", "9" * 300, "ж😀", "<end>")
 NUMBERS = (
-    0, 1, -1, 2, 0.5, -0.5, -1e4, -1e5, 1e9, 10**400, -(10**400), 10**5000, 1e30, 1e308, -1e308,
-    5e-324, 2**63, -0.0, math.nan, math.inf, -math.inf, True, None,
-)  # fmt: skip
+    0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -1e4,
+    -1e5,
+    1e9,
+    -1e308,
+    1e308,
+    5e-324,
+    math.nan,
+    math.inf,
+    -math.inf,
+)
 
 
-def random_value(rng, like):
-    """Some JSON value; half of the time of the type of what stands there."""
-    if isinstance(like, list) and rng.random() < 0.6:
-        changed = [v if rng.random() < 0.7 else random_value(rng, v) for v in like]
-        return changed if rng.random() < 0.8 else changed + like
-    if isinstance(like, str) and rng.random() < 0.5:
-        return rng.choice(STRINGS) if rng.random() < 0.7 else like + rng.choice(STRINGS)
-    if rng.random() < 0.6:
-        return rng.choice((rng.uniform(-1, 1), -(10 ** rng.uniform(-5, 5)), *NUMBERS))
-    return rng.choice((*STRINGS, [], {}, [0], [[0]], {"x": 1}))
-
-
-def random_record(rng, kind, prompt_id, index, version):
-    """A sound record of a made-up text with one to three fields replaced, as JSON values."""
+def random_record(rng, record_type, prompt_id, index, version):
+    """A sound record of a made-up text, with up to three of its values replaced."""
     pieces = [
         rng.choice(("1", " 2", "ab", "", "é", "\\boxed{1}")) for _ in range(rng.randint(0, 4))
     ]
     right, finished = rng.random() < 0.5, rng.random() < 0.5
-    values = {"prompt_id": prompt_id, "source": "llama-tiny", "version": version, "index": index}
-    if kind is RewardStats:
+    lengths = tuple(len(piece.encode()) for piece in pieces)
+    origin = {"prompt_id": prompt_id, "source": "llama-tiny", "version": version, "index": index}
+    text = {
+        "text": "".join(pieces), "finished": finished, "canonical": rng.random() < 0.5,
+        "token_lengths": lengths, "verdict": "correct" if right else "wrong",
+    }  # fmt: skip
+    if record_type is RewardStats:
         mean = rng.random()
-        values |= {"index": 0, "count": rng.randint(1, 4), "mean": mean}
-        values["std"] = rng.random() * math.sqrt(mean * (1 - mean))
+        values = {"count": rng.randint(1, 4), "mean": mean, "std": math.sqrt(mean * (1 - mean))}
+    elif record_type is SuccessRecord:
+        values = text | {"answer": "1", "verdict": "correct"}
     else:
-        lengths = [len(piece.encode()) for piece in pieces]
-        values |= {"text": "".join(pieces), "finished": finished, "canonical": rng.random() < 0.5}
-        values |= {"token_lengths": lengths, "verdict": "correct" if right else "wrong"}
-    if kind is SuccessRecord:
-        values |= {"answer": "1", "verdict": "correct"}
-    if kind is RolloutRecord:
-        values |= {"logprobs": [-(10 ** rng.uniform(-3, 4)) for _ in lengths]}
-        values |= {"end_logprob": -(10 ** rng.uniform(-3, 4)) if finished else None}
-        values |= {"reward": float(right)}
-    for name in rng.sample(sorted(values.keys() - {"prompt_id"}), rng.choice((0, 0, 1, 1, 2, 3))):
-        values[name] = random_value(rng, values[name])
-    if rng.random() < 0.05:
-        values["prompt_id"] = random_value(rng, prompt_id)
-    return values
+        values = text | {
+            "logprobs": tuple(-(10 ** rng.uniform(-3, 4)) for _ in lengths),
+            "end_logprob": -(10 ** rng.uniform(-3, 4)) if finished else None,
+            "reward": float(right),
+        }
 
-
-def as_record(kind, values):
-    """As another process would send it, or (if JSON can't say it) as an object of this one."""
-    fields = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    try:
-        return Record.from_json(json.dumps({"kind": kind.kind, **values}))
-    except ValueError:  # an integer with more digits than Python writes
-        return kind(**fields)
+    lies = {
+        "text": lambda: rng.choice(STRINGS),
+        "verdict": lambda: rng.choice(("correct", "wrong", "maybe")),
+        "finished": lambda: not finished,
+        "token_lengths": lambda: tuple(rng.randint(-1, 9) for _ in range(rng.randint(0, 4))),
+        "logprobs": lambda: tuple(rng.choice(NUMBERS) for _ in lengths),
+        "end_logprob": lambda: rng.choice((None, *NUMBERS)),
+        "reward": lambda: rng.choice(NUMBERS),
+        "mean": lambda: rng.choice(NUMBERS),
+        "std": lambda: rng.choice(NUMBERS),
+    }
+    fields = sorted(values.keys() & lies.keys())
+    for name in rng.sample(fields, min(len(fields), rng.choice((0, 0, 1, 1, 2, 3)))):
+        values[name] = lies[name]()
+    return record_type(**origin, **values)
 
 
 @pytest.mark.parametrize("mode", ["xgrpo", "sgt", "prp", "naive", "hacpo", "graft"])
-def test_whatever_numbers_and_strings_a_peer_says_its_receiver_stays_finite(small_run, mode):
+def test_whatever_a_peer_says_its_receiver_stays_finite(small_run, mode):
     """Twice over: all that it says; and what of it is refused, which changes nothing at all."""
     rng, weights, lines = random.Random(mode), {}, {}
     for case in ("silent", "refused", "all"):
@@ -322,14 +313,14 @@ def test_whatever_numbers_and_strings_a_peer_says_its_receiver_stays_finite(smal
         run = small_run(mode, verifier, settings, learning_rate=1e-3)
         run.config.trust = "claim"
 
-        def records(kind, source, version, groups, codec, case=case):
-            for group in groups if source == "llama-tiny" and case != "silent" else ():
-                for number in range(100):
-                    about = (group.problem.id, number % 4, version)
-                    record = as_record(kind, random_record(rng, kind, *about))
-                    if case == "all" or Exchange(largest_group=4).publish(
-                        record, source
-                    ):  # refused
+        def records(record_type, source, version, groups, codec, case=case):
+            if source != "llama-tiny" or case == "silent":
+                return
+            for group in groups:
+                for number in range(24):
+                    place = (group.problem.id, number % 4, version)
+                    record = random_record(rng, record_type, *place)
+                    if case == "all" or Exchange().publish(record, source):  # refused
                         yield record
 
         run.make_records = records
@@ -338,11 +329,14 @@ def test_whatever_numbers_and_strings_a_peer_says_its_receiver_stays_finite(smal
             assert lines[case]["update_skipped"] == 0
         weights[case] = run.weights(0)
         assert all(bool(torch.isfinite(value).all()) for value in weights[case].values())
-    same = {case: all(torch.equal(value, weights[case][key]) for key, value in
-                      weights["silent"].items()) for case in ("refused", "all")}  # fmt: skip
+
+    same = {}
+    for case in ("refused", "all"):
+        pairs = [(value, weights[case][name]) for name, value in weights["silent"].items()]
+        same[case] = all(torch.equal(one, other) for one, other in pairs)
     assert same == {"refused": True, "all": False}  # what was sound did teach
     assert lines["refused"]["exchange/received_records"] == 0
-    assert 3 <= lines["all"]["exchange/received_records"] <= 3 * 4
+    assert lines["all"]["exchange/received_records"] >= 3
 
 
 def test_no_two_draws_have_the_same_seed(small_run):

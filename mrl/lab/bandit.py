@@ -100,13 +100,14 @@ class Toy:
         self.model = torch.nn.Module()
         self.model.logits = torch.nn.Parameter(torch.tensor(logits, dtype=torch.float64))
         self.update = torch.zeros(len(logits), dtype=torch.float64)
-        self.optimizer = SimpleNamespace(step=self._keep, zero_grad=self.model.zero_grad)
+        self.optimizer = SimpleNamespace(zero_grad=self.model.zero_grad)
 
-    def _keep(self) -> None:
+    def step_optimizer(self) -> None:
+        """Keep the direction of ascent; the logits stay."""
         self.update = -self.model.logits.grad
 
-    def completion_logprobs(
-        self, prompts: Sequence[list[int]], completions: Sequence[list[int]], model: object = None
+    def score(
+        self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probs [batch, 1] of actions and a full mask."""
         actions = torch.tensor(completions)
@@ -118,7 +119,7 @@ class Toy:
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
         """As a policy's."""
-        return self.completion_logprobs(prompts, completions)[0].tolist() if completions else []
+        return self.score(prompts, completions)[0].tolist() if completions else []
 
 
 @dataclass
@@ -193,7 +194,7 @@ def update_of(
     toy = Toy(context.receiver)
     prompts = [(group_of(context, "receiver", own), records)]
     batch = mode.training_samples(toy, prompts, random.Random(0))
-    learn(toy, batch.samples)
+    learn(toy, batch.samples, score=Toy.score)
     return toy.update
 
 

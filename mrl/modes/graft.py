@@ -13,10 +13,9 @@ For a receiver R and a source S:
 
 The token ratio is pi_R / pi_R,old for both kinds of samples: what differs between the models is in
 the weight alone. DAPO-style (`own_objective`): clip 0.2 / 0.28, token-mean loss; minibatches with
-grafted groups come last. With stored trajectories of a finished run there is no other direction to
-balance with, so every candidate is kept. With more than two policies each pair is balanced by
-itself, and a prompt that several sources could give takes the one with the most successes (our
-reading).
+grafted groups come last. With more than two policies each pair is balanced by itself, and a prompt
+that several sources could give takes the one with the most successes (our reading). The paper also
+learns from stored trajectories of a finished run; here a peer is always live.
 """
 
 import math
@@ -58,10 +57,12 @@ class GRAFT(Mode):
         """Own groups, then the groups grafted in the place of failed ones."""
         batch = TrainingBatch()
         objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
-        chosen = self._chosen(prompts)
+        source_of = self._sources(prompts)
+
         grafted: list[TrainingSample] = []
         for group, records in prompts:
-            if (source := chosen.get(group.problem.id)) is None:
+            source = source_of.get(group.problem.id)
+            if source is None:
                 batch.samples += own_samples(receiver, group, objective)
                 continue
             batch.rescue_set += 1
@@ -70,28 +71,39 @@ class GRAFT(Mode):
         batch.samples += grafted
         return batch
 
-    def _chosen(self, prompts: Prompts) -> dict[str, str]:
+    def _sources(self, prompts: Prompts) -> dict[str, str]:
         """Prompt id -> the source whose group is grafted there."""
+        # 1. candidates in both directions
         inward: dict[str, dict[str, int]] = defaultdict(dict)  # source -> prompt -> its successes
         outward: Counter[str] = Counter()  # source -> prompts that it failed and we did not
         for group, received in prompts:
             for source, records in _by_source(received).items():
                 solved = sum(record.reward > 0 for record in records)
-                if group.kind == "all_fail" and 0 < solved < len(records):
+                if group.outcome == "all_fail" and 0 < solved < len(records):
                     inward[source][group.problem.id] = solved
-                if group.kind == "mixed" and solved == 0:
+                if group.outcome == "mixed" and solved == 0:
                     outward[source] += 1
-        best: dict[str, tuple[int, str]] = {}
+
+        # 2. as many as go the other way; a prompt takes the source with the most successes
+        best: dict[str, tuple[int, str]] = {}  # prompt -> (successes, source)
         for source, candidates in inward.items():
-            least = 1
-            if self.balanced and self.peers_are_live:
-                if not (kept := min(len(candidates), outward[source])):
-                    continue
-                least = sorted(candidates.values(), reverse=True)[kept - 1]
+            least = self._least_successes(candidates, outward[source])
             for prompt, solved in candidates.items():
                 if solved >= least and (solved, source) > best.get(prompt, (0, "")):
                     best[prompt] = solved, source
         return {prompt: source for prompt, (_, source) in best.items()}
+
+    def _least_successes(self, candidates: dict[str, int], outward: int) -> float:
+        """How many successes a source's group needs, so that no more come in than go out.
+
+        Groups with the same number of successes are kept or left together.
+        """
+        if not self.balanced:
+            return 0
+        kept = min(len(candidates), outward)
+        if kept == 0:
+            return math.inf
+        return sorted(candidates.values(), reverse=True)[kept - 1]
 
     def _graft(
         self, receiver: Receiver, group: Group, records: Records, batch: TrainingBatch
@@ -101,10 +113,12 @@ class GRAFT(Mode):
         scale_by_std = (objective or receiver.objective).scale_by_std
         rewards = [record.reward for record in records]
         advantages = group_advantages(torch.tensor([rewards]), scale_by_std)[0].tolist()
-        advantage_of = dict(zip(rewards, advantages, strict=True))  # the same for equal rewards
+        # some records may not survive retokenizing, so advantages are looked up by reward
+        advantage_of = dict(zip(rewards, advantages, strict=True))
+
         pairs = peer_samples(receiver, group, records, batch)
         scored = receiver.logprobs_of(*ids_of([sample for sample, _ in pairs]))
-        kept = []
+        compatible = []
         for (sample, record), old_logprobs in zip(pairs, scored, strict=True):
             gap = fmean(old_logprobs) - fmean(source_logprobs(record))
             compatibility = math.exp(min(gap, 20.0))  # whatever a peer claims, no overflow
@@ -115,12 +129,12 @@ class GRAFT(Mode):
             sample.behavior_logprobs = old_logprobs
             sample.weight = min(compatibility, 1.0)
             sample.objective = objective
-            kept.append(sample)
-        return kept
+            compatible.append(sample)
+        return compatible
 
 
 def _by_source(records: Records) -> dict[str, list[RolloutRecord]]:
-    found: dict[str, list[RolloutRecord]] = defaultdict(list)
+    by_source: dict[str, list[RolloutRecord]] = defaultdict(list)
     for record in records:
-        found[record.source].append(record)
-    return found
+        by_source[record.source].append(record)
+    return by_source

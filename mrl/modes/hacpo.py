@@ -78,6 +78,7 @@ class HACPO(Mode):
             clip_low_step=self.delta_step,
             ratio_power=self.alpha,
         )
+
         for group, records in prompts:
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
             for sample, record in peer_samples(receiver, group, records, batch):
@@ -88,18 +89,21 @@ class HACPO(Mode):
                 if self.capability_weight:
                     sample.weight = _bounded(capability[record.source], capability[receiver.name])
                 pooled.append(sample)
+
             self._set_advantages(receiver.name, pooled, capability)
             batch.samples += pooled
+
         batch.notes = {f"capability/{name}": mean for name, mean in capability.items()}
         return batch
 
     def _capability(self, receiver: str, prompts: Prompts) -> dict[str, float]:
         """P of every agent that has published so far, the receiver's own included."""
-        rewards: dict[str, list[float]] = {receiver: []}
+        rewards: dict[str, list[float]] = {receiver: []}  # of this step
         for group, records in prompts:
             rewards[receiver] += group.rewards
             for record in records:
                 rewards.setdefault(record.source, []).append(record.reward)
+
         for name, values in rewards.items():
             self._means.setdefault(name, deque(maxlen=self.window)).append(fmean(values))
         return {name: fmean(values) for name, values in self._means.items()}
@@ -107,11 +111,15 @@ class HACPO(Mode):
     def _set_advantages(
         self, receiver: str, pooled: list[TrainingSample], capability: dict[str, float]
     ) -> None:
+        """Advantages among own and peers' samples of one prompt, by the receiver's baseline."""
         rewards = torch.tensor([sample.reward for sample in pooled])
-        own = capability[receiver]
-        ratios = [_bounded(own, capability[s.source or receiver]) for s in pooled]  # w(k, j)
-        if not self.capability_advantage:
-            ratios = [1.0] * len(pooled)
+        ratios = []  # w(k, j) of each sample
+        for sample in pooled:
+            ratio = 1.0
+            if self.capability_advantage:
+                ratio = _bounded(capability[receiver], capability[sample.source or receiver])
+            ratios.append(ratio)
+
         advantages = capability_advantages(rewards, torch.tensor(ratios))
         for sample, advantage in zip(pooled, advantages.tolist(), strict=True):
             sample.advantage = advantage

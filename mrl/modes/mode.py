@@ -40,14 +40,14 @@ class Receiver(Protocol):
 
 @dataclass
 class TrainingBatch:
-    """What a mode makes of one step for one receiver.
+    """What a mode decides in one step for one receiver. Only `samples` has to be set.
 
-    A mode counts what it wanted and could not use. What it did not want nobody counts: that is
-    what was received, less what was used or dropped.
+    The rest says to people what happened. A mode counts what it wanted and could not use
+    (`dropped`, `residual`); what it left alone is worked out from what was received.
     """
 
     samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
-    # own failed group, the peer's success that is imitated there: shown to people
+    # own failed group, and the peer's success that is imitated there
     rescues: list[tuple[Group, SuccessRecord]] = field(default_factory=list)
     rescue_set: int = 0  # prompts that failed here and on which it would use a peer's (sgt, graft)
     dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by the mode's reason
@@ -63,7 +63,6 @@ class Mode(ABC):
     name: ClassVar[str]
     consumes: ClassVar[type[Record] | None] = None  # the only record type it is ever given
     rollout_factor: ClassVar[int] = 1  # times the policy's group size
-    peers_are_live: ClassVar[bool] = True  # False with the stored records of a finished run
 
     minibatches: int = setting(1, "optimizer updates of a step", least=1)
 

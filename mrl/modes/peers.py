@@ -26,11 +26,17 @@ def retokenized(
     except LossyText as refusal:
         batch.residual[f"refused/{refusal.reason}"] += 1
         return None
-    # the end token joins as an id: spelled out in the text it would be refused as special
-    completion_ids = content + [receiver.end_id] * record.finished
-    if not completion_ids or len(completion_ids) > receiver.max_new_tokens:
-        batch.dropped["too_long" if completion_ids else "empty"] += 1
+
+    completion_ids = list(content)
+    if record.finished:  # as an id: spelled out in the text it would be refused as special
+        completion_ids.append(receiver.end_id)
+    if not completion_ids:
+        batch.dropped["empty"] += 1
         return None
+    if len(completion_ids) > receiver.max_new_tokens:
+        batch.dropped["too_long"] += 1
+        return None
+
     source = split_text(record.text, record.token_lengths)
     batch.residual.update(measure(source, receiver.codec.token_bytes(content), record.canonical))
     return completion_ids
@@ -38,7 +44,9 @@ def retokenized(
 
 def source_logprobs(record: RolloutRecord) -> list[float]:
     """The source's log-probs, one a source token, its end token included."""
-    return [*record.logprobs, record.end_logprob] if record.finished else [*record.logprobs]
+    if record.finished:
+        return [*record.logprobs, record.end_logprob]
+    return list(record.logprobs)
 
 
 def projected(
@@ -49,7 +57,7 @@ def projected(
     Exact as sums over a chunk, spread by bytes within it (alignment.project). The two end
     tokens are a chunk of their own.
     """
-    content = completion_ids[: len(completion_ids) - record.finished]
+    content = completion_ids[:-1] if record.finished else completion_ids
     source = split_text(record.text, record.token_lengths)
     spread, chunk_of = project(source, receiver.codec.token_bytes(content), record.logprobs)
     if record.finished:
@@ -64,9 +72,13 @@ def peer_samples(
     """A training sample for each record that survives; advantage and behaviour still missing."""
     samples = []
     for record in records:
-        if (ids := retokenized(receiver, record, batch)) is not None:
-            about = {"source": record.source, "reward": record.reward}
-            samples.append((TrainingSample(group.prompt_ids, ids, **about), record))
+        completion_ids = retokenized(receiver, record, batch)
+        if completion_ids is None:
+            continue
+        sample = TrainingSample(
+            group.prompt_ids, completion_ids, source=record.source, reward=record.reward
+        )
+        samples.append((sample, record))
     return samples
 
 

@@ -55,7 +55,7 @@ class Replay(Mode):
         for group, _ in prompts:
             batch.samples += own_samples(receiver, group)
             successes = self._memory.get(group.problem.skill)
-            if group.kind != "all_fail" or not successes:
+            if group.outcome != "all_fail" or not successes:
                 continue  # the receiver's own samples teach it something, or it has no success yet
 
             prompt_ids, completion_ids = rng.choice(successes)

@@ -38,14 +38,17 @@ class SGT(Mode):
         batch = TrainingBatch()
         for group, successes in prompts:
             batch.samples += own_samples(receiver, group)
-            if group.kind != "all_fail" or not successes:
-                continue  # the receiver's own samples teach it something, or nobody can
+            if group.outcome != "all_fail" or not successes:
+                continue  # the receiver's own samples teach it something, or no peer knows better
+
+            # one success, drawn uniformly among those that the receiver can use
             batch.rescue_set += 1
-            left = list(successes)
-            while left:  # uniform over what the receiver can use
-                success = rng.choice(left)
-                left.remove(success)
-                if (completion_ids := retokenized(receiver, success, batch)) is None:
+            candidates = list(successes)
+            while candidates:
+                success = rng.choice(candidates)
+                candidates.remove(success)
+                completion_ids = retokenized(receiver, success, batch)
+                if completion_ids is None:
                     continue  # its tokenizer cannot hold the text: the next one
                 imitated = TrainingSample(
                     prompt_ids=group.prompt_ids,

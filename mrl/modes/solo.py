@@ -28,9 +28,10 @@ class Solo(Mode):
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
         """The receiver's own groups, scored by its own objective's advantage."""
-        return TrainingBatch(
-            [sample for group, _ in prompts for sample in own_samples(receiver, group)]
-        )
+        batch = TrainingBatch()
+        for group, _ in prompts:
+            batch.samples += own_samples(receiver, group)
+        return batch
 
 
 @dataclass

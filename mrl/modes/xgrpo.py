@@ -37,11 +37,13 @@ class XGRPO(Mode):
         """Own samples with shared-baseline advantages."""
         batch = TrainingBatch()
         for group, stats in prompts:
-            rewards = torch.tensor([group.rewards])  # [1, group]
-            names = ("count", "mean", "std")  # [1, peers] each
-            figures = (torch.tensor([[getattr(peer, name) for peer in stats]]) for name in names)
             advantages = shared_baseline_advantages(
-                rewards, *figures, self.peer_share, receiver.objective.scale_by_std
+                torch.tensor([group.rewards]),  # [1, group]
+                torch.tensor([[peer.count for peer in stats]]),  # [1, peers], as the next two
+                torch.tensor([[peer.mean for peer in stats]]),
+                torch.tensor([[peer.std for peer in stats]]),
+                self.peer_share,
+                receiver.objective.scale_by_std,
             )
             batch.samples += samples_with(advantages[0].tolist(), group)
         return batch

@@ -2,12 +2,13 @@
 
 A checkpoint is written into a hidden directory and renamed when it is complete: a killed run
 leaves either a whole checkpoint or none. There is no random state to save (see
-rollout.derive_seed); the sizes of the log files are saved, so that a resumed run cuts off what
+samples.derive_seed); the sizes of the log files are saved, so that a resumed run cuts off what
 was written after the checkpoint and writes it again.
 """
 
 import errno
 import json
+import math
 import os
 import pickle
 import shutil
@@ -16,10 +17,12 @@ from pathlib import Path
 
 import torch
 
+from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.policy import Policy
 
 KEEP = 2  # checkpoints
+BYTES = 12  # of a parameter there: float32, and two moments of AdamW
 PARTIAL = ".partial-"
 LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
 
@@ -58,6 +61,25 @@ def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
         shutil.rmtree(old)
 
 
+def room_for_checkpoints(run: Path, size: int, config: RunConfig) -> int:
+    """Bytes that a run's checkpoints will take at the most, one being written beside those kept.
+
+    size: of one. MrlError if the disk has not so much: the run would end in the middle.
+    """
+    count = math.ceil(config.steps / config.checkpoint_every) if config.checkpoint_every else 1
+    needed = size * min(count, KEEP + 1)
+    there = next(folder for folder in (run, *run.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    # those of a run that goes on, a torn one too, which makes room
+    old = len(list((run / "checkpoints").glob("*")))
+    if needed - size * old > free:
+        raise MrlError(
+            f"{run}: its checkpoints need {needed / 1e9:.2g} GB, but {free / 1e9:.2g} GB of the "
+            "disk are free; make room, or write elsewhere with --set runs=DIR."
+        )
+    return needed
+
+
 def checkpoints(run: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first."""
     return [path.parent for path in sorted((run / "checkpoints").glob("step-*/state.json"))]
@@ -71,7 +93,7 @@ def newest_checkpoint(run: Path) -> Path | None:
 def read_state(checkpoint: Path | None) -> dict:
     """`state.json` of a checkpoint (None: of a run's beginning); MrlError if it is damaged."""
     if checkpoint is None:
-        return {"step": 0, "logs": {}, "made_with": {}, "versions": {}}
+        return {"step": 0, "logs": {}}
     try:
         return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -4,27 +4,37 @@ A token of a small model is a thousand short kernels, and starting them takes se
 as they run. Here no tensor moves or grows and the host reads nothing, so the kernels of a token can
 be recorded once and started together from then on. The price: rows that have ended stay in the
 batch, and attention passes over places that are still empty.
+
+A recording is not believed. The first tokens of each model's first one are computed both ways, from
+the same state; if logits differ, or anything raises, sampling goes on unrecorded and says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging
 
+from mrl.rollout import keeps_all
+
 RECORD_AFTER = 3  # tokens: by then every kernel has been chosen and every weight cast
+COMPARED = 4  # tokens; one would not show a number that the recording keeps and should not
+CLOSE = {torch.float32: 1e-3, torch.bfloat16: 3e-2}  # share of the largest logit; TF32 costs 1e-3
 LOOK_EVERY = 16  # tokens: to ask whether all rows have ended makes the host wait for the device
 
 # (logits [rows, vocab], uniform [rows]) -> a token a row and its log-prob
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
+_compared: WeakSet[PreTrainedModel] = WeakSet()  # models whose recorded tokens were right
+_failures: list[str] = []  # after one nothing is recorded: the memory of a failed one stays taken
+
 
 def can_record(prefilled: DynamicCache, device: torch.device) -> bool:
-    """Whether it is CUDA, and no layer forgets (a sliding window) or keeps anything else."""
-    return device.type == "cuda" and all(type(layer) is DynamicLayer for layer in prefilled.layers)
+    """Whether it is CUDA, no recording failed, and every layer keeps keys and values alone."""
+    return device.type == "cuda" and not _failures and keeps_all(prefilled)
 
 
 class FixedCache:
@@ -95,25 +105,75 @@ def decode(
         fixed.place.add_(1)
         t.add_(1)
 
+    # all that a token changes, apart from what the next one writes again
+    state = (logits, positions, bias, fixed.place, t, lengths, finished)
     next_token = step
     for number in range(1, most + 1):
         next_token()
-        if number == RECORD_AFTER and device.type == "cuda":
-            next_token = _recorded(step)
+        if number == RECORD_AFTER and number + COMPARED <= most:
+            next_token = _recorded(model, step, state, CLOSE[dtype])
         if number % LOOK_EVERY == 0 and bool(finished.all()):
             break
     return token_ids, logprobs, lengths, finished
 
 
-def _recorded(step: Callable[[], None]) -> Callable[[], None]:
-    """What does `step` again and again; `step` itself if it cannot be recorded."""
+def _recorded(
+    model: PreTrainedModel, step: Callable[[], None], state: Sequence[Tensor], close: float
+) -> Callable[[], None]:
+    """What does `step` again and again; `step` itself if it cannot be recorded, or not rightly."""
+    try:
+        replay = _capture(step)
+        if model not in _compared:
+            gap = _largest_gap(step, replay, state)
+            if not gap < close:  # NaN is not, either
+                raise RuntimeError(f"its logits are off by {gap:.2g} of the largest")
+            _compared.add(model)
+    except RuntimeError as error:
+        _failures.append(str(error).strip().split("\n")[0])
+        logging.get_logger(__name__).warning(
+            "Sampling is slower than it could be: a token's kernels cannot be recorded for this "
+            f"model ({_failures[-1]}). It goes on without, and no recording is tried again."
+        )
+        return step
+    return replay
+
+
+def _capture(step: Callable[[], None]) -> Callable[[], None]:
+    """A recording of `step`, which is not computed here; RuntimeError with the cause."""
+    stream = torch.cuda.current_stream()
     try:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            step()  # is not computed here
+            step()
     except RuntimeError as error:
-        reason = str(error).strip().split("\n")[0]
-        sentence = f"Sampling is slower than it could be: no CUDA graph of this model ({reason})."
-        logging.get_logger(__name__).warning_once(sentence)
-        return step
+        torch.cuda.set_stream(stream)  # the recording's own would stay
+        # what ends a recording complains of an earlier error, which is the one to know
+        raise RuntimeError(str(error.__context__ or error)) from error
     return graph.replay
+
+
+def _largest_gap(
+    step: Callable[[], None], replay: Callable[[], None], state: Sequence[Tensor]
+) -> float:
+    """Between the logits of `step` and of its recording, as a share of the largest logit.
+
+    state: what they change, the logits first; it is put back.
+    """
+    start = [tensor.clone() for tensor in state]
+    gaps = []
+    try:
+        for _ in range(COMPARED):
+            now = [tensor.clone() for tensor in state]
+            step()
+            wanted = state[0].clone()
+            _put_back(state, now)  # the same input: what is drawn may hang on the last bit
+            replay()
+            gaps.append((state[0] - wanted).abs().max() / wanted.abs().max())
+    finally:
+        _put_back(state, start)
+    return float(torch.stack(gaps).max())
+
+
+def _put_back(state: Sequence[Tensor], old: Sequence[Tensor]) -> None:
+    for tensor, value in zip(state, old, strict=True):
+        tensor.copy_(value)

@@ -9,10 +9,9 @@ import torch
 
 from mrl.errors import MrlError
 from mrl.policy import Policy
-from mrl.rollout import derive_seed
 from mrl.runtime.problems import load_problems
 from mrl.runtime.verifier import Verifier
-from mrl.samples import Problem
+from mrl.samples import Problem, derive_seed
 
 PROBLEMS_AT_ONCE = 64
 Progress = Callable[[str, int, int], None]  # (what is counted, done, of how many)
@@ -70,11 +69,20 @@ def evaluate(
     found, at_once = [], problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
         correct: list[tuple[str, int]] = []
-        for start in range(0, len(problems), at_once):
+        start = 0
+        while start < len(problems):
             progress(f"{policy.name} on {part}", start, len(problems))
             batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
-            groups = policy.rollout(batch, generator, group_size=samples, temperature=temperature)
+            try:
+                groups = policy.rollout(batch, generator, samples, temperature)
+            except torch.OutOfMemoryError:
+                if at_once == 1:
+                    raise  # it is one problem that does not fit
+                at_once //= 2
+                continue
+
+            start += len(batch)
             verifier.verify_groups(groups)
             correct += [(group.problem.skill, int(sum(group.rewards))) for group in groups]
         about = {"policy": policy.name, "part": part, "problems": len(problems)}

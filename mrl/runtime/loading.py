@@ -1,6 +1,8 @@
 """Models and tokenizers from a directory or the hub, with one plain sentence where that fails."""
 
+import math
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -8,27 +10,36 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.utils import enable_progress_bars
+from torch import Tensor
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.utils import logging as transformers_logging
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.logprobs import packed_logprobs
+from mrl.logprobs import packed_logprobs, scaled_logprobs
 from mrl.policy import Policy
-from mrl.rollout import scaled_logprobs
+from mrl.rollout import sample_completions
 from mrl.runtime.cuda_graph import decode
 
 TOLERANCE = 2e-2  # nats, between the packed and the plain computation; TF32 may cost some 1e-3
+KINDS_OF_LAYERS = {"full_attention", "sliding_attention"}  # of which logprobs.py makes masks
 
 # read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-transformers_logging.disable_progress_bar()  # it would break the live view
+# cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a second
+# each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
+torch.backends.cuda.enable_cudnn_sdp(False)
+transformers_logging.disable_progress_bar()
+enable_progress_bars()  # the hub's alone: a download comes before the live view
 
 
 def pick_device(wanted: str) -> str:
@@ -37,29 +48,39 @@ def pick_device(wanted: str) -> str:
         wanted = f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
     wanted = "cpu" if wanted == "auto" else wanted
     try:
-        place = torch.empty(0, device=wanted).device
+        place = torch.ones(1, device=wanted).device  # computed: an old card has no kernel for it
+        if place.type not in ("cpu", "cuda"):
+            raise MrlError(f"device is {wanted!r}, which was never tried; take cpu or cuda.")
         if place.type == "cuda":  # pinned memory and graphs belong to the current one
             torch.cuda.set_device(place)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        raise MrlError(f"device is {wanted!r}, which cannot be used here ({reason}).") from None
+        if "no kernel image" in reason:  # this torch was built without kernels for the card
+            reason = "this torch is too new for the card, or too old; another version may know it"
+        raise MrlError(
+            f"device is {wanted!r}, which cannot be used here ({reason}); --set device=cpu needs "
+            "no GPU."
+        ) from None
     return wanted
 
 
 def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Policy:
     """A policy from its directory or hub name, and its frozen reference if it has a KL term."""
     model, tokenizer = load_model(config.path, device), load_tokenizer(config.path)
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) < rows / 2:  # some vocabularies are padded, none by so much
+        raise MrlError(
+            f"{config.path}: its tokenizer knows {len(tokenizer)} tokens and its model {rows}, so "
+            "they do not belong together; take a complete copy of the model."
+        )
     reference = None
     if config.kl_coef > 0:
         reference = load_model(config.reference or config.path, device).eval()
         reference.requires_grad_(False)
     if config.checkpointing:
         _enable_checkpointing(model)
-    if not can_pack(model.eval()):  # in float32 still
-        raise MrlError(
-            f"{config.path}: this architecture cannot be trained here: its attention does not "
-            "follow a mask over several completions; the Llama and Qwen families can."
-        )
+    if problem := packing_problem(model.eval()):  # in float32 still
+        raise MrlError(f"{config.path}: cannot be trained here: {problem}.")
     rate = config.learning_rate or usual_learning_rate(model.num_parameters())
     policy = Policy(replace(config, learning_rate=rate), model, tokenizer, reference, index)
     policy.graph_decode = decode if device.startswith("cuda") else None
@@ -91,26 +112,65 @@ def load_policies(
     ]
 
 
-def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """`AutoTokenizer` from a directory or the hub; MrlError with one sentence if there is none."""
-    tokenizer = _load(AutoTokenizer, path, clean_up_tokenization_spaces=False)
-    if not tokenizer.is_fast:  # ByteCodec asks its backend which bytes a token is
+def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
+    """The tokenizer.json of a directory or the hub, as it stands; MrlError if there is none.
+
+    `AutoTokenizer` would put a class's own splitting rules in the place of the file's.
+    """
+    if Path(path).is_dir() and not Path(path, "tokenizer.json").is_file():
         raise MrlError(f"{path}: its tokenizer has no tokenizer.json; take a model that has one.")
-    return tokenizer
+    return _load(PreTrainedTokenizerFast, path, clean_up_tokenization_spaces=False)
 
 
 def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
-    """`AutoModelForCausalLM` in float32, from safetensors only; MrlError as for a tokenizer."""
-    model = _load(AutoModelForCausalLM, path, dtype=torch.float32, use_safetensors=True)
+    """`AutoModelForCausalLM` in float32, from safetensors only; MrlError if it is not whole."""
+    _read_config(path)
+    options = {"use_safetensors": True, "output_loading_info": True}
+    model, loaded = _load(AutoModelForCausalLM, path, dtype=torch.float32, **options)
+    if wrong := sorted(loaded["missing_keys"]) or _left_over(model, loaded["unexpected_keys"]):
+        raise MrlError(
+            f"{path}: its weights do not fit its config.json: {len(wrong)} tensors are missing or "
+            f"left over ({wrong[0]} is one); take a complete copy of the model."
+        )
     for parameter in model.parameters():  # out of the mapped file: where a tensor begins in memory
         parameter.data = parameter.data.clone()  # decides which kernel runs, to the last bit
     return model.to(device)
 
 
+def _left_over(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
+    """Tensors in the file for layers that the model has, without a place in them.
+
+    Other tensors are for parts that this model leaves out, such as a vision tower.
+    """
+    modules = {name for name, _ in model.named_modules()}
+    layers = {name: re.match(r".*?\.\d+(?=\.)", name) for name in names}
+    return sorted(name for name, layer in layers.items() if layer and layer[0] in modules)
+
+
 def count_parameters(path: str) -> int:
     """Of a model in a directory or the hub, from its configuration alone."""
+    config = _read_config(path)
     with torch.device("meta"):  # shapes, no memory
-        return AutoModelForCausalLM.from_config(_load(AutoConfig, path)).num_parameters()
+        return AutoModelForCausalLM.from_config(config).num_parameters()
+
+
+def _read_config(path: str) -> PreTrainedConfig:
+    """A model's configuration; MrlError for an architecture that cannot be trained here."""
+    config = _load(AutoConfig, path)
+    problem = ""
+    writes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if config.is_encoder_decoder or type(config) in MODEL_FOR_MASKED_LM_MAPPING or not writes:
+        problem = "it is an encoder, has one, or writes no text"
+    else:
+        text = config.get_text_config()
+        unknown = {*(getattr(text, "layer_types", None) or ())} - KINDS_OF_LAYERS
+        if unknown:
+            problem = f"it has recurrent or other layers that are no attention ({unknown.pop()})"
+        elif "local" in getattr(text, "attention_layers", ()):
+            problem = "its local attention counts places in a row, not positions in a completion"
+    if problem:
+        raise MrlError(f"{path}: {config.model_type} cannot be trained here: {problem}.")
+    return config
 
 
 def can_load(name: str) -> bool:
@@ -133,6 +193,8 @@ def _load(auto_class: type, path: str, **options: object) -> Any:
             f"{path}: is neither a directory here nor a model that the hub could give; check the "
             "name and the network, or give a local directory."
         )
+    loud = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # else a table of tensors before the sentence
     try:
         return auto_class.from_pretrained(path, trust_remote_code=False, **options)
     except Exception as error:
@@ -141,24 +203,71 @@ def _load(auto_class: type, path: str, **options: object) -> Any:
             f"{path}: is no model that transformers can load ({reason}); give a directory that "
             "save_pretrained wrote, with safetensors weights and a tokenizer."
         ) from error
+    finally:
+        transformers_logging.set_verbosity(loud)
 
 
 @torch.no_grad()
-def can_pack(model: PreTrainedModel) -> bool:
-    """Whether packing gives a model's own numbers, tried on two completions of one prompt.
+def packing_problem(model: PreTrainedModel) -> str:
+    """Why sampling and packing do not give a model's own numbers; empty if they do.
 
-    False for a model that ignores the mask or the positions, or that does more to its logits than
-    its output embeddings do.
+    Tried on completions of two prompts, while small matrices are grown: with weights near 0 all
+    tokens get the same attention, whatever the mask and the positions are.
     """
+    if getattr(model, "_is_stateful", False):
+        return "it has recurrent layers, whose state cannot keep packed completions apart"
     vocabulary = model.get_input_embeddings().num_embeddings
     nothing = torch.zeros(vocabulary, dtype=torch.bool, device=model.device)  # is suppressed
-    prompt, completions = [0, 1, 2], [[3, 4, 5], [5, 6, 7]]
-    packed, _ = packed_logprobs(model, [prompt] * 2, completions, nothing, 1.0)
-    token_ids = torch.tensor([[*prompt, *c] for c in completions], device=model.device)
-    logits = model(input_ids=token_ids, use_cache=False).logits[:, len(prompt) - 1 : -1]
-    plain = scaled_logprobs(logits, nothing, 1.0)
-    plain = plain.gather(2, token_ids[:, len(prompt) :, None])[:, :, 0]
-    return bool(((packed - plain).abs() < TOLERANCE).all())
+    how = {"suppressed": nothing, "temperature": 1.0}
+    no_end = torch.tensor([], dtype=torch.int64, device=model.device)
+    chance = torch.Generator().manual_seed(0)
+    prompts = [[1, 2, 3, 4], [1, 2, 3, 4], [5, 6], [5, 6]]
+
+    factors = _growth_factors(model)
+    for parameter, factor in factors.items():
+        parameter.mul_(factor)
+    try:
+        sampled = sample_completions(
+            model, prompts[::2], 2, max_new_tokens=4, end_ids=no_end, generator=chance, **how
+        )
+        completions = sampled.token_ids.tolist()
+        packed, _ = packed_logprobs(model, prompts, completions, **how)
+        pairs = zip(prompts, completions, strict=True)
+        plain = [plain_logprobs(model, *pair, **how) for pair in pairs]
+    except Exception as error:  # of a model's own code, written for other calls than these
+        reason = str(error).strip().split("\n")[0][:200]
+        return f"its code cannot score several completions behind one prompt ({reason})"
+    for parameter, factor in factors.items():  # a power of two, so nothing was rounded
+        parameter.div_(factor)
+
+    gap = float((torch.stack([packed, sampled.logprobs]) - torch.stack(plain)).abs().max())
+    if gap < TOLERANCE:  # not so for NaN
+        return ""
+    return (
+        "scored several at a time, completions get other log-probs than each alone "
+        f"({gap:.2g} nats off), so its attention or its head is none that is known here"
+    )
+
+
+def _growth_factors(model: PreTrainedModel) -> dict[Tensor, float]:
+    """Powers of two for those matrices that give out less than half of what they take in."""
+    factors = {}
+    for parameter in model.parameters():
+        width = parameter.shape[-1] if parameter.dim() > 1 else 0  # 0: no matrix
+        gain = float(parameter.std(correction=0)) * width**0.5
+        if 0 < gain < 0.5:
+            factors[parameter] = 2.0 ** round(-math.log2(gain))
+    return factors
+
+
+def plain_logprobs(
+    model: PreTrainedModel, prompt: list[int], completion: list[int], **how: Any
+) -> Tensor:
+    """Log-probs of one completion, [seq] nats, from the model's own forward pass of it alone."""
+    token_ids = torch.tensor([prompt + completion], device=model.device)
+    logits = model(input_ids=token_ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    logprobs = scaled_logprobs(logits, **how)
+    return logprobs.gather(1, token_ids[0, len(prompt) :, None])[:, 0]
 
 
 def _enable_checkpointing(model: PreTrainedModel) -> None:

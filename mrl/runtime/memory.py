@@ -2,7 +2,7 @@
 
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ def estimate(
 
     prompt_tokens: of the longest prompt; rollout_factor: the mode's, on the group size.
     """
-    model, shape = policy.model, policy.model.config
+    model, shape = policy.model, policy.model.config.get_text_config()
     group = policy.config.group_size * rollout_factor
     layers, hidden, vocab = shape.num_hidden_layers, shape.hidden_size, shape.vocab_size
     inner = getattr(shape, "intermediate_size", None) or 4 * hidden
@@ -99,9 +99,42 @@ def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) ->
             name = "swap"
         if needed(estimates, name) > HEADROOM * free:
             why += "; one policy alone may not fit: lower micro_batch or set checkpointing=true"
+    if name == "swap" and device.startswith("cuda"):
+        # pinned memory comes in powers of two, a tensor at a time
+        most = 2 * sum(e.at_rest for e in estimates) / GIB
+        why += f"; those that wait take up to {most:.1f} GiB of host memory"
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
     peak = needed(estimates, name) / GIB
     return name, f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
+
+
+class Card(NamedTuple):
+    """A GPU under `parallel`, and what one of the policies on it needs."""
+
+    uuid: str
+    name: str
+    total: int  # bytes
+    needed: int  # bytes; the other policies' turns come at the same time
+
+
+def card_of(estimate: Estimate, device: str) -> Card:
+    """This process's card."""
+    about = torch.cuda.get_device_properties(device)
+    return Card(str(about.uuid), about.name, about.total_memory, estimate.peak)
+
+
+def cards_sentence(cards: Iterable[Card]) -> str:
+    """What the policies of each card need of it together, for the person."""
+    together: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    full = False
+    for card in cards:
+        together[card.uuid] = together.get(card.uuid, 0) + card.needed
+        full |= together[card.uuid] > HEADROOM * card.total
+        used, total = together[card.uuid] / GIB, card.total / GIB
+        texts[card.uuid] = f"{used:.1f} of {total:.0f} GiB on {card.name}"
+    advice = "; that may not fit: lower micro_batch or take --placement swap" if full else ""
+    return f" The processes need {' and '.join(texts.values())}{advice}."
 
 
 def peak_memory(device: str) -> int:

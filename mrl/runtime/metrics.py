@@ -5,13 +5,10 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from mrl.allocation import Turn
-from mrl.learning import UpdateStats
 from mrl.modes import TrainingBatch
-from mrl.records import Record
-from mrl.samples import Group, Verdict
+from mrl.samples import Group, StepResult, Verdict
 
 METRICS = {
     "step": "loop iteration, from 1",
@@ -78,22 +75,12 @@ def meaning(key: str) -> str:
     raise KeyError(key)
 
 
-@dataclass
-class StepResult:
-    """What one policy did in a step, stage by stage."""
-
-    groups: list[Group] = field(default_factory=list)  # 1 and 2: sampled, judged
-    received: dict[str, list[Record]] = field(default_factory=dict)  # 4: prompt id -> records
-    batch: TrainingBatch = field(default_factory=TrainingBatch)  # 5
-    stats: UpdateStats = field(default_factory=UpdateStats)  # 6
-
-
 def step_metrics(result: StepResult) -> dict[str, float]:
     """All figures of a policy's step that do not depend on where and when it ran."""
     return {
         **group_metrics(result.groups),
         **batch_metrics(result.batch),
-        **update_metrics(result.stats),
+        **result.stats.metrics(),
         **outcome_metrics(result),
     }
 
@@ -143,60 +130,46 @@ def batch_metrics(batch: TrainingBatch) -> dict[str, float]:
     }
 
 
-def update_metrics(stats: UpdateStats) -> dict[str, float]:
-    """What the updates of a step did; own and peers' samples apart."""
-    totals, highest, updates = stats.totals, stats.highest, max(stats.updates, 1)
-    metrics: dict[str, float] = {
-        "updates": stats.updates,
-        "loss": totals["loss"] / updates,
-        "loss_nll": totals["nll_loss"] / updates,
-        "grad_norm": totals["grad_norm"] / updates,
-        "update_skipped": totals["update_skipped"],
-        "logprob_gap": highest["own/logprob_gap"],
-    }
-    if "kl" in totals:
-        metrics["kl"] = totals["kl"] / updates
-    for who, prefix in (("own", ""), ("peer", "peer/")):
-        if tokens := totals[f"{who}/tokens"]:
-            metrics |= {
-                f"{prefix}ratio/mean": totals[f"{who}/ratio"] / tokens,
-                f"{prefix}ratio/max": highest[f"{who}/ratio"],
-                f"{prefix}clip_ratio/low_mean": totals[f"{who}/clip_low"] / tokens,
-                f"{prefix}clip_ratio/high_mean": totals[f"{who}/clip_high"] / tokens,
-            }
-    if peers := totals["peer/samples"]:
-        metrics["peer/weight_mean"] = totals["peer/weight"] / peers
-    return metrics
-
-
 def outcome_metrics(result: StepResult) -> dict[str, float]:
     """Where did my gradient go: what became of every completion, own or a peer's, as shares."""
-    batch, counts = result.batch, Counter(result.stats.outcomes)
-    received = [r for records in result.received.values() for r in records if hasattr(r, "text")]
-    used = sum(bool(sample.source) for sample in batch.samples)
-    counts["refused"] = batch.residual.refused
-    dropped = sum(batch.dropped.values())
-    # a mode does not count what it leaves alone: received, less what it made something of
-    counts["not_needed"] = len(received) - used - counts["refused"] - dropped
+    batch = result.batch
+    own = sum(len(group.rollouts) for group in result.groups)
+    received = 0
+    for records in result.received.values():
+        received += sum(hasattr(record, "text") for record in records)
+
+    own_used, peers_used, replayed = 0, 0, 0
+    for sample in batch.samples:
+        if sample.source:
+            peers_used += 1
+        elif sample.loss == "imitation":  # an own success of an earlier step
+            replayed += 1
+        else:
+            own_used += 1
+
+    # learning has counted what became of the samples; here is what never became one
+    counts = Counter(result.stats.outcomes)
+    dropped, refused = sum(batch.dropped.values()), batch.residual.refused
+    counts["refused"] = refused
     counts["dropped"] += dropped
     counts["all_fail"] += batch.replaced
-    own = sum(len(group.rollouts) for group in result.groups)
-    replayed = sum(s.loss == "imitation" and not s.source for s in batch.samples)
-    completions = own + len(received) + replayed
-    return {f"outcome/{name}": counts[name] / completions for name in OUTCOMES}
+    counts["not_needed"] = received - peers_used - refused - dropped
+    counts["not_needed"] += own - own_used - batch.replaced
+
+    return {f"outcome/{name}": counts[name] / (own + received + replayed) for name in OUTCOMES}
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Everything that a policy's own groups of one step say."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     tokens = sum(len(rollout.completion_ids) for rollout in rollouts)
-    kinds = Counter(group.kind for group in groups)
+    outcomes = Counter(group.outcome for group in groups)
     verdicts = Counter(rollout.verdict for rollout in rollouts)
     rewards = [group.rewards for group in groups]
     metrics = {
         "reward": statistics.fmean(reward for row in rewards for reward in row),
         "reward_std": statistics.fmean(statistics.pstdev(row) for row in rewards),
-        **{f"groups/{k}": kinds[k] / len(groups) for k in ("all_fail", "mixed", "all_pass")},
+        **{f"groups/{o}": outcomes[o] / len(groups) for o in ("all_fail", "mixed", "all_pass")},
         **{f"verdict/{verdict}": verdicts[verdict] / len(rollouts) for verdict in Verdict},
         "completions/mean_length": tokens / len(rollouts),
         "completions/clipped_ratio": sum(not r.finished for r in rollouts) / len(rollouts),

@@ -2,14 +2,12 @@
 
 import json
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from mrl.errors import MrlError
 from mrl.policy import Policy
-from mrl.rollout import derive_seed
 from mrl.samples import Problem
 
 
@@ -82,24 +80,13 @@ def save_problems(path: Path, problems: list[Problem]) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def problems_of_step(
-    problems: Sequence[Problem], step: int, count: int, seed: int
-) -> list[Problem]:
-    """The step's problems: each epoch is a new shuffle, a remainder smaller than `count` is left.
-
-    step counts from 1; there are at least `count` problems (a run checks that first).
-    """
-    epoch, place = divmod(step - 1, len(problems) // count)
-    order = list(problems)
-    random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)
-    return order[place * count : (place + 1) * count]
-
-
 def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     """Tokens of the longest prompt; MrlError if one leaves no room for a completion."""
-    # a sliding window is one, too: in logprobs.py every layer sees the whole text
-    names = ("max_position_embeddings", "sliding_window")
-    context = min(getattr(policy.model.config, name, None) or math.inf for name in names)
+    config = policy.model.config.get_text_config()
+    context = getattr(config, "max_position_embeddings", None) or math.inf
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":  # beyond it, keys in the cache would be of other angles
+        context = min(context, rope["original_max_position_embeddings"])
     longest, problem_id = max((len(policy.prompt_ids(p.prompt)), p.id) for p in problems)
     if (needed := longest + policy.max_new_tokens) > context:
         raise MrlError(

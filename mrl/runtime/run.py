@@ -6,13 +6,13 @@
 import fcntl
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
-from importlib.metadata import version
+from datetime import timedelta
 from pathlib import Path
+from typing import TextIO
 
 import torch
 import torch.distributed
@@ -20,81 +20,94 @@ from safetensors import SafetensorError
 
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
+from mrl.diagnostics import LearningStats
 from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
-from mrl.records import RECORD_TYPES, Record, RewardStats, make_records
+from mrl.policy import Policy
+from mrl.records import Record, RewardStats, make_records
 from mrl.runtime.checkpoint import (
+    BYTES,
     LOGS,
     cut_back,
     finish_checkpoint,
     newest_checkpoint,
     read_state,
     restore_optimizers,
+    room_for_checkpoints,
     save_policies,
 )
-from mrl.runtime.evaluation import evaluate, load_heldout
+from mrl.runtime.evaluation import evaluate, half_width, load_heldout
 from mrl.runtime.launch import is_worker, join_processes
-from mrl.runtime.loading import load_policies, pick_device
-from mrl.runtime.memory import choose_placement, estimate, peak_memory
-from mrl.runtime.metrics import StepResult, sample_lines, step_metrics, time_metrics
+from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
+from mrl.runtime.memory import (
+    card_of,
+    cards_sentence,
+    choose_placement,
+    estimate,
+    peak_memory,
+)
+from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import (
     new_directory,
     read_evaluations,
-    read_records,
     with_weights_of,
     write_run_config,
 )
 from mrl.runtime.settings import check, make_mode
 from mrl.runtime.verifier import Verifier
-from mrl.runtime.view import View
-from mrl.samples import Verdict
+from mrl.runtime.view import View, silent_view
+from mrl.samples import StepResult, Verdict
 
 NOT_FINITE = 5  # steps in a row, then the run stops
 
 
 class Run(AbstractContextManager):
-    """Everything that a run needs, loaded and checked before the first file is written.
+    """All that `train_step` works with: it is loaded and checked before the first file is written.
 
+    view: shows what happens; without one the run is silent.
     resumed: the directory of a stopped run, to go on with from its newest checkpoint, or from its
     beginning if there is none.
     """
 
-    def __init__(self, config: RunConfig, view: View, resumed: Path | None = None) -> None:
+    def __init__(
+        self, config: RunConfig, view: View | None = None, resumed: Path | None = None
+    ) -> None:
         check(config)
-        self.view = view
+        self.config = config
+        self.view = view or silent_view(config)
         self.names = [policy.name for policy in config.policies]
+        # under placement `parallel` this process has one policy, else all of them
         self.local = [join_processes(self.names)] if is_worker() else self.names
         # one process of each machine keeps the files
         self.writes = not is_worker() or os.environ["LOCAL_RANK"] == "0"
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
         self.not_finite: Counter[str] = Counter()  # steps in a row
-        self.stopping = False  # somebody wants the run to end after this step
+        self.inexact: set[str] = set()  # policies whose scoring is not their sampling, and was told
+        self.stopping = False  # Ctrl-C was pressed: the run ends after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
         self.make_records = make_records  # the one place where a lesson can plant a lie
-        self.verifier = Verifier(timeout_s=config.verify_timeout_s)
-        try:
-            self._load(config, resumed)
-        except BaseException:
-            self.__exit__(*sys.exc_info())
-            raise
+        self.directory: Path | None = None
 
-    def _load(self, config: RunConfig, resumed: Path | None) -> None:
-        self.device = pick_device(config.device)
-        self.stored = read_records(Path(config.peer_log)) if config.peer_log else []
+        with ExitStack() as opened:
+            opened.push(_tell_other_workers)
+            self.verifier = opened.enter_context(Verifier(timeout_s=config.verify_timeout_s))
+            self._load_modes()
+            self._load_problems()
+            checkpoint = newest_checkpoint(resumed) if resumed else None
+            self._load_policies(checkpoint)
+            self._open_directory(resumed, checkpoint, opened)
+            self._opened = opened.pop_all()  # all went well: closed by __exit__, not here
+
+    def _load_modes(self) -> None:
+        config = self.config
         self.modes = {name: make_mode(config.mode, config.settings) for name in self.local}
         self.mode = self.modes[self.local[0]]  # all are of one class
-        self._check_peer_log(config.peer_log)
-        for mode in self.modes.values():
-            mode.peers_are_live = not config.peer_log
-        shared = self.mode.consumes if len(self.names) > 1 else None
-        if shared and config.record not in ("", shared.kind):
-            raise MrlError(
-                f"record is {config.record}, but mode {self.mode.name} publishes {shared.kind} "
-                "records, and a run logs one type; record with --mode solo."
-            )
-        self.published = shared or RECORD_TYPES.get(config.record)  # what `make_records` makes
+        # the type of record that crosses; None: nothing does
+        self.published = self.mode.consumes if len(self.names) > 1 else None
 
+    def _load_problems(self) -> None:
+        config = self.config
         self.verifier.canary()
         self.problems = load_problems(Path(config.train), self.verifier.check_answer)
         self.answers = {problem.id: problem.answer for problem in self.problems}
@@ -104,58 +117,83 @@ class Run(AbstractContextManager):
                 f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
                 f"{len(self.problems)} problems; lower it or give more problems."
             )
-        checkpoint = newest_checkpoint(resumed) if resumed else None
+
+    def _load_policies(self, checkpoint: Path | None) -> None:
+        """The policies, with their weights from the checkpoint if there is one, and their place."""
+        config = self.config
+        self.device = pick_device(config.device)
         start = with_weights_of(config, checkpoint) if checkpoint else config
+        for policy in start.policies:
+            if not Path(policy.path).is_dir():
+                self.view.say(f"Loading {policy.path}; what is not in the cache is downloaded.")
         self.policies = load_policies(start.policies, self.device, config.threads, self.local)
-        problems = [*self.problems, *(p for part in self.heldout.values() for p in part)]
-        factor = self.mode.rollout_factor
-        estimates = [
-            estimate(p, config, longest_prompt(p, problems), factor) for p in self.policies
-        ]
+
+        problems = list(self.problems)
+        for part in self.heldout.values():
+            problems += part
+        estimates = []
+        for policy in self.policies:
+            longest = longest_prompt(policy, problems)
+            estimates.append(estimate(policy, config, longest, self.mode.rollout_factor))
         placement, self.why_placed = choose_placement(estimates, config.placement, self.device)
         self.allocation = Allocation(self.policies, self.names, placement, self.device)
-        self._open(config, resumed, checkpoint)
+        if placement == "parallel" and self.device.startswith("cuda"):
+            cards = {each.policy: card_of(each, self.device) for each in estimates}
+            self.why_placed += cards_sentence(self.allocation.gather(cards).values())
 
-    def _open(self, config: RunConfig, resumed: Path | None, checkpoint: Path | None) -> None:
-        """The run's directory and logs, at the state of the checkpoint."""
+    def _open_directory(
+        self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
+    ) -> None:
+        """The run's directory and its logs, at the state of the checkpoint."""
         state = read_state(checkpoint)
-        mine = dict.fromkeys(self.local, (str(resumed or new_directory(config)), state["step"]))
-        found = self.allocation.gather(mine)  # and nobody writes before all have looked
-        if len({step for _, step in found.values()}) > 1:
+        self.first_step = state["step"] + 1
+
+        # the first process decides on the directory; no process writes before all have looked
+        mine = dict.fromkeys(
+            self.local, (str(resumed or new_directory(self.config)), state["step"])
+        )
+        looked = self.allocation.gather(mine)
+        if len({step for _, step in looked.values()}) > 1:
             raise MrlError(
                 f"{resumed}: two machines' copies of the run have checkpoints of different steps; "
                 "delete the newest where it is ahead."
             )
-        self.directory = resumed or Path(found[self.names[0]][0])  # the first process decides
-        self.config = config = replace(config, name=self.directory.name)
-        self.first_step = state["step"] + 1
+        self.directory = resumed or Path(looked[self.names[0]][0])
+        self.config = replace(self.config, name=self.directory.name)
+
+        sizes = {p.name: BYTES * p.model.num_parameters() for p in self.policies}
+        size = sum(self.allocation.gather(sizes).values())
+        self.disk_bytes = room_for_checkpoints(self.directory, size, self.config)
         if self.writes and not resumed:
             self.directory.mkdir(parents=True)
-            write_run_config(self.directory, config)
-        logs = [self.directory / name if self.writes else Path(os.devnull) for name in LOGS]
-        self.metrics_log, self.samples_log = (p.open("a", encoding="utf-8") for p in logs[:2])
+            write_run_config(self.directory, self.config)
+
+        metrics_log, samples_log, exchange_log = (
+            self.directory / name if self.writes else Path(os.devnull) for name in LOGS
+        )
+        self.metrics_log = self._open_log(metrics_log, opened)
         if self.writes:
-            try:  # before anything is cut back; it holds for as long as the log is open
-                fcntl.flock(self.metrics_log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                sentence = f"{resumed}: another process writes this run; let it end first."
-                raise MrlError(sentence) from None
+            self._lock(self.metrics_log)  # before anything is cut back
+        self.samples_log = self._open_log(samples_log, opened)
         if resumed:
             self._restore(checkpoint, state)
-        self.allocation.gather({})  # nor before the directory is in order
-        largest = self.mode.rollout_factor * max(p.group_size for p in config.policies)
-        self.exchange = Exchange(logs[2], largest)
-        self.exchange.store(self.stored)
-        self.exchange.versions = state["versions"]
+        self.allocation.gather({})  # no process goes on before the directory is in order
+        self.exchange = Exchange(exchange_log)
+        opened.callback(_close, self.exchange)
 
-    def _check_peer_log(self, path: str) -> None:
-        kinds = {record.kind for record in self.stored if record.source not in self.names}
-        consumed = self.mode.consumes.kind if self.mode.consumes else "no"
-        if self.stored and consumed not in kinds:
+    def _open_log(self, path: Path, opened: ExitStack) -> TextIO:
+        log = path.open("a", encoding="utf-8")
+        opened.callback(_close, log)
+        return log
+
+    def _lock(self, log: TextIO) -> None:
+        """Keep other processes out for as long as the log is open."""
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise MrlError(
-                f"{path}: holds {' and '.join(sorted(kinds)) or 'no'} records of a peer, but mode "
-                f"{self.mode.name} consumes {consumed} records; make it with `--set record=...`."
-            )
+                f"{self.directory}: another process writes this run; let it end first."
+            ) from None
 
     def _restore(self, checkpoint: Path | None, state: dict) -> None:
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
@@ -166,12 +204,6 @@ class Run(AbstractContextManager):
         self.evaluations = read_evaluations(self.directory)
         if self.writes:
             cut_back(self.directory, state)
-        for name, old in state["made_with"].items():
-            if old != version(name):
-                self.view.say(
-                    f"This run was made with {name} {old}, here is {version(name)}: it goes on, "
-                    "but maybe not to the same last bit."
-                )
         self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
 
     def stop(self, number: int, frame: object) -> None:
@@ -182,25 +214,33 @@ class Run(AbstractContextManager):
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        """End the verifier's process, close the logs; after an error, let the other workers know.
-
-        Without one the connections stay: a process that is slower may still be reading.
-        """
-        self.verifier.close()
-        for log in ("metrics_log", "samples_log", "exchange"):
-            with suppress(AttributeError, OSError):  # not opened yet; the disk is full
-                getattr(self, log).close()
-        if error and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-        if isinstance(error, RunFailed) and hasattr(self, "directory"):
+        """End the verifier's process and close the logs."""
+        self._opened.__exit__(kind, error, trace)
+        if isinstance(error, RunFailed):
             go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
             raise type(error)(f"{error} {go_on}") from error
 
     # -------------------------------------------------------------------------- during a step
 
-    def believes(self, record: Record) -> bool:
-        """What a receiver does before it learns from a peer's record: judge the text once more."""
-        if self.config.trust == "claim" or isinstance(record, RewardStats):
+    def judge_again(
+        self, receiver: str, received: dict[str, list[Record]]
+    ) -> dict[str, list[Record]]:
+        """The received records whose verdict the receiver's own verifier confirms, by prompt id.
+
+        Reward statistics have no text to judge, and with trust=claim every verdict is taken.
+        """
+        if self.config.trust == "claim":
+            return received
+
+        confirmed: dict[str, list[Record]] = {}
+        for prompt_id, records in received.items():
+            confirmed[prompt_id] = [r for r in records if self._confirms(r)]
+            denied = len(records) - len(confirmed[prompt_id])
+            self.exchange.count_not_believed(receiver, denied)
+        return confirmed
+
+    def _confirms(self, record: Record) -> bool:
+        if isinstance(record, RewardStats):
             return True
         answer = self.answers[record.prompt_id]
         verdict = self.verifier.verify(answer, record.text, record.finished)
@@ -212,6 +252,7 @@ class Run(AbstractContextManager):
         """Log a step and show it, save if it is time; returns whether the run ends here."""
         mine = {}
         for policy in self.policies:
+            self._check_gap(policy, results[policy.name].stats)
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(results[policy.name])
             line |= self.exchange.take_traffic(policy.name)
@@ -219,26 +260,49 @@ class Run(AbstractContextManager):
             line["memory/peak_bytes"] = peak_memory(self.device)
             samples = sample_lines(step, policy.name, results[policy.name])
             mine[policy.name] = line, samples, self.stopping
-        noted = self.allocation.gather(mine)
-        lines = {name: line for name, (line, _, _) in noted.items()}
-        samples = [entry for _, entries, _ in noted.values() for entry in entries]
+
+        lines: dict[str, dict] = {}  # policy -> its line of metrics.jsonl
+        samples = []
+        stopping = False
+        for name, (line, entries, policy_stops) in self.allocation.gather(mine).items():
+            lines[name] = line
+            samples += entries
+            stopping = stopping or policy_stops
+
         with self.writing():
             for line in lines.values():
                 self.metrics_log.write(json.dumps(line) + "\n")
             for entry in samples:
                 self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
         rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
         failures = [entry["failure"] for entry in samples if "failure" in entry]
         self.view.step(step, lines, rescues)
+        if step == self.first_step and step < self.config.steps:
+            seconds = max(line["time/step_s"] for line in lines.values())
+            rest = timedelta(seconds=round(seconds * (self.config.steps - step)))
+            self.view.say(
+                f"Step {step} took {seconds:.1f} s; at this pace the steps after it take {rest}."
+            )
         for text in (*failures, *self._not_finite(lines)):
             self.view.say(text)
-        self.exchange.end_step({name: line["version"] for name, line in lines.items()})
-        stopping = any(stopping for _, _, stopping in noted.values())
+        self.exchange.end_step()
+
         last, every = step == self.config.steps, self.config.checkpoint_every
         if last or stopping or (every and step % every == 0):
             with self.writing():
                 self._save(step)
         return stopping and not last
+
+    def _check_gap(self, policy: Policy, stats: LearningStats) -> None:
+        """A sentence, once, if the numbers of a float32 policy differ by more than rounding."""
+        gap = stats.own.rounding_max
+        if gap > TOLERANCE and not policy.mixed_precision and policy.name not in self.inexact:
+            self.inexact.add(policy.name)
+            stats.notes.append(
+                f"{policy.name}: what it samples and what is scored are up to {gap:.2g} nats "
+                "apart, more than rounding; its figures are wrong, so take another model."
+            )
 
     def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:
         """A sentence for an update that was not finite; MrlError after `NOT_FINITE` in a row."""
@@ -260,14 +324,14 @@ class Run(AbstractContextManager):
             log.flush()
         partial = save_policies(self.directory, step, self.policies)
         mine = {p.name: (p.version, self.modes[p.name].state()) for p in self.policies}
-        saved = self.allocation.gather(mine)  # everybody's files are written now
+        saved = self.allocation.gather(mine)  # the files of all processes are written now
         if not self.writes:
             return
+
         state = {
             "step": step,
             "versions": {name: count for name, (count, _) in saved.items()},
             "modes": {name: memory for name, (_, memory) in saved.items()},
-            "made_with": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
         }
         finish_checkpoint(self.directory, partial, state)
 
@@ -297,11 +361,32 @@ class Run(AbstractContextManager):
                     policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
                 )
         self.scoring = False
+
         rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
         self.evaluations[when] = [score for row in rows for score in row]
+        if when == "before":
+            for scores in self.evaluations[when]:
+                self.view.say(
+                    f"{scores['policy']} solves {scores['pass@1']:.0%} ± {half_width(scores):.0%} "
+                    f"of {scores['problems']} problems of {scores['part']} before training."
+                )
         if self.writes:
             with self.writing():
                 path = self.directory / "evaluation.json"
                 partial = path.with_suffix(".partial")
                 partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
                 partial.replace(path)  # whole or not at all
+
+
+def _close(log: TextIO | Exchange) -> None:
+    with suppress(OSError):  # the disk is full
+        log.close()
+
+
+def _tell_other_workers(kind: type | None, error: BaseException | None, trace: object) -> None:
+    """After an error, let the workers of the other policies know.
+
+    Without one the connections stay, because a process that is slower may still be reading.
+    """
+    if error and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.records import Record
 from mrl.runtime.checkpoint import newest_checkpoint, read_state
 from mrl.runtime.settings import OWN_MODE, load_config, mode_class
 
@@ -42,7 +41,7 @@ def write_run_config(directory: Path, config: RunConfig) -> None:
     if own := OWN_MODE.fullmatch(config.mode):
         table["mode"] = f"{whole(own[1])}:{own[2]}"
     for part in (table, *table["policies"]):
-        for key in part.keys() & {"train", "peer_log", "path", "reference"}:
+        for key in part.keys() & {"train", "path", "reference"}:
             part[key] = whole(part[key])
     (directory / "config.json").write_text(json.dumps(table, indent=1), encoding="utf-8")
 
@@ -111,19 +110,3 @@ def read_json_lines(path: Path) -> list[dict]:
             entry = json.loads(line.decode("utf-8"))
             found += [entry] if isinstance(entry, dict) else []
     return found
-
-
-def read_records(path: Path) -> list[Record]:
-    """What a finished run exchanged, to stand in for live peers; lines that are none are left out.
-
-    MrlError if there is no record.
-    """
-    records = []
-    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
-        with suppress(ValueError):
-            records.append(Record.from_json(line))
-    if not records:
-        raise MrlError(
-            f"{path}: is not there or holds no record; give a sharing run's exchange.jsonl."
-        )
-    return records

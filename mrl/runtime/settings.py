@@ -168,11 +168,6 @@ def check(config: RunConfig) -> None:
         raise MrlError("heldout names no file; a run is scored on at least one.")
     if config.name and not _is_plain(config.name):
         raise MrlError(f"--name is {config.name!r}; give a plain directory name.")
-    if config.peer_log and len(config.policies) > 1:
-        raise MrlError(
-            "peer_log stands in for live peers, so only one policy can be trained; "
-            "name it with --pair DIR."
-        )
 
 
 def _is_plain(name: str) -> bool:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from mrl.config import DATA
+from mrl.policy import Policy
 from mrl.residual import Residual
 from mrl.runtime.evaluation import half_width
 from mrl.runtime.memory import peak_memory
@@ -31,21 +33,46 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
         f"{name} ({size / 1e6:.3g} M parameters, learning rate {rate:g})"
         for name, (size, rate) in about.items()
     )
+    tiny = [p.name for p in config.policies if Path(p.path).resolve().parent == DATA / "tiny"]
+    mine = {p.name: policy_notes(p, embedded=p.name in tiny) for p in run.policies}
     lines = [
         f"Training {what}{learners}, on {run.device}{why}.",
         f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
         f"prompts from {problems}; completions a prompt: {groups}; seed {config.seed}; writing "
-        f"{run.directory}.",
+        f"{run.directory}, up to {run.disk_bytes / 1e9:.2g} GB of checkpoints.",
         run.why_placed,
     ]
-    if config.peer_log:
-        lines.append(f"Peer: {len(run.stored)} stored records of {config.peer_log}.")
+    lines += [note for notes in run.allocation.gather(mine).values() for note in notes]
     if config.liar:
         lines.append(
             f"Planted: policies claim {config.liar:.0%} of their failures as successes; records "
             f"are taken with trust={config.trust}."
         )
     return lines
+
+
+def policy_notes(policy: Policy, embedded: bool) -> list[str]:
+    """Where a policy is asked or computed otherwise than its settings suggest.
+
+    embedded: it is of the tiny pair, which was made without a system prompt.
+    """
+    notes, config = [], policy.config
+    system_prompt = "" if embedded else config.system_prompt.strip()
+    if system_prompt and system_prompt not in policy.prompt_text(""):
+        notes.append(
+            f"{policy.name}: its template leaves the system prompt out; `template` can hold it."
+        )
+    elif system_prompt and policy.tokenizer.chat_template is None and not config.template:
+        notes.append(
+            f"{policy.name}: has no chat template, so the system prompt stands before each "
+            "problem; `template` writes it in another way."
+        )
+    wanted = config.dtype != "float32" and policy.model.device.type == "cuda"
+    if wanted and not policy.mixed_precision:
+        notes.append(
+            f"{policy.name}: is computed in float32; this card has no bfloat16 of its own."
+        )
+    return notes
 
 
 def last_lines(run: "Run", finished: bool) -> list[Table | str]:

@@ -54,11 +54,16 @@ def printable(text: str, limit: int = 300) -> str:
     return shown + (" [...]" if len(text) > limit else "")
 
 
+def silent_view(config: RunConfig) -> "View":
+    """A view that shows nothing: of a run from Python, and of all processes but the first."""
+    return View(Console(quiet=True), [policy.name for policy in config.policies], config.steps)
+
+
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
     """The live view in a terminal, else lines; silence in all processes but the first."""
-    names = [policy.name for policy in config.policies]
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
-        return View(Console(quiet=True), names, config.steps)
+        return silent_view(config)
+    names = [policy.name for policy in config.policies]
     live = console.is_terminal and not plain
     title = f"mini-mrl: {config.mode}, seed {config.seed}" if live else ""
     return View(console, names, config.steps, title)
@@ -81,8 +86,6 @@ class View:
         self.rescue: dict | None = None
 
     def __enter__(self) -> "View":
-        if self.live:
-            self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,7 +106,7 @@ class View:
         self.history.append(lines)
         self.scoring, self.rescue = "", (rescues or [self.rescue])[-1]
         if self.live:
-            self.live.update(self.render())
+            self._draw()
         elif self.seen == 1 or step % max(1, self.steps // 20) == 0 or step == self.steps:
             self.say(self.line())
 
@@ -119,10 +122,14 @@ class View:
         left = f", {timedelta(seconds=seconds)} left" if done else ""
         self.scoring = f"Scoring {what}: {done} of {total} problems{left}."
         if self.live:
-            self.live.update(self.render())
+            self._draw()
         elif now - max(self.count_began, self.last_line) > PATIENCE_S:
             self.last_line = now
             self.say(self.scoring)
+
+    def _draw(self) -> None:
+        self.live.start()  # at the first figures: a download before them has bars of its own
+        self.live.update(self.render())
 
     def line(self) -> str:
         """The first rows, in one line."""

@@ -300,7 +300,7 @@ class Again(Mode):
         batch = TrainingBatch()
         for group, successes in prompts:
             batch.samples += own_samples(receiver, group)
-            left = list(successes) if group.kind == "all_fail" else []
+            left = list(successes) if group.outcome == "all_fail" else []
             found = []
             while left and not found:
                 success = left.pop(rng.randrange(len(left)))
@@ -408,7 +408,7 @@ class Likely(Mode):
         batch = Solo().training_samples(receiver, prompts, rng)
         for group, records in prompts:
             right = [r for r in records if r.reward == 1.0]
-            if right and group.kind != "all_pass":
+            if right and group.outcome != "all_pass":
                 ids = [retokenized(receiver, r, batch) for r in right]
                 chances = receiver.logprobs_of([group.prompt_ids] * len(ids), ids)
                 best = max(range(len(ids)), key=lambda n: sum(chances[n]))

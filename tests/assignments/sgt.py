@@ -27,7 +27,7 @@ class MySGT(Mode):
         batch = TrainingBatch()
         for group, successes in prompts:
             batch.samples += own_samples(receiver, group)
-            if group.kind != "all_fail" or not successes:
+            if group.outcome != "all_fail" or not successes:
                 continue
             success = rng.choice(successes)
             completion_ids = retokenized(receiver, success, batch)

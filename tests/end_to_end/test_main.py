@@ -196,20 +196,6 @@ def test_with_verify_liars_change_nothing_and_with_claim_they_do(place):
     assert denied["honest"] == denied["claim"] == 0 < denied["verify"]
 
 
-def test_the_log_of_a_finished_run_stands_in_for_the_peer(place, capsys):
-    assert run("--steps", "3", "--name", "live", *FAST) == 0
-    capsys.readouterr()
-    alone = ["--pair", str(DATA / "tiny" / "llama-tiny"), "--steps", "3", *FAST]
-    assert run(*alone, *settings("peer_log=runs/live/exchange.jsonl"), "--name", "stored") == 0
-    assert "stored records of runs/live/exchange.jsonl" in capsys.readouterr().out
-    metrics = lines("runs/stored/metrics.jsonl")
-    assert {line["policy"] for line in metrics} == {"llama-tiny"}
-    assert sum(line["rescues"] for line in metrics) > 0
-    assert sum(line["exchange/published_records"] for line in metrics) == 0
-    rescues = [line["rescue"] for line in lines("runs/stored/samples.jsonl") if "rescue" in line]
-    assert {rescue["source"] for rescue in rescues} == {"qwen-tiny"}
-
-
 def test_align_shows_and_draws_a_solution(place, capsys):
     assert run("align", "6*7=42. \\boxed{42}", "--svg", "a.svg") == 0
     out = capsys.readouterr().out
@@ -261,19 +247,10 @@ MISTAKES = {
         ["--set", "learning_rate=nan"],
         "learning_rate is nan, but must be a finite number",
     ),
-    "peer log of junk": (
-        ["--set", "peer_log=junk.txt", "--pair", TINY],
-        "junk.txt: is not there or holds no record",
-    ),
     "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
     "setting as an option": (["--group-size", "4"], "write --set group_size=VALUE"),
     "liars above all": (["--set", "liar=2"], "liar is 2, but must be 1 or less"),
     "unknown placement": (["--placement", "swop"], "known are auto, resident, swap, parallel"),
-    "unknown record": (["--set", "record=rollouts"], "known are rollout, rewards, success"),
-    "record of a type that another one keeps away": (
-        ["--set", "record=rollout"],
-        "mode sgt publishes success records, and a run logs one type",
-    ),
     "settings of no mode": (["--config", "stg.toml"], "settings.stg: there is no such mode; did"),
     "settings of a mode as a number": (["--config", "number.toml"], "write [settings.sgt] as a"),
     "no held-out file at all": (["--set", "heldout=[]"], "heldout names no file"),
@@ -283,18 +260,6 @@ MISTAKES = {
     ),
     "half a character": (["--set", "train=half.jsonl"], "half.jsonl:1: 'utf-8' codec can't encode"),
     "a copy of a mode": (["--mode", "mode.py.bak:Mine"], "mode.py.bak:Mine'; known are"),
-    "record of another kind": (
-        ["--set", "peer_log=stats.jsonl", "--pair", TINY],
-        "consumes success records",
-    ),
-    "a log of its own records": (
-        ["--set", "peer_log=own.jsonl", "--pair", TINY],
-        "holds no records of a peer, but mode sgt consumes success records",
-    ),
-    "solo with a peer": (
-        ["--mode", "solo", "--set", "peer_log=stats.jsonl", "--pair", TINY],
-        "consumes no records",
-    ),
     "mode from no file": (["--mode", "none.py:Mine"], "there is no file"),
     "mode without class": (["--mode", "mode.py"], "name the class, too"),
     "mode of another class": (["--mode", "mode.py:Nothing"], "has no class Nothing"),
@@ -317,8 +282,6 @@ MISTAKES = {
     "config is a directory": (["--config", "empty"], "empty: cannot be read"),
     "resume a file": (["resume", "key.toml"], "is no run directory"),
     "unknown trust": (["--set", "trust=blindly"], "trust is 'blindly'"),
-    "no peer log": (["--set", "peer_log=none.jsonl", "--pair", TINY], "none.jsonl: is not there"),
-    "peer log and a pair": (["--set", "peer_log=key.toml"], "only one policy can be trained"),
     "align nothing": (["align"], "`python mini_mrl.py align --help`"),
     "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "named twice in sgt,sgt"),
     "compare nothing": (["compare", "--seeds", "0"], "`python mini_mrl.py compare --help`"),
@@ -335,10 +298,6 @@ MISTAKES = {
 
 POLICY = f'[[policy]]\npath = "{TINY}"\n'
 FILES = {
-    "stats.jsonl": '{"kind": "rewards", "prompt_id": "p", "source": "b", "version": 0, '
-    '"index": 0, "count": 2, "mean": 0.5, "std": 0.5}\n',
-    "own.jsonl": '{"kind": "rewards", "prompt_id": "p", "source": "qwen-tiny", "version": 0, '
-    '"index": 0, "count": 2, "mean": 0.5, "std": 0.5}\n',
     "mode.py": "x = 1\n",
     "bad_mode.py": "import nothing_of_the_kind\n",
     "stg.toml": "[settings.stg]\nimitation_weight = 0.5\n",

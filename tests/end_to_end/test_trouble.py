@@ -143,30 +143,6 @@ def test_every_mode_resumes_exactly(place, monkeypatch, mode):
     assert_same_run("runs/whole", "runs/cut", 3)
 
 
-def test_graft_learns_from_a_finished_solo_run_that_recorded_its_rollouts(place):
-    recorded = ["--mode", "solo", "--set", "record=rollout", "--steps", "4", "--name", "s"]
-    assert small(*recorded) == 0
-    assert {line["kind"] for line in lines("runs/s/exchange.jsonl")} == {"rollout"}
-    alone = ["--mode", "graft", "--pair", LLAMA, "--steps", "4", "--name", "g"]
-    assert small(*alone, "--set", "peer_log=runs/s/exchange.jsonl") == 0
-    metrics = lines("runs/g/metrics.jsonl")
-    assert sum(line["rescue_set"] for line in metrics) > 0
-    assert all(line["exchange/received_records"] == 24 for line in metrics)  # 6 prompts x 4
-
-
-def test_a_recorded_solo_run_learns_as_one_that_is_not(place):
-    for name, extra in (("one", []), ("two", ["--set", "record=rollout"])):
-        assert small("--mode", "solo", "--steps", "3", "--name", name, *extra) == 0
-    one, two = (
-        [
-            {k: v for k, v in without_time(line).items() if not k.startswith("exchange/")}
-            for line in lines(f"runs/{name}/metrics.jsonl")
-        ]
-        for name in ("one", "two")
-    )
-    assert one == two
-
-
 def test_a_mode_of_ones_own_runs_and_resumes(place, monkeypatch, capsys):
     Path("loud.py").write_text(MODE)
     own = ["--mode", "loud.py:Loud", "--set", "loud.imitation_weight=0.2", "--steps", "2"]

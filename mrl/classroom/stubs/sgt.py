@@ -4,7 +4,7 @@
                                                  some peer has a verified success (the rescue set)
 
 Contract of `training_samples`:
-- prompts: pairs of an own group and the peers' records about its prompt; `group.kind` is
+- prompts: pairs of an own group and the peers' records about its prompt; `group.outcome` is
   "all_fail", "mixed" or "all_pass"
 - returns a TrainingBatch whose samples are the own ones (mrl.modes.solo.own_samples makes them)
   and, for *each* prompt of the rescue set, one TrainingSample with loss "imitation", weight

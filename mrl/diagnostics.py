@@ -1,0 +1,133 @@
+"""What the updates of a step did, in numbers: the bookkeeping beside learning.py's mathematics.
+
+A loss function returns its loss and the tensors that describe it (`PolicyDiagnostics`). Here they
+become sums (`LearningStats`), and the sums become metrics under the names of metrics.jsonl.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PolicyDiagnostics:
+    """Tensors without gradient that describe the policy loss of one micro-batch."""
+
+    mask: Tensor  # [batch, seq] bool, True on completion tokens
+    ratio: Tensor  # [batch, seq] pi_theta / pi_behavior
+    below: Tensor  # [batch, seq] bool: clipped, because the ratio is below the band
+    above: Tensor  # [batch, seq] bool: clipped, because the ratio is above the band
+    weights: Tensor  # [batch] of the samples
+    logprob_gap: Tensor  # [batch, seq] |log-prob now - log-prob when sampled|, nats
+    on_policy: bool  # own samples, no update since they were written: the gap is rounding
+
+    @property
+    def wholly_clipped(self) -> Tensor:
+        """[batch] bool: every token is clipped, so the sample gives no gradient at all."""
+        clipped = (self.below | self.above) & self.mask
+        return clipped.sum(dim=1) == self.mask.sum(dim=1)
+
+
+@dataclass
+class TokenStats:
+    """Sums over the samples of one side, own or peers', whose policy loss was computed."""
+
+    samples: int = 0
+    tokens: float = 0.0
+    ratio: float = 0.0
+    ratio_max: float = 0.0
+    clipped_low: float = 0.0
+    clipped_high: float = 0.0
+    weight: float = 0.0  # effective weight: 0 for a sample that is wholly clipped
+    logprob_gap_max: float = 0.0
+    rounding_max: float = 0.0  # the same gap, only where the weights have not moved
+
+    def count(self, batch: PolicyDiagnostics) -> None:
+        """Add one micro-batch."""
+        mask, ratio = batch.mask, batch.ratio * batch.mask
+        self.samples += len(mask)
+        self.tokens += float(mask.sum())
+        self.ratio += float(ratio.sum())
+        self.clipped_low += float((batch.below & mask).sum())
+        self.clipped_high += float((batch.above & mask).sum())
+        self.weight += float((batch.weights * ~batch.wholly_clipped).sum())
+        self.ratio_max = max(self.ratio_max, float(ratio.max()))
+        gap = float((batch.logprob_gap * mask).max())
+        self.logprob_gap_max = max(self.logprob_gap_max, gap)
+        if batch.on_policy:
+            self.rounding_max = max(self.rounding_max, gap)
+
+    def add(self, other: "TokenStats") -> None:
+        """Add the sums of one more update."""
+        self.samples += other.samples
+        self.tokens += other.tokens
+        self.ratio += other.ratio
+        self.clipped_low += other.clipped_low
+        self.clipped_high += other.clipped_high
+        self.weight += other.weight
+        self.ratio_max = max(self.ratio_max, other.ratio_max)
+        self.logprob_gap_max = max(self.logprob_gap_max, other.logprob_gap_max)
+        self.rounding_max = max(self.rounding_max, other.rounding_max)
+
+    def metrics(self, prefix: str = "") -> dict[str, float]:
+        """Means over the tokens, and the largest ratio; nothing where there was no token."""
+        if not self.tokens:
+            return {}
+        return {
+            f"{prefix}ratio/mean": self.ratio / self.tokens,
+            f"{prefix}ratio/max": self.ratio_max,
+            f"{prefix}clip_ratio/low_mean": self.clipped_low / self.tokens,
+            f"{prefix}clip_ratio/high_mean": self.clipped_high / self.tokens,
+        }
+
+
+@dataclass
+class LearningStats:
+    """What one update did, or all updates of a step together."""
+
+    updates: int = 0  # optimizer steps that were made
+    updates_skipped: int = 0  # because the gradient was not finite
+    grad_norm: float = 0.0  # before clipping; of several updates, the sum
+    loss: float = 0.0  # of the policy objective
+    nll_loss: float = 0.0  # of the imitation, weight included
+    kl: float | None = None  # None: there is no KL term
+    own: TokenStats = field(default_factory=TokenStats)
+    peer: TokenStats = field(default_factory=TokenStats)
+    outcomes: Counter[str] = field(default_factory=Counter)  # outcome -> number of samples
+    notes: list[str] = field(default_factory=list)  # sentences for the person who runs it
+
+    def add(self, update: "LearningStats") -> None:
+        """Add the figures of one more update."""
+        self.updates += update.updates
+        self.updates_skipped += update.updates_skipped
+        self.grad_norm += update.grad_norm
+        self.loss += update.loss
+        self.nll_loss += update.nll_loss
+        if update.kl is not None:
+            self.kl = (self.kl or 0.0) + update.kl
+
+        self.own.add(update.own)
+        self.peer.add(update.peer)
+        self.outcomes.update(update.outcomes)
+        self.notes += update.notes
+
+    def metrics(self) -> dict[str, float]:
+        """The figures under their names in metrics.jsonl; losses are means over the updates."""
+        updates = max(self.updates, 1)
+        metrics: dict[str, float] = {
+            "updates": self.updates,
+            "loss": self.loss / updates,
+            "loss_nll": self.nll_loss / updates,
+            "grad_norm": self.grad_norm / updates,
+            "update_skipped": self.updates_skipped,
+            "logprob_gap": self.own.logprob_gap_max,
+        }
+        if self.kl is not None:
+            metrics["kl"] = self.kl / updates
+
+        metrics |= self.own.metrics()
+        metrics |= self.peer.metrics("peer/")
+        if self.peer.samples:
+            metrics["peer/weight_mean"] = self.peer.weight / self.peer.samples
+        return metrics

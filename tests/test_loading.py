@@ -1,0 +1,111 @@
+"""Models that are not whole: refused in one sentence, instead of trained with random weights."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mrl.config import PolicyConfig
+from mrl.errors import MrlError
+from mrl.runtime.loading import count_parameters, load_model, load_policy, load_tokenizer
+from mrl.runtime.pairs import pair_settings
+
+
+@pytest.fixture
+def copied(random_pair, tmp_path):
+    """A function that copies one of the random pair, to be damaged."""
+
+    def copy(name="qwen-tiny"):
+        return shutil.copytree(random_pair / name, tmp_path / name)
+
+    return copy
+
+
+def refused(path, *parts):
+    with pytest.raises(MrlError) as caught:
+        load_policy(PolicyConfig("x", str(path)))
+    sentence = str(caught.value)
+    assert sentence.startswith(f"{path}: ")
+    assert "\n" not in sentence
+    for part in parts:
+        assert part in sentence
+
+
+def change_weights(path, change):
+    weights = load_file(path / "model.safetensors")
+    change(weights)
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+
+
+def change_config(path, **values):
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | values))
+
+
+def test_missing_tensors_are_not_made_up(copied, capfd):
+    path = copied()
+    missing = [f"model.layers.{n}.mlp.up_proj.weight" for n in range(4)]
+    change_weights(path, lambda weights: [weights.pop(name) for name in missing])
+    refused(path, "its weights do not fit its config.json", "4 tensors", missing[0])
+    assert capfd.readouterr().err == ""  # transformers would print a table
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "part"),
+    [
+        ("qwen-tiny", "llama", "self_attn.k_proj.bias"),  # are left over
+        ("llama-tiny", "qwen2", "self_attn.k_proj.bias"),  # are missing
+        ("qwen-tiny", "qwen3", "self_attn.k_norm.weight"),
+    ],
+)
+def test_weights_of_another_family_are_refused(copied, name, other, part):
+    path = copied(name)
+    change_config(path, model_type=other, head_dim=32)
+    refused(path, "its weights do not fit its config.json", part)
+
+
+def test_tensors_of_a_part_that_is_not_used_do_no_harm(copied):
+    path = copied()
+    extra = {
+        "vision_tower.layers.0.weight": torch.ones(2),
+        "model.layers.4.mtp.weight": torch.ones(2),
+    }
+    change_weights(path, lambda weights: weights.update(extra))
+    load_policy(PolicyConfig("x", str(path)))
+
+
+def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(copied):
+    path = copied()
+    whole = (path / "tokenizer.json").read_text()
+    (path / "tokenizer.json").unlink()
+    refused(path, "its tokenizer has no tokenizer.json")
+
+    few = json.loads(whole)
+    first = sorted(few["model"]["vocab"].items(), key=lambda item: item[1])[:100]
+    few["model"] |= {"vocab": dict(first), "merges": []}
+    (path / "tokenizer.json").write_text(json.dumps(few))
+    refused(path, "its tokenizer knows 1", "its model 400", "do not belong together")
+
+
+def test_the_tokenizer_is_that_of_the_file_whatever_class_the_directory_names(copied):
+    """`AutoTokenizer` puts a named class's splitting rules in the place of the file's."""
+    path = copied()
+    for named in ("GPT2Tokenizer", "LlamaTokenizer", "NoSuchTokenizer"):
+        settings = json.loads((path / "tokenizer_config.json").read_text())
+        settings["tokenizer_class"] = named
+        (path / "tokenizer_config.json").write_text(json.dumps(settings))
+        backend = load_tokenizer(str(path)).backend_tokenizer
+        wanted = json.loads((path / "tokenizer.json").read_text())
+        assert json.loads(backend.to_str())["pre_tokenizer"] == wanted["pre_tokenizer"]
+        text = "Ann has 1234 nuts,  and ate 56."
+        assert backend.decode(backend.encode(text).ids, skip_special_tokens=False) == text
+
+
+def test_an_encoder_is_refused_before_its_parameters_are_counted(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "t5", "is_encoder_decoder": true}')
+    for look in (count_parameters, load_model, pair_settings):
+        with pytest.raises(MrlError, match="t5 cannot be trained here: it is an encoder") as caught:
+            look(str(tmp_path))
+        assert "\n" not in str(caught.value)
