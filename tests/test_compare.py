@@ -308,12 +308,14 @@ def test_sigterm_is_passed_on_to_the_runs(tmp_path, monkeypatch, times):
     # as in a process of its own: a test before may have left the handler of its run
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
-    Thread(target=interrupt, daemon=True).start()
+    thread = Thread(target=interrupt, daemon=True)
+    thread.start()
     arguments = ["compare", "--modes", "solo", "--seeds", "3", "--jobs", "1", "--out", "out"]
     try:
         assert mini_mrl.main(arguments) == 130
     finally:
         signal.signal(signal.SIGINT, before)
+    thread.join()
     assert time.monotonic() - began < 15
     assert len(list(Path("out/runs").glob("*.asked"))) == 1  # no further run was started
 

@@ -64,12 +64,13 @@ class Context:
 
     def reward(self, side: str) -> float:
         """Expected reward of one side."""
-        return sum(p for a, p in enumerate(self.probabilities(side)) if a in self.right)
+        return float(self.logprobs(side).exp()[list(self.right)].sum())
 
     def gradient(self) -> torch.Tensor:
         """Gradient of the receiver's expected reward in its logits: p_a * (r_a - that reward)."""
         p = self.logprobs("receiver").exp()
-        r = torch.tensor([float(a in self.right) for a in range(len(p))])
+        r = torch.zeros_like(p)
+        r[list(self.right)] = 1.0
         return p * (r - self.reward("receiver"))
 
 

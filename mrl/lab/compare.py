@@ -221,22 +221,21 @@ def read_all(plan: Plan) -> list[Result]:
 
 def read_result(directory: Path, mode: str, seed: int) -> Result:
     """Scores, costs and metrics of a finished run."""
-    evaluations = read_evaluations(directory)
     lines = read_metrics(directory)
     slowest: dict[int, float] = {}  # step -> seconds; its lines are of policies side by side
+    costs = dict.fromkeys(("rollouts", "sampled tokens", "updates", "bytes received"), 0.0)
     for line in lines:
         slowest[line["step"]] = max(slowest.get(line["step"], 0.0), line["time/step_s"])
+        costs["rollouts"] += line["num_tokens"] / line["completions/mean_length"]
+        costs["sampled tokens"] += line["num_tokens"]
+        costs["updates"] += line["updates"]
+        costs["bytes received"] += line["exchange/received_bytes"]
+    prompts = read_run_config(directory).prompts_per_step * len(lines)
+    costs["bytes a prompt"] = costs["bytes received"] / prompts
+    costs["seconds"] = sum(slowest.values())
 
-    received = sum(line["exchange/received_bytes"] for line in lines)
-    costs = {
-        "rollouts": sum(line["num_tokens"] / line["completions/mean_length"] for line in lines),
-        "sampled tokens": sum(line["num_tokens"] for line in lines),
-        "updates": sum(line["updates"] for line in lines),
-        "bytes received": received,
-        "bytes a prompt": received / read_run_config(directory).prompts_per_step / len(lines),
-        "seconds": sum(slowest.values()),
-    }
-    after, before = (_percent(evaluations[when]) for when in ("after", "before"))
+    evaluations = read_evaluations(directory)
+    after, before = _percent(evaluations["after"]), _percent(evaluations["before"])
     return Result(mode, seed, after, before, costs, lines)
 
 

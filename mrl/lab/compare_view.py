@@ -56,7 +56,7 @@ def scores_by_seed(results: Sequence[Result], mode: str, part: str) -> dict[int,
 
 def difference(results: Sequence[Result], one: str, two: str, part: str) -> Estimate | None:
     """How many points mode `one` is above mode `two`, paired by seed; None without a pair."""
-    a, b = (scores_by_seed(results, mode, part) for mode in (one, two))
+    a, b = scores_by_seed(results, one, part), scores_by_seed(results, two, part)
     pairs = [a[seed] - b[seed] for seed in a if seed in b]
     return estimate(pairs) if pairs and one != two else None
 
@@ -151,9 +151,8 @@ def summary(
             "",
         ]
     if tuned:
-        options_by_mode = (f"{mode} {' '.join(options[1::2])}" for mode, options in tuned.items())
-        lines += [f"Settings, chosen for each mode on other seeds: {'; '.join(options_by_mode)}."]
-        lines += [""]
+        settings = "; ".join(f"{mode} {' '.join(words[1::2])}" for mode, words in tuned.items())
+        lines += [f"Settings, chosen for each mode on other seeds: {settings}.", ""]
 
     for part in dict.fromkeys(key[0] for result in results for key in result.scores):
         lines += [f"## {part}", "", *_markdown(HEAD, rows(results, part)), ""]
@@ -185,8 +184,8 @@ def write_csv(results: Sequence[Result], out: Path) -> None:
     for mode, (tokens, rates) in figures.mode_curves(results).items():
         for step in sorted({*range(10, len(tokens) + 1, 10), len(tokens)}):
             by_seed = rates[:, :, step - 1].mean(1)
-            ends = (f"{x:.4f}" for x in (by_seed.mean(), by_seed.min(), by_seed.max()))
-            curves.append((mode, step, f"{tokens[step - 1]:.0f}", *ends))
+            row = [mode, step, f"{tokens[step - 1]:.0f}", f"{by_seed.mean():.4f}"]
+            curves.append((*row, f"{by_seed.min():.4f}", f"{by_seed.max():.4f}"))
 
     for name, table in (("table.csv", numbers), ("curves.csv", curves)):
         with (out / name).open("w", newline="", encoding="utf-8") as file:

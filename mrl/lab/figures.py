@@ -115,7 +115,7 @@ def draw_shares(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
     names = policies_of(lines)
     figure, panels = new_figure(4.4 * len(names), 3.6, columns=len(names))
     shown = [key for key in SHARE_COLORS if key in keys and any(line.get(key) for line in lines)]
-    colors = [SHARE_COLORS[key] for key in shown]
+    colors = list(map(SHARE_COLORS.get, shown))
 
     for axes, name in zip(panels, names, strict=True):
         steps, _ = series(lines, name, shown[0])

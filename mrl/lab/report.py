@@ -63,9 +63,8 @@ def write_report(directory: Path) -> Path:
     ]
     if evaluations:
         columns = evaluation_table(evaluations).columns
-        cells = zip(*(column.cells for column in columns), strict=True)
-        head = [column.header for column in columns]
-        parts.append(_table("Held-out problems, in percent", head, cells))
+        head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
+        parts.append(_table("Held-out problems, in percent", head, rows))
     for picture, keys in figures.pictures_of(lines):
         parts.append(_picture(directory, lines, picture, keys))
 

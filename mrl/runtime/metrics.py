@@ -53,7 +53,8 @@ METRICS = {
     "mode/<figure>": "what the mode itself notes",
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
-    "exchange/<kind>/<source>/records, exchange/<kind>/<source>/bytes": "of one type from one peer",
+    "exchange/<kind>/<source>/records, exchange/<kind>/<source>/bytes": "what was received in this "
+    "step, of one type of record from one peer",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
     "exchange/not_believed": "peers' claimed verdicts that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, learn; judging again: in step_s",
