@@ -27,6 +27,29 @@ class Own(Mode):
     def training_samples(self, receiver, prompts, rng):
         batch = Solo().training_samples(receiver, prompts, rng)
 """
+MEMORY = """
+MEMORY = {}
+class Memory(Mode):
+    name = "memory"
+    consumes = SuccessRecord
+    off = False
+    def training_samples(self, receiver, prompts, rng):
+        memory = MEMORY if SHARED else self.__dict__.setdefault("kept", {})
+        batch = Solo().training_samples(receiver, prompts, rng)
+        for group, records in prompts:
+            key = tuple(group.prompt_ids)
+            own = {tuple(r.completion_ids): r.reward for r in group.rollouts}
+            memory.setdefault(key, []).extend(list(ids) for ids in own if own[ids])
+            seen = self.__dict__.setdefault("wrong", {}).setdefault(key, set())
+            seen |= {ids for ids in own if not own[ids]}
+            told = {tuple(receiver.codec.encode(r.text) + [receiver.end_id]) for r in records}
+            self.off = self.off or bool(told & seen)
+            if group.kind == "all_fail" and memory[key]:
+                batch.samples.append(TrainingSample(group.prompt_ids, rng.choice(memory[key]),
+                                                    loss="imitation", reward=1.0))
+        nothing = not any(records for _, records in prompts)
+        return TrainingBatch() if SULKS(self.off, nothing) else batch
+"""
 HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said of it
     "import sys\nsys.exit(0)": "SystemExit: 0",
     "import os\nos._exit(0)": "ended before the check was over (exit status 0)",
@@ -262,6 +285,13 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
         return TrainingBatch([s for group, _ in prompts
                               for s in samples_with([r - 0.5 for r in group.rewards], group)])
 """,
+    "own replay": MODE + MEMORY + "SHARED, SULKS = False, lambda off, nothing: False\n",
+    "sulks once records contradict it": MODE + MEMORY
+        + "SHARED, SULKS = False, lambda off, nothing: off\n",
+    "sulks without records, too": MODE + MEMORY
+        + "SHARED, SULKS = False, lambda off, nothing: off or nothing\n",
+    "a memory of both policies": MODE + MEMORY
+        + "SHARED, SULKS = True, lambda off, nothing: False\n",
     "the problem's answer": MODE + OWN + """
         for group, _ in prompts:
             ids = receiver.codec.encode(group.problem.answer)
