@@ -286,6 +286,18 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "finds another's": ("rng.choice(successes)", "__import__('mrl.modes').modes.SGT"),
     },
 }  # fmt: skip
+ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one part
+    ("advantages", "sample std"): 8,
+    ("advantages", "other axis"): 7,
+    ("align", "sides swapped"): 8,
+    ("align", "forgets the last"): 8,
+    ("align", "letters"): 8,
+    ("bug", "two curves exchanged"): 8,
+    ("liar", "forgets what is known"): 8,
+    ("liar", "backwards"): 8,
+    ("sgt", "weight 1"): 8,
+    ("sgt", "always"): 8,
+}
 TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "solo with 16 updates": MODE + OWN + "        return batch\n    minibatches: int = 16\n",
     "twice the rollouts": MODE + OWN + "        return batch\n    rollout_factor = 2\n",
@@ -424,7 +436,7 @@ def test_wrong_solutions_lose_points_and_are_shown_why(grade, name):
     points = {key: found.points for key, found in grades.items()}
     print(f"{name}: {len(texts)} wrong, {sorted(points.items(), key=lambda item: item[1])}")
     for key, found in grades.items():
-        assert found.points < OUT_OF, key
+        assert ONE_CAUSE.get((name, key), 0) <= found.points < OUT_OF, key
         lost = [part for part in found.parts if part["points"] < part["out_of"]]
         assert all(len(part["message"]) > 20 for part in lost), (key, words(found))
 
