@@ -1,6 +1,8 @@
 """Every assignment: right solutions get full points however they are written, typical wrong ones do
 not, and whatever a submission does it does to its own points."""
 
+import ast
+import csv
 import json
 import os
 import signal
@@ -13,8 +15,9 @@ import pytest
 
 import mini_mrl
 from mrl.classroom import ASSIGNMENTS, OUT_OF, checking
-from mrl.classroom.checking import Grade, check_all, start
+from mrl.classroom.checking import Grade, check_all, start, submissions
 from mrl.classroom.curves import BUGS, CURVES, drawn
+from mrl.classroom.release import ROOT, release
 from mrl.errors import MrlError
 from tests.assignments.right import IDEAS, MODE, RIGHT
 
@@ -27,10 +30,34 @@ class Own(Mode):
     def training_samples(self, receiver, prompts, rng):
         batch = Solo().training_samples(receiver, prompts, rng)
 """
+MEMORY = """
+MEMORY = {}
+class Memory(Mode):
+    name = "memory"
+    consumes = SuccessRecord
+    off = False
+    def training_samples(self, receiver, prompts, rng):
+        memory = MEMORY if SHARED else self.__dict__.setdefault("kept", {})
+        batch = Solo().training_samples(receiver, prompts, rng)
+        for group, records in prompts:
+            key = tuple(group.prompt_ids)
+            own = {tuple(r.completion_ids): r.reward for r in group.rollouts}
+            memory.setdefault(key, []).extend(list(ids) for ids in own if own[ids])
+            seen = self.__dict__.setdefault("wrong", {}).setdefault(key, set())
+            seen |= {ids for ids in own if not own[ids]}
+            told = {tuple(receiver.codec.encode(r.text) + [receiver.end_id]) for r in records}
+            self.off = self.off or bool(told & seen)
+            if group.kind == "all_fail" and memory[key]:
+                batch.samples.append(TrainingSample(group.prompt_ids, rng.choice(memory[key]),
+                                                    loss="imitation", reward=1.0))
+        nothing = not any(records for _, records in prompts)
+        return TrainingBatch() if SULKS(self.off, nothing) else batch
+"""
 HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said of it
     "import sys\nsys.exit(0)": "SystemExit: 0",
     "import os\nos._exit(0)": "ended before the check was over (exit status 0)",
-    "import os\nos.kill(os.getpid(), 9)": "SIGKILL",
+    "import os\nos.kill(os.getpid(), 9)": "exit status 137",
+    "import os\nos._exit(200)": "exit status 200",
     "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)": "stopped after",
     "while True:\n    pass": "stopped after",
     "import os\nos.fork() or os.setsid()\nwhile True: pass": "stopped after",
@@ -99,11 +126,14 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "joins each time": ("byte += len(piece)", "byte = len(b''.join(side[:number]))"),
         "sums each time": ("byte += len(piece)", "byte = sum(len(p) for p in side[:number])"),
         "searches a list": ("if byte in ends[1]:", "if byte in list(ends[1]):"),
-        "floats": ("(i, j), (k, n)", "(i, float(j)), (k, n)"),
-        "strings": ("(i, j), (k, n)", "f'{i}{j}', f'{k}{n}'"),
-        "a generator": ("return chunks", "return (chunk for chunk in chunks)"),
-        "a tuple": ("return chunks", "return tuple(chunks)"),
-        "bools": ("(i, j), (k, n)", "(i, True if j == 1 else j), (k, n)"),
+        "one number a chunk": ("(i, j), (k, n)", "i, k"),
+        "wrong when long": ("return chunks", "return chunks if len(source) < 200 else []"),
+        "joined as it goes": ("byte += len(piece)", "byte = len(b''.join(side[:number]))"),
+        "compares length and last byte": (
+            'b"".join(source) != b"".join(receiver)',
+            "sum(map(len, source)) != sum(map(len, receiver)) or source and receiver "
+            "and source[-1][-1:] != receiver[-1][-1:]",
+        ),
     },
     "bug": {
         "untouched": ("advantages.reshape(-1, 1)", "advantages.T.reshape(-1, 1)"),
@@ -123,6 +153,17 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "no mask": (".masked_fill(~mask, 0.0)", ""),
         "masked by a product": (".masked_fill(~mask, 0.0)", " * mask"),
         "nan for equal groups": ("correction=0) + 1e-6", "correction=0)"),
+        "std of rewards that are 0 or 1": (
+            "rewards.std(dim=1, keepdim=True, correction=0)",
+            "(rewards.mean(1, keepdim=True) * (1 - rewards.mean(1, keepdim=True))).abs().sqrt()",
+        ),
+        "mask read as lengths": (
+            "lengths = mask.sum(dim=1).clamp(min=1)",
+            "lengths = mask.sum(dim=1).clamp(min=1)\n"
+            "    mask = torch.arange(mask.shape[1]) < lengths[:, None]",
+        ),
+        "other eps": ("+ 1e-6", "+ 1e-5"),
+        "computes the curves": ("CAUSES = {", "CAUSES = dict(A='sign')\nOTHER = {"),
         "nan loss": ("/ lengths).mean()", "/ lengths).mean() * float('nan')"),
         "inf loss": ("/ lengths).mean()", "/ lengths).mean() + float('inf')"),
     },
@@ -142,6 +183,10 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "forgets the prompt": ("(record.prompt_id, record.text, record.finished)", "record.text"),
         "forgets finished": (
             "(record.prompt_id, record.text, record.finished)", "(record.prompt_id, record.text)",
+        ),
+        "the index in the key": (
+            "(record.prompt_id, record.text, record.finished)",
+            "(record.prompt_id, record.text, record.finished, record.index)",
         ),
         "all have finished": (
             "record.prompt_id], record.text, record.finished)", "record.prompt_id], record.text)",
@@ -183,7 +228,9 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "weight 1": ("weight=self.imitation_weight", "weight=1.0"),
         "weight nan": ("weight=self.imitation_weight", 'weight=float("nan")'),
         "no end token": ("completion_ids=completion_ids", "completion_ids=completion_ids[:1]"),
-        "a policy sample": ('loss="imitation"', 'loss="policy", behavior_logprobs=[0.0] * 9'),
+        "a policy sample": (
+            'loss="imitation"', 'loss="policy", behavior_logprobs=[0.0] * len(completion_ids)',
+        ),
         "no own samples": ("batch.samples += own_samples(receiver, group)", "pass"),
         "refused text": ("if completion_ids is None:", "if False:"),
         "ends at a refused text": (
@@ -209,6 +256,20 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "                s.advantage = x\n"
             "            batch.samples += own",
         ),
+        "a batch thrown away": ("success, batch)", "success, TrainingBatch())"),
+        "duplicates count once": (
+            "rng.choice(successes)", "rng.choice(list({s.text: s for s in successes}.values()))",
+        ),
+        "draws by bits": (
+            "rng.choice(successes)", "successes[rng.getrandbits(2) % len(successes)]",
+        ),
+        "no limit of length": (
+            "completion_ids = retokenized(receiver, success, batch)",
+            "retokenized(receiver, success, batch)\n"
+            "            known = success.text.isascii()\n"
+            "            ids = receiver.codec.encode(success.text) if known else None\n"
+            "            completion_ids = ids and ids + [receiver.end_id] * success.finished",
+        ),
         "own samples twice": (
             "batch.samples += own_samples(receiver, group)",
             "batch.samples += own_samples(receiver, group) * 2",
@@ -225,6 +286,18 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "finds another's": ("rng.choice(successes)", "__import__('mrl.modes').modes.SGT"),
     },
 }  # fmt: skip
+ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one part
+    ("advantages", "sample std"): 8,
+    ("advantages", "other axis"): 7,
+    ("align", "sides swapped"): 8,
+    ("align", "forgets the last"): 8,
+    ("align", "letters"): 8,
+    ("bug", "two curves exchanged"): 8,
+    ("liar", "forgets what is known"): 8,
+    ("liar", "backwards"): 8,
+    ("sgt", "weight 1"): 8,
+    ("sgt", "always"): 8,
+}
 TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "solo with 16 updates": MODE + OWN + "        return batch\n    minibatches: int = 16\n",
     "twice the rollouts": MODE + OWN + "        return batch\n    rollout_factor = 2\n",
@@ -262,6 +335,13 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
         return TrainingBatch([s for group, _ in prompts
                               for s in samples_with([r - 0.5 for r in group.rewards], group)])
 """,
+    "own replay": MODE + MEMORY + "SHARED, SULKS = False, lambda off, nothing: False\n",
+    "sulks once records contradict it": MODE + MEMORY
+        + "SHARED, SULKS = False, lambda off, nothing: off\n",
+    "sulks without records, too": MODE + MEMORY
+        + "SHARED, SULKS = False, lambda off, nothing: off or nothing\n",
+    "a memory of both policies": MODE + MEMORY
+        + "SHARED, SULKS = True, lambda off, nothing: False\n",
     "the problem's answer": MODE + OWN + """
         for group, _ in prompts:
             ids = receiver.codec.encode(group.problem.answer)
@@ -304,7 +384,8 @@ def forked(assignment, cwd, environment):
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status)
+            code = os.waitstatus_to_exitcode(status)
+            return 128 - code if code < 0 else code  # as the shell in between says it
         time.sleep(0.02)
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -321,7 +402,7 @@ def grade(tmp_path, monkeypatch):
         for number, text in enumerate(texts.values()):
             paths.append(tmp_path / f"{number}.py")
             paths[-1].write_text(text, encoding="utf-8")
-        return dict(zip(texts, check_all(paths, seed), strict=True))
+        return dict(zip(texts, check_all(submissions(paths), seed), strict=True))
 
     return graded
 
@@ -352,9 +433,10 @@ def test_right_solutions_that_are_written_otherwise_get_full_points(grade, name)
 def test_wrong_solutions_lose_points_and_are_shown_why(grade, name):
     texts = {key: wrong(name, *change) for key, change in WRONG[name].items()}
     grades = grade(texts)
-    print(f"{name}: {len(texts)} wrong,", *sorted(found.points for found in grades.values()))
+    points = {key: found.points for key, found in grades.items()}
+    print(f"{name}: {len(texts)} wrong, {sorted(points.items(), key=lambda item: item[1])}")
     for key, found in grades.items():
-        assert found.points < OUT_OF, key
+        assert ONE_CAUSE.get((name, key), 0) <= found.points < OUT_OF, key
         lost = [part for part in found.parts if part["points"] < part["out_of"]]
         assert all(len(part["message"]) > 20 for part in lost), (key, words(found))
 
@@ -403,6 +485,11 @@ def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
     os.mkfifo(folder / "g.py")
     (folder / "h\x1b[2J\n.py").write_text('ASSIGNMENT = "nothing"')
     (folder / "i.py").symlink_to("i.py")
+    (folder / "j.py").write_text('ASSIGNMENT = "liar"\nimport os\nos.kill(os.getppid(), 9)')
+    over = f"import pathlib\npathlib.Path({str(folder / 'l.py')!r}).write_text('')\n"
+    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
+    (folder / "k.py").write_text('ASSIGNMENT = "liar"\n' + over + thread)
+    (folder / "l.py").write_text(reference("liar"))
     (folder / "loop").symlink_to(folder)
     command = [sys.executable, "mini_mrl.py", "assignment", "check", str(folder), "--seed", "1"]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:
@@ -412,12 +499,16 @@ def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
     assert process.returncode == 0
     assert (first["file"], first["points"], first["out_of"]) == (str(folder / "a.py"), 10, 10)
     said = {Path(line["file"]).name: line["trouble"] for line in rest}
-    assert len(said) == len(rest) == 9
+    assert len(said) == len(rest) == 12
+    by_name = {Path(line["file"]).name: line for line in rest}
+    assert by_name.pop("l.py")["points"] == 10  # as it was before k.py wrote over it
+    assert "ended before the check was over" in said["j.py"]  # and this check went on
+    assert said["k.py"] == ""  # the thread that it left was not waited for
     assert "cannot be read" in said["d.py"] and "cannot be read" in said["i.py"]
     assert said["e.py"] == said["g.py"] == "is no file"
     assert "larger" in said["f.py"]
     assert "no line `ASSIGNMENT" in said["b.py"] and "h\\x1b[2J\\n.py" in said
-    assert all(line["points"] == 0 for line in rest)
+    assert all(line["points"] == 0 for line in by_name.values())
 
 
 def test_commands(tmp_path, monkeypatch, capsys):
@@ -438,6 +529,122 @@ def test_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checking.importlib.util, "find_spec", lambda name: None)
     assert mini_mrl.main(["assignment", "check", "ann.py"]) == 2
     assert "python -m pip install" in capsys.readouterr().err
+
+
+GENERIC = {  # lines of what is taken out that every mode has, or the stub shows
+    "batch = TrainingBatch()", "return batch", "loss=\"imitation\",", "reward=1.0,", "continue",
+    "completion_ids=completion_ids,", "prompt_ids=group.prompt_ids,", "break", "return", ")",
+    "batch.samples += own_samples(receiver, group)", "batch.rescue_set += 1",
+    "for group, _ in prompts:", "for rollout in group.rollouts:", "if rollout.reward:",
+    "batch.samples.append(", "TrainingSample(", "prompt_ids=prompt_ids,", "return {", "}", "]",
+    "for group, records in prompts:",
+}  # fmt: skip
+
+
+def answer_lines(path):
+    """Code lines of function bodies, stripped of blanks and comments."""
+    text = path.read_text(encoding="utf-8")
+    lines = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            for statement in node.body[1:]:
+                lines |= set(text.splitlines()[statement.lineno - 1 : statement.end_lineno])
+    return {line.split("  #")[0].strip() for line in lines} - {""}
+
+
+def test_a_released_copy_has_nothing_of_the_solutions(tmp_path):
+    folder = tmp_path / "copy"
+    release(folder, ["sgt"])
+    assert not (folder / "tests").exists() and not list(folder.rglob("TEACHING.md"))
+    assert [path.name for path in (folder / "mrl/classroom/stubs").iterdir()] == ["sgt.py"]
+    assert "assignment check" in (folder / "README.md").read_text()
+    taken = set()
+    for name in ("mrl/modes/sgt.py", "mrl/modes/replay.py", "tests/assignments/sgt.py"):
+        taken |= answer_lines(ROOT / name)
+    taken -= GENERIC
+    assert len(taken) > 15
+    for path in folder.rglob("*"):
+        if path.suffix in (".py", ".md", ".toml"):
+            lines = {line.split("  #")[0].strip() for line in path.read_text().splitlines()}
+            assert not lines & taken, (path, lines & taken)
+    with pytest.raises(MrlError, match="is there already"):
+        release(folder, ["sgt"])
+    with pytest.raises(MrlError, match="no assignment"):
+        release(tmp_path / "other", ["nothing"])
+
+
+@pytest.mark.slow
+def test_a_student_who_has_only_the_copy_runs_its_commands(tmp_path):
+    folder = tmp_path / "copy"
+    release(folder, ["sgt", "liar"])
+
+    def command(*words):
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "mini_mrl.py", *words], cwd=folder, env=environment,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert command("assignment", "list").count("\n") == 2
+    command("assignment", "start", "sgt")
+    assert "NotImplementedError" in command("assignment", "check", "sgt.py")
+    (folder / "sgt.py").write_text(reference("sgt"))
+    assert "10 of 10 points" in command("assignment", "check", "sgt.py")
+    command("--steps", "1", "--set", "eval_samples=1", "--plain")
+    assert (folder / "runs" / "solo-s0").exists()  # the mode of a run that names none
+
+
+def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(checking, "run", lambda *arguments: checked[arguments[0]](*arguments))
+
+    def full(assignment, cwd, environment):
+        part = {"part": "all of it", "out_of": 10, "points": 10, "message": ""}
+        entry = {"parts": {"a": part}, "printed": ""}
+        Path(environment["MRL_POINTS"]).write_text(json.dumps(entry))
+        return 0
+
+    checked = {"liar": full, "advantages": forked}
+    folder = tmp_path / "class"
+    for number in range(27):
+        (folder / f"s{number:02}").mkdir(parents=True)
+        (folder / f"s{number:02}" / "liar.py").write_text('ASSIGNMENT = "liar"')
+    (folder / "ann-advantages.py").write_text(reference("advantages"))
+    (folder / "=cmd.py").write_text('ASSIGNMENT = "liar"')
+    (folder / "s00" / "old.py").write_text('ASSIGNMENT = "liar"')
+    os.utime(folder / "s00" / "old.py", (1, 1))
+    files = [f"--csv={tmp_path / 'grades.csv'}", f"--gradescope={tmp_path / 'results.json'}"]
+    assert mini_mrl.main(["assignment", "check", str(folder), *files]) == 0
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1] == "30 of 30 checked"
+    with (tmp_path / "grades.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 29  # one row for the two files of s00, by the newer one
+    by_id = {row["id"]: row for row in rows}
+    assert by_id["ann"]["points"] == "10" and by_id["ann"]["part 2"] != ""
+    assert "'=cmd" in by_id and by_id["s00"]["handed in"] > "2000"
+    gradescope_reads(json.loads((tmp_path / "results.json").read_text()))
+
+
+def gradescope_reads(results):
+    """A stand-in for Gradescope's harness: its documented keys and types, and no others."""
+    assert set(results) <= {"score", "output", "tests", "execution_time", "visibility"}
+    assert isinstance(results["score"], int | float) and isinstance(results["output"], str)
+    for test in results["tests"]:
+        assert set(test) <= {"name", "score", "max_score", "output", "status", "visibility"}
+        assert isinstance(test["name"], str) and isinstance(test["output"], str)
+        assert 0 <= test["score"] <= test["max_score"]
+    assert results["score"] == sum(test["score"] for test in results["tests"])
+
+
+def test_the_container_of_teaching_is_closed_and_runs_the_check():
+    text = (ROOT / "mrl/classroom/Dockerfile").read_text()
+    lines = dict(line.split(" ", 1) for line in text.splitlines() if line[:1].isupper())
+    assert json.loads(lines["ENTRYPOINT"]) == ["python", "mini_mrl.py", "assignment", "check"]
+    teaching = (ROOT / "mrl/classroom/TEACHING.md").read_text()
+    for flag in ("--network none", "--read-only", "--memory", "--pids-limit"):
+        assert flag in teaching, flag
 
 
 def test_stubs_name_their_command_and_are_drawn(tmp_path):

@@ -5,11 +5,15 @@ pytest, test_<name>.py, in which a test is a part, its docstring says what was l
 `@pytest.mark.points(2)` what that is worth; conftest.py hands them the submission.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+HERE = Path(__file__).resolve().parent
 OUT_OF = 10
 NOT_REACHED = "not reached, or not ended"
-ASSIGNMENTS = {  # in the order of TUTORIAL.md: name -> what it is
+NAMES = {  # in the order of TUTORIAL.md: name -> what it is
     "advantages": "score completions against their own group",
     "bug": "find a silent bug, and tell five bugs by their learning curves",
     "sgt": "write Success-Gated Transfer from its equation",
@@ -17,6 +21,18 @@ ASSIGNMENTS = {  # in the order of TUTORIAL.md: name -> what it is
     "liar": "believe a peer's records only as far as they hold",
     "own-mode": "a sharing mode of your own that beats solo by its idea",
 }
+# a copy that was released to students has some of them
+ASSIGNMENTS = {name: NAMES[name] for name in NAMES if (HERE / "stubs" / f"{name}.py").exists()}
+
+
+@contextmanager
+def given(words: str) -> Iterator[None]:
+    """If a submission raises an error here, its message will say what it was given."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f", given {words}")
+        raise
 
 
 def shown(value: Any, limit: int = 160) -> str:

@@ -1,4 +1,4 @@
-"""What `python mini_mrl.py assignment` does: write stubs, run pytest on submissions, add up points.
+"""What `assignment start` and `check` do: write stubs, run pytest on submissions, add up points.
 
 Each submission is checked by a pytest of its own process (conftest.py), so whatever it does it does
 to its own points. This keeps mistakes apart; it is no security boundary: see TEACHING.md.
@@ -17,21 +17,20 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mrl.classroom import ASSIGNMENTS, NOT_REACHED, OUT_OF
+from mrl.classroom import ASSIGNMENTS, HERE, NOT_REACHED, OUT_OF
 from mrl.classroom.curves import write_curves
 from mrl.errors import MrlError
 from mrl.runtime.view import printable
 
-HERE = Path(__file__).resolve().parent
 LIMIT_S = 120.0  # for a whole check; importing torch on a busy machine takes seconds of it
 LARGEST_FILE = 1 << 20  # bytes
 PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")  # no other variable gets in
-on_one_line = partial(printable, limit=2000, keep="")  # a submission's text
 NAMED = re.compile(r"""^ASSIGNMENT\s*(?::\s*\w+\s*)?=\s*["']([\w-]+)["']""", re.MULTILINE)
+# A shell stands between a submission and this process, so that killing its parent ends nothing else
+SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
 
 
 @dataclass
@@ -45,6 +44,13 @@ class Grade:
     printed: str = ""  # what the submission printed
     points: int = 0  # what was not reached counts as nothing
     out_of: int = OUT_OF
+    student: str = ""  # by the file's name, or its folder's
+    handed_in: float = 0.0  # when the file was last changed, in seconds since 1970
+
+
+def one_line(text: object, limit: int = 2000) -> str:
+    """Text of a submission, safe for a terminal, on one line."""
+    return printable(text, limit, keep="")
 
 
 def start(name: str, folder: Path) -> list[Path]:
@@ -54,6 +60,7 @@ def start(name: str, folder: Path) -> list[Path]:
     path = folder / f"{name}.py"
     if path.exists():
         raise MrlError(f"{path}: is there already; move it away to begin again.")
+
     folder.mkdir(parents=True, exist_ok=True)
     text = (HERE / "stubs" / f"{name}.py").read_text(encoding="utf-8")
     number = random.SystemRandom().randrange(1, 10**6)
@@ -61,45 +68,45 @@ def start(name: str, folder: Path) -> list[Path]:
     return [path, *(write_curves(number, folder) if name == "bug" else [])]
 
 
-def submissions(paths: Iterable[Path]) -> list[Path]:
-    """The files themselves and, of folders, what is named as Python; MrlError if there is none."""
-    found: list[Path] = []
+def submissions(paths: Iterable[Path]) -> list[tuple[Grade, bytes]]:
+    """The files themselves and, of folders, what is named as Python; MrlError if there is none.
+
+    All are read here, before the first one runs: that one could write over the others.
+    """
+    found = []
     for path in paths:
         if not path.exists():
             raise MrlError(f"{path}: there is no such file; `assignment start NAME` writes one.")
-        inside = path.rglob("*.py") if path.is_dir() else [path]
-        found += sorted(file for file in inside if not file.is_dir())
+        inside = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        found += [opened(file, path) for file in inside if not file.is_dir()]
     if not found:
         raise MrlError("There is no Python file in that folder.")
     return found
 
 
-def check_all(paths: Iterable[Path], seed: int | None = None) -> Iterator[Grade]:
-    """Check submissions one after the other. seed: of the hidden cases, the same for all.
+def opened(path: Path, given: Path) -> tuple[Grade, bytes]:
+    """A submission's text and a grade that knows whose it is, or why it cannot be read.
 
-    MrlError if pytest is missing, which nothing else in the program needs.
+    given: the file, or the folder in which it was found; a folder in there is a student's.
     """
-    if not importlib.util.find_spec("pytest"):
-        raise MrlError(
-            "`assignment check` needs pytest, which is not installed; "
-            '`python -m pip install "pytest>=8"` installs it (the dev extra has it, too).'
-        )
-    seed = secrets.randbelow(2**31) if seed is None else seed
-    for path in paths:
-        grade = Grade(on_one_line(path))
-        try:
-            text = read(path)
-            named = NAMED.search(text.decode("latin-1"))  # which accepts any bytes
-            if not named or named[1] not in ASSIGNMENTS:
-                names = ", ".join(ASSIGNMENTS)
-                raise MrlError(f'has no line `ASSIGNMENT = "..."` with one of {names}')
-            grade.assignment = named[1]
-            check(text, grade, seed)
-        except OSError as error:
-            grade.trouble = f"cannot be read ({error.strerror})"
-        except MrlError as error:
-            grade.trouble = str(error)
-        yield grade
+    grade, text = Grade(one_line(path)), b""
+    try:
+        grade.handed_in = path.stat().st_mtime
+        text = read(path)
+        named = NAMED.search(text.decode("latin-1"))  # which accepts any bytes
+        if not named or named[1] not in ASSIGNMENTS:
+            names = ", ".join(ASSIGNMENTS)
+            raise MrlError(f'has no line `ASSIGNMENT = "..."` with one of {names}')
+        grade.assignment = named[1]
+    except OSError as error:
+        grade.trouble = f"cannot be read ({error.strerror})"
+    except MrlError as error:
+        grade.trouble = str(error)
+
+    inner = path.relative_to(given).parts
+    name = re.sub(f"[-_ ]?{grade.assignment}$", "", path.stem) or path.stem
+    grade.student = one_line(inner[0] if len(inner) > 1 else name)
+    return grade, text
 
 
 def read(path: Path) -> bytes:
@@ -111,6 +118,23 @@ def read(path: Path) -> bytes:
     if len(text) > LARGEST_FILE:
         raise MrlError(f"is larger than {LARGEST_FILE >> 20} MiB")
     return text
+
+
+def check_all(found: Iterable[tuple[Grade, bytes]], seed: int | None = None) -> Iterator[Grade]:
+    """Check submissions one after the other. seed: of the hidden cases, the same for all.
+
+    MrlError if pytest is missing, which nothing else in the program needs.
+    """
+    if not importlib.util.find_spec("pytest"):
+        raise MrlError(
+            "`assignment check` needs pytest, which is not installed; "
+            '`python -m pip install "pytest>=8"` installs it (the dev extra has it, too).'
+        )
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    for grade, text in found:
+        if not grade.trouble:
+            check(text, grade, seed)
+        yield grade
 
 
 def check(text: bytes, grade: Grade, seed: int) -> None:
@@ -132,13 +156,12 @@ def check(text: bytes, grade: Grade, seed: int) -> None:
             "OMP_NUM_THREADS": "1",  # and each thread would take memory
         }
         status = run(grade.assignment, folder / "work", environment)
-        with suppress(OSError, MrlError):
+        with suppress(Exception):  # a submission may have written there whatever it likes
             take_over(read(folder / "points"), grade)
+
     if status is None:
         grade.trouble = f"it was stopped after {LIMIT_S:g} s; is there a loop that never ends?"
-    elif status < 0:
-        grade.trouble = f"its process died ({signal.Signals(-status).name})"
-    elif status > 1 or not grade.parts or grade.parts[-1]["message"] == NOT_REACHED:
+    elif status not in (0, 1) or not grade.parts or grade.parts[-1]["message"] == NOT_REACHED:
         grade.trouble = f"its process ended before the check was over (exit status {status})"
 
 
@@ -153,11 +176,11 @@ def pytest_arguments(assignment: str) -> list[str]:
 
 def run(assignment: str, cwd: Path, environment: dict[str, str]) -> int | None:
     """A pytest of its own session; its exit status, None if it had to be stopped."""
+    silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    command = [*SHELL, sys.executable, "-P", "-m", "pytest", *pytest_arguments(assignment)]
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "pytest", *pytest_arguments(assignment)],
-        cwd=cwd, env=environment, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
+        command, cwd=cwd, env=environment, start_new_session=True, **silent
+    ) as process:
         try:
             return process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -168,18 +191,18 @@ def run(assignment: str, cwd: Path, environment: dict[str, str]) -> int | None:
 
 
 def take_over(lines: bytes, grade: Grade) -> None:
-    """The last line that conftest.py wrote; a submission may have written whatever it likes."""
+    """The last whole line that conftest.py wrote, if all of it is in order."""
     for line in lines.decode("utf-8", errors="replace").splitlines():
-        with suppress(Exception):
+        with suppress(ValueError):  # a line that was cut when the process died
             entry = json.loads(line)
-            grade.parts = [
-                {
-                    "part": on_one_line(part["part"]),
-                    "out_of": int(part["out_of"]),
-                    "points": int(part["points"]),
-                    "message": on_one_line(part["message"], limit=1000),
-                }
-                for part in entry["parts"].values()
-            ]
-            grade.points = sum(part["points"] for part in grade.parts)
-            grade.printed = on_one_line(entry["printed"], limit=500)
+    parts = [
+        {
+            "part": one_line(part["part"]),
+            "out_of": int(part["out_of"]),
+            "points": int(part["points"]),
+            "message": one_line(part["message"], 1000),
+        }
+        for part in entry["parts"].values()
+    ]
+    grade.printed = one_line(entry["printed"], 500)
+    grade.parts, grade.points = parts, sum(part["points"] for part in parts)

@@ -1,13 +1,16 @@
-"""`python mini_mrl.py assignment ...`: list, start, check."""
+"""`python mini_mrl.py assignment ...`: list, start, check, release."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mrl.classroom import ASSIGNMENTS
-from mrl.classroom.checking import check_all, start, submissions
+from mrl.classroom.checking import Grade, check_all, start, submissions
+from mrl.classroom.grades import write_csv, write_gradescope
+from mrl.classroom.release import release
 
 assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
@@ -29,27 +32,56 @@ def start_assignment(
         print(f"Written: {path}")
 
 
+@assignment.command("release")
+def release_assignments(
+    folder: Annotated[Path, typer.Argument(help="A new folder, for the students' copy.")],
+    names: Annotated[list[str], typer.Option("--for", help="An assignment; repeat for more.")],
+) -> None:
+    """Write a copy of the program for students: stubs and checks, but no solutions."""
+    release(folder, names)
+    print(f"Written: {folder}; its README.md is for your students.")
+
+
 @assignment.command("check")
 def check_assignment(
     files: Annotated[list[Path], typer.Argument(help="Submissions, or folders of them.")],
     as_json: Annotated[bool, typer.Option("--json", help="One line a submission.")] = False,
     seed: Annotated[int | None, typer.Option(help="Of the hidden cases; else a new one.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write a grade book here.")] = None,
+    gradescope: Annotated[Path | None, typer.Option(help="Write Gradescope's JSON here.")] = None,
 ) -> None:
     """Run pytest on each submission, in a process of its own; say what came out, and points."""
-    for grade in check_all(submissions(files), seed):
+    found = submissions(files)
+    grades = []
+    for grade in check_all(found, seed):
+        grades.append(grade)
         if as_json:
             print(json.dumps(vars(grade)), flush=True)
-            continue
-        print(f"{grade.file}: {grade.assignment or 'no assignment'}")
-        before = ""
-        for part in grade.parts:
-            message = part["message"]
-            words = "as above" if message and message == before else message
-            words = f"right. {words}".rstrip() if part["points"] else words
-            print(f"  {part['points']} of {part['out_of']}  {part['part']}: {words}")
-            before = message
-        if grade.trouble:
-            print(f"  Ended: {grade.trouble}")
-        if grade.printed:
-            print(f"  It printed: {grade.printed}")
-        print(f"  {grade.points} of {grade.out_of} points", flush=True)
+        else:
+            print_grade(grade)
+        if len(found) > 1:
+            print(f"{len(grades)} of {len(found)} checked", file=sys.stderr, flush=True)
+
+    if csv:
+        write_csv(grades, csv)
+    if gradescope:
+        write_gradescope(grades, gradescope)
+
+
+def print_grade(grade: Grade) -> None:
+    """One submission's parts, a line each."""
+    print(f"{grade.file}: {grade.assignment or 'no assignment'}")
+    before = ""
+    for part in grade.parts:
+        message = part["message"]
+        words = "as above" if message and message == before else message
+        if part["points"] == part["out_of"]:
+            words = f"right. {words}".rstrip()
+        print(f"  {part['points']} of {part['out_of']}  {part['part']}: {words}")
+        before = message
+
+    if grade.trouble:
+        print(f"  Ended: {grade.trouble}")
+    if grade.printed:
+        print(f"  It printed: {grade.printed}")
+    print(f"  {grade.points} of {grade.out_of} points", flush=True)

@@ -8,87 +8,106 @@ from types import ModuleType
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from mrl.classroom import shown
+from mrl.classroom import given, shown
 
 HIDDEN = ("mrl.advantages", "mrl.modes")
-EPS = 1e-6
 FLOATS = (torch.float32, torch.float64)
 SMALL = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
 EQUAL = [[0.0] * 7, [1.0] * 7, [0.1] * 7, [0.7] * 7, [0.3] * 7]  # some means are beside the value
-LOOK = "the mean of equal numbers need not be that number, and 0 / 0 is nan: look for equality"
-CAUSES = {  # what gives such numbers -> what is taken off the rewards, and what they are divided by
-    "that is zero, though these rewards do not all agree": lambda r, mean, std: (mean, torch.inf),
-    "that is the sample standard deviation (torch.std needs correction=0)":
-        lambda r, mean, std: (mean, r.std(1, keepdim=True) + EPS),
-    "that is mean and std over all prompts together (dim=1 keeps prompts apart)":
-        lambda r, mean, std: (r.mean(), r.std(correction=0) + EPS),
-    "that is mean and std over the wrong axis, so that different prompts are compared":
-        lambda r, mean, std: (r.mean(0), r.std(0, correction=0) + EPS),
-    "that is centered, but not divided by the std": lambda r, mean, std: (mean, 1.0),
-    "that is the opposite sign": lambda r, mean, std: (mean, -std - EPS),
-    "that is a division by the std alone, without the 1e-6": lambda r, mean, std: (mean, std),
-}  # fmt: skip
+LITTLE = 2.0**-18  # sums of it are exact in float32
+NEARLY = ([0.0, LITTLE, 0.0, 0.0], [1.0, 1.0 + LITTLE, 1.0, 1.0])
 
 
-def compare(submission: ModuleType, rewards: Tensor, tolerance: float = 1e-4) -> None:
-    """Fail with the first group that is wrong, and what gives such numbers."""
-    got = submission.advantages(rewards.clone())
+def scored(submission: ModuleType, rewards: Tensor) -> Tensor:
+    """Its advantages, if they have the shape of the rewards."""
+    with given(f"rewards {shown(rewards.tolist())}"):
+        got = submission.advantages(rewards.clone())
     assert isinstance(got, Tensor) and got.shape == rewards.shape, (
         f"for rewards {list(rewards.shape)} it returned {shown(got)}, expected a tensor like them"
     )
-    mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True, correction=0)
-    equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
-    want = ((rewards - mean) / (std + EPS)).masked_fill(equal, 0.0)
-
-    def near(other: Tensor, atol: float = tolerance) -> list[bool]:  # nan is near to nothing
-        close = torch.isclose(got.double(), other.double(), atol=atol, rtol=tolerance)
-        return close.all(dim=1).tolist()
-
-    right = near(want)
-    if not all(right):
-        row = right.index(False)
-        terms = {cause: wrong(rewards, mean, std) for cause, wrong in CAUSES.items()}
-        hints = [
-            cause for cause, (off, by) in terms.items() if all(near((rewards - off) / by, 1e-7))
-        ]
-        group, numbers, expected = (each[row].tolist() for each in (rewards, got, want))
-        said = f"for the group {shown(group)} expected {shown(expected)}, got {shown(numbers)}"
-        pytest.fail("; ".join([said, *([LOOK] if equal[row] else hints[:1])]))
+    return got.double()
 
 
-@pytest.mark.points(2)
-def test_by_hand(submission: ModuleType) -> None:
-    """two groups by hand"""
-    compare(submission, torch.tensor(SMALL))
+def rotations(group: list[float]) -> Tensor:
+    """A prompt for each rotation: so rows and columns have one mean, and a wrong axis no effect."""
+    return torch.tensor([group[place:] + group[:place] for place in range(len(group))])
 
 
-@pytest.mark.points(2)
-def test_random(submission: ModuleType, rng: random.Random) -> None:
-    """random rewards, each shape twice"""
-    for prompts, group in ((1, 2), (2, 5), (6, 3), (16, 8)) * 2:
+@pytest.mark.points(3)
+def test_centered(submission: ModuleType, rng: random.Random) -> None:
+    """rewards less their own group's mean, whatever the scale"""
+    for prompts, group in ((1, 2), (2, 3), (6, 3), (16, 8)) * 2:
         draws = [[round(rng.uniform(-1, 2), 2) for _ in range(group)] for _ in range(prompts)]
-        compare(submission, torch.tensor(draws))
+        rewards = torch.tensor(draws, dtype=torch.float64)
+        got = normalize(scored(submission, rewards.float()))
+        causes = {
+            "": rewards - rewards.mean(1, keepdim=True),
+            "that is the opposite sign": rewards.mean(1, keepdim=True) - rewards,
+            "that is the mean of all prompts (dim=1 keeps them apart)": rewards - rewards.mean(),
+            "that is the mean over the wrong axis (dim=1 is the group)": rewards - rewards.mean(0),
+        }
+        near = {
+            cause: torch.isclose(got, normalize(numbers), atol=1e-3).all(dim=1).tolist()
+            for cause, numbers in causes.items()
+        }
+        if not all(near[""]):
+            row = near[""].index(False)
+            hints = [cause for cause, rows in near.items() if all(rows)] or ["look at the axes"]
+            pytest.fail(
+                f"for the group {shown(draws[row])} expected numbers in proportion to "
+                f"{shown(causes[''][row].tolist())}, got {shown(got[row].tolist())}; {hints[0]}"
+            )
+
+
+@pytest.mark.points(2)
+def test_scale(submission: ModuleType) -> None:
+    """divided by the group's population standard deviation"""
+    small = [0.0, 1.0, 0.0, 0.25, 0.5]
+    rewards = torch.cat([rotations(small), 3 * rotations(small)])
+    got = scored(submission, rewards).std(1, correction=0)
+    cause = "is it the std of each group?"
+    if torch.allclose(got, torch.tensor(0.8).double().sqrt(), atol=1e-3):
+        cause = "that is the sample standard deviation (torch.std needs correction=0)"
+    if torch.allclose(got, rewards.double().std(1, correction=0), atol=1e-3):
+        cause = "that is centered, but not divided by the std"
+    assert torch.allclose(got, torch.ones(10).double(), atol=1e-3), (
+        f"for the group {small}, and for three times it, the advantages have a population std of "
+        f"{got[0]:.3f} and {got[-1]:.3f}, expected 1; {cause}"
+    )
 
 
 @pytest.mark.points(1)
 def test_small_std(submission: ModuleType) -> None:
     """rewards that differ by little, where the 1e-6 counts"""
-    little = 2.0**-18  # sums of it are exact in float32
-    compare(submission, torch.tensor([[0.0, little] * 2, [little, 0.0, 0.0, 0.0]]), 1e-2)
-    compare(submission, torch.tensor([[1.0, 1.0 + little] * 2]), 1e-2)
+    for group in NEARLY:
+        got = scored(submission, rotations(group)).std(1, correction=0)
+        assert all(0.5 < std < 0.75 for std in got.tolist()), (  # also with the sample's std
+            f"for the group {group} the advantages have a std of {got[0]:.3f}, expected 0.62; with "
+            "no 1e-6 beside the std it is 1, and 0 if such rewards are taken to agree"
+        )
 
 
-@pytest.mark.points(2)
+@pytest.mark.points(1)
 def test_equal(submission: ModuleType) -> None:
     """groups that all agree get exact zeros"""
     for width, dtype in product((7, 2, 3), FLOATS):
-        compare(submission, torch.tensor(EQUAL, dtype=dtype)[:, :width], tolerance=0.0)
+        rewards = torch.tensor(EQUAL, dtype=dtype)[:, :width]
+        for group, row in zip(rewards.tolist(), scored(submission, rewards).tolist(), strict=True):
+            assert not any(row), (
+                f"for the group {shown(group)} expected zeros, got {shown(row)}; the mean of equal "
+                "numbers need not be that number, and 0 / 0 is nan: look for equality"
+            )
 
 
 @pytest.mark.points(1)
 def test_rewards_stay(submission: ModuleType) -> None:
-    """the rewards afterwards"""
+    """the rewards, and an earlier result, afterwards"""
+    first = submission.advantages(torch.tensor(SMALL))
+    kept = first.clone()
+    submission.advantages(1 - torch.tensor(SMALL))
+    assert torch.equal(first, kept), "a result changed with the next call: return a new tensor"
     for table, dtype in product((SMALL, EQUAL), FLOATS):
         rewards = torch.tensor(table, dtype=dtype)
         submission.advantages(rewards)

@@ -1,6 +1,10 @@
 """Assignment 2: a silent bug in a loss, and five learning curves."""
 
+import ast
+import inspect
 import random
+import re
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -23,12 +27,13 @@ def draw_case(
     """Random arguments. moved: since it sampled, in nats; off: log-probs where the mask is off."""
     torch.manual_seed(rng.randrange(2**31))
     rows, seq = prompts * group, 5
-    mask = torch.arange(seq) < torch.randint(1, seq + 1, (rows, 1))
+    mask = torch.rand(rows, seq) < 0.6
+    mask[torch.arange(rows), torch.randint(seq, (rows,))] = True  # one token at least
     old = -2 * torch.rand(rows, seq).double()
     new = old + moved * (2 * torch.rand(rows, seq) - 1)
     if off is not None:
         old, new = old.where(mask, off), new.where(mask, off)
-    rewards = torch.randint(2, (prompts, group)).double()
+    rewards = torch.randint(4, (prompts, group)).double() / 3
     rewards[:, -2:] = torch.tensor([0.0, 1.0])  # no group agrees
     return [new, old, rewards, mask]
 
@@ -56,12 +61,15 @@ def compare(submission: ModuleType, logprobs: Tensor, *rest: Tensor) -> None:
         loss.backward()
         results += [loss.item(), leaf.grad.double()]
     right, want, loss, got = results
-    assert abs(loss - right) < 1e-5, f"the loss is {loss:.5f}, expected {right:.5f}"
+    about = f"for rewards {shown(rest[1].tolist())}"
+    assert abs(loss - right) < 1e-5, (
+        f"the loss is {loss:.5f}, expected {right:.5f}, {about}: follow one completion's number "
+        "through each line; whose advantage does it get, and over how many tokens is its mean?"
+    )
     for row, reward in enumerate(rest[1].flatten()):
         assert torch.allclose(got[row], want[row], atol=1e-5), (
-            f"the loss is right, but the gradient of completion {row} is {shown(got[row].tolist())}"
-            f", expected {shown(want[row].tolist())}; its reward is {reward:g}, of "
-            f"{shown(rest[1].tolist())}"
+            f"the loss is right, but the gradient of completion {row}, of reward {reward:g}, is "
+            f"{shown(got[row].tolist())}, expected {shown(want[row].tolist())}, {about}"
         )
 
 
@@ -72,7 +80,7 @@ def test_on_policy(submission: ModuleType, rng: random.Random) -> None:
         compare(submission, *draw_case(rng, *shape, moved=0.0))
 
 
-@pytest.mark.points(2)
+@pytest.mark.points(1)
 def test_off_policy(submission: ModuleType, rng: random.Random) -> None:
     """when the policy has moved"""
     for shape in SHAPES:
@@ -81,8 +89,8 @@ def test_off_policy(submission: ModuleType, rng: random.Random) -> None:
 
 @pytest.mark.points(1)
 def test_equal_groups(submission: ModuleType, rng: random.Random) -> None:
-    """groups whose rewards all agree"""
-    for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]]):
+    """groups whose rewards all agree, or nearly"""
+    for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]], [[0.0, 1e-5] * 2]):
         new, old, rewards, mask = draw_case(rng, 3, 4, moved=0.3)
         rewards[-len(equal) :] = torch.tensor(equal)
         compare(submission, new, old, rewards, mask)
@@ -95,15 +103,22 @@ def test_masked(submission: ModuleType, rng: random.Random) -> None:
         compare(submission, *draw_case(rng, 3, 4, moved=0.3, off=off))
 
 
-@pytest.mark.points(4)
-def test_curves(submission: ModuleType) -> None:
-    """which curve has which cause"""
-    said, right = dict(submission.CAUSES), drawn(int(submission.CURVES))
+@pytest.mark.points(5)
+def test_curves(submission: ModuleType, record_property: Callable) -> None:
+    """which curve has which cause, a point each"""
+    written = re.search(
+        r"^CAUSES\b[^=]*=\s*({[^{}]*})", inspect.getsource(submission), re.MULTILINE
+    )
+    assert written, "CAUSES is to hold names that you have chosen, not what a program finds"
+    said = ast.literal_eval(written[1])
     assert sorted(said) == list(LETTERS), f"CAUSES has {shown(sorted(said))}, expected A to E"
-    odd = [cause for cause in said.values() if cause not in (*BUGS, "end token", "clip")]
+    odd = [cause for cause in said.values() if cause not in (*BUGS, "end token", "clip", "")]
     assert not odd, f"{shown(odd)}: not among the eight names, as they are written there"
-    assert said == right, (
-        "not all five are right (which ones is not said, or one could guess). Compare each panel "
-        "with the healthy run: does the solve rate fall, stand still, or break off? Is there a "
-        "gradient, and is it as large? Do completions get longer, or never longer than a limit?"
+    right = drawn(int(submission.CURVES))
+    points = sum(said[letter] == right[letter] for letter in LETTERS)
+    record_property("points", points)
+    assert points == len(LETTERS), (
+        f"{points} of five are right (which ones is not said). Compare each panel with the healthy "
+        "run: does the solve rate fall, stand still, or break off? Is there a gradient, and is it "
+        "as large? Do completions get longer, or never longer than a limit?"
     )

@@ -2,12 +2,12 @@
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import pytest
 
-from mrl.classroom import shown
+from mrl.classroom import given, shown
 
 HIDDEN = ("mrl.rewards", "mrl.exchange", "mrl.lab")
 RIGHT, LIE = "\\boxed{12}", "\\boxed{13}"
@@ -39,32 +39,38 @@ def judge(answer: str, text: str, finished: bool = True) -> str:
 
 
 def compare(
-    submission: ModuleType, records: list[Claim], answers: dict[str, str], budget: int | None = None
+    submission: ModuleType,
+    records: list[Claim],
+    answers: dict[str, str],
+    budget: int = 1000,
+    strict: bool = False,
 ) -> None:
-    """Fail with the first record that is wrongly kept or dropped, or what was called too often.
+    """Fail with the first record that is wrongly kept or dropped, or with calls beyond the budget.
 
-    budget: None for one that just suffices.
+    budget: ample, but where the budget is what is looked at; strict: order counts, too.
     """
     known = [record for record in records if record.prompt_id in answers]
     texts = {(record.prompt_id, record.text, record.finished) for record in known}
-    budget = len(texts) if budget is None else budget
     asked = []
 
     def verify(answer: str, text: str, finished: bool = True) -> str:
         asked.append((answer, text, finished))
         return judge(*asked[-1])
 
-    given = list(records), dict(answers)
-    kept = submission.honest(*given, verify, budget)
-    assert given == (records, answers), "`records` or `answers` were changed in place"
-    said = f"verify was called {len(asked)} times, for {len(texts)} different texts"
+    own = list(records), dict(answers)
+    with given(f"{len(records)} records, the first {shown(records[:1])}, and budget {budget}"):
+        kept = submission.honest(*own, verify, budget)
+    assert own == (records, answers), "`records` or `answers` were changed in place"
+    said = (
+        f"verify was called {len(asked)} times, for {len(texts)} different (prompt, text, finished)"
+    )
     assert len(asked) <= budget, (
         f"{said}; the budget is {budget}: remember what it found of a text, and count"
     )
     assert len(asked) == budget or len(texts) <= budget, (
         f"{said}; the budget is {budget}: what is left of it could still find a success"
     )
-    assert isinstance(kept, list) and all(record in records for record in kept), (
+    assert all(record in records for record in kept), (
         f"it returned {shown(kept)}, expected a list of records that it was given"
     )
     true = []
@@ -74,11 +80,13 @@ def compare(
             true.append(record)
     for record in records:
         said = f"{shown(record)}; the problem's own answer is {answers.get(record.prompt_id)!r}"
-        did = "kept what is no success, or was never checked"
+        did = "kept what is no success, or was never checked: what the record says is no proof"
         if record not in kept:
-            did = "dropped what verify found, or would find, correct"
+            did = "dropped what verify, asked with the problem's own answer, finds correct"
         assert (record in kept) == (record in true), f"it {did}: {said}"
-    assert kept == true, "the records are right, but not in their order, or not as often as given"
+    if strict:
+        assert isinstance(kept, list), f"it returned {shown(kept)}, expected a list"
+        assert kept == true, "these records are right, but not in their order, or not as often"
 
 
 def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dict[str, str]]:
@@ -86,27 +94,28 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
     answers = {f"p{n}": str(rng.randint(10, 99)) for n in range(prompts)}
     records = []
     for prompt_id, answer in answers.items():
-        for source in ("a", "b", "c", *rng.choices("abc", k=2)):
+        for index, source in enumerate(("a", "b", "c", *rng.choices("abc", k=2))):
             lie = source in liars and rng.random() < 0.5
             value = rng.choice((f"{int(answer) + 1}", f"1{answer}")) if lie else answer
             text = rng.choice(("So it is {}.", "{}", "I get {}")).format(f"\\boxed{{{value}}}")
-            records.append(Claim(prompt_id, source, text, rng.choice((value, answer))))
+            claimed = rng.choice((value, answer))
+            records.append(Claim(prompt_id, source, text, claimed, index=index))
     rng.shuffle(records)
     return records, answers
 
 
 @pytest.mark.points(2)
 def test_by_hand(submission: ModuleType) -> None:
-    """four records by hand, and an honest one that claims another answer and verdict"""
+    """four records by hand, in order, and an honest one that claims another answer and verdict"""
     records = [Claim("x", "a", RIGHT), Claim("x", "b", LIE), Claim("x", "b", LIE, "13")]
-    compare(submission, [*records, Claim("x", "b", "It is " + RIGHT)], {"x": "12"})
+    compare(submission, [*records, Claim("x", "b", "It is " + RIGHT)], {"x": "12"}, strict=True)
     compare(submission, [Claim("x", "a", RIGHT, "13", "wrong")], {"x": "12"})
 
 
 @pytest.mark.points(2)
 def test_liars(submission: ModuleType, rng: random.Random) -> None:
-    """three peers: one lies, all lie, nobody lies"""
-    for prompts, liars in ((12, "b"), (8, "abc"), (6, "")):
+    """three peers: one lies, none lies, all lie"""
+    for prompts, liars in ((3, "b"), (6, ""), (8, "abc"), (12, "b")):
         compare(submission, *draw(rng, prompts, liars))
 
 
@@ -131,10 +140,21 @@ def test_two_problems(submission: ModuleType) -> None:
     compare(submission, [Claim("z", "b", RIGHT)], {})
 
 
-@pytest.mark.points(2)
-def test_short_budget(submission: ModuleType, rng: random.Random) -> None:
+@pytest.mark.points(1)
+def test_budget(submission: ModuleType, rng: random.Random) -> None:
+    """a budget of one call for each distinct (prompt, text, finished), repeated by several peers"""
+    for prompts in (1, 4, 12):
+        records, answers = draw(rng, prompts, "b")
+        texts = {(record.prompt_id, record.text, record.finished) for record in records}
+        compare(submission, records, answers, len(texts))
+
+
+@pytest.mark.points(1)
+def test_short_budget(submission: ModuleType) -> None:
     """a budget that does not suffice"""
-    records = [Claim("x", "a", f"{n} {RIGHT if n % 3 else LIE}") for n in range(10)] * 2
+    records = [Claim("x", "a", f"{n} {RIGHT if n % 3 else LIE}") for n in range(10)]
     for budget in (0, 1, 4):
         compare(submission, records, {"x": "12"}, budget)
-        compare(submission, rng.sample(records, k=20), {"x": "12"}, budget)
+        compare(submission, records[::-1], {"x": "12"}, budget)
+    again = [replace(record, source="b") for record in records]  # texts that it knows by then
+    compare(submission, [*records, *again], {"x": "12"}, 4)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mrl.classroom import shown
+from mrl.classroom import given, shown
 from mrl.classroom.letters import END, LETTERS, Alphabet, group_of, mode_of, receiver, samples_of
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
@@ -18,6 +18,7 @@ from mrl.samples import Group, TrainingSample
 
 HIDDEN = ("mrl.modes.sgt", "mrl.lab")
 KINDS = {"all_fail": (False,) * 3, "mixed": (True, False, False), "all_pass": (True,) * 3}
+PLACED = ("prompt_ids", "text")  # which text on which prompt; its end token is another part's
 IMITATED = ("prompt_ids", "completion_ids", "loss", "weight", "source", "reward")
 OWN = (*IMITATED, "advantage", "behavior_logprobs")
 RECEIVER = receiver("a", torch.zeros(10, len(LETTERS)))
@@ -51,8 +52,10 @@ def made(
     """Own and imitated samples that the mode makes."""
     prompts = [(own_group(prompt, kind), list(records)) for prompt, kind, records in step]
     mode = mode_of(submission)(**settings)
-    samples = samples_of(mode, RECEIVER, prompts, random.Random(seed))
-    return tuple([s for s in samples if (s.loss == "imitation") == rescued] for rescued in (0, 1))
+    with given(" and ".join(f"{kind} with {len(records)} successes" for _, kind, records in step)):
+        samples = samples_of(mode, RECEIVER, prompts, random.Random(seed))
+    imitated = [s for s in samples if s.source or s.loss == "imitation"]
+    return [s for s in samples if s not in imitated], imitated
 
 
 def compare(found: list, expected: list, fields: Sequence[str]) -> None:
@@ -61,7 +64,10 @@ def compare(found: list, expected: list, fields: Sequence[str]) -> None:
     order = attrgetter("prompt_ids", "completion_ids")
     for sample, right in zip(sorted(found, key=order), sorted(expected, key=order), strict=True):
         for name in fields:
-            got, want = getattr(sample, name), getattr(right, name)
+            if name == "text":
+                got, want = ([t for t in s.completion_ids if t != END] for s in (sample, right))
+            else:
+                got, want = getattr(sample, name), getattr(right, name)
             assert got == want or got == pytest.approx(want, abs=1e-5), (
                 f"on prompt {right.prompt_ids}, with reward {right.reward}: {name} is "
                 f"{shown(got)}, expected {shown(want)}"
@@ -97,13 +103,13 @@ def test_imitated(submission: ModuleType) -> None:
 @pytest.mark.points(2)
 def test_many(submission: ModuleType, rng: random.Random) -> None:
     """imitated samples of a step with several prompts to rescue"""
-    for _ in range(3):
-        step = [(8 + n, "all_fail", [success(8 + n, text)]) for n, text in enumerate(("ef", "fed"))]
-        for prompt in rng.sample(range(8), 8):
-            kind, text = rng.choice(list(KINDS)), "".join(rng.choices(LETTERS, k=3))
-            step.append((prompt, kind, [success(prompt, text, rng.choice("bc"))]))
-        want = [imitated(prompt, *records) for prompt, kind, records in step if kind == "all_fail"]
-        compare(made(submission, step)[1], want, IMITATED)
+    for size in (2, 4, 10):
+        step = []
+        for prompt in rng.sample(range(10), size):
+            records = [success(prompt, "".join(rng.choices(LETTERS, k=3)), rng.choice("bc"))]
+            step.append((prompt, "all_fail", records))
+        want = [imitated(prompt, *records) for prompt, _, records in step]
+        compare(made(submission, step)[1], want, PLACED)
 
 
 @pytest.mark.points(1)
@@ -117,27 +123,36 @@ def test_own(submission: ModuleType) -> None:
 @pytest.mark.points(1)
 def test_draws(submission: ModuleType, rng: random.Random) -> None:
     """which success is drawn"""
-    records = [success(0, letter, "b") for letter in "cde"] + [success(0, "f", "c")]
-    seeds = rng.sample(range(10**6), 400)
-    drawn = []
-    for seed in [*seeds, *seeds[:20]]:
-        found = made(submission, [(0, "all_fail", records)], seed)[1]
-        assert len(found) == 1, f"{len(found)} of four successes were imitated, expected 1"
-        drawn.append(found[0].completion_ids[0])
-    assert drawn[400:] == drawn[:20], (
-        "the same rng draws another success the second time: is there other chance in it?"
-    )
-    times = [Counter(drawn[:400])[token] for token in (2, 3, 4, 5)]
-    assert all(57 <= count <= 143 for count in times), (  # 100 each, 5 sigma
-        f"of four successes (three of one peer), 400 draws took {times}, expected about 100 each"
-    )
+    different = [success(0, "c"), success(0, "d"), success(0, "e", "c")]
+    for records in (different, [success(0, "c"), success(0, "c"), success(0, "e", "c")]):
+        texts = [record.text for record in records]
+        seeds = rng.sample(range(10**6), 600)
+        drawn = []
+        for seed in [*seeds, *seeds[:20]]:
+            found = made(submission, [(0, "all_fail", records)], seed)[1]
+            assert len(found) == 1, f"{len(found)} of three successes were imitated, expected 1"
+            drawn.append(LETTERS[found[0].completion_ids[0]])
+        assert drawn[600:] == drawn[:20], (
+            "the same rng draws another success the second time: is there other chance in it?"
+        )
+        for text, times in Counter(drawn[:600]).items():
+            expected = 200 * texts.count(text)
+            assert abs(times - expected) < 58, (  # 5 sigma
+                f"of the successes {texts} of peers b, b, c, 600 draws took {text!r} {times} times,"
+                f" expected about {expected}"
+            )
 
 
 @pytest.mark.points(1)
 def test_refused(submission: ModuleType) -> None:
-    """imitated and own samples where the receiver cannot hold the text for one of two prompts"""
+    """where the receiver cannot hold the text of a success, or not that many tokens"""
     right = success(1, "d")
-    step = [(0, "all_fail", [success(0, "\u00e9")]), (1, "all_fail", [right])]
-    own, found = made(submission, step)
-    compare(found, [imitated(1, right)], IMITATED)
-    assert len(own) == 6, f"{len(own)} own samples, expected 6"
+    for refused in ("\u00e9", LETTERS * 2):
+        step = [(0, "all_fail", [success(0, refused)]), (1, "all_fail", [right])]
+        found = made(submission, step)[1]
+        compare(found, [imitated(1, right)], PLACED)
+        prompts = [(own_group(0, "all_fail"), [success(0, refused)])]
+        batch = mode_of(submission)().training_samples(RECEIVER, prompts, random.Random(0))
+        assert batch.dropped or batch.residual, (
+            "the batch does not count what was refused: give retokenized the one you return"
+        )

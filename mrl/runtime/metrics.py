@@ -143,12 +143,12 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     for records in result.received.values():
         received += sum(hasattr(record, "text") for record in records)
 
-    own_used, peers_used, replayed = 0, 0, 0
+    own_used, peers_used, earlier_successes = 0, 0, 0
     for sample in batch.samples:
         if sample.source:
             peers_used += 1
         elif sample.loss == "imitation":  # an own success of an earlier step
-            replayed += 1
+            earlier_successes += 1
         else:
             own_used += 1
 
@@ -161,7 +161,7 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     counts["not_needed"] = received - peers_used - refused - dropped
     counts["not_needed"] += own - own_used - batch.replaced
 
-    return {f"outcome/{name}": counts[name] / (own + received + replayed) for name in OUTCOMES}
+    return {f"outcome/{name}": counts[name] / (own + received + earlier_successes) for name in OUTCOMES}
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:

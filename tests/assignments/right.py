@@ -17,6 +17,16 @@ def imitate(receiver, group, success, batch, weight=0.1):
     return [] if ids is None else [TrainingSample(
         group.prompt_ids, ids, loss="imitation", weight=weight, source=success.source, reward=1.0)]
 """
+PLAIN = """
+from itertools import accumulate
+def plain(source, receiver):
+    if b"".join(source) != b"".join(receiver):
+        raise ValueError
+    ends = [dict(zip(accumulate(map(len, side)), range(1, len(side) + 1)))
+            for side in (source, receiver)]
+    cuts = [(0, 0)] + [(ends[0][end], ends[1][end]) for end in ends[0] if end in ends[1]]
+    return [((i, k), (j, n)) for (i, j), (k, n) in zip(cuts, cuts[1:])]
+"""
 RIGHT = {
     "advantages": {
         "var_mean": """
@@ -86,6 +96,24 @@ def advantages(rewards: Tensor) -> Tensor:
 """,
     },
     "align": {
+        "lists": """
+def align(source, receiver):
+    return [[list(span) for span in chunk] for chunk in plain(source, receiver)]
+""" + PLAIN,
+        "numpy's integers": """
+import numpy as np
+def align(source, receiver):
+    return [tuple((np.int64(i), np.int64(j)) for i, j in chunk)
+            for chunk in plain(source, receiver)]
+""" + PLAIN,
+        "a generator": """
+def align(source, receiver):
+    yield from plain(source, receiver)
+""" + PLAIN,
+        "a tuple of floats": """
+def align(source, receiver):
+    return tuple(((float(i), j), (k, n)) for (i, j), (k, n) in plain(source, receiver))
+""" + PLAIN,
         "two pointers": """
 def align(source, receiver):
     if b"".join(source) != b"".join(receiver):

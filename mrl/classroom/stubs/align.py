@@ -9,7 +9,8 @@ side: exact, while the log-prob of a single token has no counterpart (arXiv 2605
 
 Contract of `align(source, receiver)`:
 - source, receiver: lists of bytes, one entry a token, none of them empty
-- returns a list of chunks ((i, j), (k, l)), tuples of ints: the tokens source[i:j] and
+- returns a list of chunks ((i, j), (k, l)), ints (lists in place of tuples, a generator or
+  numpy's integers will do as well): the tokens source[i:j] and
   receiver[k:l] are the same bytes; chunks stand in order, together they hold every token once, and
   none can be cut further
 - two empty lists give an empty list

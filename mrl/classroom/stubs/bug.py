@@ -3,8 +3,9 @@
 1. The function below has one of them, in one line. Repair it.
 
 Contract of `policy_loss(logprobs, old_logprobs, rewards, mask)`, GRPO's loss:
-- rewards: [prompts, group]; logprobs, old_logprobs, mask (bool): [prompts * group, seq], row by
-  row as rewards.flatten() counts them; where the mask is off, log-probs hold anything, nan too
+- rewards: [prompts, group], any numbers; logprobs, old_logprobs, mask (bool, with holes):
+  [prompts * group, seq], row by row as rewards.flatten() counts them; where the mask is off,
+  log-probs hold anything, nan too
 - advantages: (r - mean of the group) / (population std of the group + 1e-6); so a group whose
   rewards all agree has no gradient
 - loss of a token: -min(ratio * A, clip(ratio, 0.8, 1.2) * A); the mean over a completion's tokens,

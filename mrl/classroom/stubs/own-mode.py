@@ -3,8 +3,9 @@
 Two policies train side by side on eight problems with six possible answers each, of which two are
 right, drawn for each problem. Each knows half of the problems; on the others it is right about once
 in a hundred tries. Each samples four completions a problem and step, for forty steps. Your mode
-is compared by the expected reward of both at the end, over five drawn pairs, with the better of
-`solo` and itself with its records exchanged between problems: without what the peer really knows.
+is compared by the expected reward of both at the end, over twenty drawn pairs, with the best of
+three controls: `solo`, itself with its records exchanged between problems (without what the peer
+really knows), and itself without any records.
 
 Only your idea counts: the checker makes one update a step, and moves each problem's logits by the
 same length, in the direction of your samples. So larger weights, `minibatches`, `rollout_factor`
@@ -16,6 +17,9 @@ Contract:
 - training_samples returns a TrainingBatch; see mrl/modes/solo.py for the own part,
   mrl/modes/peers.py for a peer's text in the receiver's tokens, mrl/samples.py for what a sample
   holds; an `objective` of a sample's own does not count here
+- it learns from its own tries as well: without records it ends at most 10 points below `solo`
+- what it remembers is kept in `self`: each policy has a mode of its own, and each of the controls
+  runs in a process of its own. A global belongs to both policies, and to all pairs
 - no mode of mrl.modes but Solo may be imported
 
 Check it with:  python mini_mrl.py assignment check own-mode.py

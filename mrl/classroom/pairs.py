@@ -1,0 +1,120 @@
+"""The world of assignment `own-mode`: two tables of logits that learn side by side.
+
+Of a mode only the *direction* of its updates counts: each problem's row is moved once a step and
+always by the same length, so larger weights, more updates and another step size gain nothing.
+"""
+
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from mrl.classroom.letters import END, LETTERS, Alphabet, group_of, mode_of, receiver, samples_of
+from mrl.modes import Mode
+from mrl.records import Record, make_records
+from mrl.samples import Group, TrainingSample
+
+PROBLEMS, RIGHT, GROUP, STEPS, LENGTH = 8, 2, 4, 40, 0.2
+RECEIVED = ("records", "exchanged", "nothing")  # the peer's, those of another problem, none
+
+
+def draw_pair(seed: int) -> tuple[list[Tensor], list[list[int]]]:
+    """Two policies' logits, [problems, letters], and the right letters of each problem, drawn."""
+    rng = random.Random(f"pair {seed}")
+    drawn = [rng.sample(range(len(LETTERS)), RIGHT + 1) for _ in range(PROBLEMS)]
+    known = set(rng.sample(range(PROBLEMS), PROBLEMS // 2))
+
+    def policy(knows: Iterable[int]) -> Tensor:
+        logits = [[rng.uniform(-0.3, 0.3) for _ in LETTERS] for _ in range(PROBLEMS)]
+        for problem, (*right, wrong) in enumerate(drawn):
+            for letter in right:
+                logits[problem][letter] += 1.0 if problem in knows else -3.0
+            logits[problem][wrong] += 0.0 if problem in knows else 1.5
+        return torch.tensor(logits).double()
+
+    return [policy(known), policy(set(range(PROBLEMS)) - known)], [right for *right, _ in drawn]
+
+
+def sample(table: Tensor, right: list[list[int]], rng: random.Random) -> list[Group]:
+    """A group a problem."""
+    groups = []
+    for problem, logprobs in enumerate(table.log_softmax(1).tolist()):
+        drawn = rng.choices(range(len(LETTERS)), list(map(math.exp, logprobs)), k=GROUP)
+        answers = [(LETTERS[a], logprobs[a], a in right[problem]) for a in drawn]
+        groups.append(group_of(problem, answers))
+    return groups
+
+
+def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
+    """Move each row by LENGTH along the ascent direction of GRPO's objective and of imitation.
+
+    As in mrl/learning.py: a mean over the policy samples and one over those that are imitated.
+    """
+    before, counts = table.log_softmax(1).tolist(), Counter(s.loss for s in samples)
+    pull = torch.zeros_like(table)  # gradient in the log-probs of letters
+    for s in samples:
+        problem, letter = s.prompt_ids[0], s.completion_ids[0]
+        if letter == END:
+            continue
+        factor = s.weight / counts[s.loss]
+        if s.loss == "policy":
+            moved = before[problem][letter] - s.behavior_logprobs[0]
+            ratio = math.exp(max(-20, min(moved, 20)))
+            flat = ratio > 1.2 if s.advantage > 0 else ratio < 0.8  # clipped: no gradient
+            factor *= 0.0 if flat else ratio * s.advantage
+        pull[problem, letter] += factor
+    up = pull - table.softmax(1) * pull.sum(1, keepdim=True)
+    assert up.norm().isfinite(), "weights or advantages are too large to add up"
+    table += LENGTH * normalize(up, dim=1)
+
+
+def exchanged(records: list[Record], rng: random.Random) -> list[Record]:
+    """Records exchanged between the problems that have some: only what they say is wrong then."""
+    ids = sorted({record.prompt_id for record in records})
+    shift = rng.randrange(1, max(len(ids), 2))
+    other = dict(zip(ids, ids[shift:] + ids[:shift], strict=True))
+    return [replace(record, prompt_id=other[record.prompt_id]) for record in records]
+
+
+def train(kind: type[Mode], seed: int, received: str = "records") -> float:
+    """Points of expected reward of both policies at the end."""
+    tables, right = draw_pair(seed)
+    modes = [kind() for _ in tables]
+    for step in range(STEPS):
+        chance = [random.Random(f"{seed} {step} {who}") for who in "ab"]
+        groups = [sample(table, right, rng) for table, rng in zip(tables, chance, strict=True)]
+        for me, table in enumerate(tables):
+            peer, records = 1 - me, []
+            if kind.consumes and received != "nothing":
+                records = [*make_records(kind.consumes, "ab"[peer], step, groups[peer], Alphabet())]
+            if received == "exchanged":
+                records = exchanged(records, chance[me])
+            prompts = [(g, [r for r in records if r.prompt_id == g.problem.id]) for g in groups[me]]
+            update(table, samples_of(modes[me], receiver("ab"[me], table), prompts, chance[me]))
+
+    solved = [table.softmax(1).gather(1, torch.tensor(right)).sum(1) for table in tables]
+    return 100 * float(torch.cat(solved).mean())
+
+
+def train_all(received: str, seeds: Sequence[int]) -> list[float]:
+    """`train` the submission's mode on some pairs."""
+    kind = mode_of(sys.modules["submission"])
+    return [train(kind, seed, received) for seed in seeds]
+
+
+def results(seeds: Sequence[int]) -> dict[str, list[float]]:
+    """What the submission's mode comes to, by what it receives: each in a process of its own.
+
+    So what it leaves in globals with its peer's records does not reach the controls.
+    """
+    with ProcessPoolExecutor(len(RECEIVED), mp_context=get_context("fork")) as processes:
+        futures = {each: processes.submit(train_all, each, seeds) for each in RECEIVED}
+        return {each: future.result() for each, future in futures.items()}

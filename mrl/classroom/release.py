@@ -1,0 +1,51 @@
+"""`assignment release`: a copy of the program for students, without what is for teachers."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from mrl.classroom import ASSIGNMENTS, HERE
+from mrl.errors import MrlError
+
+ROOT = HERE.parents[1]
+COPIED = ("pyproject.toml", "LICENSE", "TUTORIAL.md", "mini_mrl.py", "mrl", "data")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "TEACHING.md", "Dockerfile", "bugs.py", "gsm8k")
+WITHOUT_SGT = {  # file -> edits; replay.py goes, too, as it does with own successes what sgt does
+    "mrl/modes/sgt.py": {"MySGT": "SGT", "my-sgt": "sgt"},
+    "mrl/modes/__init__.py": {"from mrl.modes.replay import Replay\n": "", " Replay,": ""},
+    "mrl/config.py": {'mode: str = setting("sgt"': 'mode: str = setting("solo"'},
+}
+
+
+def release(folder: Path, names: Sequence[str]) -> None:
+    """Write the copy for some assignments; MrlError if the folder is there, or a name is wrong."""
+    for name in names:
+        if name not in ASSIGNMENTS:
+            raise MrlError(f"There is no assignment {name!r}; there are {', '.join(ASSIGNMENTS)}.")
+    if folder.exists():
+        raise MrlError(f"{folder}: is there already; name a new folder.")
+
+    folder.mkdir(parents=True)
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=LEFT_OUT)
+        else:
+            shutil.copy(ROOT / name, folder)
+    shutil.move(folder / "mrl" / "classroom" / "stubs" / "README.md", folder)
+
+    for name in set(ASSIGNMENTS) - set(names):
+        for path in (f"stubs/{name}.py", f"test_{name.replace('-', '_')}.py"):
+            (folder / "mrl" / "classroom" / path).unlink()
+    if "sgt" in names:
+        take_out_sgt(folder)
+
+
+def take_out_sgt(folder: Path) -> None:
+    """The stub in the place of mrl/modes/sgt.py; the program's default mode becomes `solo`."""
+    shutil.copy(HERE / "stubs" / "sgt.py", folder / "mrl" / "modes")
+    (folder / "mrl" / "modes" / "replay.py").unlink()
+    for name, edits in WITHOUT_SGT.items():
+        text = (folder / name).read_text(encoding="utf-8")
+        for old, new in edits.items():
+            text = text.replace(old, new)
+        (folder / name).write_text(text, encoding="utf-8")
