@@ -78,6 +78,8 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
     # B A after A B: under placement `swap` the one that is on the device stays there
     for policy in reversed(run.policies):
         mode, result = run.modes[policy.name], results[policy.name]
+        if policy.config.frozen:
+            continue  # a fixed teacher: what it publishes is all that it does
 
         # 4. collect: peers' records of that type, judged again              exchange.py
         ids = [problem.id for problem in problems]

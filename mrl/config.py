@@ -43,6 +43,7 @@ class PolicyConfig:
         "float32, or mixed: bfloat16 products, float32 weights; auto: mixed on CUDA",
         choices=("auto", "mixed", "float32"),
     )
+    frozen: bool = setting(False, "never learns: a fixed teacher; its checkpoint holds no weights")
     checkpointing: bool = setting(False, "compute activations again: slower, smaller")
     template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")
     system_prompt: str = setting(

@@ -93,6 +93,14 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
     assert got.peak == pytest.approx(tracker.peak, rel=0.1)
 
 
+def test_a_frozen_policy_needs_its_weights_and_what_sampling_takes(make_policy):
+    learner, teacher = make_policy(), make_policy(frozen=True)
+    config = RunConfig([learner.config])
+    learning, sampling = (estimate(policy, config, 50) for policy in (learner, teacher))
+    assert learning.at_rest == 3 * sampling.at_rest
+    assert sampling.turn < learning.turn
+
+
 SHAPES = {
     "qwen2.5": ("qwen", 896, 4864, 24, 151936, 14, 2),
     "smollm2": ("llama", 960, 2560, 32, 49152, 15, 5),

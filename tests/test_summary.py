@@ -45,7 +45,7 @@ def planned(tmp_path, mode="sgt", **settings):
     """A run as far as its first and last lines need it."""
     policies = [PolicyConfig(name, name, group_size=4) for name in NAMES]
     model = SimpleNamespace(num_parameters=lambda: 838_000)
-    rate = SimpleNamespace(learning_rate=1e-3)
+    rate = SimpleNamespace(learning_rate=1e-3, frozen=False)
     loaded = [SimpleNamespace(name=name, model=model, config=rate) for name in NAMES]
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
     return SimpleNamespace(

@@ -27,7 +27,10 @@ LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
 def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
     """Write policies into the hidden directory of an unfinished checkpoint, and return that."""
     partial = run / "checkpoints" / f"{PARTIAL}{step:06d}"
+    partial.mkdir(parents=True, exist_ok=True)
     for policy in policies:
+        if policy.config.frozen:
+            continue  # it is still what its path holds
         folder = partial / policy.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -81,6 +84,8 @@ def read_state(checkpoint: Path | None) -> dict:
 def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict) -> None:
     """Give policies whose weights came from the checkpoint their optimizer state and version."""
     for policy in policies:
+        if policy.config.frozen:
+            continue
         path = checkpoint / policy.name / "optimizer.pt"
         try:
             document = torch.load(path, map_location="cpu", weights_only=True)

@@ -49,8 +49,9 @@ def pick_device(wanted: str) -> str:
 def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Policy:
     """A policy from its directory or hub name, and its frozen reference if it has a KL term."""
     model, tokenizer = load_model(config.path, device), load_tokenizer(config.path)
+    model.requires_grad_(not config.frozen)
     reference = None
-    if config.kl_coef > 0:
+    if config.kl_coef > 0 and not config.frozen:
         reference = load_model(config.reference or config.path, device).eval()
         reference.requires_grad_(False)
     if config.checkpointing:

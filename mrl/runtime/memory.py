@@ -73,6 +73,8 @@ def estimate(
     logits = min(trained, TOKENS_AT_ONCE) * vocab * LOGIT_BYTES + vocab * hidden * 4
     learning = weights + max(activations + logits, weights)  # gradients; AdamW's square roots
     at_rest = weights + frozen + 2 * weights  # AdamW keeps two moments a parameter
+    if policy.config.frozen:
+        at_rest, learning = weights, 0
     return Estimate(policy.name, at_rest, max(sampling, learning))
 
 

@@ -49,8 +49,8 @@ METRICS = {
     "only by rounding as long as one step is one update",
     "outcome/<outcome>": "share of completions, own, received and replayed: taught, rescued, "
     "replayed (own earlier successes), clipped (wholly in the flat part), all_fail, all_pass (no "
-    "advantage), not_needed, dropped, refused (by alignment), skipped (the update was not finite); "
-    "they add up to 1",
+    "advantage), not_needed (and all of a frozen policy's), dropped, refused (by "
+    "alignment), skipped (the update was not finite); they add up to 1",
     "mode/<figure>": "what the mode itself notes",
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
@@ -172,6 +172,8 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     own = sum(len(group.rollouts) for group in result.groups)
     replayed = sum(s.loss == "imitation" and not s.source for s in batch.samples)
     completions = own + len(received) + replayed
+    if not batch.samples:  # of a frozen policy
+        counts["not_needed"] += own
     return {f"outcome/{name}": counts[name] / completions for name in OUTCOMES}
 
 

@@ -71,14 +71,12 @@ def continued_config(directory: Path) -> RunConfig:
 
 def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
     """The same run with its policies loaded from a checkpoint; their references stay the first."""
-    policies = [
-        replace(
-            policy,
-            path=str(checkpoint / policy.name),
-            reference=policy.reference or policy.path,
-        )
-        for policy in config.policies
-    ]
+    policies = []
+    for policy in config.policies:
+        if not policy.frozen:  # a frozen one has no weights there: they are still the first
+            first = policy.reference or policy.path
+            policy = replace(policy, path=str(checkpoint / policy.name), reference=first)
+        policies.append(policy)
     return replace(config, policies=policies)
 
 

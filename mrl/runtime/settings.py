@@ -152,6 +152,8 @@ def check(config: RunConfig) -> None:
     """Raise MrlError for values that cannot work, each with what to do instead."""
     if not config.policies:
         raise MrlError("The run has no policy; give --pair or [[policy]] tables in --config.")
+    if all(policy.frozen for policy in config.policies):
+        raise MrlError("Every policy is frozen, so none would learn; leave one without `frozen`.")
     names = [policy.name for policy in config.policies]
     for policy in config.policies:
         if names.count(policy.name) > 1:

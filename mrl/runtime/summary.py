@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from mrl.config import PolicyConfig
 from mrl.residual import Residual
 from mrl.runtime.evaluation import half_width
 from mrl.runtime.memory import peak_memory
@@ -25,11 +26,10 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
     crosses = f"{mode.consumes.kind} records" if mode.consumes else "nothing"
     # gathered: a process may hold only one of them
     about = run.allocation.gather(
-        {p.name: (p.model.num_parameters(), p.config.learning_rate) for p in run.policies}
+        {p.name: (p.model.num_parameters(), _how_it_learns(p.config)) for p in run.policies}
     )
     learners = " and ".join(
-        f"{name} ({size / 1e6:.3g} M parameters, learning rate {rate:g})"
-        for name, (size, rate) in about.items()
+        f"{name} ({size / 1e6:.3g} M parameters, {how})" for name, (size, how) in about.items()
     )
     lines = [
         f"Training {what}{learners}, on {run.device}{why}.",
@@ -46,6 +46,10 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
             f"are taken with trust={config.trust}."
         )
     return lines
+
+
+def _how_it_learns(config: PolicyConfig) -> str:
+    return "frozen" if config.frozen else f"learning rate {config.learning_rate:g}"
 
 
 def last_lines(run: "Run", finished: bool) -> list[Table | str]:
