@@ -6,7 +6,8 @@ from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.runtime.settings import mode_class
-from mrl.runtime.summary import evaluation_table, first_lines, last_lines
+from mrl.runtime.summary import evaluation_table, first_lines, last_lines, pair_table
+from mrl.samples import Problem
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 
@@ -55,6 +56,22 @@ def planned(tmp_path, mode="sgt", **settings):
         directory=tmp_path, why_placed="Swap.",
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
+
+
+def test_the_pairs_table_counts_what_one_never_and_the_other_sometimes_solves_both_ways():
+    skills = ["x", "x", "x", "y"]
+    problems = [Problem(str(number), "1+1?", "2", skill) for number, skill in enumerate(skills)]
+    solved = {"a": {"heldout": [0, 0, 1, 0]}, "b": {"heldout": [8, 1, 0, 0]}}
+    rows = [
+        line.split("│")[1:-1]
+        for line in shown(pair_table({"heldout": problems}, solved)).splitlines()
+    ]
+    cells = [[cell.strip() for cell in row] for row in rows if row]
+    assert cells == [
+        ["heldout", "all skills", "4", "2", "1"],
+        ["", "x", "3", "2", "1"],
+        ["", "y", "1", "0", "0"],
+    ]
 
 
 def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path):

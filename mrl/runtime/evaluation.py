@@ -67,19 +67,37 @@ def evaluate(
 
     temperature: 0 is greedy, None the policy's own.
     """
-    found, at_once = [], problems_at_once(policy.model.device, samples)
+    found = []
+    solved = count_solved(policy, heldout, verifier, samples, seed, temperature, progress)
+    for part, counts in solved.items():
+        problems = zip(heldout[part], counts, strict=True)
+        scores = scores_of([(problem.skill, count) for problem, count in problems], samples)
+        about = {"policy": policy.name, "part": part, "problems": len(counts)}
+        found.append({**about, "samples": samples, **scores})
+    return found
+
+
+def count_solved(
+    policy: Policy,
+    heldout: dict[str, list[Problem]],
+    verifier: Verifier,
+    samples: int,
+    seed: int,
+    temperature: float | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> dict[str, list[int]]:
+    """Right completions, of `samples`, of each problem, by part and in the problems' order."""
+    solved: dict[str, list[int]] = {part: [] for part in heldout}
+    at_once = problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
-        correct: list[tuple[str, int]] = []
         for start in range(0, len(problems), at_once):
             progress(f"{policy.name} on {part}", start, len(problems))
             batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             groups = policy.rollout(batch, generator, group_size=samples, temperature=temperature)
             verifier.verify_groups(groups)
-            correct += [(group.problem.skill, int(sum(group.rewards))) for group in groups]
-        about = {"policy": policy.name, "part": part, "problems": len(problems)}
-        found.append({**about, "samples": samples, **scores_of(correct, samples)})
-    return found
+            solved[part] += [int(sum(group.rewards)) for group in groups]
+    return solved
 
 
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:

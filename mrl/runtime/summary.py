@@ -1,6 +1,7 @@
 """What a person reads before and after a run: sentences and tables."""
 
 from collections import Counter
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from mrl.residual import Residual
 from mrl.runtime.evaluation import half_width
 from mrl.runtime.memory import peak_memory
 from mrl.runtime.run_directory import read_metrics, read_rescues
+from mrl.samples import Problem
 
 if TYPE_CHECKING:
     from mrl.runtime.run import Run
@@ -108,6 +110,27 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
             about = (Text(), Text(skill)) if skill else (Text(part), "all skills")  # no markup
             table.add_row(*about, *cells, style="" if skill else "bold")
         table.add_section()
+    return table
+
+
+def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, list[int]]]) -> Table:
+    """On how many problems of each skill a policy failed at every try and another one did not.
+
+    solved: by policy and part, the right completions of each problem.
+    """
+    directions = list(permutations(solved, 2))
+    table = Table("part", "skill", "problems", title="what one policy could learn from another")
+    for receiver, source in directions:
+        table.add_column(f"{receiver} never,\n{source} sometimes", justify="right")
+    for part, problems in heldout.items():
+        for skill in (None, *dict.fromkeys(problem.skill for problem in problems)):
+            places = [i for i, problem in enumerate(problems) if skill in (None, problem.skill)]
+            cells = []
+            for receiver, source in directions:
+                tries = [(solved[receiver][part][i], solved[source][part][i]) for i in places]
+                cells.append(str(sum(own == 0 and theirs > 0 for own, theirs in tries)))
+            about = (Text(), Text(skill)) if skill else (Text(part), "all skills")
+            table.add_row(*about, str(len(places)), *cells, style="" if skill else "bold")
     return table
 
 

@@ -132,6 +132,14 @@ def test_sigterm_ends_a_command_even_where_sigint_is_ignored(monkeypatch):
         signal.signal(signal.SIGINT, before[1])
 
 
+def test_evaluate_shows_what_a_pair_could_learn_from_each_other_and_writes_nothing(place, capsys):
+    assert run("evaluate", "--pair", "tiny", "--samples", "2", "--data", "heldout.jsonl") == 0
+    out = capsys.readouterr().out
+    for part in ("qwen-tiny never,", "llama-tiny sometimes", "heldout", "sold", "days"):
+        assert part in out, part
+    assert not Path("runs").exists()
+
+
 def test_evaluate_shows_before_and_after(place, capsys):
     assert run("--mode", "solo", "--steps", "2", *FAST) == 0
     capsys.readouterr()
@@ -328,6 +336,8 @@ MISTAKES = {
     "align picture nowhere": (["align", "x", "--svg", "no/where.svg"], "svg: cannot be read or"),
     "problems into a file": (["problems", "--out", "key.toml"], "key.toml: cannot be read or"),
     "resume nothing": (["resume", "runs/none"], "is no run directory"),
+    "evaluate what": (["evaluate"], "Name what to score"),
+    "evaluate both": (["evaluate", "runs/taken", "--pair", "tiny"], "Name what to score"),
     "evaluate nothing": (["evaluate", "runs/none"], "is no run directory"),
     "evaluate without checkpoint": (["evaluate", "runs/taken"], "no complete checkpoint"),
 }
