@@ -72,6 +72,8 @@ class RunConfig:
     )
     peer_log: str = setting("", "exchange.jsonl of a finished run, in place of live peers")
     liar: float = setting(0.0, "share of failures claimed as successes", least=0, most=1)
+    judge: str = setting("", "your own: a file with judge(answer, text) -> bool")
+    judge_checksum: str = setting("", "of that file; empty: as it is at the run's beginning")
     verify_timeout_s: float = setting(2.0, "for one verdict", above=0, most=3600)
     checkpoint_every: int = setting(60, "steps; 0: only at the end", least=0)
     threads: int = setting(1, "CPU threads; more can be slower on busy cores", least=1, most=256)

@@ -17,13 +17,13 @@ from mrl.modes import MODES
 from mrl.runtime.checkpoint import newest_checkpoint
 from mrl.runtime.evaluation import count_solved, load_heldout
 from mrl.runtime.evaluation import evaluate as score
+from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import Outcome
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.problems import longest_prompt
 from mrl.runtime.run_directory import read_run_config, with_weights_of
 from mrl.runtime.settings import check, run_config, usage_sentence
 from mrl.runtime.summary import evaluation_table, pair_table
-from mrl.runtime.verifier import Verifier
 from mrl.runtime.view import View, printable
 
 console = Console()
@@ -78,7 +78,7 @@ def evaluate(
         states["after"] = with_weights_of(config, checkpoint)
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
-    with Verifier(timeout_s=config.verify_timeout_s) as verifier:
+    with make_verifier(config, view.say) as verifier:
         verifier.canary()
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
         for when, chosen in states.items():

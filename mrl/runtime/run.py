@@ -33,6 +33,7 @@ from mrl.runtime.checkpoint import (
     save_policies,
 )
 from mrl.runtime.evaluation import evaluate, load_heldout
+from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.memory import choose_placement, estimate, peak_memory
@@ -46,7 +47,6 @@ from mrl.runtime.run_directory import (
     write_run_config,
 )
 from mrl.runtime.settings import check, make_mode
-from mrl.runtime.verifier import Verifier
 from mrl.runtime.view import View
 from mrl.samples import Verdict
 
@@ -72,7 +72,7 @@ class Run(AbstractContextManager):
         self.stopping = False  # somebody wants the run to end after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
         self.make_records = make_records  # the one place where a lesson can plant a lie
-        self.verifier = Verifier(timeout_s=config.verify_timeout_s)
+        self.verifier = make_verifier(config, view.say)
         try:
             self._load(config, resumed)
         except BaseException:

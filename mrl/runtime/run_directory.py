@@ -42,7 +42,7 @@ def write_run_config(directory: Path, config: RunConfig) -> None:
     if own := OWN_MODE.fullmatch(config.mode):
         table["mode"] = f"{whole(own[1])}:{own[2]}"
     for part in (table, *table["policies"]):
-        for key in part.keys() & {"train", "peer_log", "path", "reference"}:
+        for key in part.keys() & {"train", "judge", "peer_log", "path", "reference"}:
             part[key] = whole(part[key])
     (directory / "config.json").write_text(json.dumps(table, indent=1), encoding="utf-8")
 

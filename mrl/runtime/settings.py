@@ -19,6 +19,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from mrl.config import HELP, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
+from mrl.runtime.judge import check_judge, checksum
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.problems import system_prompt_of
 
@@ -43,6 +44,8 @@ def run_config(
     made = RunConfig(**values)
     for policy in made.policies:  # kept in config.json: a run is resumed with what it began with
         policy.system_prompt = policy.system_prompt or system_prompt_of(Path(made.train))
+    if made.judge and not made.judge_checksum:
+        made.judge_checksum = checksum(made.judge)
     check(made)
     return made
 
@@ -166,6 +169,7 @@ def check(config: RunConfig) -> None:
                 f"policy {policy.name}: the template lacks {{prompt}}; no problem would be asked."
             )
     _check_rules(config)
+    check_judge(config)
     if not config.heldout:
         raise MrlError("heldout names no file; a run is scored on at least one.")
     if config.name and not _is_plain(config.name):

@@ -40,6 +40,8 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
         f"{run.directory}.",
         run.why_placed,
     ]
+    if config.judge:
+        lines.append(f"Judge: {config.judge} (checksum {config.judge_checksum}).")
     if config.peer_log:
         lines.append(f"Peer: {len(run.stored)} stored records of {config.peer_log}.")
     if config.liar:
