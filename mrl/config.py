@@ -32,7 +32,7 @@ class PolicyConfig:
     clip_low: float | None = setting(None, "none: as the objective was published", least=0)
     clip_high: float | None = setting(None, "none: as the objective was published", least=0)
     kl_coef: float = setting(0.0, "of a k3 penalty against the frozen first weights", least=0)
-    reference: str = setting("", "where those weights are; empty: `path`")
+    reference: str = setting("", "where those are; empty: `path`; of LoRA always its base")
     temperature: float = setting(1.0, "of sampling, and of the loss", above=0)
     max_new_tokens: int = setting(48, "longest completion", above=0)
     weight_decay: float = setting(0.0, "of AdamW", least=0)
@@ -44,6 +44,7 @@ class PolicyConfig:
         choices=("auto", "mixed", "float32"),
     )
     frozen: bool = setting(False, "never learns: a fixed teacher; its checkpoint holds no weights")
+    lora_rank: int = setting(0, "of LoRA, e.g. 16; 0: all weights learn", least=0)
     checkpointing: bool = setting(False, "compute activations again: slower, smaller")
     template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")
     system_prompt: str = setting(

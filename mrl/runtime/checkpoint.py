@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from mrl.errors import MrlError
+from mrl.lora import save_adapters
 from mrl.policy import Policy
 
 KEEP = 2  # checkpoints
@@ -34,9 +35,12 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
         folder = partial / policy.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        # transformers takes all processes of a group for parts of one model, which rank 0 saves
-        policy.model.should_save_on_this_rank = lambda is_main_process: True
-        policy.model.save_pretrained(folder)
+        if policy.config.lora_rank:
+            save_adapters(policy.model, folder, policy.config.lora_rank)
+        else:
+            # transformers takes a group's processes for parts of one model, which rank 0 saves
+            policy.model.should_save_on_this_rank = lambda is_main_process: True
+            policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
         try:
             torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")

@@ -53,7 +53,10 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
 
 
 def _how_it_learns(config: PolicyConfig) -> str:
-    return "frozen" if config.frozen else f"learning rate {config.learning_rate:g}"
+    if config.frozen:
+        return "frozen"
+    lora = f"LoRA of rank {config.lora_rank}, " if config.lora_rank else ""
+    return f"{lora}learning rate {config.learning_rate:g}"
 
 
 def last_lines(run: "Run", finished: bool) -> list[Table | str]:
