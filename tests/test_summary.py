@@ -35,7 +35,7 @@ def shown(table):
 
 def test_the_evaluation_table_shows_before_and_after():
     text = shown(evaluation_table({"before": scores(0.05), "after": scores(0.86)}))
-    for part in ("5 -> 86±11", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
+    for part in ("5 -> 86±14", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
         assert part in text, part
     before = shown(evaluation_table({"before": scores(0.86)}))
     assert "86" in before
@@ -46,7 +46,7 @@ def planned(tmp_path, mode="sgt", **settings):
     """A run as far as its first and last lines need it."""
     policies = [PolicyConfig(name, name, group_size=4) for name in NAMES]
     model = SimpleNamespace(num_parameters=lambda: 838_000)
-    rate = SimpleNamespace(learning_rate=1e-3, frozen=False)
+    rate = SimpleNamespace(learning_rate=1e-3, frozen=False, lora_rank=0)
     loaded = [SimpleNamespace(name=name, model=model, config=rate) for name in NAMES]
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
     return SimpleNamespace(

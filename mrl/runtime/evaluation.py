@@ -41,12 +41,18 @@ def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
 def half_width(scores: dict) -> float:
     """Of a 95 % interval around an entry's pass@1, for the problems being a sample of such ones.
 
-    1.96 sqrt(sum over skills of p (1 - p) / problems of the skill) / skills, skills being equally
-    large; with several completions a problem it is narrower than that.
+    Wilson's interval of each skill, from its farther end: eight of eight is no certainty, but at
+    least 68 %. Of the mean over skills, sqrt(sum of squares) / skills, skills being equally large;
+    with several completions a problem the interval is narrower than that.
     """
     solved = [skill["pass@1"] for skill in scores["skills"].values()]
-    problems = scores["problems"] / len(solved)
-    return 1.96 * math.sqrt(sum(p * (1 - p) / problems for p in solved)) / len(solved)
+    spread = 1.96**2 / (scores["problems"] / len(solved))  # z^2 / problems of a skill
+    widths = []
+    for p in solved:
+        half = math.sqrt(spread * p * (1 - p) + spread**2 / 4)
+        shift = spread * abs(1 / 2 - p)
+        widths.append((half + shift) / (1 + spread))
+    return math.hypot(*widths) / len(widths)
 
 
 def problems_at_once(device: torch.device, samples: int) -> int:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -177,6 +178,8 @@ class Run(AbstractContextManager):
     def stop(self, number: int, frame: object) -> None:
         """Ctrl-C: end after this step, so that no policy is a version behind; twice: at once."""
         if self.stopping or self.scoring:
+            go_on = f"python mini_mrl.py resume {self.directory}"
+            self.view.say(f"Stopped; what the last checkpoint holds is kept. Go on with: {go_on}")
             raise KeyboardInterrupt
         self.stopping = True
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
@@ -238,7 +241,7 @@ class Run(AbstractContextManager):
         if last or stopping or (every and step % every == 0):
             with self.writing():
                 self._save(step)
-        return stopping and not last
+        return stopping
 
     def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:
         """A sentence for an update that was not finite; MrlError after `NOT_FINITE` in a row."""
@@ -288,7 +291,7 @@ class Run(AbstractContextManager):
     def evaluate(self, when: str) -> None:
         """Score the held-out problems and keep the result in `evaluation.json`."""
         self.view.say(f"Scoring the held-out problems {when} training.")
-        self.scoring = True
+        self.scoring, began = True, time.monotonic()
         scored = {}
         for policy in self.policies:
             with self.allocation.turn(policy, "evaluate"):
@@ -296,7 +299,7 @@ class Run(AbstractContextManager):
                 scored[policy.name] = evaluate(
                     policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
                 )
-        self.scoring = False
+        self.scoring, self.view.scoring_s = False, time.monotonic() - began
         rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
         self.evaluations[when] = [score for row in rows for score in row]
         if self.writes:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import mini_mrl
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.runtime.problems import save_problems
+from mrl.runtime.run import Run
 from mrl.runtime.run_directory import write_run_config
 from mrl.runtime.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
@@ -102,6 +103,47 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(place, monkeypatc
     assert_same_run("runs/whole", "runs/cut", 4)
     assert run("resume", "runs/cut") == 2
     assert "is finished" in capsys.readouterr().err
+
+
+def test_ctrl_c_in_the_last_step_ends_before_the_scoring_which_resume_makes(
+    place, monkeypatch, capsys
+):
+    assert run("--steps", "2", "--name", "whole", *FAST) == 0
+    with monkeypatch.context() as patch:
+        finish_step = Run.finish_step
+
+        def interrupted(self, step, results):
+            if step == 2:
+                signal.raise_signal(signal.SIGINT)
+            return finish_step(self, step, results)
+
+        patch.setattr(Run, "finish_step", interrupted)
+        assert run("--steps", "2", "--name", "cut", *FAST) == 130
+    assert "Go on with: python mini_mrl.py resume runs/cut" in capsys.readouterr().out
+    assert set(json.loads(Path("runs/cut/evaluation.json").read_text())) == {"before"}
+    assert run("resume", "runs/cut") == 0
+    assert_same_run("runs/whole", "runs/cut", 2)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ctrl_c_while_scoring_ends_at_once_with_a_sentence_and_loses_nothing(
+    place, monkeypatch, capsys, when
+):
+    assert run("--steps", "2", "--name", "whole", *FAST) == 0
+    with monkeypatch.context() as patch:
+        evaluate = Run.evaluate
+
+        def interrupted(self, now):
+            if now == when:
+                self.view.progress = lambda *_: signal.raise_signal(signal.SIGINT)
+            evaluate(self, now)
+
+        patch.setattr(Run, "evaluate", interrupted)
+        assert run("--steps", "2", "--name", "cut", *FAST) == 130
+    said = capsys.readouterr().out
+    assert "is kept. Go on with: python mini_mrl.py resume runs/cut" in said
+    assert run("resume", "runs/cut") == 0
+    assert_same_run("runs/whole", "runs/cut", 2)
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(place):
