@@ -65,7 +65,7 @@ LOADING = {
     "no Python": ("def judge(", "SyntaxError"),
     "raises": ("1 / 0", "ZeroDivisionError('division by zero')"),
     "leaves": ("raise SystemExit(3)", "SystemExit(3)"),
-    "ends its process": ("import os\nos._exit(0)", "it ended its process"),
+    "ends its process": ("import os\nos._exit(0)", "or ends its process"),
     "no judge": ("def grade(answer, text): ...", "it has no function judge(answer, text)"),
     "judge is no function": ("judge = 3", "it has no function judge(answer, text)"),
     "an import that is not there": ("import nothing_of_that_name", "ModuleNotFoundError"),
@@ -154,7 +154,7 @@ def test_a_judge_that_does_not_work_ends_a_run_before_it_writes(place, capfd):
     assert small("--set", "judge=mine.py") == 2
     assert "returns a NoneType" in capfd.readouterr().err
     assert small("--set", "judge=none.py") == 2
-    assert "judge none.py: cannot be read" in capfd.readouterr().err
+    assert "none.py: cannot be read" in capfd.readouterr().err
     assert not Path("runs").exists()
 
 

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,18 +19,10 @@ from mrl.errors import MrlError
 from mrl.runtime.verifier import START_LIMIT_S, Verifier, serve
 from mrl.samples import Verdict
 
-Say = Callable[[str], None]
-
 
 def checksum(path: str) -> str:
-    """Of a judge's file, 16 digits; MrlError if it cannot be read."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
-    except OSError as error:
-        raise MrlError(
-            f"judge {path}: cannot be read ({error.strerror}); give a file with "
-            "judge(answer, text) -> bool."
-        ) from None
+    """Of a judge's file, 16 digits."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def check_judge(config: RunConfig) -> None:
@@ -44,7 +37,7 @@ def check_judge(config: RunConfig) -> None:
         )
 
 
-def make_verifier(config: RunConfig, say: Say) -> Verifier:
+def make_verifier(config: RunConfig, say: Callable[[str], None]) -> Verifier:
     """The run's own judge if it names one, else math-verify."""
     if config.judge:
         return OwnJudge(config, say)
@@ -60,7 +53,7 @@ class OwnJudge(Verifier):
 
     reply = str  # a verdict, or what the judge did in place of it
 
-    def __init__(self, config: RunConfig, say: Say) -> None:
+    def __init__(self, config: RunConfig, say: Callable[[str], None]) -> None:
         super().__init__(config.verify_timeout_s)
         self.config = config
         self.path = config.judge
@@ -72,12 +65,10 @@ class OwnJudge(Verifier):
         """Start a child; MrlError if it cannot load the judge, or if that is another one now."""
         check_judge(self.config)
         self.start()
-        reason = f"it takes longer than {START_LIMIT_S} seconds"
-        if self._pipe.poll(START_LIMIT_S):
-            try:
+        reason = f"it takes longer than {START_LIMIT_S} seconds, or ends its process"
+        with suppress(EOFError):
+            if self._pipe.poll(START_LIMIT_S):
                 reason = self._pipe.recv()
-            except EOFError:
-                reason = "it ended its process"
         if reason:
             self.close()
             raise MrlError(f"judge {self.path}: cannot be loaded ({reason}).")
