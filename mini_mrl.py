@@ -26,9 +26,11 @@ except ModuleNotFoundError as error:
 
 from mrl.classroom.commands import assignment
 from mrl.config import RunConfig
+from mrl.diagnostics import LearningStats
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
 from mrl.lab.faults import lying_records
 from mrl.learning import learn
+from mrl.modes import TrainingBatch
 from mrl.runtime import launch, options
 from mrl.runtime.commands import COMMANDS as RUNTIME_COMMANDS
 from mrl.runtime.commands import carry_out
@@ -80,6 +82,9 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
     # B A after A B: under placement `swap` the one that is on the device stays there
     for policy in reversed(run.policies):
         mode, result = run.modes[policy.name], results[policy.name]
+        if policy.config.frozen:  # a fixed teacher: what it publishes is all that it does
+            result.batch, result.stats = TrainingBatch(), LearningStats()
+            continue
 
         # 4. collect: peers' records of that type; then judge them again           exchange.py
         ids = [problem.id for problem in problems]

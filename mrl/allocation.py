@@ -135,6 +135,8 @@ def _move(policy: Policy, parts: Iterable[str], device: str, waiting: Waiting | 
         models = [policy.model, policy.reference] if policy.reference else [policy.model]
         for model in models:
             tensors += [*model.parameters(), *model.buffers()]
+        if policy.config.lora_rank:  # its base has no gradient and no moments: it stays
+            tensors = [tensor for tensor in tensors if tensor.requires_grad]
     if "optimizer" in parts:  # AdamW keeps its step counters on the CPU
         states = policy.optimizer.state.values()
         tensors += [state[name] for state in states for name in state if name != "step"]

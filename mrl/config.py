@@ -32,7 +32,7 @@ class PolicyConfig:
     clip_low: float | None = setting(None, "none: as the objective was published", least=0)
     clip_high: float | None = setting(None, "none: as the objective was published", least=0)
     kl_coef: float = setting(0.0, "of a k3 penalty against the frozen first weights", least=0)
-    reference: str = setting("", "where those weights are; empty: `path`")
+    reference: str = setting("", "where those are; empty: `path`; of LoRA always its base")
     temperature: float = setting(1.0, "of sampling, and of the loss", above=0)
     max_new_tokens: int = setting(48, "longest completion", above=0)
     weight_decay: float = setting(0.0, "of AdamW", least=0)
@@ -43,6 +43,8 @@ class PolicyConfig:
         "float32, or mixed: bfloat16 products, float32 weights; auto: mixed on CUDA",
         choices=("auto", "mixed", "float32"),
     )
+    frozen: bool = setting(False, "never learns: a fixed teacher; its checkpoint holds no weights")
+    lora_rank: int = setting(0, "of LoRA, e.g. 16; 0: all weights learn", least=0)
     checkpointing: bool = setting(False, "compute activations again: slower, smaller")
     template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")
     system_prompt: str = setting(
@@ -70,6 +72,8 @@ class RunConfig:
         "verify", "judge a peer's text again; claim: take its verdict", choices=("verify", "claim")
     )
     liar: float = setting(0.0, "share of failures claimed as successes", least=0, most=1)
+    judge: str = setting("", "your own: a file with judge(answer, text) -> bool")
+    judge_checksum: str = setting("", "of that file; empty: as it is at the run's beginning")
     verify_timeout_s: float = setting(2.0, "for one verdict", above=0, most=3600)
     checkpoint_every: int = setting(60, "steps; 0: only at the end", least=0)
     threads: int = setting(1, "CPU threads; more can be slower on busy cores", least=1, most=256)

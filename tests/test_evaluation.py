@@ -67,11 +67,16 @@ def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
 
 
 def test_the_interval_over_problems_by_hand():
-    skills = {"x": {"pass@1": 0.5}, "y": {"pass@1": 1.0}}
-    # 25 problems a skill: variances 0.01 and 0, of the mean over two skills 0.01 / 4
-    assert half_width({"problems": 50, "skills": skills}) == pytest.approx(1.96 * 0.05)
-    alone = {"problems": 400, "skills": {"x": {"pass@1": 0.5}}}
-    assert half_width(alone) == pytest.approx(0.049)
+    # Wilson's interval of 8 of 8: 8 / (8 + 1.96^2) to 1
+    alone = {"problems": 8, "skills": {"x": {"pass@1": 1.0}}}
+    assert half_width(alone) == pytest.approx(1 - 8 / (8 + 1.96**2))
+    none = {"problems": 8, "skills": {"x": {"pass@1": 0.0}}}
+    assert half_width(none) == half_width(alone)
+    # at one half it is symmetric; 400 problems: nearly 1.96 sqrt(0.25 / 400)
+    many = {"problems": 400, "skills": {"x": {"pass@1": 0.5}}}
+    assert half_width(many) == pytest.approx(1.96 * 0.025 / (1 + 1.96**2 / 400) ** 0.5)
+    both = {"problems": 16, "skills": {"x": {"pass@1": 1.0}, "y": {"pass@1": 0.0}}}
+    assert half_width(both) == pytest.approx(half_width(alone) / 2**0.5)
 
 
 def test_a_gpu_scores_as_many_completions_at_once_with_one_sample_as_with_four():

@@ -130,6 +130,7 @@ def test_no_public_name_of_the_program_is_there_for_tests_alone():
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
         and "classroom" not in path.parts  # stubs, and tests that pytest finds by their names
         and not (node.name.startswith("_") or node.name in used)
+        and node.name != "forward"  # of a module: torch calls it
         and ".command(" not in "".join(map(ast.unparse, node.decorator_list))
     ]
     assert not alone, ", ".join(alone)

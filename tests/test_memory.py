@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.learning import learn
+from mrl.lora import add_adapters
 from mrl.policy import Policy
 from mrl.runtime.evaluation import problems_at_once
 from mrl.runtime.loading import _enable_checkpointing
@@ -76,6 +77,10 @@ def model_of(kind, hidden, inner, layers, vocab, heads=4, kv_heads=2):
         (("qwen", 128, 640, 6, 4000), {"dtype": "mixed"}),
         (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "checkpointing": True}),
         (("llama", 160, 480, 8, 2000), {"dtype": "mixed"}),
+        (("qwen", 128, 640, 6, 4000), {"dtype": "float32", "lora_rank": 4}),
+        (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "lora_rank": 4}),
+        (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "lora_rank": 4, "base": torch.bfloat16}),
+        (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "lora_rank": 4, "checkpointing": True}),
     ],
 )
 def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings):
@@ -84,6 +89,10 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
         _enable_checkpointing(model)
     about = {"learning_rate": 1e-4, "max_new_tokens": 60, "group_size": 8, "micro_batch": 1100}
     about |= settings
+    base = about.pop("base", torch.float32)  # of LoRA on CUDA: bfloat16
+    if about.get("lora_rank"):
+        model = model.to(base)
+        add_adapters(model, about["lora_rank"])
     policy = Policy(PolicyConfig("x", "x", **about), model, make_policy().tokenizer)
     samples = [
         TrainingSample([2] * 49 + [3 + prompt], [5] * 60, advantage=(-1.0) ** n,
@@ -102,6 +111,14 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
     got = estimate(policy, RunConfig([policy.config], prompts_per_step=6, eval_samples=1), 50)
     assert got.at_rest == pytest.approx(at_rest, rel=0.01)
     assert got.peak == pytest.approx(tracker.peak, rel=0.1)
+
+
+def test_a_frozen_policy_needs_its_weights_and_what_sampling_takes(make_policy):
+    learner, teacher = make_policy(), make_policy(frozen=True)
+    config = RunConfig([learner.config])
+    learning, sampling = (estimate(policy, config, 50) for policy in (learner, teacher))
+    assert learning.at_rest == 3 * sampling.at_rest
+    assert sampling.turn < learning.turn
 
 
 SHAPES = {
@@ -130,6 +147,8 @@ def true_estimate(name, **settings):
     config = PolicyConfig(name, "x", **{"dtype": "mixed", **settings})
     with torch.device("meta"):
         model = model_of(*SHAPES[name])
+        if config.lora_rank:
+            add_adapters(model.bfloat16(), config.lora_rank)
     policy = SimpleNamespace(
         name=name, config=config, reference=None, model=model,
         mixed_precision=config.dtype == "mixed",
@@ -174,6 +193,22 @@ def test_the_setting_for_a_t4_is_within_its_memory(monkeypatch):
     assert f"expects is {needed(estimates, 'swap') / 2**30:.1f} GiB" in path.read_text()
     longer = true_estimate("smollm2", micro_batch=1024, dtype="float32", max_new_tokens=400)
     assert longer.peak > HEADROOM * 14.7 * 2**30  # as its comment says
+
+
+def test_with_lora_a_pair_of_1500_and_1000_million_fits_24_gigabytes():
+    """Qwen2.5-1.5B and Llama-3.2-1B with a bfloat16 base; without LoRA neither fits alone."""
+    shapes = {
+        "qwen2.5-1.5b": ("qwen", 1536, 8960, 28, 151936, 12, 2),
+        "llama-3.2-1b": ("llama", 2048, 8192, 16, 128256, 32, 8),
+    }
+    SHAPES.update(shapes)
+    about = {"micro_batch": 4096, "max_new_tokens": 400}
+    small = [true_estimate(name, lora_rank=16, **about) for name in shapes]
+    whole = [true_estimate(name, **about) for name in shapes]
+    assert needed(small, "resident") < 0.9 * 24 * 2**30 < min(each.peak for each in whole)
+    assert needed(small, "swap") < needed(small, "resident")
+    for each in small:  # the base stays, adapters and moments are what moves
+        assert each.stays > 10 * (each.at_rest - each.stays)
 
 
 def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):

@@ -9,7 +9,14 @@ from rich.console import Console
 from mrl.config import PolicyConfig, RunConfig
 from mrl.policy import uses_bfloat16
 from mrl.runtime.settings import mode_class
-from mrl.runtime.summary import evaluation_table, first_lines, last_lines, policy_notes
+from mrl.runtime.summary import (
+    evaluation_table,
+    first_lines,
+    last_lines,
+    pair_table,
+    policy_notes,
+)
+from mrl.samples import Problem
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 
@@ -37,7 +44,7 @@ def shown(table):
 
 def test_the_evaluation_table_shows_before_and_after():
     text = shown(evaluation_table({"before": scores(0.05), "after": scores(0.86)}))
-    for part in ("5 -> 86±11", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
+    for part in ("5 -> 86±14", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
         assert part in text, part
     before = shown(evaluation_table({"before": scores(0.86)}))
     assert "86" in before
@@ -48,8 +55,8 @@ def planned(tmp_path, mode="sgt", **settings):
     """A run as far as its first and last lines need it."""
     policies = [PolicyConfig(name, name, group_size=4) for name in NAMES]
     model = SimpleNamespace(num_parameters=lambda: 838_000, device=torch.device("cpu"))
-    chosen = PolicyConfig("", "", learning_rate=1e-3)
-    loaded = [SimpleNamespace(name=name, model=model, config=chosen) for name in NAMES]
+    settings_of_each = PolicyConfig("", "", learning_rate=1e-3)
+    loaded = [SimpleNamespace(name=name, model=model, config=settings_of_each) for name in NAMES]
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
     return SimpleNamespace(
         config=config, names=NAMES, policies=loaded,
@@ -58,6 +65,22 @@ def planned(tmp_path, mode="sgt", **settings):
         directory=tmp_path, why_placed="Swap.", disk_bytes=31e9,
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
+
+
+def test_the_pairs_table_counts_what_one_never_and_the_other_sometimes_solves_both_ways():
+    skills = ["x", "x", "x", "y"]
+    problems = [Problem(str(number), "1+1?", "2", skill) for number, skill in enumerate(skills)]
+    solved = {"a": {"heldout": [0, 0, 1, 0]}, "b": {"heldout": [8, 1, 0, 0]}}
+    rows = [
+        line.split("│")[1:-1]
+        for line in shown(pair_table({"heldout": problems}, solved)).splitlines()
+    ]
+    cells = [[cell.strip() for cell in row] for row in rows if row]
+    assert cells == [
+        ["heldout", "all skills", "4", "2", "1"],
+        ["", "x", "3", "2", "1"],
+        ["", "y", "1", "0", "0"],
+    ]
 
 
 def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path):

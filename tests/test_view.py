@@ -1,4 +1,6 @@
 import io
+import os
+import termios
 
 import pytest
 from rich.console import Console
@@ -130,3 +132,26 @@ def test_only_the_first_worker_of_a_machine_speaks_and_only_a_terminal_is_drawn_
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert make_view(terminal, config, plain=False).console.quiet
+
+
+def test_the_time_left_includes_the_scoring_after_the_last_step(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+    view = View(quiet(), NAMES, 10)
+    view.scoring_s = 90.0
+    view.step(1, lines(**{"time/step_s": 5.0}), [])
+    assert view.time_left() == "0:02:15"  # nine steps of 5 s, and 90 s
+
+
+def test_a_live_view_keeps_its_terminal_from_writing_control_keys_and_gives_that_back():
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as terminal:
+        echo = lambda: bool(termios.tcgetattr(theirs)[3] & termios.ECHOCTL)  # noqa: E731
+        assert echo()
+        view = View(Console(file=terminal, force_terminal=True), NAMES, 10, "live")
+        with view:
+            assert not echo()
+        assert echo()
+        with View(Console(file=terminal), NAMES, 10):  # plain lines
+            assert echo()
+    os.close(ours)

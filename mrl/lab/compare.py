@@ -22,6 +22,7 @@ from statistics import fmean
 
 from mrl.errors import MrlError
 from mrl.modes import MODES
+from mrl.runtime.judge import check_judge
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_run_config
 from mrl.runtime.settings import mode_class
 
@@ -107,6 +108,8 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
                 f"{directory}: was made with other options, or by another version of a file among "
                 "them; give another --out, or delete it."
             )
+        if (directory / "config.json").is_file():
+            check_judge(read_run_config(directory))
 
     missing = [run for run in runs if not is_finished(run[2])]
     say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")

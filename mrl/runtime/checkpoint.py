@@ -18,6 +18,7 @@ import torch
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
+from mrl.lora import save_adapters
 from mrl.policy import Policy
 from mrl.runtime.reading import fits, parse, read_text
 
@@ -31,13 +32,19 @@ STATE = {"step": int, "versions": dict, "modes": dict, "logs": dict}
 def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
     """Write policies into the hidden directory of an unfinished checkpoint, and return that."""
     partial = run / "checkpoints" / f"{PARTIAL}{step:06d}"
+    partial.mkdir(parents=True, exist_ok=True)
     for policy in policies:
+        if policy.config.frozen:
+            continue  # it is still what its path holds
         folder = partial / policy.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        # transformers takes all processes of a group for parts of one model, which rank 0 saves
-        policy.model.should_save_on_this_rank = lambda is_main_process: True
-        policy.model.save_pretrained(folder)
+        if policy.config.lora_rank:
+            save_adapters(policy.model, folder, policy.config.lora_rank)
+        else:
+            # transformers takes a group's processes for parts of one model, which rank 0 saves
+            policy.model.should_save_on_this_rank = lambda is_main_process: True
+            policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
         try:
             torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
@@ -115,6 +122,8 @@ def read_state(checkpoint: Path | None) -> dict:
 def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict) -> None:
     """Give policies whose weights came from the checkpoint their optimizer state and version."""
     for policy in policies:
+        if policy.config.frozen:
+            continue
         path = checkpoint / policy.name / "optimizer.pt"
         try:
             document = torch.load(path, map_location="cpu", weights_only=True)

@@ -15,16 +15,16 @@ from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.modes import MODES
 from mrl.runtime.checkpoint import newest_checkpoint
+from mrl.runtime.evaluation import count_solved, load_heldout
 from mrl.runtime.evaluation import evaluate as score
-from mrl.runtime.evaluation import load_heldout
+from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import Outcome
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import longest_prompt
 from mrl.runtime.run_directory import read_run_config, with_weights_of
-from mrl.runtime.settings import check, usage_sentence
-from mrl.runtime.summary import evaluation_table
-from mrl.runtime.verifier import Verifier
+from mrl.runtime.settings import check, run_config, usage_sentence
+from mrl.runtime.summary import evaluation_table, pair_table
 from mrl.runtime.view import View, console, printable
 
 
@@ -53,29 +53,42 @@ def settings() -> None:
 
 
 def evaluate(
-    directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")],
+    directory: Annotated[Path | None, typer.Argument(help="A run: runs/<name>.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Models, in place of a run: see below.")] = None,
     samples: Annotated[int | None, typer.Option(help="Completions a problem.")] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token.")] = False,
     data: Annotated[str | None, typer.Option(help="Other problems: JSONL[,JSONL].")] = None,
 ) -> None:
-    """Score a run's held-out problems again, with the first and with the newest weights."""
-    config = read_run_config(directory)
+    """Score a run's held-out problems again, with the first and with the newest weights.
+
+    With --pair DIR_A,DIR_B: can these models help each other? For each skill, how many problems
+    one of them fails at every try while the other solves them sometimes.
+    """
+    if (directory is None) == (pair is None):
+        raise MrlError("Name what to score: a run's directory, or models with --pair DIR_A,DIR_B.")
+    config = run_config(pair, None, {}, []) if pair else read_run_config(directory)
     count = config.eval_samples if samples is None else samples
     count, temperature = (1, 0.0) if greedy else (count, None)
     check(replace(config, eval_samples=count))
-    if not (checkpoint := newest_checkpoint(directory)):
-        raise MrlError(f"{directory}: holds no complete checkpoint yet.")
-    trained = with_weights_of(config, checkpoint)
+    states = {"before": config}
+    if directory:
+        if not (checkpoint := newest_checkpoint(directory)):
+            raise MrlError(f"{directory}: holds no complete checkpoint yet.")
+        states["after"] = with_weights_of(config, checkpoint)
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
-    with Verifier(timeout_s=config.verify_timeout_s) as verifier:
+    with make_verifier(config, view.say) as verifier:
         verifier.canary()
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
-        for when, chosen in (("before", config), ("after", trained)):
+        for when, chosen in states.items():
             policies = load_policies(chosen.policies, pick_device(config.device), config.threads)
             for policy in policies:  # others than the run's may be too long for it
                 longest_prompt(policy, [problem for part in parts.values() for problem in part])
             about = (parts, verifier, count, config.seed, temperature, view.progress)
+            if pair:
+                solved = {policy.name: count_solved(policy, *about) for policy in policies}
+                console.print(pair_table(parts, solved))
+                return
             results[when] = [found for policy in policies for found in score(policy, *about)]
             del policies  # before the newest weights are loaded
     console.print(evaluation_table(results))

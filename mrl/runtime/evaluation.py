@@ -40,12 +40,18 @@ def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
 def half_width(scores: dict) -> float:
     """Of a 95 % interval around an entry's pass@1, for the problems being a sample of such ones.
 
-    1.96 sqrt(sum over skills of p (1 - p) / problems of the skill) / skills, skills being equally
-    large; with several completions a problem it is narrower than that.
+    Wilson's interval of each skill, from its farther end: eight of eight is no certainty, but at
+    least 68 %. Of the mean over skills, sqrt(sum of squares) / skills, skills being equally large;
+    with several completions a problem the interval is narrower than that.
     """
     solved = [skill["pass@1"] for skill in scores["skills"].values()]
-    problems = scores["problems"] / len(solved)
-    return 1.96 * math.sqrt(sum(p * (1 - p) / problems for p in solved)) / len(solved)
+    spread = 1.96**2 / (scores["problems"] / len(solved))  # z^2 / problems of a skill
+    widths = []
+    for p in solved:
+        half = math.sqrt(spread * p * (1 - p) + spread**2 / 4)
+        shift = spread * abs(1 / 2 - p)
+        widths.append((half + shift) / (1 + spread))
+    return math.hypot(*widths) / len(widths)
 
 
 def problems_at_once(device: torch.device, samples: int) -> int:
@@ -66,9 +72,29 @@ def evaluate(
 
     temperature: 0 is greedy, None the policy's own.
     """
-    found, at_once = [], problems_at_once(policy.model.device, samples)
+    found = []
+    solved = count_solved(policy, heldout, verifier, samples, seed, temperature, progress)
+    for part, counts in solved.items():
+        problems = zip(heldout[part], counts, strict=True)
+        scores = scores_of([(problem.skill, count) for problem, count in problems], samples)
+        about = {"policy": policy.name, "part": part, "problems": len(counts)}
+        found.append({**about, "samples": samples, **scores})
+    return found
+
+
+def count_solved(
+    policy: Policy,
+    heldout: dict[str, list[Problem]],
+    verifier: Verifier,
+    samples: int,
+    seed: int,
+    temperature: float | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> dict[str, list[int]]:
+    """Right completions, of `samples`, of each problem, by part and in the problems' order."""
+    solved: dict[str, list[int]] = {part: [] for part in heldout}
+    at_once = problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
-        correct: list[tuple[str, int]] = []
         start = 0
         while start < len(problems):
             progress(f"{policy.name} on {part}", start, len(problems))
@@ -84,10 +110,8 @@ def evaluate(
 
             start += len(batch)
             verifier.verify_groups(groups)
-            correct += [(group.problem.skill, int(sum(group.rewards))) for group in groups]
-        about = {"policy": policy.name, "part": part, "problems": len(problems)}
-        found.append({**about, "samples": samples, **scores_of(correct, samples)})
-    return found
+            solved[part] += [int(sum(group.rewards)) for group in groups]
+    return solved
 
 
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:

@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.logprobs import packed_logprobs, scaled_logprobs
+from mrl.lora import add_adapters, base_alone, base_of, load_adapters
 from mrl.policy import Policy
 from mrl.rollout import sample_completions
 from mrl.runtime.cuda_graph import decode
@@ -66,7 +67,9 @@ def pick_device(wanted: str) -> str:
 
 def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Policy:
     """A policy from its directory or hub name, and its frozen reference if it has a KL term."""
-    model, tokenizer = load_model(config.path, device), load_tokenizer(config.path)
+    base, saved_rank = base_of(config.path)
+    rank = saved_rank or config.lora_rank
+    model, tokenizer = load_model(base, device), load_tokenizer(config.path)
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) < rows / 2:  # some vocabularies are padded, none by so much
         raise MrlError(
@@ -74,27 +77,42 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Po
             "they do not belong together; take a complete copy of the model."
         )
     reference = None
-    if config.kl_coef > 0:
-        reference = load_model(config.reference or config.path, device).eval()
-        reference.requires_grad_(False)
+    if config.kl_coef > 0 and not config.frozen:
+        other = config.reference or config.path
+        reference = base_alone(model) if rank else load_model(other, device)
+        reference.eval().requires_grad_(False)
     if config.checkpointing:
         _enable_checkpointing(model)
+    # before the adapters, which have no part in either
     if problem := packing_problem(model.eval()):  # in float32 still
         raise MrlError(f"{config.path}: cannot be trained here: {problem}.")
-    rate = config.learning_rate or usual_learning_rate(model.num_parameters())
-    policy = Policy(replace(config, learning_rate=rate), model, tokenizer, reference, index)
+    rate = config.learning_rate or usual_learning_rate(model.num_parameters(), lora=rank > 0)
+
+    if rank:
+        add_adapters(model, rank)
+    if saved_rank:
+        load_adapters(model, config.path)
+    if config.frozen:
+        model.requires_grad_(False)
+    config = replace(config, learning_rate=rate, lora_rank=rank)
+    policy = Policy(config, model, tokenizer, reference, index)
+    if rank and policy.mixed_precision and device.startswith("cuda"):  # the base takes half then
+        for parameter in model.parameters():
+            if not parameter.requires_grad:
+                parameter.data = parameter.data.bfloat16()
     policy.graph_decode = decode if device.startswith("cuda") else None
     return policy
 
 
-def usual_learning_rate(parameters: int) -> float:
+def usual_learning_rate(parameters: int, lora: bool = False) -> float:
     """AdamW's for a model of that size, to one digit, if nobody chose one.
 
     3e-5 * (135 M / parameters)^2, between 1e-6 and 1e-4: a curve through three points that worked,
-    the tiny pair, SmolLM2-135M and Qwen2.5-0.5B (data/results/real-pair); no law.
+    the tiny pair, SmolLM2-135M and Qwen2.5-0.5B (data/results/real-pair); no law. Ten times as much
+    for LoRA, as is usual.
     """
-    rate = 3e-5 * (135e6 / parameters) ** 2
-    return float(f"{min(max(rate, 1e-6), 1e-4):.0e}")
+    rate = min(max(3e-5 * (135e6 / parameters) ** 2, 1e-6), 1e-4)
+    return float(f"{10 * rate if lora else rate:.0e}")
 
 
 def load_policies(
@@ -149,7 +167,7 @@ def _left_over(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
 
 def count_parameters(path: str) -> int:
     """Of a model in a directory or the hub, from its configuration alone."""
-    config = _read_config(path)
+    config = _read_config(base_of(path)[0])
     with torch.device("meta"):  # shapes, no memory
         return AutoModelForCausalLM.from_config(config).num_parameters()
 

@@ -28,6 +28,7 @@ class Estimate(NamedTuple):
     policy: str
     at_rest: int  # while another policy has its turn, under `resident`
     turn: int  # what its own turn adds: the larger of sampling and learning
+    stays: int = 0  # of what is at rest, where it is under `swap`, too: the base of LoRA
 
     @property
     def peak(self) -> int:
@@ -46,12 +47,15 @@ def estimate(
     group = policy.config.group_size * rollout_factor
     layers, hidden, vocab = shape.num_hidden_layers, shape.hidden_size, shape.vocab_size
     inner = getattr(shape, "intermediate_size", None) or 4 * hidden
+    lora = policy.config.lora_rank > 0
     weights, frozen = (
-        sum(4 * p.numel() for p in network.parameters()) if network else 0
-        for network in (model, policy.reference)
+        sum(p.nbytes for p in network.parameters()) if network else 0
+        for network in (model, None if lora else policy.reference)  # of LoRA it is the base
     )
+    learnt = sum(p.nbytes for p in model.parameters() if p.requires_grad or not lora)
     size = 2 if policy.mixed_precision else 4
-    copies = (weights + frozen) // 2 if policy.mixed_precision else 0  # autocast's, in bfloat16
+    wide = weights + frozen if model.dtype == torch.float32 else learnt
+    copies = wide // 2 if policy.mixed_precision else 0  # autocast's, in bfloat16
     tokens = prompt_tokens + policy.config.max_new_tokens
 
     scored = problems_at_once(model.device, config.eval_samples) * config.eval_samples
@@ -69,18 +73,22 @@ def estimate(
         activations = trained * (kept + layers * hidden * 4)
     else:
         activations = trained * layers * kept + copies
-    # an embedding's gradient is there twice while micro-batches add it up
-    logits = min(trained, TOKENS_AT_ONCE) * vocab * LOGIT_BYTES + vocab * hidden * 4
-    learning = weights + max(activations + logits, weights)  # gradients; AdamW's square roots
-    at_rest = weights + frozen + 2 * weights  # AdamW keeps two moments a parameter
-    return Estimate(policy.name, at_rest, max(sampling, learning))
+    logits = min(trained, TOKENS_AT_ONCE) * vocab * LOGIT_BYTES
+    if not lora:  # an embedding's gradient is there twice while micro-batches add it up
+        logits += vocab * hidden * 4
+    learning = learnt + max(activations + logits, learnt)  # gradients; AdamW's square roots
+    at_rest = weights + frozen + 2 * learnt  # AdamW keeps two moments a parameter
+    if policy.config.frozen:
+        at_rest, learning = weights, 0
+    stays = weights - learnt if lora else 0
+    return Estimate(policy.name, at_rest, max(sampling, learning), stays)
 
 
 def needed(estimates: Sequence[Estimate], placement: str) -> int:
-    """Bytes on one device: everybody's rest and the largest turn, or only the largest turn."""
+    """Bytes on one device: everybody's rest and the largest turn, or what stays and one policy."""
     if placement == "resident":
         return sum(e.at_rest for e in estimates) + max(e.turn for e in estimates)
-    return max(e.peak for e in estimates)
+    return sum(e.stays for e in estimates) + max(e.peak - e.stays for e in estimates)
 
 
 def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> tuple[str, str]:

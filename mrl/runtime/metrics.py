@@ -48,8 +48,8 @@ METRICS = {
     "only by rounding as long as one step is one update",
     "outcome/<outcome>": "share of completions, own, received and replayed: taught, rescued, "
     "replayed (own earlier successes), clipped (wholly in the flat part), all_fail, all_pass (no "
-    "advantage), not_needed, dropped, refused (by alignment), skipped (the update was not finite); "
-    "they add up to 1",
+    "advantage), not_needed (and all of a frozen policy's), dropped, refused (by "
+    "alignment), skipped (the update was not finite); they add up to 1",
     "mode/<figure>": "what the mode itself notes",
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
@@ -159,9 +159,10 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     counts["dropped"] += dropped
     counts["all_fail"] += batch.replaced
     counts["not_needed"] = received - peers_used - refused - dropped
-    counts["not_needed"] += own - own_used - batch.replaced
+    counts["not_needed"] += own - own_used - batch.replaced  # all of a frozen policy's
 
-    return {f"outcome/{name}": counts[name] / (own + received + earlier_successes) for name in OUTCOMES}
+    completions = own + received + earlier_successes
+    return {f"outcome/{name}": counts[name] / completions for name in OUTCOMES}
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -38,6 +39,7 @@ from mrl.runtime.checkpoint import (
     save_policies,
 )
 from mrl.runtime.evaluation import evaluate, half_width, load_heldout
+from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
 from mrl.runtime.memory import (
@@ -57,7 +59,6 @@ from mrl.runtime.run_directory import (
     write_run_config,
 )
 from mrl.runtime.settings import check, make_mode
-from mrl.runtime.verifier import Verifier
 from mrl.runtime.view import View, silent_view
 from mrl.samples import StepResult, Verdict
 
@@ -93,7 +94,7 @@ class Run(AbstractContextManager):
 
         with ExitStack() as opened:
             opened.push(_tell_other_workers)
-            self.verifier = opened.enter_context(Verifier(timeout_s=config.verify_timeout_s))
+            self.verifier = opened.enter_context(make_verifier(config, self.view.say))
             self._load_modes()
             self._load_problems()
             checkpoint = newest_checkpoint(resumed) if resumed else None
@@ -212,6 +213,8 @@ class Run(AbstractContextManager):
     def stop(self, number: int, frame: object) -> None:
         """Ctrl-C: end after this step, so that no policy is a version behind; twice: at once."""
         if self.stopping or self.scoring:
+            go_on = f"python mini_mrl.py resume {self.directory}"
+            self.view.say(f"Stopped; what the last checkpoint holds is kept. Go on with: {go_on}")
             raise KeyboardInterrupt
         self.stopping = True
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
@@ -302,7 +305,7 @@ class Run(AbstractContextManager):
         if last or stopping or (every and step % every == 0):
             with self.writing():
                 self._save(step)
-        return stopping and not last
+        return stopping
 
     def _check_gap(self, policy: Policy, stats: LearningStats) -> None:
         """A sentence, once, if the numbers of a float32 policy differ by more than rounding."""
@@ -365,7 +368,7 @@ class Run(AbstractContextManager):
     def evaluate(self, when: str) -> None:
         """Score the held-out problems and keep the result in `evaluation.json`."""
         self.view.say(f"Scoring the held-out problems {when} training.")
-        self.scoring = True
+        self.scoring, began = True, time.monotonic()
         scored = {}
         for policy in self.policies:
             with self.allocation.turn(policy, "evaluate"):
@@ -373,7 +376,7 @@ class Run(AbstractContextManager):
                 scored[policy.name] = evaluate(
                     policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
                 )
-        self.scoring = False
+        self.scoring, self.view.scoring_s = False, time.monotonic() - began
 
         rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
         self.evaluations[when] = [score for row in rows for score in row]

@@ -49,7 +49,7 @@ def write_run_config(directory: Path, config: RunConfig) -> None:
     if own := OWN_MODE.fullmatch(config.mode):
         table["mode"] = f"{whole(own[1])}:{own[2]}"
     for part in (table, *table["policies"]):
-        for key in part.keys() & {"train", "path", "reference"}:
+        for key in part.keys() & {"train", "judge", "path", "reference"}:
             part[key] = whole(part[key])
     (directory / "config.json").write_text(json.dumps(table, indent=1), encoding="utf-8")
 
@@ -94,14 +94,12 @@ def continued_config(directory: Path) -> RunConfig:
 
 def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
     """The same run with its policies loaded from a checkpoint; their references stay the first."""
-    policies = [
-        replace(
-            policy,
-            path=str(checkpoint / policy.name),
-            reference=policy.reference or policy.path,
-        )
-        for policy in config.policies
-    ]
+    policies = []
+    for policy in config.policies:
+        if not policy.frozen:  # a frozen one has no weights there: they are still the first
+            first = policy.reference or policy.path
+            policy = replace(policy, path=str(checkpoint / policy.name), reference=first)
+        policies.append(policy)
     return replace(config, policies=policies)
 
 

@@ -18,6 +18,7 @@ from mrl.config import HELP, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
 from mrl.records import RECORD_TYPES
+from mrl.runtime.judge import check_judge, checksum
 from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.problems import system_prompt_of
@@ -45,6 +46,8 @@ def run_config(
     made = RunConfig(**values)
     for policy in made.policies:  # kept in config.json: a run is resumed with what it began with
         policy.system_prompt = policy.system_prompt or system_prompt_of(Path(made.train))
+    if made.judge and not made.judge_checksum:
+        made.judge_checksum = checksum(made.judge)
     check(made)
     return made
 
@@ -153,6 +156,8 @@ def check(config: RunConfig) -> None:
     """Raise MrlError for values that cannot work, each with what to do instead."""
     if not config.policies:
         raise MrlError("The run has no policy; give --pair or [[policy]] tables in --config.")
+    if all(policy.frozen for policy in config.policies):
+        raise MrlError("Every policy is frozen, so none would learn; leave one without `frozen`.")
     names = [policy.name for policy in config.policies]
     for policy in config.policies:
         if names.count(policy.name) > 1:
@@ -168,6 +173,7 @@ def check(config: RunConfig) -> None:
                 f"policy {policy.name}: the template lacks {{prompt}}; no problem would be asked."
             )
     _check_rules(config)
+    check_judge(config)
     if not config.heldout:
         raise MrlError("heldout names no file; a run is scored on at least one.")
     if config.name and not _is_plain(config.name):

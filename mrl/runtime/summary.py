@@ -1,18 +1,20 @@
 """What a person reads before and after a run: sentences and tables."""
 
 from collections import Counter
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from mrl.config import DATA
+from mrl.config import DATA, PolicyConfig
 from mrl.policy import Policy
 from mrl.residual import Residual
 from mrl.runtime.evaluation import half_width
 from mrl.runtime.memory import peak_memory
 from mrl.runtime.run_directory import read_metrics, read_rescues
 from mrl.runtime.view import cell
+from mrl.samples import Problem
 
 if TYPE_CHECKING:
     from mrl.runtime.run import Run
@@ -27,11 +29,10 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
     crosses = f"{mode.consumes.kind} records" if mode.consumes else "nothing"
     # gathered: a process may hold only one of them
     about = run.allocation.gather(
-        {p.name: (p.model.num_parameters(), p.config.learning_rate) for p in run.policies}
+        {p.name: (p.model.num_parameters(), _how_it_learns(p.config)) for p in run.policies}
     )
     learners = " and ".join(
-        f"{name} ({size / 1e6:.3g} M parameters, learning rate {rate:g})"
-        for name, (size, rate) in about.items()
+        f"{name} ({size / 1e6:.3g} M parameters, {how})" for name, (size, how) in about.items()
     )
     tiny = [p.name for p in config.policies if Path(p.path).resolve().parent == DATA / "tiny"]
     mine = {p.name: policy_notes(p, embedded=p.name in tiny) for p in run.policies}
@@ -43,6 +44,8 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
         run.why_placed,
     ]
     lines += [note for notes in run.allocation.gather(mine).values() for note in notes]
+    if config.judge:
+        lines.append(f"Judge: {config.judge} (checksum {config.judge_checksum}).")
     if config.liar:
         lines.append(
             f"Planted: policies claim {config.liar:.0%} of their failures as successes; records "
@@ -73,6 +76,13 @@ def policy_notes(policy: Policy, embedded: bool) -> list[str]:
             f"{policy.name}: is computed in float32; this card has no bfloat16 of its own."
         )
     return notes
+
+
+def _how_it_learns(config: PolicyConfig) -> str:
+    if config.frozen:
+        return "frozen"
+    lora = f"LoRA of rank {config.lora_rank}, " if config.lora_rank else ""
+    return f"{lora}learning rate {config.learning_rate:g}"
 
 
 def last_lines(run: "Run", finished: bool) -> list[Table | str]:
@@ -131,6 +141,27 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
             first_two = ("", cell(skill)) if skill else (cell(part), "all skills")
             table.add_row(*first_two, *cells, style="" if skill else "bold")
         table.add_section()
+    return table
+
+
+def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, list[int]]]) -> Table:
+    """On how many problems of each skill a policy failed at every try and another one did not.
+
+    solved: by policy and part, the right completions of each problem.
+    """
+    directions = list(permutations(solved, 2))
+    table = Table("part", "skill", "problems", title="what one policy could learn from another")
+    for receiver, source in directions:
+        table.add_column(f"{receiver} never,\n{source} sometimes", justify="right")
+    for part, problems in heldout.items():
+        for skill in (None, *dict.fromkeys(problem.skill for problem in problems)):
+            places = [i for i, problem in enumerate(problems) if skill in (None, problem.skill)]
+            cells = []
+            for receiver, source in directions:
+                tries = [(solved[receiver][part][i], solved[source][part][i]) for i in places]
+                cells.append(str(sum(own == 0 and theirs > 0 for own, theirs in tries)))
+            head = ("", cell(skill)) if skill else (cell(part), "all skills")
+            table.add_row(*head, str(len(places)), *cells, style="" if skill else "bold")
     return table
 
 

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -32,6 +32,7 @@ class Verifier(AbstractContextManager):
     """
 
     command: tuple[str, ...] = (sys.executable, "-m", __name__)  # and a file descriptor
+    reply: type[str] = Verdict  # what the child may say
 
     def __init__(self, timeout_s: float = 2.0) -> None:
         self.timeout_s = timeout_s
@@ -85,8 +86,8 @@ class Verifier(AbstractContextManager):
         boxed = f"\\boxed{{{answer}}}"
         return last_box(boxed) == tidy(answer) and self.verify(answer, boxed) is Verdict.CORRECT
 
-    def canary(self) -> None:
-        """Start a child and show it a right and a wrong answer; MrlError if a verdict is off."""
+    def start(self) -> None:
+        """Start a child, in the place of the one before."""
         self.close()
         self._pipe, theirs = Pipe()
         with theirs:
@@ -100,6 +101,10 @@ class Verifier(AbstractContextManager):
                 env={**os.environ, "PYTHONHASHSEED": "0"},  # the same verdicts in every run
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
             )
+
+    def canary(self) -> None:
+        """Start a child and show it a right and a wrong answer; MrlError if a verdict is off."""
+        self.start()
         right, wrong = (self._ask(r"\frac{1}{2}", box, START_LIMIT_S) for box in ("0.5", "0.6"))
         if (right, wrong) != (Verdict.CORRECT, Verdict.WRONG):
             self.close()
@@ -129,18 +134,19 @@ class Verifier(AbstractContextManager):
             with suppress(OSError, EOFError):  # the child died of it
                 self._pipe.send((answer, box, limit_s))
                 if self._pipe.poll(limit_s):
-                    verdict = Verdict(self._pipe.recv())
+                    verdict = self.reply(self._pipe.recv())
         finally:  # after Ctrl-C, too: a late verdict must not be taken for the next one
             if verdict is Verdict.TIMEOUT:
                 self.close()
         return verdict
 
 
-def serve(pipe: Connection) -> None:
+def serve(pipe: Connection, judge: Callable[[str, str], str] | None = None) -> None:
     """The child process: judge one pair after the other until the parent closes the pipe."""
     import faulthandler
     import resource
 
+    judge = judge or math_verdict
     with suppress(ValueError, OSError):  # not every platform has this limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     with suppress(OSError, EOFError):  # the parent is gone
@@ -149,7 +155,7 @@ def serve(pipe: Connection) -> None:
             # ends this process, whatever it is at, should the parent be gone by then
             faulthandler.dump_traceback_later(2 * limit_s, exit=True)
             try:
-                verdict = math_verdict(answer, box)
+                verdict = judge(answer, box)
             except Exception:  # what cannot be compared is not equal
                 verdict = Verdict.WRONG
             faulthandler.cancel_dump_traceback_later()

@@ -4,9 +4,11 @@ The only module of `mrl` outside the lab that prints. Both views take their rows
 """
 
 import os
+import termios
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import cycle
 
@@ -81,6 +83,21 @@ def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
     return View(console, names, config.steps, title)
 
 
+def _set_control_echo(console: Console, on: bool) -> None:
+    """Whether a terminal writes `^C` where a person types it.
+
+    Behind the last line of the live view it would make one line more, and leave one on the screen.
+    """
+    with suppress(OSError, termios.error):  # no terminal
+        place = console.file.fileno()
+        with suppress(OSError):  # a process of its own session may change it always
+            if os.tcgetpgrp(place) != os.getpgrp():
+                return  # in the background: the terminal would stop this process
+        modes = termios.tcgetattr(place)
+        modes[3] = modes[3] | termios.ECHOCTL if on else modes[3] & ~termios.ECHOCTL
+        termios.tcsetattr(place, termios.TCSANOW, modes)
+
+
 class View:
     """With a title a live view, drawn in place; without one a line every few steps, for logs."""
 
@@ -95,6 +112,7 @@ class View:
         self.now = self.seen = 0  # the step; how many were seen here
         self.began = self.count_began = self.last_line = time.monotonic()
         self.scoring = ""
+        self.scoring_s = 0.0  # that scoring took before training, and will take after it
         self.rescue: dict | None = None
 
     def __enter__(self) -> "View":
@@ -103,6 +121,7 @@ class View:
     def __exit__(self, *_: object) -> None:
         if self.live:
             self.live.stop()
+            _set_control_echo(self.console, on=True)
 
     def say(self, what: RenderableType) -> None:
         """A sentence or a table for the person; above the live view, if there is one.
@@ -145,7 +164,9 @@ class View:
             self.say(self.scoring)
 
     def _draw(self) -> None:
-        self.live.start()  # at the first figures: a download before them has bars of its own
+        if not self.live.is_started:  # at the first figures: a download before has its own bars
+            _set_control_echo(self.console, on=False)
+            self.live.start()
         self.live.update(self.render())
 
     def line(self) -> str:
@@ -212,6 +233,6 @@ class View:
         return sum(values) / counted if values else None
 
     def time_left(self) -> str:
-        """Estimated from the mean time of all steps so far."""
+        """Estimated from the mean time of all steps so far; with the scoring after the last one."""
         per_step = (time.monotonic() - self.began) / max(self.seen, 1)
-        return str(timedelta(seconds=int(per_step * (self.steps - self.now))))
+        return str(timedelta(seconds=int(per_step * (self.steps - self.now) + self.scoring_s)))

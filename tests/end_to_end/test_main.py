@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import mini_mrl
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.runtime.problems import save_problems
+from mrl.runtime.run import Run
 from mrl.runtime.run_directory import write_run_config
 from mrl.runtime.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
@@ -104,6 +105,47 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(place, monkeypatc
     assert "is finished" in capsys.readouterr().err
 
 
+def test_ctrl_c_in_the_last_step_ends_before_the_scoring_which_resume_makes(
+    place, monkeypatch, capsys
+):
+    assert run("--steps", "2", "--name", "whole", *FAST) == 0
+    with monkeypatch.context() as patch:
+        finish_step = Run.finish_step
+
+        def interrupted(self, step, results):
+            if step == 2:
+                signal.raise_signal(signal.SIGINT)
+            return finish_step(self, step, results)
+
+        patch.setattr(Run, "finish_step", interrupted)
+        assert run("--steps", "2", "--name", "cut", *FAST) == 130
+    assert "Go on with: python mini_mrl.py resume runs/cut" in capsys.readouterr().out
+    assert set(json.loads(Path("runs/cut/evaluation.json").read_text())) == {"before"}
+    assert run("resume", "runs/cut") == 0
+    assert_same_run("runs/whole", "runs/cut", 2)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ctrl_c_while_scoring_ends_at_once_with_a_sentence_and_loses_nothing(
+    place, monkeypatch, capsys, when
+):
+    assert run("--steps", "2", "--name", "whole", *FAST) == 0
+    with monkeypatch.context() as patch:
+        evaluate = Run.evaluate
+
+        def interrupted(self, now):
+            if now == when:
+                self.view.progress = lambda *_: signal.raise_signal(signal.SIGINT)
+            evaluate(self, now)
+
+        patch.setattr(Run, "evaluate", interrupted)
+        assert run("--steps", "2", "--name", "cut", *FAST) == 130
+    said = capsys.readouterr().out
+    assert "is kept. Go on with: python mini_mrl.py resume runs/cut" in said
+    assert run("resume", "runs/cut") == 0
+    assert_same_run("runs/whole", "runs/cut", 2)
+
+
 def test_ctrl_c_saves_and_says_how_to_go_on(place):
     command = [sys.executable, str(ROOT / "mini_mrl.py"), "--steps", "500", *SMALL]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=place)
@@ -130,6 +172,14 @@ def test_sigterm_ends_a_command_even_where_sigint_is_ignored(monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])
+
+
+def test_evaluate_shows_what_a_pair_could_learn_from_each_other_and_writes_nothing(place, capsys):
+    assert run("evaluate", "--pair", "tiny", "--samples", "2", "--data", "heldout.jsonl") == 0
+    out = capsys.readouterr().out
+    for part in ("qwen-tiny never,", "llama-tiny sometimes", "heldout", "sold", "days"):
+        assert part in out, part
+    assert not Path("runs").exists()
 
 
 def test_evaluate_shows_before_and_after(place, capsys):
@@ -291,6 +341,8 @@ MISTAKES = {
     "align picture nowhere": (["align", "x", "--svg", "no/where.svg"], "svg: cannot be read or"),
     "problems into a file": (["problems", "--out", "key.toml"], "key.toml: cannot be read or"),
     "resume nothing": (["resume", "runs/none"], "is no run directory"),
+    "evaluate what": (["evaluate"], "Name what to score"),
+    "evaluate both": (["evaluate", "runs/taken", "--pair", "tiny"], "Name what to score"),
     "evaluate nothing": (["evaluate", "runs/none"], "is no run directory"),
     "evaluate without checkpoint": (["evaluate", "runs/taken"], "no complete checkpoint"),
 }

@@ -1,0 +1,236 @@
+"""A judge of one's own: whatever a person's file does, the run says it and loses nothing."""
+# ruff: noqa: F811, pytest's fixtures are imported and named again as arguments
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mrl.config import RunConfig
+from mrl.errors import MrlError
+from mrl.runtime import judge as judge_module
+from mrl.runtime.judge import OwnJudge, checksum, make_verifier
+from mrl.runtime.verifier import Verifier
+from mrl.samples import Verdict
+from tests.end_to_end.small_run import (
+    lines,
+    place,  # noqa: F401, a fixture
+    run,
+    small,
+    stop_after,
+)
+
+COUNTDOWN = Path(__file__).parents[1] / "data" / "examples" / "countdown.py"
+HONEST = "def judge(answer, text):\n    return text == answer\n"
+
+
+@pytest.fixture
+def own_judge(tmp_path):
+    """A function that starts a judge with the given text of its file."""
+    started, said = [], []
+
+    def make(text, timeout_s=2.0):
+        path = tmp_path / "mine.py"
+        path.write_text(text)
+        config = RunConfig([], judge=str(path), verify_timeout_s=timeout_s)
+        started.append(OwnJudge(config, said.append))
+        started[-1].canary()
+        return started[-1], said
+
+    yield make
+    for verifier in started:
+        verifier.close()
+
+
+def test_a_runs_own_judge_is_taken_where_it_names_one(tmp_path):
+    assert type(make_verifier(RunConfig([]), print)) is Verifier
+    assert type(make_verifier(RunConfig([], judge="x.py"), print)) is OwnJudge
+
+
+def test_it_judges_whole_completions_and_says_which_were_cut(own_judge):
+    verifier, said = own_judge(HONEST)
+    assert verifier.check_answer("a")
+    assert verifier.verify("a", "a") is Verdict.CORRECT
+    assert verifier.verify("a", "a", finished=False) is Verdict.CORRECT
+    assert verifier.verify("a", "b") is Verdict.WRONG
+    assert verifier.verify("a", "b", finished=False) is Verdict.TRUNCATED
+    assert said == []
+
+
+LOADING = {
+    "no Python": ("def judge(", "SyntaxError"),
+    "raises": ("1 / 0", "ZeroDivisionError('division by zero')"),
+    "leaves": ("raise SystemExit(3)", "SystemExit(3)"),
+    "ends its process": ("import os\nos._exit(0)", "or ends its process"),
+    "no judge": ("def grade(answer, text): ...", "it has no function judge(answer, text)"),
+    "judge is no function": ("judge = 3", "it has no function judge(answer, text)"),
+    "an import that is not there": ("import nothing_of_that_name", "ModuleNotFoundError"),
+}
+
+
+@pytest.mark.parametrize("case", LOADING)
+def test_a_judge_that_cannot_be_loaded_is_refused_with_the_reason(own_judge, case):
+    text, reason = LOADING[case]
+    with pytest.raises(MrlError, match="cannot be loaded") as refusal:
+        own_judge(text)
+    assert reason in str(refusal.value)
+
+
+def test_a_judge_that_loads_for_ever_is_refused(own_judge, monkeypatch):
+    monkeypatch.setattr(judge_module, "START_LIMIT_S", 0.5)
+    began = time.monotonic()
+    with pytest.raises(MrlError, match="it takes longer than"):
+        own_judge("while True: pass")
+    assert time.monotonic() - began < 5
+
+
+MISTAKES = {  # body of judge -> (verdict, what is said)
+    "raises": ("return {}[text]", Verdict.WRONG, "raises KeyError("),
+    "leaves": ("raise SystemExit", Verdict.WRONG, "raises SystemExit("),
+    "returns nothing": ("text == answer", Verdict.WRONG, "returns a NoneType and neither"),
+    "returns a number": ("return 1", Verdict.WRONG, "returns a int and neither"),
+    "never ends": ("while True: pass", Verdict.TIMEOUT, "takes longer than 0.5 s"),
+    "ends its process": ("import os; os._exit(0)", Verdict.TIMEOUT, "or ends its process"),
+    "takes all memory": ("return len('x' * 2**40) > 0", Verdict.WRONG, "raises MemoryError("),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_refused_with_an_empty_text_and_later_counted_and_said_once(own_judge, case):
+    body, verdict, sentence = MISTAKES[case]
+    verifier, said = own_judge(f"def judge(answer, text):\n    {body}\n", timeout_s=0.5)
+    with pytest.raises(MrlError, match="must return False for what is not right") as refusal:
+        verifier.check_answer("a")
+    assert sentence in str(refusal.value)
+    assert [verifier.verify("a", "x\n\x1b[2J"), verifier.verify("a", "y")] == [verdict, verdict]
+    assert len(said) == 1 and sentence in said[0]
+    assert f"counts as {verdict}" in said[0] and "\x1b" not in said[0]
+
+
+def test_a_judge_that_calls_an_empty_text_right_is_refused(own_judge):
+    verifier, _ = own_judge("def judge(answer, text):\n    return True\n")
+    with pytest.raises(MrlError, match="calls it right"):
+        verifier.check_answer("a")
+
+
+def test_what_a_judge_prints_changes_no_verdict(own_judge, capfd):
+    verifier, said = own_judge(
+        "import sys\nprint('loaded')\ndef judge(answer, text):\n    print('correct')\n"
+        "    print('wrong', file=sys.stderr)\n    return text == answer\n"
+    )
+    assert [verifier.verify("a", text) for text in "ab"] == [Verdict.CORRECT, Verdict.WRONG]
+    assert said == [] and capfd.readouterr() == ("", "")
+
+
+def test_a_child_that_died_is_started_again_unless_the_file_is_another_one(own_judge, tmp_path):
+    verifier, _ = own_judge(HONEST)
+    verifier.config.judge_checksum = checksum(verifier.path)
+    verifier.close()
+    assert verifier.verify("a", "a") is Verdict.CORRECT
+    verifier.close()
+    Path(verifier.path).write_text(HONEST + "\n")
+    with pytest.raises(MrlError, match="its checksum is"):
+        verifier.verify("a", "a")
+
+
+# ------------------------------------------------------------------------------ in a run
+
+
+def test_a_run_keeps_the_judges_path_and_checksum_and_says_them(place, capfd):
+    Path("mine.py").write_text(HONEST)
+    assert small("--steps", "1", "--set", "judge=mine.py") == 0
+    found = checksum("mine.py")
+    assert f"Judge: mine.py (checksum {found})." in capfd.readouterr().out
+    kept = json.loads(Path("runs/sgt-s0/config.json").read_text())
+    assert (kept["judge"], kept["judge_checksum"]) == (str(place / "mine.py"), found)
+
+
+def test_a_judge_that_does_not_work_ends_a_run_before_it_writes(place, capfd):
+    Path("mine.py").write_text("def judge(answer, text): ...")
+    assert small("--set", "judge=mine.py") == 2
+    assert "returns a NoneType" in capfd.readouterr().err
+    assert small("--set", "judge=none.py") == 2
+    assert "none.py: cannot be read" in capfd.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_changed_judge_is_refused_by_resume_and_evaluate_and_loses_nothing(
+    place, monkeypatch, capfd
+):
+    Path("mine.py").write_text(HONEST)
+    old = checksum("mine.py")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        assert small("--steps", "2", "--set", "judge=mine.py") == 130
+    Path("mine.py").write_text(HONEST.replace("==", "!="))
+    new = checksum("mine.py")
+    before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    for command in (["resume", "runs/sgt-s0", "--plain"], ["evaluate", "runs/sgt-s0"]):
+        assert run(*command) == 2
+        assert f"its checksum is {new}, but the run began with {old}" in capfd.readouterr().err
+    assert before == {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    Path("mine.py").write_text(HONEST)
+    assert run("resume", "runs/sgt-s0", "--plain") == 0
+
+
+def test_a_changed_judge_is_refused_by_compare_with_both_checksums(place, capfd):
+    Path("mine.py").write_text(HONEST)
+    Path("run.toml").write_text('judge = "mine.py"\n')
+    assert small("--steps", "1", "--name", "solo-s1", "--mode", "solo",
+                 "--set", "judge=mine.py", "--set", "runs=out/runs") == 0  # fmt: skip
+    old = checksum("mine.py")
+    Path("mine.py").write_text(HONEST + "\n")
+    capfd.readouterr()
+    arguments = ["--modes", "solo", "--seeds", "1", "--out", "out", "--config", "run.toml"]
+    assert run("compare", *arguments) == 2
+    said = capfd.readouterr().err
+    assert old in said and checksum("mine.py") in said
+
+
+# ------------------------------------------------------------------------------ the example
+
+
+def countdown():
+    spec = importlib.util.spec_from_file_location("countdown", COUNTDOWN)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("box", "right"),
+    [
+        ("3*(5+2)", True), ("(2+5) * 3", True), (r"(5+2)\times 3", True), ("3*5+2*3", False),
+        ("21", False), ("3*7", False), ("3*5+2", False), ("2**5", False), ("(3", False),
+        ("no", False), ("", False), ("3*(5+2)+0", False), ("5/(3-3)+2", False), ("03*(5+2)", False),
+        ("3*(5+2)=21", False), ("-3*-(5+2)", False), ("__import__('os').abort() or 3*(5+2)", False),
+        ("(" * 5000 + "3*(5+2)" + ")" * 5000, False),
+    ],
+)  # fmt: skip
+def test_countdowns_judge(box, right):
+    judge = countdown().judge
+    assert judge("3 5 2 = 21", f"I think \\boxed{{{box}}}.") is right
+    assert judge("3 5 2 = 21", box) is False  # not in a box
+
+
+def test_countdown_writes_problems_that_run_on_the_tiny_pair(place):
+    command = [sys.executable, COUNTDOWN, "made"]
+    assert subprocess.run(command).returncode == 0
+    again = Path("made/train.jsonl").read_bytes()
+    assert subprocess.run(command).returncode == 0
+    assert Path("made/train.jsonl").read_bytes() == again
+    problems = lines("made/train.jsonl") + lines("made/heldout.jsonl")
+    assert len({problem["prompt"] for problem in problems}) > 1190
+    heldout = Path("made/heldout.jsonl").read_text().splitlines()[:20]
+    Path("made/heldout.jsonl").write_text("\n".join(heldout))
+    about = ["judge=" + str(COUNTDOWN), "train=made/train.jsonl", 'heldout=["made/heldout.jsonl"]']
+    options = [word for text in about for word in ("--set", text)]
+    assert small("--steps", "2", *options) == 0
+    for line in lines("runs/sgt-s0/metrics.jsonl"):
+        assert line["verdict/timeout"] == line["verdict/unparsed"] == 0
+        verdicts = ("correct", "wrong", "truncated")
+        assert sum(line[f"verdict/{name}"] for name in verdicts) == pytest.approx(1.0)

@@ -1,0 +1,244 @@
+"""LoRA: what learns is small, the rest stays, and a run with it goes on exactly."""
+# ruff: noqa: F811, pytest's fixtures are imported and named again as arguments
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from mrl.allocation import Allocation
+from mrl.config import DATA, PolicyConfig
+from mrl.errors import MrlError
+from mrl.learning import learn
+from mrl.lora import (
+    LoraLinear,
+    add_adapters,
+    base_of,
+    save_adapters,
+)
+from mrl.runtime.loading import load_model, load_policy, usual_learning_rate
+from tests.end_to_end.small_run import (
+    NAMES,
+    assert_same_run,
+    lines,
+    place,  # noqa: F401, a fixture
+    run,
+    small,
+    stop_after,
+)
+from tests.test_policy import own
+from tests.test_train_step import small_run  # noqa: F401, a fixture
+
+UP = "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"
+LORA = ("--set", "qwen-tiny.lora_rank=4")
+
+
+def taught(policy, rate=None):
+    """The policy after two updates on two completions."""
+    for _ in range(2):
+        samples = [own(policy, text, advantage) for text, advantage in (("5", 1.0), ("77", -1.0))]
+        learn(policy, samples)
+    return policy
+
+
+def state(policy):
+    return {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+
+
+def test_a_layer_by_hand():
+    base = nn.Linear(2, 3)
+    layer = LoraLinear(base, 1, seed=0)
+    x = torch.tensor([[1.0, 2.0]])
+    assert layer(x).equal(base(x))  # B is 0 at first
+    layer.lora_A.weight.data = torch.tensor([[3.0, 4.0]])
+    layer.lora_B.weight.data = torch.tensor([[1.0], [0.0], [-1.0]])
+    # A x = 3 + 8 = 11, and twice B times that
+    assert torch.allclose(layer(x) - base(x), torch.tensor([[22.0, 0.0, -22.0]]))
+
+
+def test_only_adapters_learn_and_the_optimizer_keeps_state_of_them_alone(make_policy):
+    policy = make_policy(lora_rank=4, learning_rate=1e-2)
+    before = state(policy)
+    taught(policy)
+    after = state(policy)
+    changed = {name for name in after if not after[name].equal(before[name])}
+    assert changed == {name for name in after if ".lora_" in name}
+    # q, k, v, o and gate, up, down of each layer, two matrices each
+    assert len(changed) == 14 * policy.model.config.num_hidden_layers
+    kept = [p for p in policy.model.parameters() if p in policy.optimizer.state]
+    assert {id(p) for p in kept} == {id(p) for p in policy.model.parameters() if p.requires_grad}
+
+
+def test_a_policy_begins_as_its_base_with_the_same_numbers_in_every_run(make_policy):
+    plain, one, two = make_policy(), make_policy(lora_rank=4), make_policy(lora_rank=4)
+    sample = own(plain, "12-11: 2-1=1", 1.0)
+    about = [sample.prompt_ids], [sample.completion_ids]
+    assert one.logprobs_of(*about) == plain.logprobs_of(*about)
+    a, b = state(one), state(two)
+    assert all(a[name].equal(b[name]) for name in a)
+    assert len({float(a[name].sum()) for name in a if ".lora_A" in name}) > 10  # each its own
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_are_those_of_the_merged_weights(make_policy, checkpointing):
+    """dL/dB = 2 dL/dW (A)^T, and dL/dA = 2 B^T dL/dW."""
+    policy = make_policy(lora_rank=4, learning_rate=1e-2, checkpointing=checkpointing)
+    taught(policy)
+    full = make_policy()
+    with torch.no_grad():
+        for name, layer in policy.model.named_modules():
+            if isinstance(layer, LoraLinear):
+                change = 2 * layer.lora_B.weight @ layer.lora_A.weight
+                full.model.get_submodule(name).weight += change
+    sample = own(policy, "12-11: 2-1=1", 1.0)
+    for one in (policy, full):
+        logprobs, _ = one.completion_logprobs([sample.prompt_ids], [sample.completion_ids])
+        logprobs.sum().backward()
+    name = "model.layers.0.mlp.up_proj"
+    layer, weight = policy.model.get_submodule(name), full.model.get_submodule(name).weight
+    want = 2 * weight.grad @ layer.lora_A.weight.T
+    torch.testing.assert_close(layer.lora_B.weight.grad, want, atol=1e-4, rtol=1e-3)
+    want = 2 * layer.lora_B.weight.T @ weight.grad
+    torch.testing.assert_close(layer.lora_A.weight.grad, want, atol=1e-4, rtol=1e-3)
+
+
+def test_the_reference_of_a_kl_term_is_the_base_and_takes_no_memory(make_policy):
+    policy = make_policy(lora_rank=4, kl_coef=0.1, learning_rate=1e-2)
+    own_tensors = {id(p) for p in policy.model.parameters()}
+    assert {id(p) for p in policy.reference.parameters()} < own_tensors
+    sample = own(policy, "12-11: 2-1=1", 1.0)
+    about = [sample.prompt_ids], [sample.completion_ids]
+    first, _ = policy.completion_logprobs(*about)
+    taught(policy)
+    with torch.no_grad():
+        reference, _ = policy.completion_logprobs(*about, policy.reference)
+        now, _ = policy.completion_logprobs(*about)
+    assert reference.equal(first)
+    assert not now.equal(first)
+
+
+def test_saved_adapters_give_the_same_numbers_again_whatever_rank_is_asked_for(
+    make_policy, tmp_path
+):
+    policy = taught(make_policy(lora_rank=4, learning_rate=1e-2))
+    save_adapters(policy.model, tmp_path, 4)
+    policy.tokenizer.save_pretrained(tmp_path)
+    assert base_of(str(tmp_path)) == (policy.config.path, 4)
+    assert sum(path.stat().st_size for path in tmp_path.glob("adapter*")) < 250_000
+    sample = own(policy, "12-11: 2-1=1", 1.0)
+    about = [sample.prompt_ids], [sample.completion_ids]
+    for rank in (0, 2, 4):
+        again = load_policy(PolicyConfig("again", str(tmp_path), lora_rank=rank))
+        assert again.config.lora_rank == 4
+        assert again.config.learning_rate == 1e-3
+        assert again.logprobs_of(*about) == policy.logprobs_of(*about)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("adapter_config.json", b"{"), ("adapter_config.json", b"[]"),
+     ("adapter_config.json", b'{"r": 4, "lora_alpha": 4}'), ("adapter_model.safetensors", b"x"),
+     ("adapter_model.safetensors", None), ("adapter_model.safetensors", {"other": 3}),
+     ("adapter_model.safetensors", {UP: 3})],
+)  # fmt: skip
+def test_damaged_or_foreign_adapters_are_one_sentence(make_policy, tmp_path, file, content):
+    policy = make_policy(lora_rank=4)
+    save_adapters(policy.model, tmp_path, 4)
+    policy.tokenizer.save_pretrained(tmp_path)
+    if content is None:
+        (tmp_path / file).unlink()
+    elif isinstance(content, dict):
+        save_file({name: torch.zeros(size) for name, size in content.items()}, tmp_path / file)
+    else:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(MrlError, match="is damaged, or"):
+        load_policy(PolicyConfig("again", str(tmp_path)))
+
+
+def test_peft_loads_what_was_saved_and_computes_the_same(make_policy, tmp_path):
+    peft = pytest.importorskip("peft")
+    policy = taught(make_policy(lora_rank=4, learning_rate=1e-2))
+    save_adapters(policy.model, tmp_path, 4)
+    theirs = peft.PeftModel.from_pretrained(load_model(policy.config.path), tmp_path)
+    token_ids = torch.tensor([policy.prompt_ids("1+1?")])
+    with torch.no_grad():
+        ours, plain = (model(token_ids).logits for model in (policy.model, theirs))
+    torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-5)
+    base = load_model(policy.config.path)
+    assert not torch.allclose(base(token_ids).logits, ours, atol=1e-3)
+
+
+def test_the_usual_rate_is_ten_times_that_of_all_weights(make_policy):
+    for size in (1e6, 135e6, 494e6, 1.5e9):
+        assert usual_learning_rate(size, lora=True) == pytest.approx(10 * usual_learning_rate(size))
+    assert make_policy(lora_rank=4).config.learning_rate == 1e-3
+
+
+def test_swap_moves_adapters_and_their_moments_only(make_policy):
+    policy = taught(make_policy(lora_rank=4, learning_rate=1e-2))
+    learnt = [p for p in policy.model.parameters() if p.requires_grad]
+    places = {name: p.data_ptr() for name, p in policy.model.named_parameters()}
+    allocation = Allocation([policy], [policy.name], "swap")
+    with allocation.turn(policy, "learn"):
+        pass
+    assert allocation.ledger[0].moved_bytes == 3 * sum(p.nbytes for p in learnt)
+    for name, p in policy.model.named_parameters():
+        assert (p.data_ptr() != places[name]) == (".lora_" in name)
+
+
+@pytest.mark.parametrize("placement", ["resident", "swap"])
+def test_one_policy_with_and_one_without_go_on_exactly_with_a_small_checkpoint(
+    place, monkeypatch, capfd, placement
+):
+    options = [*LORA, "--set", "kl_coef=0.01", "--steps", "4", "--placement", placement]
+    assert small("--name", "whole", *options) == 0
+    said = capfd.readouterr().out
+    assert "LoRA of rank 4, learning rate 0.001) and llama-tiny (0.725 M parameters, learn" in said
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        assert small("--name", "stopped", *options) == 130
+    assert run("resume", "runs/stopped", "--plain") == 0
+    assert_same_run("runs/whole", "runs/stopped", 4, policies=NAMES[1:])
+    folders = [
+        Path("runs", name, "checkpoints/step-000004/qwen-tiny") for name in ("whole", "stopped")
+    ]
+    one, two = (load_file(folder / "adapter_model.safetensors") for folder in folders)
+    assert one.keys() == two.keys() and all(one[name].equal(two[name]) for name in one)
+    one, two = (
+        torch.load(folder / "optimizer.pt", weights_only=True)["state"] for folder in folders
+    )
+    assert len(one) == len(two) > 0
+    assert all(one[n]["exp_avg"].equal(two[n]["exp_avg"]) for n in one)
+    assert not (folders[0] / "model.safetensors").exists()
+    assert {line["updates"] for line in lines("runs/whole/metrics.jsonl")} == {1}
+    assert run("evaluate", "runs/whole", "--samples", "1") == 0
+
+
+def test_a_lora_runs_checkpoint_can_be_the_next_runs_teacher_or_start(place):
+    assert small("--steps", "2", "--name", "first", "--mode", "solo", *LORA) == 0
+    folder = place / "runs/first/checkpoints/step-000002"
+    pair = f"{folder}/qwen-tiny,{folder}/llama-tiny"
+    frozen = ("--set", "qwen-tiny.frozen=true")
+    assert small("--steps", "2", "--name", "second", "--pair", pair, *frozen) == 0
+    assert small("--steps", "2", "--name", "third", "--pair", pair) == 0
+    third = Path("runs/third/checkpoints/step-000002/qwen-tiny")
+    assert base_of(str(third)) == (str(DATA / "tiny" / "qwen-tiny"), 4)
+
+
+def test_every_turn_of_a_step_works_with_lora_for_both(small_run, verifier):
+    run = small_run("hacpo", verifier, lora_rank=2)
+    before = run.weights(0)
+    run.step(1)
+    now = run.weights(0)
+    assert all(now[name].equal(before[name]) for name in now if ".lora_" not in name)
+
+
+def test_a_model_without_linear_layers_is_refused():
+    class Bare(nn.Module):
+        config = type("Config", (), {"model_type": "bare"})
+        get_output_embeddings = lambda self: None  # noqa: E731
+
+    with pytest.raises(MrlError, match="bare has no linear layers for LoRA"):
+        add_adapters(Bare(), 4)
