@@ -79,7 +79,7 @@ def measured_rows(document_line, heldout):
 
 
 def test_the_table_of_modes_is_the_measured_one():
-    kept = (RESULTS / "tiny-pair" / "table.md").read_text(encoding="utf-8")
+    kept = (RESULTS / "pair-3-percent" / "table.md").read_text(encoding="utf-8")
     shown = next(line for line in PAGE.splitlines() if line.startswith("| mode | pass@1"))
     rows = measured_rows(shown, kept.split("## newtemplates")[0])
     assert len(rows) == 8
@@ -94,7 +94,7 @@ def test_what_is_said_of_sgt_at_its_best_was_measured(document):
     assert f" by {over}" in words.split("points and `solo-x2`")[1][:60]
     assert over.clear
     if document == "README.md":
-        common = (estimate(kept_scores("tiny-pair/table.csv", mode)) for mode in ("sgt", "solo"))
+        common = (estimate(kept_scores("pair-3-percent/table.csv", mode)) for mode in ("sgt", "solo"))
         assert "with the defaults, as below, {} and {}".format(*common) in words
         gaps = [on_new_sentences(*two) for two in (("sgt", "solo"), ("sgt", "solo-x2"))]
         assert "(`newtemplates`), by {} and {}.".format(*gaps) in words
@@ -110,7 +110,7 @@ def on_new_sentences(mode, control):
 
 
 def test_what_is_said_of_all_modes_at_one_rate_was_measured():
-    kept = (RESULTS / "tiny-pair" / "table.md").read_text(encoding="utf-8")
+    kept = (RESULTS / "pair-3-percent" / "table.md").read_text(encoding="utf-8")
     heldout = kept.split("## newtemplates")[0]
     begun = re.findall(r"^\| \S+-tiny \| sgt \| (\S+) \|", heldout, re.MULTILINE)
     start, words = f"(start: {mean(map(float, begun)):.1f})", sentences_of("data/results/README.md")
@@ -121,7 +121,7 @@ def test_what_is_said_of_all_modes_at_one_rate_was_measured():
     assert len(beaten) == 2
     for control, gain in beaten:
         assert f" beats {control} by {gain} points" in heldout, (control, gain)
-    sgt, hacpo = (gain_in("tiny-pair/table.csv", mode) for mode in ("sgt", "hacpo"))
+    sgt, hacpo = (gain_in("pair-3-percent/table.csv", mode) for mode in ("sgt", "hacpo"))
     said = f"With one learning rate for all (1e-4, the default) `sgt` gains {sgt}"
     assert said in sentences_of("README.md")
     said = f"With 1e-4 for all, `hacpo` gains {hacpo}, `sgt` {sgt}"
@@ -181,7 +181,7 @@ def wider(comparisons):
 
 
 def test_for_seven_comparisons_at_once_only_sgt_is_clear_of_solo():
-    table = "tiny-pair/table.csv"
+    table = "pair-3-percent/table.csv"
     for document in ("TUTORIAL.md", "data/results/README.md"):
         assert f"it is {wider(7):.1f} times as wide" in sentences_of(document) or (
             f"each interval is {wider(7):.1f} times as wide" in sentences_of(document)
@@ -197,14 +197,14 @@ def test_for_seven_comparisons_at_once_only_sgt_is_clear_of_solo():
 
 def test_the_table_of_lies_is_the_measured_one():
     for weight, honest, believed in (
-        ("0.1", "tiny-pair/table.csv", "liar/believed.csv"),
+        ("0.1", "pair-3-percent/table.csv", "liar/believed.csv"),
         ("1.0", "liar/honest-w1.csv", "liar/believed-w1.csv"),
     ):
         two = kept_scores(honest, "sgt")[:3], kept_scores(believed, "sgt")
         cost = estimate([b - a for a, b in zip(*two, strict=True)])
         cells = (", ".join(f"{value:.1f}" for value in values) for values in two)
         assert f"| {weight} | {' | '.join(cells)} | {cost} |" in PAGE
-    solo = "tiny-pair/table.csv", "solo"
+    solo = "pair-3-percent/table.csv", "solo"
     for path, place in (("liar/believed-w1.csv", "below"), ("liar/honest-w1.csv", "above")):
         apart = above((path, "sgt"), solo, of_all_skills)
         assert (apart.mean < 0) == (place == "below")
@@ -219,7 +219,7 @@ def test_the_table_of_lies_is_the_measured_one():
 @pytest.mark.parametrize(
     ("changed", "path", "modes"),
     [
-        ("nothing", "tiny-pair/table.csv", ("solo", "sgt")),
+        ("nothing", "pair-3-percent/table.csv", ("solo", "sgt")),
         ("a group of 4", "sweeps/group4.csv", ("solo", "sgt")),
         ("`sgt.imitation_weight`", "liar/honest-w1.csv", ("", "sgt")),
     ],
@@ -233,7 +233,7 @@ def test_the_table_of_what_was_changed_is_the_measured_one(changed, path, modes)
 
 
 def test_the_curves_in_bfloat16_stand_beside_those_in_float32():
-    for dtype, folder in (("float32", "tiny-pair"), ("bfloat16", "mixed")):
+    for dtype, folder in (("float32", "pair-3-percent"), ("bfloat16", "mixed")):
         with (ROOT / "data" / "results" / folder / "curves.csv").open(encoding="utf-8") as file:
             rate = {(row["mode"], row["step"]): float(row["mean"]) for row in csv.DictReader(file)}
         for mode in ("solo", "sgt"):
@@ -243,7 +243,7 @@ def test_the_curves_in_bfloat16_stand_beside_those_in_float32():
     assert f"(held-out `sgt` {sgt}, `solo` {solo})" in " ".join(PAGE.split())
 
 
-@pytest.mark.parametrize("table", ["tiny-pair/table.csv", "best/table.csv"])
+@pytest.mark.parametrize("table", ["pair-3-percent/table.csv", "best/table.csv"])
 def test_what_each_mode_opens_and_pays_is_measured(table):
     assert len(modes_in(table)) >= 7
     for mode in modes_in(table):
@@ -315,7 +315,7 @@ def test_what_is_said_of_the_modes_at_their_best_was_measured():
     for times, clear in ((1, ["sgt", "hacpo", "solo-x2"]), (wider(7), ["sgt", "solo-x2"])):
         assert [m for m, gap in gaps.items() if abs(gap.mean) > times * gap.half] == clear
     assert f"**`hacpo` beats `solo`, too**, by {gaps['hacpo']} points" in words
-    one_or_four = above((best, "hacpo"), ("tiny-pair/table.csv", "hacpo"), of_all_skills)
+    one_or_four = above((best, "hacpo"), ("pair-3-percent/table.csv", "hacpo"), of_all_skills)
     assert f"it ended {one_or_four} lower" in words and not one_or_four.clear
     assert f"with one, `hacpo` gained {gaps['hacpo']} on `solo`" in sentences_of("TUTORIAL.md")
     apart = above((best, "sgt"), (best, "hacpo"), of_all_skills)
@@ -336,12 +336,12 @@ def test_what_is_said_of_the_modes_at_their_best_was_measured():
     assert f"by more than noise ({over['hacpo']}); `graft`, `naive`, `prp` and `xgrpo`" in words
     assert f"by more than noise ({over['xgrpo']})" in words
     assert all(over[mode].mean < 0 for mode in ("graft", "naive", "prp", "xgrpo"))
-    itself = above((best, "solo-x2"), ("tiny-pair/table.csv", "solo-x2"), of_all_skills)
+    itself = above((best, "solo-x2"), ("pair-3-percent/table.csv", "solo-x2"), of_all_skills)
     assert f"is {gaps['solo-x2']} above `solo` and {itself} above itself" in words
     assert f"with eight updates a step, are worth {gaps['solo-x2']} points" in sentences_of(
         "README.md"
     )
-    before = above(("tiny-pair/table.csv", "hacpo"), ("tiny-pair/table.csv", "solo"))
+    before = above(("pair-3-percent/table.csv", "hacpo"), ("pair-3-percent/table.csv", "solo"))
     assert f"(at the common rate {before})" in words
     assert f"(at its best: {estimate(kept_scores(best, 'graft'))})" in words
     opened = {}
@@ -399,7 +399,7 @@ def test_four_updates_cost_every_mode_something_at_the_common_rate_alone():
 
 def dial_scores(shown, mode, wanted=of_all_skills):
     """Of the first three seeds; hacpo: with one update a step, hacpo/4: with four."""
-    path = "tiny-pair/table.csv" if shown == 3 else f"dial/right-{shown}.csv"
+    path = "pair-3-percent/table.csv" if shown == 3 else f"dial/right-{shown}.csv"
     if mode == "hacpo":
         path = "best/table.csv" if shown == 3 else f"dial/one-update-{shown}.csv"
     return kept_scores(path, mode.removesuffix("/4"), wanted)[:3]
@@ -511,7 +511,7 @@ def kept_costs(path, mode, name):
 
 
 def test_a_larger_group_is_compared_with_a_peer():
-    table, larger = "tiny-pair/table.csv", "sweeps/group32.csv"
+    table, larger = "pair-3-percent/table.csv", "sweeps/group32.csv"
     for mode, group, path in (
         ("sgt", 8, table), ("solo", 32, larger), ("solo", 8, table), ("graft", 8, table)
     ):  # fmt: skip
@@ -541,7 +541,7 @@ def test_a_larger_group_is_compared_with_a_peer():
 
 def test_what_the_tutorial_quotes_is_the_measured_one():
     words = sentences_of("TUTORIAL.md")
-    pays = above(("tiny-pair/table.csv", "naive"), ("tiny-pair/table.csv", "solo"))
+    pays = above(("pair-3-percent/table.csv", "naive"), ("pair-3-percent/table.csv", "solo"))
     assert f"pays {str(pays).removeprefix('-')} points on all other skills" in words
     costs = {
         weight: estimate([
@@ -549,7 +549,7 @@ def test_what_the_tutorial_quotes_is_the_measured_one():
             for a, b in zip(kept_scores(honest, "sgt"), kept_scores(believed, "sgt"), strict=False)
         ])
         for weight, honest, believed in (
-            ("0.1", "tiny-pair/table.csv", "liar/believed.csv"),
+            ("0.1", "pair-3-percent/table.csv", "liar/believed.csv"),
             ("1.0", "liar/honest-w1.csv", "liar/believed-w1.csv"),
         )
     }  # fmt: skip

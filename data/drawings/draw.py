@@ -33,7 +33,7 @@ from mrl.runtime.run_directory import read_metrics
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "data" / "results"
-DIAL = (0, 1, 3, 10, 30)  # how often the warm start showed the peer's reading, in percent
+DIAL = (0, 3, 10, 30)  # how often the warm start showed the peer's reading, in percent
 DIAL_MODES = {"solo": "alone (solo)", "replay": "+ memory (replay)", "sgt": "+ peer (sgt)",
               "hacpo": "hacpo, no lower end"}  # fmt: skip
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
@@ -293,7 +293,7 @@ def dial() -> Drawing:
     base, tall, low = 290, 240, 30
 
     def place(number: int, score: float) -> tuple[float, float]:
-        return 90 + 108 * number, base - tall * (score - low) / (95 - low)
+        return 90 + 144 * number, base - tall * (score - low) / (95 - low)
 
     drawing.say(16, 22, "held-out pass@1 in percent, three seeds, with 95 % intervals")
     for score in range(low, 95, 10):
@@ -342,6 +342,8 @@ def dial_scores() -> dict[tuple[str, int], list[float]]:
     for right, mode in product(DIAL, DIAL_MODES):
         name = f"no-band-{right}" if mode == "hacpo" else f"right-{right}"
         path = RESULTS / "dial" / f"{name}.csv"
+        if right == 3 and mode != "hacpo":
+            path = RESULTS / "pair-3-percent" / "table.csv"
         by_seed = defaultdict(list)
         for row in csv.DictReader(path.open(encoding="utf-8")) if path.exists() else ():
             key = row["mode"], row["part"], row["skill"], row["metric"]
