@@ -206,7 +206,7 @@ def test_the_row_of_the_third_set_is_the_measured_one():
 
 def test_what_is_said_of_rare_skills_and_holes_was_measured():
     rare = above((TINY, "sgt"), (TINY, "solo"), of(RARE_SKILLS))
-    assert f"On rare skills `sgt` is {rare} points above `solo`" in WORDS
+    assert f"On rare skills `sgt` differs from `solo` by {rare} points" in WORDS
     memory = above((TINY, "replay"), (TINY, "solo"), of(RARE_SKILLS))
     assert not rare.clear and not memory.clear
 
