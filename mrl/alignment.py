@@ -48,12 +48,14 @@ class ByteCodec:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer.backend_tokenizer
         description = json.loads(self._tokenizer.to_str())
+
         model = description["model"]
         self._unknown = model.get("unk_id")  # Unigram alone names its unknown token by id
         if model.get("unk_token"):
             self._unknown = self._tokenizer.token_to_id(model["unk_token"])
         specials = [token for token in description["added_tokens"] if token["special"]]
         self._special = {token["id"] for token in specials}
+
         # a normalizer may add a space to an added token, which then swallows one of the text
         changed = {
             token["id"]
@@ -105,6 +107,7 @@ class ByteCodec:
             wanted = text.encode("utf-8")
         except UnicodeEncodeError:
             raise LossyText("not_utf8", "the text holds a lone surrogate") from None
+
         refusal = LossyText("not_round_trippable", "no tokenization has exactly these bytes")
         for anchor in self._anchors:
             # no special tokens added: a <s> in front would stand between anchor and text
@@ -116,8 +119,9 @@ class ByteCodec:
             except LossyText as error:
                 refusal = error  # another anchor may still do, so the last reason counts
                 continue
-            # bytes of the last 0, 1, 2, ... tokens: counted from the end, because nobody knows how
-            # many tokens the front (anchor, dummy space) took
+
+            # bytes of the last 0, 1, 2, ... tokens: counted from the end, because how many tokens
+            # the front (anchor, dummy space) took is not known
             sizes = list(accumulate(map(len, reversed(token_bytes)), initial=0))
             # else a token straddles the start: it has merged with the anchor
             if len(wanted) in sizes and b"".join(token_bytes).endswith(wanted):
@@ -130,19 +134,29 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
     decoder = description["decoder"]
     if decoder is None:
         return {}  # such tokens are joined by spaces, and no token holds those
+
     steps = decoder.get("decoders", [decoder])  # those of a Sequence
     if not EXACT_DECODER.fullmatch("".join(f"{step['type']} " for step in steps)):
         return {}  # WordPiece, for one, drops spaces and guesses them back
-    if any("Regex" in step.get("pattern", ()) or step.get("stop") for step in steps):
-        return {}  # another dialect than Python's; a Strip that takes from the end of the text
-    found = {id: _piece_bytes(piece, steps) for piece, id in vocabulary.items()}
-    pieces = description["model"]["vocab"]  # of Unigram: [piece, score] each
-    pieces = {piece if isinstance(piece, str) else piece[0] for piece in pieces}
+    for step in steps:
+        if "Regex" in step.get("pattern", ()):
+            return {}  # of another dialect than Python's
+        if step.get("stop"):
+            return {}  # a Strip that takes from the end of the text
+
+    token_bytes = {}
+    for piece, token_id in vocabulary.items():
+        token_bytes[token_id] = _piece_bytes(piece, steps)
+
+    pieces = set()
+    for entry in description["model"]["vocab"]:
+        pieces.add(entry if isinstance(entry, str) else entry[0])  # Unigram: [piece, score]
     for token in description["added_tokens"]:  # matched in the raw text, so they stand for it as is
         # but one that is a piece, too, may also stand for the text that this piece is a mark for
-        if token["content"] not in pieces or found[token["id"]] is None:
-            found[token["id"]] = token["content"].encode("utf-8")
-    return {id: data for id, data in found.items() if data is not None}
+        if token["content"] not in pieces or token_bytes[token["id"]] is None:
+            token_bytes[token["id"]] = token["content"].encode("utf-8")
+
+    return {token_id: data for token_id, data in token_bytes.items() if data is not None}
 
 
 def _piece_bytes(piece: str, steps: list[dict]) -> bytes | None:
@@ -152,8 +166,10 @@ def _piece_bytes(piece: str, steps: list[dict]) -> bytes | None:
             piece = piece.replace(step["replacement"], " ")
         elif step["type"] == "Replace":
             piece = piece.replace(step["pattern"]["String"], step["content"])
-        elif step["type"] == "ByteFallback" and (match := BYTE_PIECE.fullmatch(piece)):
-            return bytes([int(match[1], 16)])
+        elif step["type"] == "ByteFallback":
+            byte = BYTE_PIECE.fullmatch(piece)
+            if byte:
+                return bytes([int(byte[1], 16)])
         elif step["type"] == "ByteLevel":
             data = [BYTE_OF.get(character) for character in piece]
             return None if None in data else bytes(data)
@@ -194,21 +210,28 @@ def align(source: Sequence[bytes], receiver: Sequence[bytes]) -> list[Chunk]:
     """
     if b"".join(source) != b"".join(receiver):
         raise LossyText("different_bytes", "the two tokenizations are not of the same bytes")
-    # byte offset -> how many tokens have ended there, in order; one of zero bytes has the same
-    # offset as the token before it and overwrites it
-    source_ends, receiver_ends = (
-        {end: count for count, end in enumerate(accumulate(map(len, tokens)), start=1)}
-        for tokens in (source, receiver)
-    )
+
+    source_ends, receiver_ends = _token_ends(source), _token_ends(receiver)
     chunks: list[Chunk] = []
     start = i_start = j_start = 0  # where the open chunk began: byte, source and receiver token
     for end, i in source_ends.items():
-        if end > 0 and (j := receiver_ends.get(end)):
-            chunks.append(Chunk((start, end), (i_start, i), (j_start, j)))
-            start, i_start, j_start = end, i, j
+        if end == 0 or end not in receiver_ends:
+            continue  # no shared boundary, or the start of the text
+        j = receiver_ends[end]
+        chunks.append(Chunk((start, end), (i_start, i), (j_start, j)))
+        start, i_start, j_start = end, i, j
+
     if not chunks and (source or receiver):  # zero-byte tokens and nothing else
         return [Chunk((0, 0), (0, len(source)), (0, len(receiver)))]
     return chunks
+
+
+def _token_ends(tokens: Sequence[bytes]) -> dict[int, int]:
+    """Byte offset -> how many tokens have ended there, in order.
+
+    A token of zero bytes ends where the token before it does, and takes its place.
+    """
+    return {end: count for count, end in enumerate(accumulate(map(len, tokens)), start=1)}
 
 
 def project(
@@ -224,7 +247,10 @@ def project(
         total = sum(logprobs[slice(*chunk.source)])  # log p(the chunk's tokens | those before)
         size = chunk.bytes[1] - chunk.bytes[0]
         tokens = receiver[slice(*chunk.receiver)]
-        # by bytes, so that each byte costs the same; equally where the chunk has none
-        spread += [total * (len(token) / size if size else 1 / len(tokens)) for token in tokens]
-        chunk_of += [number] * len(tokens)
+
+        for token in tokens:
+            # by bytes, so that each byte costs the same; equally where the chunk has none
+            share = len(token) / size if size else 1 / len(tokens)
+            spread.append(total * share)
+            chunk_of.append(number)
     return spread, chunk_of

@@ -1,7 +1,7 @@
 """MWRA, Multi-Worker Resource Allocation (arXiv 2605.07244): whose turn it is, and where.
 
 Policies take turns: `with allocation.turn(policy, "learn"):`. Inside, the policy's tensors are
-where the work is. Turns follow each other, so there is nothing to deadlock on and nobody starves.
+where the work is. Turns follow each other in a fixed order, so no policy waits for another forever.
 
     resident  all policies stay on one device
     swap      one policy is on the device; the others wait in host memory. To sample only the
@@ -95,7 +95,7 @@ class Allocation:
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:
-        """Everybody's entries, by name and in the order of the policies, from all processes."""
+        """The entries of all processes, by policy and in the order of the policies."""
         if dist.is_initialized():
             parts: list = [None] * dist.get_world_size()
             try:
@@ -103,7 +103,10 @@ class Allocation:
                 dist.all_gather_object(parts, mine)
             except RuntimeError as error:  # "Connection closed by peer"
                 raise PeerLost("The process of another policy has ended.") from error
-            mine = {name: value for part in parts for name, value in part.items()}
+            mine = {}
+            for part in parts:
+                mine |= part
+
         # the order in which records are published, and logged, is the same under every placement
         return {name: mine[name] for name in self.names if name in mine}
 
@@ -112,11 +115,13 @@ class Allocation:
         wanted = NEEDS.get(phase, {"weights"})
         if self.placement != "swap" or not wanted:
             return 0
+
         moved = 0
         for other in self.policies:  # out first: two policies may not fit side by side
             if other is not policy:
                 moved += _move(other, self._fetched[other.name], "cpu", self._waiting)
                 self._fetched[other.name] = set()
+
         missing = wanted - self._fetched[policy.name]
         self._fetched[policy.name] |= wanted  # noted first: a fetch that fails half-way is evicted
         return moved + _move(policy, missing, self.device)
@@ -132,14 +137,15 @@ def _move(policy: Policy, parts: Iterable[str], device: str, waiting: Waiting | 
     """
     tensors: list[torch.Tensor] = []
     if "weights" in parts:
-        models = [policy.model, policy.reference] if policy.reference else [policy.model]
-        for model in models:
-            tensors += [*model.parameters(), *model.buffers()]
+        for model in (policy.model, policy.reference):
+            if model is not None:
+                tensors += [*model.parameters(), *model.buffers()]
         if policy.config.lora_rank:  # its base has no gradient and no moments: it stays
             tensors = [tensor for tensor in tensors if tensor.requires_grad]
     if "optimizer" in parts:  # AdamW keeps its step counters on the CPU
-        states = policy.optimizer.state.values()
-        tensors += [state[name] for state in states for name in state if name != "step"]
+        for state in policy.optimizer.state.values():
+            tensors += [moment for name, moment in state.items() if name != "step"]
+
     pinned = device == "cpu" and torch.cuda.is_available()
     for tensor in tensors:
         place = waiting.get(tensor) if waiting is not None else None
@@ -151,4 +157,5 @@ def _move(policy: Policy, parts: Iterable[str], device: str, waiting: Waiting | 
 
         # into the same Parameter: the optimizer finds its state by that object
         tensor.data = place.copy_(tensor.data)
+
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

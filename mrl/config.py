@@ -14,8 +14,10 @@ def setting(default: Any, text: str, **rule: Any) -> Any:  # typed by the field
 
     rule: `least`, `above`, `most` for numbers, `choices` for texts.
     """
-    made = {"default_factory": default} if callable(default) else {"default": default}
-    return field(**made, metadata={"help": text, **rule})
+    metadata = {"help": text, **rule}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass

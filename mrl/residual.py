@@ -41,11 +41,16 @@ class Residual(Counter[str]):
 
 def measure(source: Sequence[bytes], receiver: Sequence[bytes], canonical: bool = True) -> Residual:
     """The residual of one record, from both tokenizations of its text."""
-    pairs = [chunk for chunk in align(source, receiver) if chunk.one_to_one]
+    bytes_one_to_one = 0
+    for chunk in align(source, receiver):
+        if chunk.one_to_one:
+            start, stop = chunk.bytes
+            bytes_one_to_one += stop - start
+
     return Residual(
         records=1,
         bytes=sum(map(len, source)),
-        bytes_one_to_one=sum(chunk.bytes[1] - chunk.bytes[0] for chunk in pairs),
+        bytes_one_to_one=bytes_one_to_one,
         source_tokens=len(source),
         receiver_tokens=len(receiver),
         sampled_otherwise=int(not canonical),

@@ -77,7 +77,11 @@ def last_box(text: str) -> str | None:
             begin = open_braces.pop()
             if begin is not None and (last is None or begin > last[0]):
                 last = begin, match.start()
-    return None if last is None else tidy(text[slice(*last)])
+
+    if last is None:
+        return None
+    begin, end = last
+    return tidy(text[begin:end])
 
 
 def tidy(text: str) -> str:
@@ -141,23 +145,27 @@ def math_verdict(answer: str, box: str) -> Verdict:
     from sympy.core.random import seed
 
     seed(0)  # sympy tries random points: the same verdicts in every run
-    gold, given = (
-        parse(
+
+    parsed = []
+    for text in (answer, box):
+        expression = parse(
             f"\\boxed{{{text}}}",
             extraction_config=[LatexExtractionConfig(boxed_match_priority=0)],
             fallback_mode="no_fallback",
             extraction_mode="first_match",
             parsing_timeout=None,  # the Verifier's limit holds for all of it
         )
-        for text in (answer, box)
-    )
-    if not given:
+        parsed.append(expression)
+
+    gold, boxed = parsed
+    if not boxed:
         return Verdict.UNPARSED
-    equal = verify(gold, given, timeout_seconds=None)
-    return Verdict.CORRECT if equal and not _differ(gold[0], given[0]) else Verdict.WRONG
+    if not verify(gold, boxed, timeout_seconds=None) or _differ(gold[0], boxed[0]):
+        return Verdict.WRONG
+    return Verdict.CORRECT
 
 
-def _differ(gold: Any, given: Any) -> bool:
+def _differ(gold: Any, boxed: Any) -> bool:
     """Whether two numbers differ that math-verify calls equal, as it does 2^-99 and 2^-98.
 
     It looks at the absolute difference, so that all small numbers are one. Here: exact numbers are
@@ -165,13 +173,19 @@ def _differ(gold: Any, given: Any) -> bool:
     """
     from sympy import Expr, Float, UnevaluatedExpr
 
-    numbers = all(isinstance(side, Expr) and side.is_number for side in (gold, given))
-    if not numbers or gold == given or gold.has(UnevaluatedExpr) or given.has(UnevaluatedExpr):
-        return False  # an UnevaluatedExpr is a percentage, which math-verify reads in two ways
-    gold, given = gold.doit(), given.doit()
-    if gold.is_Rational and given.is_Rational:
-        return gold != given
-    tolerance = 1e-2 if gold.has(Float) or given.has(Float) else 1e-20
-    gold, given = gold.evalf(30), given.evalf(30)
-    difference, size = abs(gold - given), max(abs(gold), abs(given))
+    for side in (gold, boxed):
+        if not isinstance(side, Expr) or not side.is_number:
+            return False
+        if side.has(UnevaluatedExpr):  # a percentage, which math-verify reads in two ways
+            return False
+    if gold == boxed:
+        return False
+
+    gold, boxed = gold.doit(), boxed.doit()
+    if gold.is_Rational and boxed.is_Rational:
+        return gold != boxed
+
+    tolerance = 1e-2 if gold.has(Float) or boxed.has(Float) else 1e-20
+    gold, boxed = gold.evalf(30), boxed.evalf(30)
+    difference, size = abs(gold - boxed), max(abs(gold), abs(boxed))
     return bool(difference > tolerance * size + 1e-60)  # 1e-60: an exact zero, evaluated

@@ -1,4 +1,4 @@
-"""Sampling groups of completions: one prefill a prompt, a KV cache, finished rows leave the batch.
+"""Sampling groups of completions: each prompt computed once, a KV cache, finished rows leave.
 
 What is sampled is exactly what is scored: the distribution is softmax(logits / temperature) over
 the tokens that the policy may write, here and in `logprobs.py`. There is no top-k and no top-p,
@@ -53,9 +53,9 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
-    found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-    # of NaN: an index that is there; `Policy.rollout` raises
-    return found.clamp(max=logprobs.shape[-1] - 1)
+    drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+    # NaN would give an index beyond the vocabulary; `Policy.rollout` raises later
+    return drawn.clamp(max=logprobs.shape[-1] - 1)
 
 
 @torch.no_grad()
@@ -84,40 +84,51 @@ def sample_completions(
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
 
     def choose(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """The next token of each row and its log-prob."""
         scaled = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [rows, vocab]
-        chosen = draw(scaled, uniform) if temperature else scaled.argmax(dim=-1)
-        return chosen, scaled.gather(1, chosen[:, None])[:, 0]
+        tokens = draw(scaled, uniform) if temperature else scaled.argmax(dim=-1)
+        return tokens, scaled.gather(1, tokens[:, None])[:, 0]
 
     # 1. every prompt once, its cache repeated for the group
     logits, mask, positions, cache = _prefill(model, prompts, group_size)
-    if decode and (done := decode(model, choose, logits, mask, positions, cache, uniform, end_ids)):
-        return Completions(*done)
+    if decode:
+        decoded = decode(model, choose, logits, mask, positions, cache, uniform, end_ids)
+        if decoded:
+            return Completions(*decoded)
 
-    # 2. one token a row and round
+    # 2. one token for each row that still runs, round by round
     token_ids = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)
     logprobs = torch.zeros(rows, max_new_tokens, device=device)
     lengths = torch.full((rows,), max_new_tokens, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     active = torch.arange(rows, device=device)  # batch row -> output row
     for t in range(max_new_tokens):
-        chosen, chosen_logprobs = choose(logits, uniform[t, active])  # [active]
-        running = ~finished[active]  # a finished row is computed on, but no longer written down
+        tokens, token_logprobs = choose(logits, uniform[t, active])  # [active] each
+
+        # a finished row may still be computed, but it is no longer written down
+        running = ~finished[active]
         rows_now = active[running]
-        token_ids[rows_now, t] = chosen[running]
-        logprobs[rows_now, t] = chosen_logprobs[running]
-        ended = rows_now[torch.isin(chosen[running], end_ids)]
+        token_ids[rows_now, t] = tokens[running]
+        logprobs[rows_now, t] = token_logprobs[running]
+        ended = rows_now[torch.isin(tokens[running], end_ids)]
         finished[ended] = True
         lengths[ended] = t + 1
+
         running = ~finished[active]
-        if (still := int(running.sum())) == 0 or t + 1 == max_new_tokens:
+        still_running = int(running.sum())
+        if still_running == 0 or t + 1 == max_new_tokens:
             break
-        if still < COMPACT_BELOW * len(active):
-            kept = running.nonzero().squeeze(1)  # copying the cache costs: so only below a share
+
+        # finished rows leave the batch; copying the cache costs, so only below a share
+        if still_running < COMPACT_BELOW * len(active):
+            kept = running.nonzero().squeeze(1)
             cache.batch_select_indices(kept)
-            active, chosen, mask, positions = (x[kept] for x in (active, chosen, mask, positions))
+            active, tokens, mask, positions = (x[kept] for x in (active, tokens, mask, positions))
+
         mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
         positions = positions + 1
-        logits = _last_logits(model, chosen[:, None], mask, positions, cache)
+        logits = _last_logits(model, tokens[:, None], mask, positions, cache)
+
     return Completions(token_ids, logprobs, lengths, finished)
 
 
@@ -131,6 +142,7 @@ def _prefill(
     cache = _Cache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
     logits = _last_logits(model, prompt_ids, _prompt_mask(model, mask, cache), positions, cache)
+
     cache.batch_repeat_interleave(group_size)
     rows = (x.repeat_interleave(group_size, dim=0) for x in (logits, mask, positions[:, -1:]))
     return *rows, cache

@@ -561,7 +561,8 @@ def test_a_released_copy_has_nothing_of_the_solutions(tmp_path):
     taken = set()
     for name in ("mrl/modes/sgt.py", "mrl/modes/replay.py", "tests/assignments/sgt.py"):
         taken |= answer_lines(ROOT / name)
-    taken -= GENERIC
+    # short lines stand in many files
+    taken = {line for line in taken - GENERIC if len(line) > 26}
     assert len(taken) > 15
     for path in folder.rglob("*"):
         if path.suffix in (".py", ".md", ".toml"):

@@ -72,7 +72,7 @@ def write_run(directory, score, steps=3):
 
     def scores(policy, value):
         both = {"pass@1": value / 100, "pass@4": value / 100 + 0.1}
-        return {"policy": policy, "part": "heldout", "samples": 4, **both,
+        return {"policy": policy, "part": "heldout", "problems": 40, "samples": 4, **both,
                 "skills": {"eats": both, "sold": both}}  # fmt: skip
 
     after = [scores("a", score), scores("b", score + 2)]

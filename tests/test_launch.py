@@ -301,8 +301,8 @@ def test_two_launchers_as_on_two_machines_learn_the_same(tmp_path, whole):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    readme = (ROOT / "README.md").read_text()
-    line = re.search(r"^torchrun (--nnodes 2 .*) mini_mrl.py", readme, re.MULTILINE)[1]
+    page = (ROOT / "mrl" / "runtime" / "RUNNING.md").read_text(encoding="utf-8")
+    line = re.search(r"^torchrun (--nnodes 2 .*) mini_mrl.py", page, re.MULTILINE)[1]
     line = line.replace("HOST", "localhost").replace("29500", str(port))
     programs = []
     for rank in (0, 1):

@@ -60,7 +60,8 @@ def test_what_is_imported_is_declared():
     declared = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in lines}
     for path in CODE:
         tops = {name.partition(".")[0] for name in imported(path)} - {"mrl"}
-        missing = tops - declared - sys.stdlib_module_names
+        optional = {"pyarrow"}  # `data gsm8k` says how to install it where a file needs it
+        missing = tops - declared - optional - sys.stdlib_module_names
         assert not missing, f"{path} imports {missing}, which pyproject.toml does not declare"
 
 
@@ -88,7 +89,7 @@ def count(paths):
 @pytest.mark.parametrize(
     ("most", "parts"),
     # blank lines, comments and docstrings are free: what is held back here is features
-    [(2200, ["method"]), (4600, ["method", "runtime"]), (6700, list(PARTS))],
+    [(2300, ["method"]), (5080, ["method", "runtime"]), (7450, list(PARTS))],
 )
 def test_there_is_not_more_code_to_read_than_agreed(most, parts):
     size = count([PROGRAM, *(path for part in parts for path in PARTS[part])])
@@ -99,11 +100,11 @@ def test_there_is_not_more_code_to_read_than_agreed(most, parts):
 def test_the_python_beside_the_data_is_counted_too():
     size = count(ROOT.glob("data/**/*.py"))
     print(f"data/: {size} code lines")
-    assert size <= 450, f"data/: {size - 450} code lines too many"
+    assert size <= 680, f"data/: {size - 680} code lines too many"
 
 
 def test_the_program_fits_on_a_few_pages():
-    assert count([PROGRAM]) <= 160
+    assert count([PROGRAM]) <= 155
 
 
 def test_no_function_is_longer_than_a_screen():

@@ -12,6 +12,7 @@ from mrl.allocation import Allocation
 from mrl.config import DATA, PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
+from mrl.logprobs import completion_logprobs
 from mrl.lora import (
     LoraLinear,
     add_adapters,
@@ -94,7 +95,7 @@ def test_gradients_are_those_of_the_merged_weights(make_policy, checkpointing):
                 full.model.get_submodule(name).weight += change
     sample = own(policy, "12-11: 2-1=1", 1.0)
     for one in (policy, full):
-        logprobs, _ = one.completion_logprobs([sample.prompt_ids], [sample.completion_ids])
+        logprobs, _ = completion_logprobs(one, [sample.prompt_ids], [sample.completion_ids])
         logprobs.sum().backward()
     name = "model.layers.0.mlp.up_proj"
     layer, weight = policy.model.get_submodule(name), full.model.get_submodule(name).weight
@@ -110,11 +111,11 @@ def test_the_reference_of_a_kl_term_is_the_base_and_takes_no_memory(make_policy)
     assert {id(p) for p in policy.reference.parameters()} < own_tensors
     sample = own(policy, "12-11: 2-1=1", 1.0)
     about = [sample.prompt_ids], [sample.completion_ids]
-    first, _ = policy.completion_logprobs(*about)
+    first, _ = completion_logprobs(policy, *about)
     taught(policy)
     with torch.no_grad():
-        reference, _ = policy.completion_logprobs(*about, policy.reference)
-        now, _ = policy.completion_logprobs(*about)
+        reference, _ = completion_logprobs(policy, *about, policy.reference)
+        now, _ = completion_logprobs(policy, *about)
     assert reference.equal(first)
     assert not now.equal(first)
 

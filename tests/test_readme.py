@@ -1,22 +1,51 @@
-"""What README.md says exists and is spelt right; .ci/run runs its two commands."""
+"""README.md and the pages that it links: what they name exists, and what they measured is kept.
 
+.ci/run runs README's two commands.
+"""
+
+import inspect
+import io
+import json
 import re
 import shlex
 from pathlib import Path
+from statistics import mean
 
 import pytest
+from rich.console import Console
 
 import mini_mrl
 from mrl.config import RunConfig
 from mrl.modes import MODES
 from mrl.runtime.settings import check, load_config
+from mrl.runtime.summary import evaluation_table
+from mrl.tiny.pair import HOLES, RARE_SKILLS
+from tests.test_results import (
+    RESULTS,
+    above,
+    dial_scores,
+    estimate,
+    gain_in,
+    kept_scores,
+    real_cells,
+)
 
 ROOT = Path(mini_mrl.__file__).parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [README]
-PAGES += [(ROOT / place / "README.md").read_text("utf-8") for place in ("data", "data/results")]
-FOUND = re.findall(r"`python (mini_mrl\.py[^`]*)`", "".join(PAGES))
+PAGES = {
+    place: (ROOT / place).read_text(encoding="utf-8")
+    for place in (
+        "README.md", "mrl/runtime/RUNNING.md", "tests/bench/README.md", "data/README.md",
+        "data/results/README.md",
+    )
+}  # fmt: skip
+README, RUNNING = PAGES["README.md"], PAGES["mrl/runtime/RUNNING.md"]
+WORDS = " ".join(README.split())
+FOUND = re.findall(r"`python (mini_mrl\.py[^`]*)`", "".join(PAGES.values()))
 COMMANDS = sorted({" ".join(command.split()) for command in FOUND})
+TINY = "tiny-pair/table.csv"
+
+
+# ------------------------------------------------------------------------ what is named exists
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -26,21 +55,28 @@ def test_every_command_is_one_that_the_program_knows(command, capsys):
 
 
 def test_there_are_commands_to_check():
-    assert len(COMMANDS) >= 8
-    assert README.count("python3 -m venv .venv") == 2
+    assert len(COMMANDS) >= 20
+
+
+def test_the_two_commands_that_ci_runs_are_printed_and_not_silent():
+    lines = [line for line in README.splitlines() if "python3 -m venv .venv" in line]
+    assert [("mini_mrl.py --mode sgt" in line, "pytest" in line) for line in lines] == [
+        (True, False), (False, True)
+    ]  # fmt: skip
+    assert not any(" -q" in line for line in lines)
 
 
 def test_the_toml_example_is_a_valid_run(tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text(re.search(r"```toml\n(.*?)```", README, re.DOTALL)[1])
+    path.write_text(re.search(r"```toml\n(.*?)```", RUNNING, re.DOTALL)[1])
     config = RunConfig(**load_config(path))
     check(config)
     assert all((ROOT / policy.path).is_dir() for policy in config.policies)
 
 
 def files_of_the_tree():
-    """The files under mrl/ that README's tree names; those of a folder are indented by four."""
-    tree = re.search(r"^mrl/\n(.*?)^data/", README, re.DOTALL | re.MULTILINE)[1]
+    """The files under mrl/ that the page's tree names; those of a folder are indented by four."""
+    tree = re.search(r"^mrl/\n(.*?)^data/", RUNNING, re.DOTALL | re.MULTILINE)[1]
     folder = ""
     for indent, names in re.findall(r"^( +)((?:\w+(?:\.py|/) ?)+)", tree, re.MULTILINE):
         if names.strip().endswith("/"):
@@ -57,8 +93,169 @@ def test_the_tree_has_every_module_once():
     assert set(named) == {p for p in there - assignments if not p.endswith("__init__.py")}
 
 
-def test_every_mode_is_in_the_readme_and_every_path_there_exists():
-    for name in MODES:
-        assert f"| `{name}` |" in README, name
-    for path in re.findall(r"`((?:mrl|data|tests)/[\w/.]+)`", README):
+def test_the_map_has_every_folder_of_the_program():
+    folders = {f"{path.parent.relative_to(ROOT)}/" for path in ROOT.glob("mrl/*/__init__.py")}
+    assert folders <= set(re.findall(r"^(\S+/) ", README.split("## Map")[1], re.MULTILINE))
+
+
+@pytest.mark.parametrize("place", ["README.md", "mrl/runtime/RUNNING.md", "tests/bench/README.md"])
+def test_every_path_exists_and_every_link_leads_somewhere(place):
+    page = PAGES[place]
+    for path in re.findall(r"`((?:mrl|data|tests)/[\w/.]+)`", page):
         assert (ROOT / path).exists(), path
+    for link in re.findall(r"\]\(([^)]+)\)", page):
+        path, _, anchor = link.partition("#")
+        if "://" in path:
+            continue
+        target = (ROOT / place).parent / path if path else ROOT / place
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^##+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            names = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in names, link
+
+
+def test_the_six_stages_are_those_of_the_step():
+    source = inspect.getsource(mini_mrl.train_step)
+    stages = re.findall(r"# (\d)\. (\w+): .+?  +(.+)", source)
+    shown = re.findall(r"^(\d) (\w+) .+?  +(\S+\.py.*|modes/.*)$", README, re.MULTILINE)
+    assert len(stages) == 6
+    assert [stage[:2] for stage in shown] == [stage[:2] for stage in stages]
+    for (*_, files), (*_, named) in zip(stages, shown, strict=True):
+        assert {Path(name).name for name in files.split(", ")} == {
+            Path(name).name for name in named.split(", ")
+        }
+
+
+def test_the_lines_that_load_a_trained_policy_do(capsys):
+    lines = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    saved = "runs/sgt-s0/checkpoints/step-000240/qwen-tiny"
+    assert saved in lines
+    exec(lines.replace(saved, str(ROOT / "data" / "tiny" / "qwen-tiny")), {})
+    assert "\\boxed{" in capsys.readouterr().out
+
+
+def test_the_citation_has_the_papers_of_the_readme():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^title: mini-mrl$", citation, re.MULTILINE)
+    papers = re.findall(r'- type: article\n    title: "(.+)"', citation)
+    numbers = re.findall(r'url: "(https://arxiv.org/abs/\d+\.\d+)"', citation)
+    assert len(papers) == len(numbers) == 2
+    for paper, number in zip(papers, numbers, strict=True):
+        assert re.search(rf"\*{paper}\*, \[arXiv \S+\]\({number}\)", WORDS)
+
+
+# ------------------------------------------------------------------------ what was measured
+
+
+def evaluation_of_the_run():
+    return json.loads((RESULTS / "sgt-s0" / "evaluation.json").read_text(encoding="utf-8"))
+
+
+def of(skills):
+    """Whether a policy's skill is one of those: policy -> skills."""
+    return lambda policy, skill: skill in skills.get(policy, ())
+
+
+def before(skills):
+    """Held-out pass@1 in percent before training, mean over what is wanted."""
+    return 100 * mean(
+        scores["skills"][skill]["pass@1"]
+        for scores in evaluation_of_the_run()["before"]
+        if scores["part"] == "heldout"
+        for skill in skills[scores["policy"]]
+    )
+
+
+@pytest.mark.parametrize(("name", "skills"), [("rare skills", RARE_SKILLS), ("holes", HOLES)])
+def test_the_table_of_the_first_screen_is_the_measured_one(name, skills):
+    (row,) = re.findall(rf"^\| \*\*{name}\*\*.*", README, re.MULTILINE)
+    cells = [cell.strip(" *") for cell in row.strip("|").split("|")][1:]
+    measured = [before(skills)]
+    measured += [mean(kept_scores(TINY, mode, of(skills))) for mode in ("solo", "replay", "sgt")]
+    assert cells == [f"{value:.0f}" for value in measured]
+
+
+def test_with_a_memory_two_seeds_filled_no_hole_and_with_a_peer_each_filled_all():
+    said = "With a memory, two of them filled no hole; with a second model, each filled all four"
+    assert said in WORDS
+    holes = [(policy, skill) for policy, skills in HOLES.items() for skill in skills]
+
+    def by_seed(mode):
+        shares = [kept_scores(TINY, mode, lambda *at, hole=hole: at == hole) for hole in holes]
+        return list(zip(*shares, strict=True))
+
+    assert len(holes) == 4 and len(by_seed("sgt")) == 3
+    assert sum(max(shares) < 3 for shares in by_seed("replay")) == 2
+    assert all(min(shares) > 50 for shares in by_seed("sgt"))
+    assert all(max(shares) < 3 for shares in by_seed("solo"))
+
+
+def test_the_row_of_the_third_set_is_the_measured_one():
+    table = (RESULTS / "tiny-pair" / "table.md").read_text(encoding="utf-8")
+    table = table.split("## thirdset")[1]
+    start = mean(map(float, re.findall(r"^\| \S+-tiny \| sgt \| (\S+) \|", table, re.MULTILINE)))
+    scores = {m: kept_scores(TINY, m, part="thirdset") for m in ("solo", "replay", "sgt")}
+    cells = [f"{start:.0f}", *map(estimate, scores.values())]
+    for control in ("replay", "solo"):
+        gap = estimate([a - b for a, b in zip(scores["sgt"], scores[control], strict=True)])
+        assert gap.clear
+        cells.append(gap)
+    assert f"| third set | {' | '.join(map(str, cells))} |" in README
+
+
+def test_what_is_said_of_rare_skills_and_holes_was_measured():
+    rare = above((TINY, "sgt"), (TINY, "solo"), of(RARE_SKILLS))
+    assert f"On rare skills `sgt` differs from `solo` by {rare} points" in WORDS
+    memory = above((TINY, "replay"), (TINY, "solo"), of(RARE_SKILLS))
+    assert not rare.clear and not memory.clear
+
+    holes = above((TINY, "sgt"), (TINY, "replay"), of(HOLES))
+    assert f"In the holes `sgt` is {holes} points above `replay`" in WORDS
+    assert holes.clear
+
+
+def test_what_is_said_of_the_dial_was_measured():
+    gaps = {}
+    for shown in (0, 30):
+        pairs = zip(dial_scores(shown, "sgt"), dial_scores(shown, "solo"), strict=True)
+        gaps[shown] = estimate([a - b for a, b in pairs])
+    assert f"`sgt` gains {gaps[0]} points on `solo` if a model was never shown them" in WORDS
+    assert gaps[0].clear and not gaps[30].clear
+
+    ends = dial_scores(0, "hacpo"), kept_scores("dial/no-band-0.csv", "hacpo")
+    assert "{} with it, {} without".format(*map(estimate, ends)) in WORDS
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_mode_has_its_row_and_its_gain_of_the_earlier_pair(mode):
+    (row,) = re.findall(rf"^\| `{mode}`.*\|$", README, re.MULTILINE)
+    gain = {"solo": "", "replay": "not measured there"}.get(mode) or gain_in("best/table.csv", mode)
+    assert row.strip("|").split("|")[-1].strip() == gain
+    assert ("*reconstructed*" in row) == (mode in ("prp", "xgrpo"))
+
+
+def test_what_is_said_of_the_pretrained_models_was_measured():
+    ends = [
+        " and ".join(f"{100 * scores['pass@1']:.1f}" for scores in real_cells(mode)[2:])
+        for mode in ("sgt", "solo")
+    ]
+    assert "ended at {} %, and alone at {} %".format(*ends) in WORDS
+
+
+def test_the_lines_of_a_terminal_are_those_of_the_kept_run():
+    (shown,) = re.findall(r"```text\n(┃ part.*?)```", README, re.DOTALL)
+    console = Console(width=80, file=io.StringIO())
+    console.print(evaluation_table(evaluation_of_the_run()))
+    printed = console.file.getvalue().split("newtemplat")[0].splitlines()
+    lines = shown.splitlines()
+    assert len(lines) == 6
+    assert [line for line in printed if line in lines] == lines
+    assert {skill for skills in HOLES.values() for skill in skills} <= set(shown.split())
+
+
+def test_the_first_two_screens_have_few_numbers():
+    prose = re.sub(r"```.*?```", "", README.split("## How it works")[0], flags=re.DOTALL)
+    prose = re.sub(r"^\|.*$|\]\([^)]*\)", "", prose, flags=re.MULTILINE)
+    numbers = re.findall(r"(?<![\w.])\d[\d.,]*", prose)
+    assert len(numbers) <= 0.06 * len(prose.split())

@@ -44,6 +44,7 @@ def take_out_sgt(folder: Path) -> None:
     """The stub in the place of mrl/modes/sgt.py; the program's default mode becomes `solo`."""
     shutil.copy(HERE / "stubs" / "sgt.py", folder / "mrl" / "modes")
     (folder / "mrl" / "modes" / "replay.py").unlink()
+    (folder / "data" / "examples" / "one_file.py").unlink()  # it has sgt in plain sight
     for name, edits in WITHOUT_SGT.items():
         text = (folder / name).read_text(encoding="utf-8")
         for old, new in edits.items():

@@ -100,6 +100,8 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     runs = plan.runs()
     options = {mode: plan.options_of(mode) for mode in plan.modes}
     for mode, _, directory in runs:
+        if (directory / "config.json").is_file():
+            check_judge(read_run_config(directory))
         note = Path(f"{directory}.asked")
         if not (directory.exists() and note.exists()):
             continue
@@ -108,8 +110,6 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
                 f"{directory}: was made with other options, or by another version of a file among "
                 "them; give another --out, or delete it."
             )
-        if (directory / "config.json").is_file():
-            check_judge(read_run_config(directory))
 
     missing = [run for run in runs if not is_finished(run[2])]
     say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")

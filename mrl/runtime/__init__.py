@@ -1,1 +1,1 @@
-"""See the module list in README.md."""
+"""See the list of files in mrl/runtime/RUNNING.md."""

@@ -489,12 +489,23 @@ def pair_of(scale: Scale, folder: Path) -> list[Path]:
             model.generation_config.eos_token_id = tokenizer.eos_token_id
             model.save_pretrained(folder / name)
             tokenizer.save_pretrained(folder / name)
+            fill_vocabulary(folder / name / "tokenizer.json", model.config.vocab_size)
     problems = load_problems(DATA / "words" / "train.jsonl")
     for part, start, count in (("train", 0, 4 * scale.prompts), ("heldout", 600, scale.prompts)):
         texts = [" ".join(p.prompt for p in problems[start + 3 * n :][:3]) for n in range(count)]
         chosen = [Problem(f"{part}-{n}", text[:330], "7") for n, text in enumerate(texts)]
         save_problems(folder / f"{part}.jsonl", chosen)  # about as long as GSM8K's
     return made
+
+
+def fill_vocabulary(path: Path, size: int) -> None:
+    """Give a tokenizer as many tokens as its model: one that knows too few is refused."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary = document["model"]["vocab"]
+    first = max([*vocabulary.values(), *(token["id"] for token in document["added_tokens"])]) + 1
+    for number in range(first, size):
+        vocabulary[f"unused{number}"] = number
+    path.write_text(json.dumps(document), encoding="utf-8")
 
 
 def by_chance(self: Verifier, answer: str, completion: str, finished: bool = True) -> Verdict:

@@ -1,0 +1,317 @@
+"""Two language models that teach each other, in one file: `solo` and `sgt` from loading to update.
+
+    python data/examples/one_file.py              # sgt, 20 steps on the embedded tiny pair
+    python data/examples/one_file.py solo 60      # the control, 60 steps
+
+This is the method of `mini_mrl.py` without its machinery: no packing, no placement, no checkpoint,
+no live view. It imports the problems and the verifier, and nothing else, of the program. With the
+same seed it samples the same completions, finds the same rescues and computes the same losses,
+which tests/test_one_file.py shows. Read it from top to bottom, or copy it and change it.
+"""
+
+import random
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # `mrl` is found from anywhere
+
+from mrl.runtime.problems import load_problems  # noqa: E402
+from mrl.runtime.verifier import Verifier  # noqa: E402
+from mrl.samples import Problem, Verdict, derive_seed, problems_of_step  # noqa: E402
+
+PROMPTS_PER_STEP = 16
+GROUP_SIZE = 8  # completions for each prompt
+MAX_NEW_TOKENS = 48
+LEARNING_RATE = 1e-4
+CLIP = 0.2
+MAX_GRAD_NORM = 1.0
+IMITATION_WEIGHT = 0.1
+ROWS_AT_ONCE = 32  # in one forward and backward pass
+
+
+# ---------------------------------------------------------------------------------- the learners
+
+
+@dataclass
+class Learner:
+    """One policy: a model, its own tokenizer and its own optimizer."""
+
+    name: str
+    index: int
+    model: torch.nn.Module
+    tokenizer: PreTrainedTokenizerFast
+    optimizer: torch.optim.Optimizer
+
+
+@dataclass
+class Completion:
+    """One answer that a learner wrote, with the log-probs of the moment of sampling."""
+
+    token_ids: list[int]  # the end token included
+    logprobs: list[float]
+    finished: bool  # the end token was written before the limit
+    text: str
+    reward: float = 0.0
+
+
+@dataclass
+class Sample:
+    """What a learner learns from: a completion in its own tokens, and how."""
+
+    prompt_ids: list[int]
+    token_ids: list[int]
+    advantage: float = 0.0
+    imitated: bool = False
+
+
+def load(name: str, index: int) -> Learner:
+    """A policy of the tiny pair."""
+    folder = ROOT / "data" / "tiny" / name
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    return Learner(name, index, model, tokenizer, optimizer)
+
+
+def prompt_ids_of(learner: Learner, problem: Problem) -> list[int]:
+    """The prompt in the learner's own chat template and tokens."""
+    message = {"role": "user", "content": problem.prompt}
+    text = learner.tokenizer.apply_chat_template(
+        [message], tokenize=False, add_generation_prompt=True
+    )
+    return learner.tokenizer(text, add_special_tokens=False).input_ids
+
+
+# -------------------------------------------------------------------------------------- sampling
+
+
+def token_logprobs(learner: Learner, logits: torch.Tensor) -> torch.Tensor:
+    """The distribution that is sampled and scored: all tokens but padding, which has no text."""
+    logits = logits.float()
+    pad_id, end_id = learner.tokenizer.pad_token_id, learner.tokenizer.eos_token_id
+    if pad_id is not None and pad_id != end_id:
+        logits = logits.index_fill(-1, torch.tensor(pad_id), -torch.inf)
+    return torch.log_softmax(logits, dim=-1)
+
+
+@torch.no_grad()
+def sample(
+    learner: Learner, prompts: list[list[int]], generator: torch.Generator
+) -> list[list[Completion]]:
+    """GROUP_SIZE completions for each prompt."""
+    rows = [torch.tensor(prompt) for prompt in prompts for _ in range(GROUP_SIZE)]
+    token_ids = pad_sequence(rows, batch_first=True, padding_side="left")
+    ones = [torch.ones(len(row), dtype=torch.long) for row in rows]
+    mask = pad_sequence(ones, batch_first=True, padding_side="left")
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    uniform = torch.rand(MAX_NEW_TOKENS, len(rows), generator=generator)
+
+    cache = DynamicCache()
+    tokens: list[torch.Tensor] = []
+    logprobs: list[torch.Tensor] = []
+    ended = torch.zeros(len(rows), dtype=torch.bool)
+    for t in range(MAX_NEW_TOKENS):
+        output = learner.model(
+            input_ids=token_ids, attention_mask=mask, position_ids=positions,
+            past_key_values=cache, use_cache=True,
+        )  # fmt: skip
+        scores = token_logprobs(learner, output.logits[:, -1])
+
+        # draw by inverting the cumulative distribution: the first entry above the uniform number
+        cumulative = scores.double().exp().cumsum(dim=-1)
+        threshold = uniform[t].double()[:, None] * cumulative[:, -1:]
+        drawn = torch.searchsorted(cumulative, threshold, right=True)
+        tokens.append(drawn[:, 0])
+        logprobs.append(scores.gather(1, drawn)[:, 0])
+
+        ended = ended | (drawn[:, 0] == learner.tokenizer.eos_token_id)
+        if ended.all():
+            break
+        token_ids = drawn
+        mask = torch.cat([mask, torch.ones(len(rows), 1, dtype=torch.long)], dim=1)
+        positions = positions[:, -1:] + 1
+
+    return as_groups(learner, torch.stack(tokens, dim=1), torch.stack(logprobs, dim=1))
+
+
+def as_groups(
+    learner: Learner, tokens: torch.Tensor, logprobs: torch.Tensor
+) -> list[list[Completion]]:
+    """Cut each row [rows, seq] at its end token, and put the rows of a prompt together."""
+    completions = []
+    for row, row_logprobs in zip(tokens.tolist(), logprobs.tolist(), strict=True):
+        end_id = learner.tokenizer.eos_token_id
+        finished = end_id in row
+        length = row.index(end_id) + 1 if finished else len(row)
+        content = row[: length - 1] if finished else row
+        text = learner.tokenizer.decode(content, skip_special_tokens=False)
+        completions.append(Completion(row[:length], row_logprobs[:length], finished, text))
+
+    return [
+        completions[start : start + GROUP_SIZE] for start in range(0, len(completions), GROUP_SIZE)
+    ]
+
+
+def judge(verifier: Verifier, problem: Problem, completion: Completion) -> float:
+    """1.0 for a verified right answer, else 0.0."""
+    verdict = verifier.verify(problem.answer, completion.text, completion.finished)
+    return float(verdict is Verdict.CORRECT)
+
+
+# ------------------------------------------------------------------------- from groups to samples
+
+
+def own_samples(prompt_ids: list[int], group: list[Completion]) -> list[Sample]:
+    """Own completions, each with its advantage inside its group (GRPO)."""
+    rewards = torch.tensor([completion.reward for completion in group])
+    advantages = rewards - rewards.mean()
+    if rewards.min() == rewards.max():
+        advantages = torch.zeros_like(rewards)  # all right or all wrong: nothing to learn here
+    advantages = advantages / (rewards.std(correction=0) + 1e-6)
+
+    samples = []
+    for completion, advantage in zip(group, advantages.tolist(), strict=True):
+        samples.append(Sample(prompt_ids, completion.token_ids, advantage))
+    return samples
+
+
+def rescue(
+    learner: Learner, prompt_ids: list[int], successes: list[Completion], rng: random.Random
+) -> Sample | None:
+    """One of a peer's verified solutions in the learner's own tokens, to be imitated (SGT)."""
+    candidates = list(successes)
+    while candidates:
+        success = rng.choice(candidates)
+        candidates.remove(success)
+
+        # behind a special token, so that the tokenizer adds no space and merges nothing
+        text = learner.tokenizer.eos_token + success.text
+        token_ids = learner.tokenizer(text, add_special_tokens=False).input_ids[1:]
+        if learner.tokenizer.decode(token_ids, skip_special_tokens=False) != success.text:
+            continue  # this tokenizer cannot hold the text exactly
+        if success.finished:
+            token_ids.append(learner.tokenizer.eos_token_id)
+        if len(token_ids) <= MAX_NEW_TOKENS:
+            return Sample(prompt_ids, token_ids, imitated=True)
+    return None
+
+
+# ---------------------------------------------------------------------------------------- learning
+
+
+def completion_logprobs(
+    learner: Learner, samples: list[Sample]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of completions under the current weights, and their mask; [samples, seq] each."""
+    rows = [torch.tensor(sample.prompt_ids + sample.token_ids) for sample in samples]
+    token_ids = pad_sequence(rows, batch_first=True)
+    mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
+    logits = learner.model(input_ids=token_ids, attention_mask=mask).logits
+    scores = token_logprobs(learner, logits[:, :-1]).gather(2, token_ids[:, 1:, None])[:, :, 0]
+
+    completion_mask = torch.zeros_like(scores, dtype=torch.bool)
+    for row, sample in enumerate(samples):
+        start = len(sample.prompt_ids) - 1  # this place predicts the first completion token
+        completion_mask[row, start : start + len(sample.token_ids)] = True
+    return scores, completion_mask
+
+
+def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
+    """One optimizer update: the clipped objective on own samples, imitation of a peer's."""
+    own = [sample for sample in samples if not sample.imitated]
+    imitated = [sample for sample in samples if sample.imitated]
+    taught = [sample for sample in own if sample.advantage != 0]
+    losses = {"loss": 0.0, "loss_nll": 0.0}
+    learner.optimizer.zero_grad()
+
+    for start in range(0, len(taught), ROWS_AT_ONCE):
+        batch = taught[start : start + ROWS_AT_ONCE]
+        logprobs, mask = completion_logprobs(learner, batch)
+        advantages = torch.tensor([[sample.advantage] for sample in batch])
+
+        # the weights have not moved since sampling, so the ratio is 1; its gradient is not 0
+        ratio = torch.exp(logprobs - logprobs.detach())
+        clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+        token_losses = -torch.minimum(ratio * advantages, clipped * advantages)
+        # mean over a completion's tokens, then over *all* own completions
+        loss = (token_losses * mask / mask.sum(dim=1, keepdim=True)).sum() / len(own)
+        loss.backward()
+        losses["loss"] += float(loss.detach())
+
+    if imitated:
+        logprobs, mask = completion_logprobs(learner, imitated)
+        nll = -(logprobs * mask / mask.sum(dim=1, keepdim=True)).sum() / len(imitated)
+        loss = IMITATION_WEIGHT * nll
+        loss.backward()
+        losses["loss_nll"] = float(loss.detach())
+
+    norm = torch.nn.utils.clip_grad_norm_(learner.model.parameters(), MAX_GRAD_NORM)
+    if norm > 0:
+        learner.optimizer.step()
+    return {**losses, "grad_norm": float(norm), "rescues": len(imitated)}
+
+
+# ------------------------------------------------------------------------------------- the step
+
+
+def train_step(
+    learners: list[Learner], verifier: Verifier, problems: list[Problem], mode: str, seed: int,
+    step: int,
+) -> dict[str, dict[str, float]]:  # fmt: skip
+    """Sample, judge, publish, collect, decide, learn; returns each learner's figures."""
+    groups: dict[str, list[list[Completion]]] = {}
+    prompts: dict[str, list[list[int]]] = {}
+    for learner in learners:
+        name = learner.name
+        prompts[name] = [prompt_ids_of(learner, problem) for problem in problems]
+        generator = torch.Generator().manual_seed(derive_seed(seed, step, learner.index))
+        groups[name] = sample(learner, prompts[name], generator)
+        for problem, group in zip(problems, groups[name], strict=True):
+            for completion in group:
+                completion.reward = judge(verifier, problem, completion)
+
+    figures = {}
+    for learner in learners:
+        (peer,) = [other for other in learners if other is not learner]
+        rng = random.Random(derive_seed(seed, step, learner.index, "mode"))
+        samples = []
+        for number, group in enumerate(groups[learner.name]):
+            prompt_ids = prompts[learner.name][number]
+            samples += own_samples(prompt_ids, group)
+
+            # the hole: every own attempt failed, so only a peer's solution can help
+            failed = not any(completion.reward for completion in group)
+            successes = [c for c in groups[peer.name][number] if c.reward]
+            if mode == "sgt" and failed and successes:
+                rescued = rescue(learner, prompt_ids, successes, rng)
+                if rescued:
+                    samples.append(rescued)
+
+        rewards = [c.reward for group in groups[learner.name] for c in group]
+        figures[learner.name] = learn(learner, samples)
+        figures[learner.name]["reward"] = sum(rewards) / len(rewards)
+    return figures
+
+
+def main(mode: str = "sgt", steps: int = 20, seed: int = 0) -> None:
+    """Train the tiny pair and print a line for each step and learner."""
+    learners = [load("qwen-tiny", 0), load("llama-tiny", 1)]
+    train = load_problems(ROOT / "data" / "words" / "train.jsonl")
+    with Verifier() as verifier:
+        for step in range(1, steps + 1):
+            problems = problems_of_step(train, step, PROMPTS_PER_STEP, seed)
+            figures = train_step(learners, verifier, problems, mode, seed, step)
+            for name, numbers in figures.items():
+                solved, rescues = numbers["reward"], numbers["rescues"]
+                print(f"step {step}: {name} solves {solved:.0%}, {rescues} rescues")
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    main(words[0] if words else "sgt", int(words[1]) if len(words) > 1 else 20)
