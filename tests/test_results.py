@@ -15,7 +15,7 @@ import mini_mrl
 from mrl.lab.compare_view import estimate
 from mrl.modes import MODES
 from mrl.runtime.evaluation import half_width
-from mrl.tiny.pair import OWN_SKILLS
+from mrl.tiny.pair import HOLES, OWN_SKILLS, RARE_SKILLS
 
 ROOT = Path(mini_mrl.__file__).parent
 RESULTS = ROOT / "data" / "results"
@@ -619,3 +619,172 @@ def test_the_memory_of_the_pretrained_pair_is_flat():
         f"{peaks[9]:.1f} GiB after 10 steps, {peaks[29]:.1f} after 30 and {peaks[59]:.1f} after 60"
         in words
     )
+
+
+TODAY = "tiny-pair/table.csv"
+SETS = ("heldout", "newtemplates", "thirdset")
+KINDS = {
+    "own": lambda policy, skill: skill in OWN_SKILLS[policy],
+    "rare": lambda policy, skill: skill in RARE_SKILLS[policy],
+    "`loses`, two steps": lambda policy, skill: skill == "loses",
+    "holes": lambda policy, skill: skill in HOLES[policy],
+}
+ALL_HOLES = [(policy, skill) for policy, skills in HOLES.items() for skill in skills]
+
+
+def no_hole(policy, skill):
+    """Neither a hole of today's pair nor the mean of all."""
+    return skill != "all" and skill not in HOLES[policy]
+
+
+def peer_rows(part, columns):
+    """The kept table's rows of a held-out set, the best mode first, in some columns."""
+    kept = (RESULTS / "tiny-pair" / "table.md").read_text(encoding="utf-8")
+    of_part = kept.split(f"## {part}\n")[1].split("\n## ")[0]
+    return measured_rows(columns, of_part)
+
+
+def gap_today(one, two, wanted=of_all_skills, part="heldout"):
+    """How far mode one is above mode two on today's pair, paired by seed."""
+    scores = (kept_scores(TODAY, mode, wanted, part=part) for mode in (one, two))
+    return estimate([a - b for a, b in zip(*scores, strict=True)])
+
+
+def hole_scores(mode):
+    """(set, policy, skill) -> pass@1 of each seed, in the holes of today's pair."""
+    return {
+        (part, *hole): kept_scores(TODAY, mode, lambda *of, hole=hole: of == hole, part=part)
+        for part, hole in product(SETS, ALL_HOLES)
+    }
+
+
+def wider_for_three_seeds(comparisons):
+    """How many times as wide Bonferroni makes each 95 % interval over three seeds.
+
+    With 2 degrees of freedom Student's t has a closed quantile.
+    """
+
+    def quantile(inside):
+        return inside * math.sqrt(2 / (1 - inside**2))
+
+    assert quantile(0.95) == pytest.approx(4.303, abs=1e-3)
+    return quantile(1 - 0.05 / comparisons) / quantile(0.95)
+
+
+def test_the_table_with_a_memory_and_with_a_peer_is_the_measured_one():
+    tutorial = text_of("TUTORIAL.md")
+    for part in SETS:
+        rows = peer_rows(part, "| mode | pass@1 | above solo | above replay | pass@k |")
+        assert len(rows) == 3
+        for row in rows:
+            assert f"| `{part}` {row}" in PAGE
+
+        cells = {row.split(" ")[1]: row.strip("| ").split(" | ") for row in rows}
+        ends = [cells[mode][1] for mode in ("solo", "replay", "sgt")]
+        assert f"| `{part}` | {' | '.join([*ends, *cells['sgt'][2:4]])} |" in tutorial
+
+
+def test_the_kept_table_is_that_of_the_kept_numbers():
+    for part in SETS:
+        for row in peer_rows(part, "| mode | pass@1 |"):
+            _, mode, score, _ = (cell.strip() for cell in row.split("|"))
+            assert score == str(estimate(kept_scores(TODAY, mode, part=part)))
+
+
+def test_the_table_by_kind_of_skill_is_the_measured_one():
+    kept = json.loads((RESULTS / "sgt-s0" / "evaluation.json").read_text(encoding="utf-8"))
+    rows = [(name, "heldout", name) for name in KINDS]
+    rows += [(f"holes, `{part}`", part, "holes") for part in SETS[1:]]
+    for name, part, kind in rows:
+        before = [
+            100 * scores["pass@1"]
+            for entry in kept["before"]
+            for skill, scores in entry["skills"].items()
+            if entry["part"] == part and KINDS[kind](entry["policy"], skill)
+        ]
+        cells = [name, f"{mean(before):.1f}" if before else ""]
+        for mode in ("solo", "replay", "sgt"):
+            cells.append(str(estimate(kept_scores(TODAY, mode, KINDS[kind], part=part))))
+        assert f"| {' | '.join(cells)} |" in PAGE
+
+
+def test_what_is_said_of_the_peer_was_measured():
+    words = sentences_of("data/results/README.md")
+    above_replay = [gap_today("sgt", "replay", part=part) for part in SETS]
+    said = "by {}, {} and {} points on the three sets".format(*above_replay)
+    assert said in words
+    times = wider_for_three_seeds(3)
+    assert f"each interval is {times:.1f} times as wide, and all three" in words
+    assert all(gap.mean > times * gap.half for gap in above_replay)
+    for part in SETS:  # the points come from the holes
+        for control in ("solo", "replay"):
+            assert gap_today("sgt", control, KINDS["holes"], part).clear
+            assert not gap_today("sgt", control, no_hole, part).clear
+    others = [gap_today("sgt", control, no_hole) for control in ("solo", "replay")]
+    assert "`sgt` is {} points from `solo` and {} from `replay`".format(*others) in words
+
+    two_steps = gap_today("sgt", "solo", KINDS["`loses`, two steps"], "thirdset")
+    assert two_steps.clear and two_steps.mean < 0
+    assert f"`loses`, ends {str(two_steps).removeprefix('-')} below `solo`" in words
+
+    of_sgt = hole_scores("sgt")
+    lowest = min(of_sgt, key=lambda place: min(of_sgt[place]))
+    assert lowest == ("thirdset", "qwen-tiny", "sold") and min(of_sgt[lowest]) > 10
+    assert f"`qwen-tiny`, {min(of_sgt[lowest]):.0f} % with one seed on `thirdset`" in words
+    assert max(max(scores) for scores in hole_scores("solo").values()) < 1
+
+
+def test_what_is_said_of_the_memory_was_measured():
+    words = sentences_of("data/results/README.md")
+    for part, kind in product(SETS, (of_all_skills, *KINDS.values())):
+        assert not gap_today("replay", "solo", kind, part).clear
+
+    scores = hole_scores("replay")
+    seed_2 = [scores[part, "qwen-tiny", "sold"][1] for part in ("heldout", "thirdset")]
+    eats = scores["heldout", "llama-tiny", "eats"][1]
+    assert f"a hole of `llama-tiny`, `eats` ({eats:.0f} %)" in words
+    said = "part of `sold` of `qwen-tiny` ({:.0f} %, on `thirdset` {:.0f} %)".format(*seed_2)
+    assert said in words
+    rest = [
+        score
+        for (_, policy, skill), of_seeds in scores.items()
+        for number, score in enumerate(of_seeds, start=1)
+        if number != 2 or (policy, skill) not in CLOSED
+    ]
+    assert len(rest) == 30 and 3 < max(rest) < 4
+
+    kept = json.loads((RESULTS / "replay-s0" / "evaluation.json").read_text(encoding="utf-8"))
+    of = {entry["policy"]: entry["skills"] for entry in kept["after"] if entry["part"] == "heldout"}
+    eats, sold = (100 * of[policy][skill]["pass@1"] for policy, skill in sorted(CLOSED))
+    assert f"it got {eats:.0f} % of `eats` and {sold:.0f} % of `sold`" in words
+    for control, part in product(("solo", "replay"), SETS):
+        assert not gap_today("sgt", control, KINDS["rare"], part).clear
+
+
+def test_the_tutorials_rows_of_whole_runs_are_the_measured_ones():
+    tutorial = text_of("TUTORIAL.md")
+    for name, skills in (("rare", RARE_SKILLS), ("hole", HOLES)):
+        for policy, skill in ((p, s) for p, found in skills.items() for s in found):
+            cells = [f"`{policy}`, {name}", skill]
+            for mode in ("solo", "replay", "sgt"):
+                scores = kept_scores(TODAY, mode, lambda *of, it=(policy, skill): of == it)
+                cells.append(f"{mean(scores):.0f}")
+            assert f"| {' | '.join(cells)} |" in tutorial
+
+
+@pytest.mark.parametrize("mode", ["solo", "replay", "sgt"])
+def test_the_kept_runs_are_whole_and_of_todays_pair(mode):
+    kept = RESULTS / f"{mode}-s0"
+    config = json.loads((kept / "config.json").read_text(encoding="utf-8"))
+    assert (config["mode"], config["seed"], config["steps"]) == (mode, 0, 240)
+    paths = [policy["path"] for policy in config["policies"]]
+    paths += [config["train"], *config["heldout"]]
+    assert all((ROOT / path).exists() and not path.startswith("/") for path in paths)
+
+    lines = [json.loads(line) for line in (kept / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 2 * config["steps"]
+    if mode == "sgt":
+        rescued = sum(line["rescues"] for line in lines if line["policy"] == "llama-tiny")
+        assert f"it was rescued {rescued} times ({rescued} from qwen-tiny)" in text_of(
+            "TUTORIAL.md"
+        )
