@@ -174,12 +174,8 @@ def _left_over(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
     Other tensors are for parts that this model leaves out, such as a vision tower.
     """
     modules = {name for name, _ in model.named_modules()}
-    left_over = []
-    for name in names:
-        layer = re.match(r".*?\.\d+(?=\.)", name)
-        if layer and layer[0] in modules:
-            left_over.append(name)
-    return sorted(left_over)
+    layers = {name: re.match(r".*?\.\d+(?=\.)", name) for name in names}
+    return sorted(name for name, layer in layers.items() if layer and layer[0] in modules)
 
 
 def count_parameters(path: str) -> int:

@@ -128,7 +128,7 @@ class Verifier(AbstractContextManager):
             self._child = None
 
     def _judge(self, answer: str, box: str) -> Verdict:
-        """Get math-verify's verdict from a child that is alive."""
+        """Ask for a verdict, with a new child if the last one has ended."""
         if self._child is None or self._child.poll() is not None:
             self.canary()
         return self._ask(answer, box, self.timeout_s)
