@@ -131,8 +131,7 @@ def launch(
             )
 
     # a worker that lost another one does not know why: prefer the outcome of one that does
-    no_reason = (0, PeerLost.exit_code)
-    reasons = [outcome for outcome in outcomes.values() if outcome[0] not in no_reason]
+    reasons = [end for end in outcomes.values() if end[0] not in (0, PeerLost.exit_code)]
     return min(reasons) if reasons else max(outcomes.values())
 
 

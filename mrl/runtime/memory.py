@@ -136,8 +136,7 @@ class Card(NamedTuple):
 def card_of(estimate: Estimate, device: str) -> Card:
     """The card of this process."""
     properties = torch.cuda.get_device_properties(device)
-    uuid, total = str(properties.uuid), properties.total_memory
-    return Card(uuid, properties.name, total, estimate.peak)
+    return Card(str(properties.uuid), properties.name, properties.total_memory, estimate.peak)
 
 
 def cards_sentence(cards: Iterable[Card]) -> str:

@@ -45,8 +45,7 @@ def pair_settings(pair: str) -> dict[str, Any]:
             policy.max_new_tokens, policy.micro_batch = 400, 4096
             policy.weight_decay = 0.01
         train, test = str(GSM8K / "train.jsonl"), str(GSM8K / f"{TEST_PART}.jsonl")
-        problems = {"train": train, "heldout": [test]}
-        return {"policies": policies, **problems, "eval_samples": 1}
+        return {"policies": policies, "train": train, "heldout": [test], "eval_samples": 1}
     return {"policies": policies, **_short_problems(policies)}
 
 

@@ -42,13 +42,7 @@ from mrl.runtime.evaluation import evaluate, half_width, load_heldout
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
-from mrl.runtime.memory import (
-    card_of,
-    cards_sentence,
-    choose_placement,
-    estimate,
-    peak_memory,
-)
+from mrl.runtime.memory import card_of, cards_sentence, choose_placement, estimate, peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import load_problems, longest_prompt
@@ -429,9 +423,7 @@ def _close(log: TextIO | Exchange) -> None:
         log.close()
 
 
-def _tell_other_workers(
-    error_type: type | None, error: BaseException | None, trace: object
-) -> None:
+def _tell_other_workers(_: object, error: BaseException | None, trace: object) -> None:
     """Let the workers of the other policies know of an error.
 
     Without an error the connections stay, because a slower process may still be reading.

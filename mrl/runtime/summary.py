@@ -24,8 +24,9 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
     """Sentences on what is about to happen. pair: its name; why: the reason for its choice."""
     config, mode = run.config, run.mode
 
-    # gathered, because a process may hold only one of the policies
     first_paths = {policy.name: policy.path for policy in config.policies}  # not a checkpoint's
+
+    # gathered, because a process may hold only one of the policies
     mine = {}
     for policy in run.policies:
         size = f"{policy.model.num_parameters() / 1e6:.3g} M parameters"
@@ -48,6 +49,7 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
     ]
     for _, notes in of_policies:
         lines += notes
+
     if config.judge:
         lines.append(f"Judge: {config.judge} (checksum {config.judge_checksum}).")
     if config.liar:

@@ -8,7 +8,7 @@ import termios
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from itertools import cycle
 
@@ -103,7 +103,7 @@ def _set_control_echo(console: Console, on: bool) -> None:
         termios.tcsetattr(terminal, termios.TCSANOW, modes)
 
 
-class View:
+class View(AbstractContextManager):
     """A view of a run: with a title drawn in place, without one a line every few steps."""
 
     def __init__(self, console: Console, policies: list[str], steps: int, title: str = "") -> None:
@@ -121,9 +121,6 @@ class View:
         self.scoring = ""  # a sentence on how far it is
         self.scoring_s = 0.0  # scoring took so long before training, and will after it
         self.rescue: dict | None = None  # the newest
-
-    def __enter__(self) -> "View":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self.live:
@@ -230,8 +227,7 @@ class View:
         """(label, a cell for each policy) of the rows in which a policy's figure is not 0."""
         logged: set[str] = set()
         for lines in self.history:
-            for line in lines.values():
-                logged |= line.keys()
+            logged.update(*lines.values())
 
         shown = []
         for label, metric, form in rows:
