@@ -52,7 +52,8 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
     # of this process's policies; under placement `parallel` that is one, and peers are elsewhere
     results = {policy.name: StepResult() for policy in run.policies}
 
-    # 1. sample: each policy, in its turn, writes G completions a prompt     policy.py, rollout.py
+    # A turn notes the time, and brings the policy to the device if its phase needs that.
+    # 1. sample: each policy writes G completions per prompt                 policy.py, rollout.py
     for policy in run.policies:
         with allocation.turn(policy, "rollout"):
             # all chance comes from run seed, step and policy: a resumed run has no state to restore
@@ -66,20 +67,20 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             run.verifier.verify_groups(results[policy.name].groups)
 
     # 3. publish: records of the one type that the mode consumes             records.py, exchange.py
-    published = {}
-    if run.published:  # else nothing crosses
+    outgoing = {}
+    if run.record_type:  # else nothing crosses
         for policy in run.policies:
             name, groups = policy.name, results[policy.name].groups
-            records = run.make_records(run.published, name, policy.version, groups, policy.codec)
-            published[name] = list(records)
+            records = run.make_records(run.record_type, name, policy.version, groups, policy.codec)
+            outgoing[name] = list(records)
     # the one place where policies of different processes meet
-    published = allocation.gather(published)
+    outgoing = allocation.gather(outgoing)
     with run.writing():  # the log of what crosses: a full disk ends the run with one sentence
-        for source, records in published.items():
+        for source, records in outgoing.items():
             for record in records:
                 exchange.publish(record, source)  # until the end of the step: Run.finish_step
 
-    # B A after A B: under placement `swap` the one that is on the device stays there
+    # In reverse order: under placement `swap` the policy that sampled last is still on the device.
     for policy in reversed(run.policies):
         mode, result = run.modes[policy.name], results[policy.name]
         if policy.config.frozen:  # a fixed teacher: what it publishes is all that it does

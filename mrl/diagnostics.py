@@ -19,8 +19,8 @@ class PolicyDiagnostics:
     below: Tensor  # [batch, seq] bool: clipped, because the ratio is below the band
     above: Tensor  # [batch, seq] bool: clipped, because the ratio is above the band
     weights: Tensor  # [batch] of the samples
-    logprob_gap: Tensor  # [batch, seq] |log-prob now - log-prob when sampled|, nats
-    on_policy: bool  # own samples, no update since they were written: the gap is rounding
+    logprob_gap: Tensor  # [batch, seq] |log-prob now - behavior log-prob|, nats
+    on_policy: bool  # own samples, and no update since they were written: any gap is numerical
 
     @property
     def wholly_clipped(self) -> Tensor:
@@ -41,9 +41,9 @@ class TokenStats:
     clipped_high: float = 0.0
     weight: float = 0.0  # effective weight: 0 for a sample that is wholly clipped
     logprob_gap_max: float = 0.0
-    rounding_max: float = 0.0  # the same gap, only where the weights have not moved
+    on_policy_gap_max: float = 0.0  # the same gap, only where the weights have not moved
 
-    def count(self, batch: PolicyDiagnostics) -> None:
+    def add_batch(self, batch: PolicyDiagnostics) -> None:
         """Add one micro-batch."""
         mask, ratio = batch.mask, batch.ratio * batch.mask
         self.samples += len(mask)
@@ -56,7 +56,7 @@ class TokenStats:
         gap = float((batch.logprob_gap * mask).max())
         self.logprob_gap_max = max(self.logprob_gap_max, gap)
         if batch.on_policy:
-            self.rounding_max = max(self.rounding_max, gap)
+            self.on_policy_gap_max = max(self.on_policy_gap_max, gap)
 
     def add(self, other: "TokenStats") -> None:
         """Add the sums of one more update."""
@@ -68,7 +68,7 @@ class TokenStats:
         self.weight += other.weight
         self.ratio_max = max(self.ratio_max, other.ratio_max)
         self.logprob_gap_max = max(self.logprob_gap_max, other.logprob_gap_max)
-        self.rounding_max = max(self.rounding_max, other.rounding_max)
+        self.on_policy_gap_max = max(self.on_policy_gap_max, other.on_policy_gap_max)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """Means over the tokens, and the largest ratio; nothing where there was no token."""
@@ -94,7 +94,9 @@ class LearningStats:
     kl: float | None = None  # None: there is no KL term
     own: TokenStats = field(default_factory=TokenStats)
     peer: TokenStats = field(default_factory=TokenStats)
-    outcomes: Counter[str] = field(default_factory=Counter)  # outcome -> number of samples
+    # What became of each sample: taught, clipped (in every token), rescued, replayed, dropped (weight
+    # 0), all_fail or all_pass (no advantage), skipped. runtime/metrics.py makes shares of them.
+    outcomes: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)  # sentences for the person who runs it
 
     def add(self, update: "LearningStats") -> None:
@@ -113,7 +115,10 @@ class LearningStats:
         self.notes += update.notes
 
     def metrics(self) -> dict[str, float]:
-        """The figures under their names in metrics.jsonl; losses are means over the updates."""
+        """The figures under their names in metrics.jsonl.
+
+        Losses and norm are sums over all minibatches, divided by the updates that were made.
+        """
         updates = max(self.updates, 1)
         metrics: dict[str, float] = {
             "updates": self.updates,

@@ -58,9 +58,10 @@ class Exchange:
                     if type(record) is not record_type:
                         continue
                     collected[prompt_id].append(record)
-                    for name in ("received_", f"{record.kind}/{source}/"):
-                        traffic[f"{name}records"] += 1
-                        traffic[f"{name}bytes"] += len(record.line)
+                    # in all, and apart by type and source
+                    for prefix in ("received_", f"{record.kind}/{source}/"):
+                        traffic[f"{prefix}records"] += 1
+                        traffic[f"{prefix}bytes"] += len(record.line)
         return collected
 
     def count_not_believed(self, receiver: str, records: int) -> None:

@@ -41,11 +41,12 @@ def learn(
 
     The loss of an update has three parts, and each is an average over the whole update:
 
-        loss = the policy's objective over its "policy" samples
+        loss = the objective over its samples whose loss is "policy"
              + mean over its "imitation" samples of weight * (mean NLL of a token)
-             + kl_coef * k3 over its own samples that have an advantage
+             + kl_coef * mean k3 over its own "policy" samples that have a gradient
 
-    Samples that cannot give a gradient (advantage 0) count in the averages, but are not computed.
+    Samples without gradient (advantage 0 or weight 0) count in the first average, but they are not
+    computed.
 
     score: gives the log-probs of completions; a policy without a transformer brings its own.
     """
@@ -53,9 +54,9 @@ def learn(
     parts = [samples[start : start + size] for start in range(0, len(samples), size)]
 
     if policy.mixed_precision:
-        # the first minibatch needs none: until the first update its ratios are 1 by definition
+        # not the first one: before any update policy_loss sets the ratios of own samples to 1
         for minibatch in parts[1:]:
-            _score_again(policy, minibatch)
+            _replace_behavior_logprobs(policy, minibatch)
 
     stats = LearningStats()
     for minibatch in parts:
@@ -64,7 +65,8 @@ def learn(
                 update = add_gradients(policy, minibatch, stats.updates, score)
                 break
             except torch.OutOfMemoryError:
-                if policy.micro_batch <= max(len(sample.completion_ids) for sample in minibatch):
+                longest = max(len(sample.completion_ids) for sample in minibatch)
+                if policy.micro_batch <= longest:  # in tokens
                     raise  # one completion alone does not fit
                 stats.notes.append(policy.halve_micro_batch())
         optimizer_step(policy, update)
@@ -72,12 +74,12 @@ def learn(
     return stats
 
 
-def _score_again(policy: Policy, samples: Sequence[TrainingSample]) -> None:
+def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
     """Give own samples the log-probs that learning itself would compute before the first update.
 
     In bfloat16 sampling and scoring come out up to 0.2 nats a token apart, by rounding, and gspo's
-    band is 3e-4 wide. Log-probs of peers' samples stay: naive and graft have just computed theirs
-    in this way, and those of hacpo and prp come from the peer, whose model is not here.
+    band is 3e-4 wide. Peers' samples keep theirs: some modes have just computed them in this way
+    (naive, graft), in others they come from the peer, whose model is not here (hacpo, prp).
     """
     own = [sample for sample in samples if sample.has_gradient and not sample.source]
     for sample, logprobs in zip(own, logprobs_of(policy, *ids_of(own)), strict=True):
@@ -95,12 +97,12 @@ def add_gradients(
     stats = LearningStats()
     _count_samples_without_gradient(samples, stats)
 
-    # Samples without gradient are counted, else the others would weigh more where groups are flat.
-    counted = [sample for sample in samples if sample.loss == "policy"]
-    counts = _counts(policy, counted)
-    own = [sample for sample in counted if sample.has_gradient and not sample.source]
-    kl_counts = _counts(policy, own)
-    imitated = len(samples) - len(counted)
+    # Samples without gradient are among them, else the others would weigh more in flat groups.
+    policy_samples = [sample for sample in samples if sample.loss == "policy"]
+    counts = _counts_to_average_over(policy, policy_samples)
+    own = [sample for sample in policy_samples if sample.has_gradient and not sample.source]
+    kl_counts = _counts_to_average_over(policy, own)
+    imitated = len(samples) - len(policy_samples)
 
     for batch in micro_batches(samples, policy.micro_batch):
         # [batch, seq] nats with gradient, and True on completion tokens, the end token included
@@ -125,7 +127,7 @@ def add_gradients(
     return stats
 
 
-def _counts(policy: Policy, samples: Sequence[TrainingSample]) -> dict[str, int]:
+def _counts_to_average_over(policy: Policy, samples: Sequence[TrainingSample]) -> dict[str, int]:
     """What `token_coefficients` divides by: counts over a whole update."""
     return {
         "sequences": len(samples),
@@ -134,8 +136,10 @@ def _counts(policy: Policy, samples: Sequence[TrainingSample]) -> dict[str, int]
     }
 
 
-def micro_batches(samples: Sequence[TrainingSample], most: int) -> Iterator[list[TrainingSample]]:
-    """Samples that one loss function can take together, own before peers', up to `most` tokens.
+def micro_batches(
+    samples: Sequence[TrainingSample], max_tokens: int
+) -> Iterator[list[TrainingSample]]:
+    """Samples that one loss function can take together, own before peers', up to `max_tokens`.
 
     Those of a micro-batch agree in three things: own or a peer's, imitation or not, objective.
     """
@@ -148,7 +152,7 @@ def micro_batches(samples: Sequence[TrainingSample], most: int) -> Iterator[list
     # objectives have no order, so they stay as they came
     for key in sorted(batches, key=lambda key: key[:2]):
         alike = batches[key]
-        for neighbours in cut_by_tokens(*ids_of(alike), most):
+        for neighbours in cut_by_tokens(*ids_of(alike), max_tokens):
             yield alike[neighbours]
 
 
@@ -176,11 +180,11 @@ def policy_loss(
     logprob_gap = (logprobs.detach() - behavior).abs()
     on_policy = policy.version == policy.sampled_version and not batch[0].source
     if on_policy:
-        # The policy has not been updated since it wrote these, so the gap is rounding, and the
-        # ratio is 1. Its gradient is not 0.
+        # The policy has not been updated since it wrote these, so any gap is numerical. The ratio
+        # is exactly 1 then; its gradient is not 0.
         behavior = logprobs.detach()
 
-    # how often a ratio stands in the loss: a chunk's stands at each of its tokens
+    # A chunk's ratio is repeated at each of its tokens; its share makes it count once.
     share: Tensor | float = 1.0
     if objective.ratio_level == "token":
         ratio = token_ratio(logprobs, behavior, mask)
@@ -196,7 +200,8 @@ def policy_loss(
     # [batch, seq] each; below and above: a token is clipped, so it has no gradient
     token_losses, below, above = surrogate_loss(ratio, advantages, objective, updates_done)
     coefficients = token_coefficients(mask, objective.aggregation, **counts)
-    # near 0 while ratios are 1 if the advantages of each group sum to 0; its gradient is not
+    # While ratios are 1 the *value* is about 0, because the advantages of a group sum to 0. The
+    # gradient is not 0, so this number says nothing about progress.
     loss = (token_losses * (weights * share * coefficients)).sum()
 
     diagnostics = PolicyDiagnostics(
@@ -244,8 +249,8 @@ def optimizer_step(policy: Policy, stats: LearningStats) -> None:
     )
     if not math.isfinite(norm):
         stats.updates_skipped = 1
-        computed = ("taught", "clipped", "rescued", "replayed")
-        stats.outcomes["skipped"] = sum(stats.outcomes.pop(outcome, 0) for outcome in computed)
+        for outcome in ("taught", "clipped", "rescued", "replayed"):  # none of it happened
+            stats.outcomes["skipped"] += stats.outcomes.pop(outcome, 0)
     elif norm > 0:
         # at 0 every token was clipped, and Adam's momentum alone would still move the weights
         policy.step_optimizer()
@@ -260,7 +265,9 @@ def _count_samples_without_gradient(
     for sample in samples:
         if sample.weight == 0:
             stats.outcomes["dropped"] += 1
-        elif not sample.has_gradient:  # its reward is the baseline, as where all rewards agree
+        elif not sample.has_gradient:
+            # Its advantage is 0, so all rewards of its group agree, and its own says which it was.
+            # (One that lies exactly at the baseline of another mode is counted here, too.)
             stats.outcomes["all_pass" if sample.reward else "all_fail"] += 1
 
 
@@ -271,4 +278,4 @@ def _count_policy_loss(
     stats.loss += float(loss.detach())
     stats.outcomes.update(clipped=clipped, taught=len(diagnostics.mask) - clipped)
     side = stats.peer if from_peer else stats.own
-    side.count(diagnostics)
+    side.add_batch(diagnostics)

@@ -82,7 +82,7 @@ def test_a_gap_that_is_more_than_rounding_is_told_once(make_policy, monkeypatch)
         stats = learn(policy, sampled(policy), minibatches=4)
         Run._check_gap(run, policy, stats)
         assert stats.notes == []
-    assert stats.own.logprob_gap_max > TOLERANCE > stats.own.rounding_max
+    assert stats.own.logprob_gap_max > TOLERANCE > stats.own.on_policy_gap_max
 
     # a head that was computed right when the model was loaded, and is not any more
     right = logprobs.head_logits

@@ -46,7 +46,7 @@ class SmallRun(Run):
         return self.allocation.policies
 
     @property
-    def published(self):
+    def record_type(self):
         return self.modes[NAMES[0]].consumes
 
     def step(self, number):

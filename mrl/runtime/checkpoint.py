@@ -36,6 +36,7 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
     for policy in policies:
         if policy.config.frozen:
             continue  # it is still what its path holds
+
         folder = partial / policy.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -46,40 +47,46 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
             policy.model.should_save_on_this_rank = lambda is_main_process: True
             policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
+
         try:
             torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
-        except RuntimeError as error:  # what torch makes of a full disk
+        except RuntimeError as error:  # torch's form of a full disk
             raise OSError(errno.EIO, "optimizer.pt could not be written whole") from error
     return partial
 
 
 def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
-    """Make an unfinished checkpoint count, in one rename, and drop all but the newest `KEEP`.
+    """Make an unfinished checkpoint count, by one rename, and delete all but the newest `KEEP`.
 
     state: "step", "versions" and whatever JSON the run needs beside weights and optimizers.
     """
     sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
     document = json.dumps({**state, "logs": sizes}, indent=1)
     (partial / "state.json").write_text(document, encoding="utf-8")
-    kept = (*LOGS, "evaluation.json")
-    for path in filter(Path.is_file, (*partial.rglob("*"), *map(run.joinpath, kept))):
-        with path.open("rb") as file:  # on the disk before the name that makes it count
-            os.fsync(file.fileno())
+
+    # all files are on the disk before the name that makes the checkpoint count
+    paths = list(partial.rglob("*"))
+    paths += [run / name for name in (*LOGS, "evaluation.json")]
+    for path in paths:
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
     partial.rename(partial.with_name(f"step-{state['step']:06d}"))
     for old in checkpoints(run)[:-KEEP]:
         shutil.rmtree(old)
 
 
 def room_for_checkpoints(run: Path, size: int, config: RunConfig) -> int:
-    """Bytes that a run's checkpoints will take at the most, one being written beside those kept.
+    """The most bytes that a run's checkpoints will take, one being written beside those kept.
 
-    size: of one. MrlError if the disk has not so much: the run would end in the middle.
+    size: of one. MrlError if the disk has less, so that the run does not end in the middle.
     """
     count = math.ceil(config.steps / config.checkpoint_every) if config.checkpoint_every else 1
     needed = size * min(count, KEEP + 1)
-    there = next(folder for folder in (run, *run.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(there).free
-    # those of a run that goes on, a torn one too, which makes room
+    existing = next(folder for folder in (run, *run.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+
+    # a run that goes on has old ones, perhaps a torn one, that make room
     old = len(list((run / "checkpoints").glob("*")))
     if needed - size * old > free:
         raise MrlError(
@@ -101,13 +108,14 @@ def checkpoints(run: Path) -> list[Path]:
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The newest complete checkpoint of a run, if there is one."""
-    return (checkpoints(run) or [None])[-1]
+    complete = checkpoints(run)
+    return complete[-1] if complete else None
 
 
 def read_state(checkpoint: Path | None) -> dict:
     """`state.json` of a checkpoint (None: of a run's beginning); MrlError if it is damaged."""
     if checkpoint is None:
-        return {"step": 0, **{key: {} for key in STATE if key != "step"}}
+        return {"step": 0, "versions": {}, "modes": {}, "logs": {}}
 
     path = checkpoint / "state.json"
     try:
@@ -124,6 +132,7 @@ def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict
     for policy in policies:
         if policy.config.frozen:
             continue
+
         path = checkpoint / policy.name / "optimizer.pt"
         try:
             document = torch.load(path, map_location="cpu", weights_only=True)
@@ -132,11 +141,12 @@ def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict
                 if moments["exp_avg"].shape != parameter.shape:
                     raise ValueError("it belongs to another model")
             policy.version = int(state["versions"][policy.name])
-        except Exception as error:  # whatever garbage makes of pickle, torch and a dictionary
+        except Exception as error:  # damage shows itself in pickle, torch or a dictionary
             raise _damaged(path, error) from None
 
 
 def _damaged(path: Path, error: object) -> MrlError:
+    """The error of a person who resumes from a damaged checkpoint."""
     reason = str(error).split("\n")[0][:200]
     return MrlError(
         f"{path}: is damaged ({reason}); delete this checkpoint's folder to go on from the one "
@@ -145,7 +155,7 @@ def _damaged(path: Path, error: object) -> MrlError:
 
 
 def cut_back(run: Path, state: dict) -> None:
-    """Take away what a killed run left unfinished, and what it logged after the checkpoint.
+    """Delete what a killed run left unfinished, and what it logged after the checkpoint.
 
     MrlError, before anything is changed, if a log is shorter than it was at the checkpoint.
     """
@@ -161,6 +171,7 @@ def cut_back(run: Path, state: dict) -> None:
 
     for partial in (run / "checkpoints").glob(f"{PARTIAL}*"):
         shutil.rmtree(partial, ignore_errors=True)
+
     for name, size in sizes.items():
         if (run / name).exists():
             os.truncate(run / name, size)

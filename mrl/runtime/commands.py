@@ -1,8 +1,9 @@
-"""Commands around runs, hung into `mini_mrl.py`: score a run again, list modes and settings."""
+"""Commands of `mini_mrl.py` around runs: score a run again, list modes and settings."""
 
 import sys
 import traceback
 from dataclasses import MISSING, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -43,9 +44,10 @@ def settings() -> None:
     """List all settings of a run, a policy and the modes, for `--set` and `--config`."""
     parts = [("a run", RunConfig), ("a policy (a [[policy]] table in a file)", PolicyConfig)]
     parts += [(f"mode {name} (--set {name}.SETTING=VALUE)", mode) for name, mode in MODES.items()]
-    for title, kind in parts:
+
+    for title, holder in parts:
         table = Table("setting", "what it is", "default", title=Text(f"settings of {title}"))
-        for entry in fields(kind):
+        for entry in fields(holder):
             if "help" in entry.metadata:
                 default = entry.default if entry.default is not MISSING else entry.default_factory()
                 table.add_row(entry.name, entry.metadata["help"], Text(str(default)))
@@ -68,46 +70,58 @@ def evaluate(
         raise MrlError("Name what to score: a run's directory, or models with --pair DIR_A,DIR_B.")
     config = run_config(pair, None, {}, []) if pair else read_run_config(directory)
     count = config.eval_samples if samples is None else samples
-    count, temperature = (1, 0.0) if greedy else (count, None)
+    temperature = None  # the policy's own
+    if greedy:
+        count, temperature = 1, 0.0
     check(replace(config, eval_samples=count))
+
     states = {"before": config}
     if directory:
-        if not (checkpoint := newest_checkpoint(directory)):
+        checkpoint = newest_checkpoint(directory)
+        if not checkpoint:
             raise MrlError(f"{directory}: holds no complete checkpoint yet.")
         states["after"] = with_weights_of(config, checkpoint)
+
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
     with make_verifier(config, view.say) as verifier:
         verifier.canary()
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
-        for when, chosen in states.items():
-            policies = load_policies(chosen.policies, pick_device(config.device), config.threads)
-            for policy in policies:  # others than the run's may be too long for it
-                longest_prompt(policy, [problem for part in parts.values() for problem in part])
-            about = (parts, verifier, count, config.seed, temperature, view.progress)
+        problems = list(chain.from_iterable(parts.values()))
+        how = (parts, verifier, count, config.seed, temperature, view.progress)
+        for when, state in states.items():
+            policies = load_policies(state.policies, pick_device(config.device), config.threads)
+            for policy in policies:  # problems that the run did not have may be too long for it
+                longest_prompt(policy, problems)
+
             if pair:
-                solved = {policy.name: count_solved(policy, *about) for policy in policies}
+                solved = {policy.name: count_solved(policy, *how) for policy in policies}
                 console.print(pair_table(parts, solved))
                 return
-            results[when] = [found for policy in policies for found in score(policy, *about)]
+            results[when] = []
+            for policy in policies:
+                results[when] += score(policy, *how)
             del policies  # before the newest weights are loaded
     console.print(evaluation_table(results))
 
 
 def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
-    """Exit code and last sentence of a command; 2 for what a person can put right."""
+    """Run a command; returns its exit code (2 for a person's mistake) and a last sentence."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may have no ± and no umlaut
+
     try:
         return app(arguments, standalone_mode=False, obj=arguments) or 0, ""
     except SystemExit as end:
         if isinstance(end.code, str):
-            raise  # of a process that has to die, see launch.join_processes
-        return end.code or 0, ""  # of rich, where nothing reads the output any more
+            raise  # this process has to die, see launch.join_processes
+        return end.code or 0, ""  # rich ends so where nothing reads the output any more
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
+
+        # sentences for what a person or the machine has caused
         if isinstance(error, MrlError | RunFailed):
             return error.exit_code, printable(error, 2000)
         if isinstance(error, torch.OutOfMemoryError | FloatingPointError):
@@ -116,7 +130,9 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
             return 2, printable(usage_sentence(error), 2000)
         if isinstance(error, OSError) and error.filename:
             return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
-        if not hasattr(error, "__notes__"):  # else a run has said it already
+
+        # a bug, perhaps in code of one's own: Python's traceback and the place
+        if not hasattr(error, "__notes__"):  # a run has added its own note
             error.add_note(f"It happened in {place_of(error)}.")
         return 1, traceback.format_exc().rstrip()
 

@@ -1,12 +1,12 @@
-"""Sampling with one CUDA graph a token. A reader can skip this file: rollout.py says the same.
+"""Sampling with one CUDA graph per token. A reader can skip it: rollout.py computes the same.
 
 A token of a small model is a thousand short kernels, and starting them takes several times as long
 as they run. Here no tensor moves or grows and the host reads nothing, so the kernels of a token can
 be recorded once and started together from then on. The price: rows that have ended stay in the
 batch, and attention passes over places that are still empty.
 
-A recording is not believed. The first tokens of each model's first one are computed both ways, from
-the same state; if logits differ, or anything raises, sampling goes on unrecorded and says so.
+A recording is checked. The first tokens of each model's first one are computed both ways, from the
+same state; if logits differ, or anything raises, sampling goes on unrecorded and says so.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,11 +29,13 @@ LOOK_EVERY = 16  # tokens: to ask whether all rows have ended makes the host wai
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 _compared: WeakSet[PreTrainedModel] = WeakSet()  # models whose recorded tokens were right
-_failures: list[str] = []  # after one nothing is recorded: the memory of a failed one stays taken
+_failures: list[
+    str
+] = []  # of recordings; after one there are no more, because its memory stays taken
 
 
 def can_record(prefilled: DynamicCache, device: torch.device) -> bool:
-    """Whether it is CUDA, no recording failed, and every layer keeps keys and values alone."""
+    """Whether the device is CUDA, no recording failed, and all layers keep only keys and values."""
     return device.type == "cuda" and not _failures and keeps_all(prefilled)
 
 
@@ -42,12 +44,12 @@ class FixedCache:
 
     def __init__(self, prefilled: DynamicCache, places: int) -> None:
         seq = prefilled.get_seq_length()
+        more = (0, 0, 0, places - seq)
         self.place = torch.tensor([seq], device=prefilled.layers[0].keys.device)
         self.layers: list[tuple[Tensor, Tensor]] = []
         for layer in prefilled.layers:
-            keys, values = (pad(x, (0, 0, 0, places - seq)) for x in (layer.keys, layer.values))
-            self.layers.append((keys, values))
-            layer.keys = layer.values = None  # so that only one layer is there twice
+            self.layers.append((pad(layer.keys, more), pad(layer.values, more)))
+            layer.keys = layer.values = None  # freed: only one layer at a time is held twice
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Write one token's keys and values; returns those of all places."""
@@ -74,12 +76,16 @@ def decode(
     """
     if not can_record(prefilled, mask.device):
         return None
-    (rows, seq), most, device = mask.shape, len(uniform), mask.device
+
+    rows, seq = mask.shape
+    most, device = len(uniform), mask.device
     places = -(-(seq + most) // 8) * 8  # attention on CUDA would copy a mask of another width
     fixed = FixedCache(prefilled, places)
     dtype = fixed.layers[0][0].dtype
     bias = torch.full((rows, 1, 1, places), torch.finfo(dtype).min, dtype=dtype, device=device)
     bias[:, 0, 0, :seq].masked_fill_(mask, 0)  # added to attention's scores: 0 where a key is seen
+
+    # what is being sampled; t is the place of the next token
     t = torch.zeros(1, dtype=torch.int64, device=device)
     token_ids = torch.zeros(rows, most, dtype=torch.int64, device=device)
     logprobs = torch.zeros(rows, most, device=device)
@@ -87,15 +93,17 @@ def decode(
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def step() -> None:  # everything in place: a graph knows addresses, not tensors
-        chosen, found = choose(logits, uniform.index_select(0, t)[0])
-        token_ids.index_copy_(1, t, chosen[:, None])
-        logprobs.index_copy_(1, t, found[:, None])
+        token, logprob = choose(logits, uniform.index_select(0, t)[0])
+        token_ids.index_copy_(1, t, token[:, None])
+        logprobs.index_copy_(1, t, logprob[:, None])
         lengths.add_(~finished)
-        finished.logical_or_((chosen[:, None] == end_ids).any(dim=1))
+        finished.logical_or_((token[:, None] == end_ids).any(dim=1))
+
+        # the model reads the token and gives the logits of the next one
         bias.index_fill_(3, fixed.place, 0)
         positions.add_(1)
         output = model(
-            input_ids=chosen[:, None],
+            input_ids=token[:, None],
             attention_mask=bias,
             position_ids=positions,
             past_key_values=fixed,
@@ -120,7 +128,7 @@ def decode(
 def _recorded(
     model: PreTrainedModel, step: Callable[[], None], state: Sequence[Tensor], close: float
 ) -> Callable[[], None]:
-    """What does `step` again and again; `step` itself if it cannot be recorded, or not rightly."""
+    """A recording that repeats `step`; `step` itself if that cannot be recorded, or not rightly."""
     try:
         replay = _capture(step)
         if model not in _compared:
@@ -147,7 +155,7 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
             step()
     except RuntimeError as error:
         torch.cuda.set_stream(stream)  # the recording's own would stay
-        # what ends a recording complains of an earlier error, which is the one to know
+        # this error comes from ending the recording; the earlier one is the cause
         raise RuntimeError(str(error.__context__ or error)) from error
     return graph.replay
 
@@ -155,9 +163,9 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
 def _largest_gap(
     step: Callable[[], None], replay: Callable[[], None], state: Sequence[Tensor]
 ) -> float:
-    """Between the logits of `step` and of its recording, as a share of the largest logit.
+    """The gap between the logits of `step` and of its recording, as a share of the largest logit.
 
-    state: what they change, the logits first; it is put back.
+    state: the tensors that they change, the logits first; their values are put back.
     """
     start = [tensor.clone() for tensor in state]
     gaps = []
@@ -166,7 +174,7 @@ def _largest_gap(
             now = [tensor.clone() for tensor in state]
             step()
             wanted = state[0].clone()
-            _put_back(state, now)  # the same input: what is drawn may hang on the last bit
+            _put_back(state, now)  # the same input, because the last bit may decide what is drawn
             replay()
             gaps.append((state[0] - wanted).abs().max() / wanted.abs().max())
     finally:

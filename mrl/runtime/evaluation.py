@@ -1,4 +1,4 @@
-"""Held-out pass@1 and pass@k, per policy and skill."""
+"""pass@1 and pass@k on held-out problems, per policy and skill."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -26,36 +26,39 @@ def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
     by_skill: dict[str, list[int]] = {}  # in the order of the problem file
     for skill, count in correct:
         by_skill.setdefault(skill, []).append(count)
-    skills = {
-        skill: {"pass@1": fmean(counts) / samples, f"pass@{samples}": fmean(map(bool, counts))}
-        for skill, counts in by_skill.items()
-    }
-    overall = {
-        metric: fmean(scores[metric] for scores in skills.values())
-        for metric in ("pass@1", f"pass@{samples}")
-    }
+
+    skills: dict[str, dict[str, float]] = {}
+    for skill, counts in by_skill.items():
+        one, several = fmean(counts) / samples, fmean(map(bool, counts))
+        skills[skill] = {"pass@1": one, f"pass@{samples}": several}
+
+    overall = {}
+    for metric in ("pass@1", f"pass@{samples}"):
+        overall[metric] = fmean(scores[metric] for scores in skills.values())
     return {**overall, "skills": skills}
 
 
 def half_width(scores: dict) -> float:
-    """Of a 95 % interval around an entry's pass@1, for the problems being a sample of such ones.
+    """Half the width of a 95 % interval around an entry's pass@1: the problems are a sample.
 
-    Wilson's interval of each skill, from its farther end: eight of eight is no certainty, but at
-    least 68 %. Of the mean over skills, sqrt(sum of squares) / skills, skills being equally large;
-    with several completions a problem the interval is narrower than that.
+    For each skill it is Wilson's interval, measured to its farther end: eight solved of eight mean
+    at least 68 %, not certainty. For the mean over skills, which are equally large, it is
+    sqrt(sum of squares) / skills. With several completions per problem the interval is narrower.
     """
     solved = [skill["pass@1"] for skill in scores["skills"].values()]
     spread = 1.96**2 / (scores["problems"] / len(solved))  # z^2 / problems of a skill
+
     widths = []
     for p in solved:
         half = math.sqrt(spread * p * (1 - p) + spread**2 / 4)
         shift = spread * abs(1 / 2 - p)
         widths.append((half + shift) / (1 + spread))
+
     return math.hypot(*widths) / len(widths)
 
 
 def problems_at_once(device: torch.device, samples: int) -> int:
-    """On a GPU, which takes as long for a few rows as for many, more; each batch has a seed."""
+    """How many problems are sampled in one batch: more on a GPU, where rows cost little time."""
     return max(PROBLEMS_AT_ONCE, 256 // samples) if device.type == "cuda" else PROBLEMS_AT_ONCE
 
 
@@ -68,18 +71,18 @@ def evaluate(
     temperature: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> list[dict]:
-    """Sample every problem `samples` times; the scores of each part, as in `evaluation.json`.
+    """Sample every problem `samples` times; returns each part's entry of `evaluation.json`.
 
     temperature: 0 is greedy, None the policy's own.
     """
-    found = []
+    entries = []
     solved = count_solved(policy, heldout, verifier, samples, seed, temperature, progress)
     for part, counts in solved.items():
         problems = zip(heldout[part], counts, strict=True)
         scores = scores_of([(problem.skill, count) for problem, count in problems], samples)
-        about = {"policy": policy.name, "part": part, "problems": len(counts)}
-        found.append({**about, "samples": samples, **scores})
-    return found
+        entry = {"policy": policy.name, "part": part, "problems": len(counts), "samples": samples}
+        entries.append(entry | scores)
+    return entries
 
 
 def count_solved(
@@ -91,20 +94,22 @@ def count_solved(
     temperature: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, list[int]]:
-    """Right completions, of `samples`, of each problem, by part and in the problems' order."""
+    """How many of `samples` completions of each problem are right, by part, in their order."""
     solved: dict[str, list[int]] = {part: [] for part in heldout}
     at_once = problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
         start = 0
         while start < len(problems):
             progress(f"{policy.name} on {part}", start, len(problems))
+
+            # the seed depends on the batch alone, so no earlier batch changes this one
             batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             try:
                 groups = policy.rollout(batch, generator, samples, temperature)
             except torch.OutOfMemoryError:
                 if at_once == 1:
-                    raise  # it is one problem that does not fit
+                    raise  # a single problem does not fit
                 at_once //= 2
                 continue
 

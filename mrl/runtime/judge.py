@@ -1,7 +1,7 @@
 """A judge of one's own: a file with `judge(answer, text) -> bool` in the place of math-verify.
 
-It runs in the verifier's child, within its limits of time and memory. That is a guard against
-accidents and no more: it may read files, write them and use the network, as any program may.
+It runs in the verifier's child, within its limits of time and memory. That guards against accidents
+only: the file may read files, write them and use the network, as any program may.
 """
 
 import faulthandler
@@ -21,7 +21,7 @@ from mrl.samples import Verdict
 
 
 def checksum(path: str) -> str:
-    """Of a judge's file, 16 digits."""
+    """The checksum of a judge's file, 16 digits."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
@@ -29,6 +29,7 @@ def check_judge(config: RunConfig) -> None:
     """Raise MrlError if a run's judge is not the one that it began with any more."""
     if not config.judge:
         return
+
     now, began_with = checksum(config.judge), config.judge_checksum
     if began_with not in ("", now):
         raise MrlError(
@@ -38,7 +39,7 @@ def check_judge(config: RunConfig) -> None:
 
 
 def make_verifier(config: RunConfig, say: Callable[[str], None]) -> Verifier:
-    """The run's own judge if it names one, else math-verify."""
+    """Make the verifier of a run: its own judge if it names one, else math-verify."""
     if config.judge:
         return OwnJudge(config, say)
     return Verifier(timeout_s=config.verify_timeout_s)
@@ -47,11 +48,11 @@ def make_verifier(config: RunConfig, say: Callable[[str], None]) -> Verifier:
 class OwnJudge(Verifier):
     """Judges whole completions with a person's file.
 
-    A judge that raises, or returns what is no bool, is refused if that happens with an empty text,
-    before a run writes anything; later it makes a WRONG, and each kind of mistake is said once.
+    A judge that raises, or returns no bool, is refused if that happens with an empty text, before a
+    run writes anything. Later its verdict is WRONG then, and each type of mistake is shown once.
     """
 
-    reply = str  # a verdict, or what the judge did in place of it
+    reply = str  # a verdict, or a text on what the judge did in place of it
 
     def __init__(self, config: RunConfig, say: Callable[[str], None]) -> None:
         super().__init__(config.verify_timeout_s)
@@ -59,12 +60,13 @@ class OwnJudge(Verifier):
         self.path = config.judge
         self.command = (sys.executable, "-m", __name__, str(Path(self.path).absolute()))
         self._say = say
-        self._said: set[str] = set()
+        self._shown: set[str] = set()  # types of mistakes
 
     def canary(self) -> None:
         """Start a child; MrlError if it cannot load the judge, or if that is another one now."""
         check_judge(self.config)
         self.start()
+
         reason = f"it takes longer than {START_LIMIT_S} seconds, or ends its process"
         with suppress(EOFError):
             if self._pipe.poll(START_LIMIT_S):
@@ -75,21 +77,22 @@ class OwnJudge(Verifier):
 
     def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
         """Judge one completion; finished: it was not cut short."""
-        verdict, mistake = self._asked(answer, completion)
-        kind = mistake.partition("(")[0]
-        if mistake and kind not in self._said:
-            self._said.add(kind)
+        verdict, mistake = self._ask_judge(answer, completion)
+        mistake_type = mistake.partition("(")[0]
+        if mistake and mistake_type not in self._shown:
+            self._shown.add(mistake_type)
             self._say(
                 f"judge {self.path}: {mistake}, with the answer {answer!r} and the text "
                 f"{completion[:200]!r}. That counts as {verdict}, here and later."
             )
+
         if verdict is Verdict.WRONG and not finished:
             return Verdict.TRUNCATED
         return verdict
 
     def check_answer(self, answer: str) -> bool:
-        """Whether an empty text is judged wrong; MrlError for all else that the judge does."""
-        verdict, mistake = self._asked(answer, "")
+        """Whether an empty text is judged wrong; MrlError if the judge does anything else."""
+        verdict, mistake = self._ask_judge(answer, "")
         if verdict is Verdict.CORRECT:
             mistake = "calls it right"
         if mistake:
@@ -99,11 +102,9 @@ class OwnJudge(Verifier):
             )
         return True
 
-    def _asked(self, answer: str, text: str) -> tuple[Verdict, str]:
-        """The judge's verdict, and what it did in place of returning one."""
-        if self._child is None or self._child.poll() is not None:
-            self.canary()
-        reply = self._ask(answer, text, self.timeout_s)
+    def _ask_judge(self, answer: str, text: str) -> tuple[Verdict, str]:
+        """The judge's verdict, and a text on what it did in place of returning one."""
+        reply = self._judge(answer, text)
         if reply == Verdict.TIMEOUT:
             return Verdict.TIMEOUT, f"takes longer than {self.timeout_s:g} s or ends its process"
         if reply in (Verdict.CORRECT, Verdict.WRONG):
@@ -112,19 +113,20 @@ class OwnJudge(Verifier):
 
 
 def _load(path: str) -> tuple[Callable[[str, str], bool] | None, str]:
-    """The file's `judge`, and why there is none."""
+    """The file's `judge`, and the reason if there is none."""
     spec = importlib.util.spec_from_file_location(f"judge {Path(path).stem}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         return None, repr(error)
+
     judge = getattr(module, "judge", None)
     return judge, "" if callable(judge) else "it has no function judge(answer, text)"
 
 
 def _verdict(judge: Callable[[str, str], bool], answer: str, text: str) -> str:
-    """In the child: a verdict, or what the judge did in place of it."""
+    """Judge in the child; returns a verdict, or a text on what the judge did in place of it."""
     try:
         right = judge(answer, text)
         if type(right) is bool:
@@ -137,7 +139,7 @@ def _verdict(judge: Callable[[str, str], bool], answer: str, text: str) -> str:
 if __name__ == "__main__":
     path, descriptor = sys.argv[1:]
     pipe = Connection(int(descriptor))
-    # ends this process, should it still be loading when the parent is gone
+    # this process ends itself then, in case it is still loading and the parent is gone
     faulthandler.dump_traceback_later(2 * START_LIMIT_S, exit=True)
     judge, problem = _load(path)
     pipe.send(problem)

@@ -1,8 +1,8 @@
-"""Placement `parallel`: one process a policy, started and brought back by torchrun's own agent.
+"""Placement `parallel`: one process for each policy, started and restarted by torchrun's agent.
 
-A worker that returns has ended the run: finished, a person's mistake, a failed turn, Ctrl-C. One
-that dies (`kill -9`, out of memory) is started again together with the others, as if somebody had
-typed `resume`: the run goes on from its last checkpoint, exactly.
+A worker that returns has ended the run: it is finished, a person made a mistake, a turn failed, or
+Ctrl-C was pressed. A worker that dies (`kill -9`, out of memory) is started again together with the
+others, as by `resume`: the run goes on exactly from its last checkpoint.
 """
 
 import logging
@@ -29,17 +29,20 @@ Outcome = tuple[int, str]  # how a program ended: exit code, and a last sentence
 
 
 def processes_for(config: RunConfig) -> int:
-    """How many processes a run is to be started in: one a policy under `parallel`, else 0."""
+    """The number of processes that a run is started in: one for each policy, or 0 for this one."""
     policies = len(config.policies)
     if is_worker() or policies == 1 or config.placement not in ("auto", "parallel"):
         return 0
     if config.placement == "parallel":
         return policies
+
+    # under `auto` each process must have a device, or enough cores, to itself
+    room = 1  # a GPU that was named is one device
     if config.device == "auto" and torch.cuda.is_available():
-        there = torch.cuda.device_count()
-    else:  # a core of its own; a device that was named is one device
-        there = cores() // config.threads if config.device in ("auto", "cpu") else 1
-    return policies if policies <= there else 0
+        room = torch.cuda.device_count()
+    elif config.device in ("auto", "cpu"):
+        room = cores() // config.threads
+    return policies if policies <= room else 0
 
 
 def cores() -> int:
@@ -51,6 +54,7 @@ def is_worker() -> bool:
     """Whether torchrun has started this process, with others; MrlError if it is not clear."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return False
+
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         if not os.environ.get(name, "").isdecimal():
             raise MrlError(f"RANK is set, but {name} is no number; use torchrun, or unset RANK.")
@@ -58,22 +62,23 @@ def is_worker() -> bool:
 
 
 def join_processes(names: Sequence[str]) -> str:
-    """Under torchrun: meet the other processes; returns the name of this process's policy."""
+    """Meet the other processes under torchrun; returns the name of this process's policy."""
     size = int(os.environ["WORLD_SIZE"])
     if size != len(names):
         raise MrlError(
             f"torchrun started {size} processes for {len(names)} policies; choose "
             f"--nproc-per-node (times --nnodes) so that there are {len(names)}."
         )
+
     try:
-        # torchrun has one store for all its restarts: apart, or a worker meets a dead one's address
+        # torchrun has one store for all its restarts; the prefix hides addresses of dead workers
         store, rank, size = next(dist.rendezvous("env://", timeout=MEETING))
         store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        # text crosses, never a tensor: no NCCL
+        # gloo and not NCCL, because text crosses and never a tensor
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     except ValueError as error:  # MASTER_ADDR or MASTER_PORT is missing
         raise MrlError(f"The processes of the policies do not meet: {error}") from None
-    except RuntimeError as error:  # to die, not to return: torchrun starts all again
+    except RuntimeError as error:  # this worker dies, so torchrun starts all again
         raise SystemExit(f"The processes of the policies do not meet: {error}") from None
     return names[dist.get_rank()]
 
@@ -92,12 +97,13 @@ def launch(
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.disable()  # torchrun's view of a worker's end: ours is the sentence
+    logging.disable()  # torchrun would tell of a worker's end, which our sentence does
     # a fork starts with everything imported; CUDA and macOS do not survive one
     fork = sys.platform == "linux" and not torch.cuda.is_available()
     # a connection that no change of network breaks
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     signal.signal(signal.SIGINT, _CtrlC())
+
     with tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
             min_nodes=1,
@@ -112,8 +118,9 @@ def launch(
             signals_to_handle="",  # none: torchrun kills a worker that has not saved in 30 s
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
+
         try:
-            ended = elastic_launch(config, _worker)(
+            outcomes = elastic_launch(config, _worker)(
                 program, list(arguments), str(directory), os.getpid()
             )
         except ChildFailedError as error:
@@ -122,20 +129,21 @@ def launch(
                 f"The process of a policy died {RESTARTS + 1} times, at last by "
                 f"{failure.signal_name()}. Go on with: python mini_mrl.py resume {directory}"
             )
-    # a worker that lost the other one does not know why
-    reasons = [end for end in ended.values() if end[0] not in (0, PeerLost.exit_code)]
-    return min(reasons) if reasons else max(ended.values())
+
+    # a worker that lost another one does not know why: prefer the outcome of one that does
+    reasons = [end for end in outcomes.values() if end[0] not in (0, PeerLost.exit_code)]
+    return min(reasons) if reasons else max(outcomes.values())
 
 
 def terminate(number: int, frame: object) -> None:
-    """SIGTERM's handler: as Ctrl-C, which a script's job in the background ignores."""
+    """Handle SIGTERM as Ctrl-C, which a script's job in the background ignores."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
 
 
 class _CtrlC:
-    """The launcher's handler: the workers stop after their step; a second time, at once."""
+    """The launcher's handler of Ctrl-C: workers stop after their step, at a second time at once."""
 
     signal = signal.SIGINT
 
@@ -150,17 +158,21 @@ class _CtrlC:
 def _worker(
     program: Callable[[list[str]], Outcome], arguments: list[str], directory: str, launcher: int
 ) -> Outcome:
-    """One process of a run: begins it, or goes on with it in the place of one that has died."""
+    """Begin a run as one of its processes, or go on with it in the place of one that has died."""
     os.setsid()  # Ctrl-C of the terminal comes through the launcher, once
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another worker died: torchrun starts all again
     logging.disable(logging.NOTSET)
+
+    # a run that has written nothing yet begins again
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if restarts and Path(directory, "config.json").exists():
-        arguments = ["resume", directory, *(a for a in arguments if a == "--plain")]
+        plain = ["--plain"] if "--plain" in arguments else []
+        arguments = ["resume", directory, *plain]
     if restarts and os.environ["LOCAL_RANK"] == "0":
         print(f"The process of a policy has died; restart {restarts} of {RESTARTS}.", flush=True)
+
     outcome = program(arguments)
-    if os.getppid() != launcher:  # nobody waits for the outcome, and torchrun would hold on to it
+    if os.getppid() != launcher:  # the launcher is gone, and torchrun would wait for it
         os._exit(outcome[0])
     return outcome

@@ -1,4 +1,4 @@
-"""Models and tokenizers from a directory or the hub, with one plain sentence where that fails."""
+"""Models and tokenizers from a directory or the hub; a failure is one plain sentence."""
 
 import math
 import os
@@ -32,7 +32,7 @@ from mrl.rollout import sample_completions
 from mrl.runtime.cuda_graph import decode
 
 TOLERANCE = 2e-2  # nats, between the packed and the plain computation; TF32 may cost some 1e-3
-KINDS_OF_LAYERS = {"full_attention", "sliding_attention"}  # of which logprobs.py makes masks
+KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # logprobs.py makes masks for these
 
 # read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
@@ -40,14 +40,16 @@ os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 # each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
 torch.backends.cuda.enable_cudnn_sdp(False)
 transformers_logging.disable_progress_bar()
-enable_progress_bars()  # the hub's alone: a download comes before the live view
+enable_progress_bars()  # the hub's own bars stay: a download comes before the live view
 
 
 def pick_device(wanted: str) -> str:
-    """`auto` is CUDA if it is there (under torchrun each process its own device), else the CPU."""
+    """The device to use: `auto` is a CUDA device of this process's own, without one the CPU."""
     if wanted == "auto" and torch.cuda.is_available():
         wanted = f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
-    wanted = "cpu" if wanted == "auto" else wanted
+    elif wanted == "auto":
+        wanted = "cpu"
+
     try:
         place = torch.ones(1, device=wanted).device  # computed: an old card has no kernel for it
         if place.type not in ("cpu", "cuda"):
@@ -68,23 +70,26 @@ def pick_device(wanted: str) -> str:
 def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Policy:
     """A policy from its directory or hub name, and its frozen reference if it has a KL term."""
     base, saved_rank = base_of(config.path)
-    rank = saved_rank or config.lora_rank
+    rank = saved_rank or config.lora_rank  # 0: no LoRA
     model, tokenizer = load_model(base, device), load_tokenizer(config.path)
     rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) < rows / 2:  # some vocabularies are padded, none by so much
+    if len(tokenizer) < rows / 2:  # vocabularies are padded, but never by so much
         raise MrlError(
             f"{config.path}: its tokenizer knows {len(tokenizer)} tokens and its model {rows}, so "
             "they do not belong together; take a complete copy of the model."
         )
+
     reference = None
     if config.kl_coef > 0 and not config.frozen:
         other = config.reference or config.path
         reference = base_alone(model) if rank else load_model(other, device)
         reference.eval().requires_grad_(False)
+
+    # checks and size are those of the base model in float32: adapters come after
     if config.checkpointing:
         _enable_checkpointing(model)
-    # before the adapters, which have no part in either
-    if problem := packing_problem(model.eval()):  # in float32 still
+    problem = packing_problem(model.eval())
+    if problem:
         raise MrlError(f"{config.path}: cannot be trained here: {problem}.")
     rate = config.learning_rate or usual_learning_rate(model.num_parameters(), lora=rank > 0)
 
@@ -94,22 +99,25 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Po
         load_adapters(model, config.path)
     if config.frozen:
         model.requires_grad_(False)
+
     config = replace(config, learning_rate=rate, lora_rank=rank)
     policy = Policy(config, model, tokenizer, reference, index)
-    if rank and policy.mixed_precision and device.startswith("cuda"):  # the base takes half then
+    policy.graph_decode = decode if device.startswith("cuda") else None
+
+    # in mixed precision the base needs no more than bfloat16, which is half the memory
+    if rank and policy.mixed_precision and device.startswith("cuda"):
         for parameter in model.parameters():
             if not parameter.requires_grad:
                 parameter.data = parameter.data.bfloat16()
-    policy.graph_decode = decode if device.startswith("cuda") else None
     return policy
 
 
 def usual_learning_rate(parameters: int, lora: bool = False) -> float:
-    """AdamW's for a model of that size, to one digit, if nobody chose one.
+    """The learning rate for a model of that size, to one digit, where the settings name none.
 
-    3e-5 * (135 M / parameters)^2, between 1e-6 and 1e-4: a curve through three points that worked,
-    the tiny pair, SmolLM2-135M and Qwen2.5-0.5B (data/results/real-pair); no law. Ten times as much
-    for LoRA, as is usual.
+    It is 3e-5 * (135 M / parameters)^2, between 1e-6 and 1e-4. The curve goes through three points
+    that worked, the tiny pair, SmolLM2-135M and Qwen2.5-0.5B (data/results/real-pair); it is no
+    law. LoRA gets ten times as much, as is usual.
     """
     rate = min(max(3e-5 * (135e6 / parameters) ** 2, 1e-6), 1e-4)
     return float(f"{10 * rate if lora else rate:.0e}")
@@ -121,13 +129,13 @@ def load_policies(
     threads: int = 1,
     names: Iterable[str] | None = None,
 ) -> list[Policy]:
-    """The policies of a run (or those named), on one device; each knows its place in the run."""
-    torch.set_num_threads(threads)  # said, because the same seed needs the same number
-    return [
-        load_policy(config, index, device)
-        for index, config in enumerate(configs)
-        if names is None or config.name in names
-    ]
+    """Load the policies of a run, or those named, on one device; each knows its index there."""
+    torch.set_num_threads(threads)  # results depend on the number, so no default decides on it
+    policies = []
+    for index, config in enumerate(configs):
+        if names is None or config.name in names:
+            policies.append(load_policy(config, index, device))
+    return policies
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
@@ -145,18 +153,23 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     _read_config(path)
     options = {"use_safetensors": True, "output_loading_info": True}
     model, loaded = _load(AutoModelForCausalLM, path, dtype=torch.float32, **options)
-    if wrong := sorted(loaded["missing_keys"]) or _left_over(model, loaded["unexpected_keys"]):
+
+    wrong = sorted(loaded["missing_keys"]) or _left_over(model, loaded["unexpected_keys"])
+    if wrong:
         raise MrlError(
             f"{path}: its weights do not fit its config.json: {len(wrong)} tensors are missing or "
             f"left over ({wrong[0]} is one); take a complete copy of the model."
         )
-    for parameter in model.parameters():  # out of the mapped file: where a tensor begins in memory
-        parameter.data = parameter.data.clone()  # decides which kernel runs, to the last bit
+
+    # copied out of the mapped file: where a tensor begins in memory decides which kernel runs, and
+    # the kernels differ in the last bit
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
     return model.to(device)
 
 
 def _left_over(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
-    """Tensors in the file for layers that the model has, without a place in them.
+    """Names of tensors that belong to a layer of the model but have no place in it.
 
     Other tensors are for parts that this model leaves out, such as a vision tower.
     """
@@ -166,7 +179,7 @@ def _left_over(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
 
 
 def count_parameters(path: str) -> int:
-    """Of a model in a directory or the hub, from its configuration alone."""
+    """The number of a model's parameters, from its configuration alone."""
     config = _read_config(base_of(path)[0])
     with torch.device("meta"):  # shapes, no memory
         return AutoModelForCausalLM.from_config(config).num_parameters()
@@ -175,13 +188,14 @@ def count_parameters(path: str) -> int:
 def _read_config(path: str) -> PreTrainedConfig:
     """A model's configuration; MrlError for an architecture that cannot be trained here."""
     config = _load(AutoConfig, path)
+
     problem = ""
     writes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     if config.is_encoder_decoder or type(config) in MODEL_FOR_MASKED_LM_MAPPING or not writes:
         problem = "it is an encoder, has one, or writes no text"
     else:
         text = config.get_text_config()
-        unknown = {*(getattr(text, "layer_types", None) or ())} - KINDS_OF_LAYERS
+        unknown = set(getattr(text, "layer_types", None) or ()) - KNOWN_LAYERS
         if unknown:
             problem = f"it has recurrent or other layers that are no attention ({unknown.pop()})"
         elif "local" in getattr(text, "attention_layers", ()):
@@ -198,21 +212,23 @@ def can_load(name: str) -> bool:
     try:  # the hub's client refuses some names before it asks
         cached = try_to_load_from_cache(name, "config.json")
         return isinstance(cached, str) or bool(HfApi().model_info(name, timeout=5))
-    except Exception:  # offline, no such model, no permission: the same to the caller
+    except Exception:  # offline, no such model, or no permission
         return False
 
 
 def _load(auto_class: type, path: str, **options: object) -> Any:
+    """Call `from_pretrained` of a class; MrlError with one sentence for whatever goes wrong."""
     local = path.startswith((".", "/", "~")) or path.count("/") > 1
     if local and not Path(path).is_dir():
         raise MrlError(f"{path}: no such model directory; give one that save_pretrained wrote.")
-    if not can_load(path):  # asked once: `from_pretrained` would try again for a minute
+    if not can_load(path):  # `from_pretrained` would try for a minute
         raise MrlError(
             f"{path}: is neither a directory here nor a model that the hub could give; check the "
             "name and the network, or give a local directory."
         )
-    loud = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # else a table of tensors before the sentence
+
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # no table of tensors before our sentence
     try:
         return auto_class.from_pretrained(path, trust_remote_code=False, **options)
     except Exception as error:
@@ -222,21 +238,22 @@ def _load(auto_class: type, path: str, **options: object) -> Any:
             "save_pretrained wrote, with safetensors weights and a tokenizer."
         ) from error
     finally:
-        transformers_logging.set_verbosity(loud)
+        transformers_logging.set_verbosity(verbosity)
 
 
 @torch.no_grad()
 def packing_problem(model: PreTrainedModel) -> str:
-    """Why sampling and packing do not give a model's own numbers; empty if they do.
+    """The reason why sampling and packing do not give a model's own numbers; empty if they do.
 
-    Tried on completions of two prompts, while small matrices are grown: with weights near 0 all
-    tokens get the same attention, whatever the mask and the positions are.
+    Both are tried on completions of two prompts. Small matrices are grown meanwhile, because with
+    weights near 0 all tokens get the same attention, whatever the mask and the positions are.
     """
     if getattr(model, "_is_stateful", False):
         return "it has recurrent layers, whose state cannot keep packed completions apart"
+
     vocabulary = model.get_input_embeddings().num_embeddings
-    nothing = torch.zeros(vocabulary, dtype=torch.bool, device=model.device)  # is suppressed
-    how = {"suppressed": nothing, "temperature": 1.0}
+    suppressed = torch.zeros(vocabulary, dtype=torch.bool, device=model.device)  # no token is
+    scaling = {"suppressed": suppressed, "temperature": 1.0}
     no_end = torch.tensor([], dtype=torch.int64, device=model.device)
     chance = torch.Generator().manual_seed(0)
     prompts = [[1, 2, 3, 4], [1, 2, 3, 4], [5, 6], [5, 6]]
@@ -246,16 +263,17 @@ def packing_problem(model: PreTrainedModel) -> str:
         parameter.mul_(factor)
     try:
         sampled = sample_completions(
-            model, prompts[::2], 2, max_new_tokens=4, end_ids=no_end, generator=chance, **how
+            model, prompts[::2], 2, max_new_tokens=4, end_ids=no_end, generator=chance, **scaling
         )
         completions = sampled.token_ids.tolist()
-        packed, _ = packed_logprobs(model, prompts, completions, **how)
-        pairs = zip(prompts, completions, strict=True)
-        plain = [plain_logprobs(model, *pair, **how) for pair in pairs]
-    except Exception as error:  # of a model's own code, written for other calls than these
+        packed, _ = packed_logprobs(model, prompts, completions, **scaling)
+        plain = []
+        for prompt, completion in zip(prompts, completions, strict=True):
+            plain.append(plain_logprobs(model, prompt, completion, **scaling))
+    except Exception as error:  # from a model's own code, which was written for other calls
         reason = str(error).strip().split("\n")[0][:200]
         return f"its code cannot score several completions behind one prompt ({reason})"
-    for parameter, factor in factors.items():  # a power of two, so nothing was rounded
+    for parameter, factor in factors.items():  # exact, because factors are powers of two
         parameter.div_(factor)
 
     gap = float((torch.stack([packed, sampled.logprobs]) - torch.stack(plain)).abs().max())
@@ -268,7 +286,7 @@ def packing_problem(model: PreTrainedModel) -> str:
 
 
 def _growth_factors(model: PreTrainedModel) -> dict[Tensor, float]:
-    """Powers of two for those matrices that give out less than half of what they take in."""
+    """Powers of two for those matrices whose output is less than half as large as their input."""
     factors = {}
     for parameter in model.parameters():
         width = parameter.shape[-1] if parameter.dim() > 1 else 0  # 0: no matrix
@@ -279,19 +297,23 @@ def _growth_factors(model: PreTrainedModel) -> dict[Tensor, float]:
 
 
 def plain_logprobs(
-    model: PreTrainedModel, prompt: list[int], completion: list[int], **how: Any
+    model: PreTrainedModel, prompt: list[int], completion: list[int], **scaling: Any
 ) -> Tensor:
     """Log-probs of one completion, [seq] nats, from the model's own forward pass of it alone."""
     token_ids = torch.tensor([prompt + completion], device=model.device)
     logits = model(input_ids=token_ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-    logprobs = scaled_logprobs(logits, **how)
+    logprobs = scaled_logprobs(logits, **scaling)
     return logprobs.gather(1, token_ids[0, len(prompt) :, None])[:, 0]
 
 
 def _enable_checkpointing(model: PreTrainedModel) -> None:
-    """Activations are computed again, in training mode alone: so that must have no dropout."""
+    """Compute activations again in the backward pass.
+
+    transformers does so only in training mode, which would turn dropout on, so dropout becomes 0.
+    """
     older = getattr(model, "gradient_checkpointing_enable", None)  # its name before transformers 6
     getattr(model, "activation_checkpointing_enable", older)({"use_reentrant": False})
+
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

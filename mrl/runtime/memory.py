@@ -27,56 +27,61 @@ class Estimate(NamedTuple):
 
     policy: str
     at_rest: int  # while another policy has its turn, under `resident`
-    turn: int  # what its own turn adds: the larger of sampling and learning
-    stays: int = 0  # of what is at rest, where it is under `swap`, too: the base of LoRA
+    turn: int  # added by its own turn: the larger of sampling and learning
+    stays: int = 0  # the part of at_rest that is not moved under `swap`: the base of LoRA
 
     @property
     def peak(self) -> int:
-        """In its own turn."""
+        """Bytes in its own turn."""
         return self.at_rest + self.turn
 
 
 def estimate(
     policy: Policy, config: RunConfig, prompt_tokens: int, rollout_factor: int = 1
 ) -> Estimate:
-    """What a policy will need: the sum of what is big.
+    """Estimate what a policy will need, as the sum of the large tensors.
 
-    prompt_tokens: of the longest prompt; rollout_factor: the mode's, on the group size.
+    prompt_tokens: of the longest prompt; rollout_factor: the mode's factor on the group size.
     """
     model, shape = policy.model, policy.model.config.get_text_config()
     group = policy.config.group_size * rollout_factor
     layers, hidden, vocab = shape.num_hidden_layers, shape.hidden_size, shape.vocab_size
     inner = getattr(shape, "intermediate_size", None) or 4 * hidden
+    tokens = prompt_tokens + policy.config.max_new_tokens
+
+    # the weights, those of a reference (LoRA's is the base itself), and the part that learns
     lora = policy.config.lora_rank > 0
-    weights, frozen = (
-        sum(p.nbytes for p in network.parameters()) if network else 0
-        for network in (model, None if lora else policy.reference)  # of LoRA it is the base
-    )
+    weights = sum(p.nbytes for p in model.parameters())
+    frozen = 0
+    if policy.reference and not lora:
+        frozen = sum(p.nbytes for p in policy.reference.parameters())
     learnt = sum(p.nbytes for p in model.parameters() if p.requires_grad or not lora)
     size = 2 if policy.mixed_precision else 4
     wide = weights + frozen if model.dtype == torch.float32 else learnt
     copies = wide // 2 if policy.mixed_precision else 0  # autocast's, in bfloat16
-    tokens = prompt_tokens + policy.config.max_new_tokens
 
+    # sampling, or scoring held-out problems: keys, values, and the logits that are drawn from
     scored = problems_at_once(model.device, config.eval_samples) * config.eval_samples
     rows = max(config.prompts_per_step * group, scored)
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     head_size = getattr(shape, "head_dim", None) or hidden // shape.num_attention_heads
-    kv_cache = rows * tokens * 2 * layers * heads * head_size * size  # keys and values
+    kv_cache = rows * tokens * 2 * layers * heads * head_size * size
     sampling = copies + kv_cache + rows * vocab * DRAW_BYTES
 
+    # learning: what a micro-batch keeps for its backward pass, logits, and gradients
     whole = config.prompts_per_step * (tokens + (group - 1) * policy.config.max_new_tokens)
     trained = max(min(int(FILL * policy.config.micro_batch), whole), tokens)
-    # bytes a token, of one layer
+    # bytes per token of one layer
     kept = (KEPT[policy.mixed_precision] * hidden + KEPT_INNER * inner) * size
     if policy.config.checkpointing:  # one layer's at a time, and the hidden state of every layer
         activations = trained * (kept + layers * hidden * 4)
     else:
         activations = trained * layers * kept + copies
     logits = min(trained, TOKENS_AT_ONCE) * vocab * LOGIT_BYTES
-    if not lora:  # an embedding's gradient is there twice while micro-batches add it up
+    if not lora:  # a second gradient of the embedding, while micro-batches add it up
         logits += vocab * hidden * 4
     learning = learnt + max(activations + logits, learnt)  # gradients; AdamW's square roots
+
     at_rest = weights + frozen + 2 * learnt  # AdamW keeps two moments a parameter
     if policy.config.frozen:
         at_rest, learning = weights, 0
@@ -85,32 +90,35 @@ def estimate(
 
 
 def needed(estimates: Sequence[Estimate], placement: str) -> int:
-    """Bytes on one device: everybody's rest and the largest turn, or what stays and one policy."""
+    """Bytes on one device: all policies at rest and the largest turn; under `swap` one policy."""
     if placement == "resident":
         return sum(e.at_rest for e in estimates) + max(e.turn for e in estimates)
     return sum(e.stays for e in estimates) + max(e.peak - e.stays for e in estimates)
 
 
 def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> tuple[str, str]:
-    """What was asked for; `auto` is parallel under torchrun, resident if that fits, else swap.
+    """Choose a placement; `auto` is parallel under torchrun, resident if that fits, else swap.
 
     Returns the placement and one sentence for the person: what was counted, and why.
     """
-    name, why = "resident" if wanted == "auto" else wanted, ""
+    name = "resident" if wanted == "auto" else wanted
+    why = ""
     if torch.distributed.is_initialized():
         name, why = "parallel", ", a process for each policy"
     elif wanted == "auto" and device.startswith("cuda"):
         free, _ = torch.cuda.mem_get_info(device)
-        free += torch.cuda.memory_reserved(device)  # the weights are there, and counted again
+        free += torch.cuda.memory_reserved(device)  # the weights are there already
         why = f", {free / GIB:.0f} GiB are free"
         if needed(estimates, name) > HEADROOM * free:
             name = "swap"
         if needed(estimates, name) > HEADROOM * free:
             why += "; one policy alone may not fit: lower micro_batch or set checkpointing=true"
+
     if name == "swap" and device.startswith("cuda"):
         # pinned memory comes in powers of two, a tensor at a time
         most = 2 * sum(e.at_rest for e in estimates) / GIB
         why += f"; those that wait take up to {most:.1f} GiB of host memory"
+
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
     peak = needed(estimates, name) / GIB
     return name, f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
@@ -126,13 +134,13 @@ class Card(NamedTuple):
 
 
 def card_of(estimate: Estimate, device: str) -> Card:
-    """This process's card."""
-    about = torch.cuda.get_device_properties(device)
-    return Card(str(about.uuid), about.name, about.total_memory, estimate.peak)
+    """The card of this process."""
+    properties = torch.cuda.get_device_properties(device)
+    return Card(str(properties.uuid), properties.name, properties.total_memory, estimate.peak)
 
 
 def cards_sentence(cards: Iterable[Card]) -> str:
-    """What the policies of each card need of it together, for the person."""
+    """A sentence on what the policies of each card need of it together."""
     together: dict[str, int] = {}
     texts: dict[str, str] = {}
     full = False
@@ -141,12 +149,13 @@ def cards_sentence(cards: Iterable[Card]) -> str:
         full |= together[card.uuid] > HEADROOM * card.total
         used, total = together[card.uuid] / GIB, card.total / GIB
         texts[card.uuid] = f"{used:.1f} of {total:.0f} GiB on {card.name}"
+
     advice = "; that may not fit: lower micro_batch or take --placement swap" if full else ""
     return f" The processes need {' and '.join(texts.values())}{advice}."
 
 
 def peak_memory(device: str) -> int:
-    """Bytes at the highest so far: of tensors on a CUDA device, of this process on a CPU."""
+    """The most bytes so far: of tensors on a CUDA device, of this process on a CPU."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024

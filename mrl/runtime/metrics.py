@@ -79,7 +79,7 @@ def meaning(key: str) -> str:
 def step_metrics(result: StepResult) -> dict[str, float]:
     """All figures of a policy's step that do not depend on where and when it ran.
 
-    One that is not finite is left out: JSON has no word for it, and a mean over steps no use.
+    A figure that is not finite is left out: JSON cannot hold it, and it would spoil every mean.
     """
     figures = {
         **group_metrics(result.groups),
@@ -91,41 +91,46 @@ def step_metrics(result: StepResult) -> dict[str, float]:
 
 
 def sample_lines(step: int, policy: str, result: StepResult) -> list[dict]:
-    """Lines of samples.jsonl: a completion of each group, every rescue, whatever went wrong."""
+    """The step's lines of samples.jsonl: one completion of each group, all rescues and failures."""
     lines: list[dict] = []
     for group in result.groups:
         shown = group.rollouts[0]
-        about = {"step": step, "policy": policy, "problem": group.problem.id}
-        about |= {"solved": sum(group.rewards), "text": shown.text, "verdict": str(shown.verdict)}
-        lines.append(about)
+        line = {"step": step, "policy": policy, "problem": group.problem.id}
+        line |= {"solved": sum(group.rewards), "text": shown.text, "verdict": str(shown.verdict)}
+        lines.append(line)
+
     for group, success in result.batch.rescues:
         rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
         rescue |= {"skill": group.problem.skill, "receiver": policy, "source": success.source}
         rescue |= {"receiver_text": group.rollouts[0].text, "source_text": success.text}
         lines.append({"step": step, "rescue": rescue})
+
     return lines + [{"step": step, "failure": text} for text in result.stats.notes]
 
 
 def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
     """One policy's part of a step's ledger: seconds by phase, bytes moved, the turns."""
     began = ledger[0].start_s
-    turns = [turn for turn in ledger if turn.policy == policy]
     seconds: Counter[str] = Counter()
-    for turn in turns:
-        seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
+    turns = []
+    moved_bytes = 0
+    for turn in ledger:
+        if turn.policy == policy:
+            start, stop = turn.start_s - began, turn.stop_s - began
+            seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
+            turns.append([turn.phase, round(start, 4), round(stop, 4), turn.moved_bytes])
+            moved_bytes += turn.moved_bytes
+
     return {
         **seconds,
         "time/step_s": time.perf_counter() - began,
-        "time/moved_bytes": sum(turn.moved_bytes for turn in turns),
-        "time/turns": [
-            [t.phase, round(t.start_s - began, 4), round(t.stop_s - began, 4), t.moved_bytes]
-            for t in turns
-        ],
+        "time/moved_bytes": moved_bytes,
+        "time/turns": turns,
     }
 
 
 def batch_metrics(batch: TrainingBatch) -> dict[str, float]:
-    """What a mode did, and what alignment cost."""
+    """The figures of what a mode did, and of what alignment cost."""
     return {
         "rescue_set": batch.rescue_set,
         "rescues": len(batch.rescues),
@@ -136,7 +141,7 @@ def batch_metrics(batch: TrainingBatch) -> dict[str, float]:
 
 
 def outcome_metrics(result: StepResult) -> dict[str, float]:
-    """Where did my gradient go: what became of every completion, own or a peer's, as shares."""
+    """Shares of what became of every completion, own or a peer's: where did my gradient go?"""
     batch = result.batch
     own = sum(len(group.rollouts) for group in result.groups)
     received = 0
@@ -166,12 +171,13 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Everything that a policy's own groups of one step say."""
+    """All figures that a policy's own groups of one step give."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     tokens = sum(len(rollout.completion_ids) for rollout in rollouts)
     outcomes = Counter(group.outcome for group in groups)
     verdicts = Counter(rollout.verdict for rollout in rollouts)
     rewards = [group.rewards for group in groups]
+
     metrics = {
         "reward": statistics.fmean(reward for row in rewards for reward in row),
         "reward_std": statistics.fmean(statistics.pstdev(row) for row in rewards),
@@ -182,6 +188,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "entropy": -sum(sum(rollout.logprobs) for rollout in rollouts) / tokens,
         "num_tokens": tokens,
     }
+
     by_skill: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         by_skill[group.problem.skill] += group.rewards

@@ -9,8 +9,7 @@ from mrl.config import HELP
 
 Mode = Annotated[str | None, typer.Option(help=HELP["mode"])]
 Pair = Annotated[
-    str | None,
-    typer.Option(help="tiny, qwen-smol, or hub names or directories: DIR_A,DIR_B[,...]"),
+    str | None, typer.Option(help="tiny, qwen-smol, or hub names or directories: DIR_A,DIR_B[,...]")
 ]
 Steps = Annotated[int | None, typer.Option(help=HELP["steps"])]
 Seed = Annotated[int | None, typer.Option(help=HELP["seed"])]

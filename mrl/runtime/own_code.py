@@ -1,4 +1,4 @@
-"""What a run does about code that is not its own: a mode's batch is checked, an error is placed."""
+"""Checks for code that is not the program's: a mode's batch, and the place of an error."""
 
 import inspect
 import math
@@ -32,14 +32,16 @@ def checked_batch(batch: object, mode: Mode, policy: Policy, prompts: Prompts) -
         raise MrlError(f"{where} returns {type(batch).__name__}, but must return a TrainingBatch.")
 
     for sample in batch.samples:
-        if wrong := _flaw(sample, len(policy.suppressed)):
-            raise MrlError(f"{where} makes a sample that {wrong}.")
+        flaw = _flaw(sample, len(policy.suppressed))
+        if flaw:
+            raise MrlError(f"{where} makes a sample that {flaw}.")
 
     most = sum(len(group.rollouts) + len(records) for group, records in prompts)
     counts = {"rescue_set": batch.rescue_set, "replaced": batch.replaced, **batch.dropped}
     for name, count in counts.items():
         if type(count) is not int or not 0 <= count <= most:
             raise MrlError(f"{where} counts {count!r} as {name}; it must be 0 to {most}.")
+
     for name, figure in batch.notes.items():
         if not isinstance(figure, int | float):
             raise MrlError(f"{where} notes {figure!r} as {name}; a note must be a number.")
@@ -47,20 +49,23 @@ def checked_batch(batch: object, mode: Mode, policy: Policy, prompts: Prompts) -
 
 
 def _flaw(sample: object, vocabulary: int) -> str:
-    """What is wrong with a sample, as the end of a sentence; empty if nothing is."""
+    """The flaw of a sample, as the end of a sentence; empty if it has none."""
     if not isinstance(sample, TrainingSample):
         return f"is a {type(sample).__name__} and no TrainingSample"
+
     for name in ("prompt_ids", "completion_ids"):
         ids = getattr(sample, name)
         if not ids or not all(isinstance(i, int) and 0 <= i < vocabulary for i in ids):
             return f"has {name} that are not all tokens of its receiver (0 to {vocabulary - 1})"
+
     if sample.loss not in ("policy", "imitation"):
         return f"has the loss {sample.loss!r}; known are policy and imitation"
     for name in ("weight", "advantage"):
         number = getattr(sample, name)
         if not isinstance(number, int | float) or not math.isfinite(number):
             return f"has the {name} {number!r}, which is no finite number"
-    learnt = sample.loss == "policy" and sample.has_gradient
-    if learnt and len(sample.behavior_logprobs) != len(sample.completion_ids):
+
+    needs_ratio = sample.loss == "policy" and sample.has_gradient
+    if needs_ratio and len(sample.behavior_logprobs) != len(sample.completion_ids):
         return "has not one of behavior_logprobs for each of completion_ids"
     return ""

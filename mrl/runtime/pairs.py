@@ -1,4 +1,4 @@
-"""Pairs of models by name, which one is the default, and what a pretrained pair needs."""
+"""Pairs of models by name, the choice of the default one, and the settings of a pretrained pair."""
 
 from collections import Counter
 from pathlib import Path
@@ -23,53 +23,61 @@ def pair_settings(pair: str) -> dict[str, Any]:
     paths = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair) or tuple(pair.split(","))
     if not all(paths):
         raise MrlError(f"--pair {pair}: a policy's directory or hub name is empty.")
+
+    # a policy is named after the last part of its path, with a number where that comes again
     policies: list[PolicyConfig] = []
     seen: Counter[str] = Counter()
-    for path in paths:  # named after the last part of the path, made unique
+    for path in paths:
         name = Path(path).name
         name = name.split("-")[0].lower() if pair == "qwen-smol" else name
         seen[name] += 1
         policies.append(PolicyConfig(f"{name}-{seen[name]}" if seen[name] > 1 else name, path))
+
     if paths == TINY:
         for policy in policies:
             policy.dtype = "float32"  # on a GPU, too: every table here is in float32
     if paths == TINY or (paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED):
         return {"policies": policies}  # all defaults are the tiny pair's
+
+    # a pretrained pair gets GSM8K on a GPU, short problems elsewhere
     if torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file():
         for policy in policies:
             policy.max_new_tokens, policy.micro_batch = 400, 4096
             policy.weight_decay = 0.01
         train, test = str(GSM8K / "train.jsonl"), str(GSM8K / f"{TEST_PART}.jsonl")
-        problems = {"train": train, "heldout": [test]}
-        return {"policies": policies, **problems, "eval_samples": 1}
+        return {"policies": policies, "train": train, "heldout": [test], "eval_samples": 1}
     return {"policies": policies, **_short_problems(policies)}
 
 
 def _short_problems(policies: list[PolicyConfig]) -> dict[str, Any]:
-    """A run that a CPU can finish; data/results/real-pair was made with nearly these settings."""
+    """Settings that a CPU can finish; data/results/real-pair was made with nearly these."""
     for policy in policies:
         policy.max_new_tokens, policy.dtype = 40, "mixed"
         policy.micro_batch = 1024  # half the activations of the default
-    return {
+    settings = {
         "steps": 60,
         "prompts_per_step": 8,
         "checkpoint_every": 10,
         "heldout": [str(DATA / "words" / "heldout.jsonl")],
         "eval_samples": 1,
-        # the largest model has most of the work: one process a policy would leave a core waiting
-        **({} if torch.cuda.is_available() else {"placement": "resident", "threads": cores()}),
     }
+    if not torch.cuda.is_available():
+        # the largest model has most of the work: one process per policy would leave a core waiting
+        settings |= {"placement": "resident", "threads": cores()}
+    return settings
 
 
 def choose_pair() -> tuple[str, str]:
-    """The pair for somebody who names none, and why: the real one where it can be trained."""
+    """Choose the pair where none is named, with a reason: the real one if it can be trained."""
     force = "; --pair qwen-smol tries all the same, --pair DIR_A,DIR_B takes other models"
     if not torch.cuda.is_available():
         needs = torch.version.cuda  # None in a build for the CPU
         older = f", or its driver is older than CUDA {needs} needs" if needs else ""
         return "tiny", f" (there is no CUDA device{older}{force})"
-    if missing := [path for path in QWEN_SMOL if not can_load(path)]:
-        return "tiny", f" ({missing[0]} is not in the cache and the hub does not answer{force})"
+
+    for path in QWEN_SMOL:
+        if not can_load(path):
+            return "tiny", f" ({path} is not in the cache and the hub does not answer{force})"
     if not (GSM8K / "train.jsonl").is_file():
         return "tiny", " (the real pair needs its problems first: python mini_mrl.py data gsm8k)"
     return "qwen-smol", " (--pair tiny takes the embedded pair)"

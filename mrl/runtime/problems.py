@@ -1,4 +1,4 @@
-"""Problem files: JSONL, read with one plain sentence for whatever is wrong in them."""
+"""Problem files in JSONL; every fault in one is a plain sentence."""
 
 import json
 import math
@@ -23,12 +23,14 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
         if path.parent.name == "gsm8k":
             remedy = "`python mini_mrl.py data gsm8k` fetches it"
         raise MrlError(f"{path}: no such file; {remedy}.")
+
     problems: dict[str, Problem] = {}
     number = 0
     try:
         for number, line in enumerate(read_text(path).split("\n"), start=1):
             if not line.strip():
                 continue
+
             problem = _problem(parse(line, f"{path}:{number}"), str(number))
             if problem.id in problems:
                 raise ValueError(f"the id {problem.id!r} was used before; ids are unique")
@@ -40,26 +42,28 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
             problems[problem.id] = problem
     except ValueError as error:
         raise MrlError(f"{path}:{number}: {error}.") from None
+
     if not problems:
         raise MrlError(f"{path}: holds no problem; it needs at least one JSON line.")
     return list(problems.values())
 
 
 def _problem(fields: dict, number: str) -> Problem:
-    """Raises ValueError with what is wrong. number: of the line, the id of a problem without."""
+    """Make a problem; ValueError if a field is wrong. number: of the line, in place of no id."""
     if type(fields.get("answer")) is int:  # a bool is not
         fields["answer"] = str(fields["answer"])
     defaults = {"id": number, "skill": "all"}
     fields = defaults | {name: value for name, value in fields.items() if value != ""}
+
     for name in ("prompt", "answer", "id", "skill"):
         if not isinstance(fields.get(name), str) or not fields[name].strip():
             raise ValueError(f"`{name}` is missing or is not a text; it must be one")
-        fields[name].encode()  # half of an emoji ("\\ud83d") is no text, either: a ValueError
+        fields[name].encode()  # ValueError for half of an emoji ("\\ud83d")
     return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
 
 
 def system_prompt_of(path: Path) -> str:
-    """What `system_prompt.txt` beside a problem file says to every model; "" if there is none."""
+    """The system prompt in `system_prompt.txt` beside a problem file; "" if there is none."""
     try:
         return path.with_name("system_prompt.txt").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):  # none is there, it is no text, or `train` is empty
@@ -78,7 +82,7 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     config = policy.model.config.get_text_config()
     context = getattr(config, "max_position_embeddings", None) or math.inf
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":  # beyond it, keys in the cache would be of other angles
+    if rope.get("rope_type") == "longrope":  # beyond it the angles of keys in the cache change
         context = min(context, rope["original_max_position_embeddings"])
 
     try:
@@ -89,10 +93,13 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
             f"{policy.config.path}: its chat template fails on a problem ({reason}); write another "
             "with {prompt} in it, as `template` of the policy."
         ) from error
-    if not min(lengths)[0]:
-        raise MrlError(f"{policy.name}: its template makes nothing of problem {min(lengths)[1]}.")
+
+    shortest, problem_id = min(lengths)
+    if not shortest:
+        raise MrlError(f"{policy.name}: its template makes nothing of problem {problem_id}.")
     longest, problem_id = max(lengths)
-    if (needed := longest + policy.max_new_tokens) > context:
+    needed = longest + policy.max_new_tokens
+    if needed > context:
         raise MrlError(
             f"Problem {problem_id}: its prompt and {policy.max_new_tokens} new tokens make "
             f"{needed} tokens, but {policy.name} has a context of {context}; shorten the problem "

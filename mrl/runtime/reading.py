@@ -1,4 +1,4 @@
-"""The one reader of JSON and TOML: whatever is wrong with a file is one sentence."""
+"""The reader of JSON and TOML: every fault of a file is one sentence."""
 
 import json
 import tomllib
@@ -24,6 +24,7 @@ def parse(text: str, where: str, form: str = "JSON") -> dict[str, Any]:
         value = tomllib.loads(text) if form == "TOML" else json.loads(text)
     except (ValueError, RecursionError) as error:  # a long number, brackets in brackets
         raise MrlError(f"{where}: is not {form} ({error}).") from None
+
     if not isinstance(value, dict):
         raise MrlError(f"{where}: is not a JSON object, so nothing in it has a name.")
     return value
@@ -33,11 +34,11 @@ def fits(value: object, shape: dict[str, Any]) -> bool:
     """Whether a value is an object with all these keys, each of its type."""
     if not isinstance(value, dict):
         return False
-    return all(isinstance(value.get(key), kind) for key, kind in shape.items())
+    return all(isinstance(value.get(key), key_type) for key, key_type in shape.items())
 
 
 def read_json_lines(path: Path, shape: dict[str, Any]) -> list[dict]:
-    """A log's objects of a shape; other lines (a killed run tears its last) are left out.
+    """The objects of a log that have a shape; other lines, as a torn last one, are left out.
 
     Only the newline byte ends a line: what models write may hold other line breaks.
     """

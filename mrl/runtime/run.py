@@ -42,13 +42,7 @@ from mrl.runtime.evaluation import evaluate, half_width, load_heldout
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
-from mrl.runtime.memory import (
-    card_of,
-    cards_sentence,
-    choose_placement,
-    estimate,
-    peak_memory,
-)
+from mrl.runtime.memory import card_of, cards_sentence, choose_placement, estimate, peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import load_problems, longest_prompt
@@ -80,17 +74,19 @@ class Run(AbstractContextManager):
         self.config = config
         self.view = view or silent_view(config)
         self.names = [policy.name for policy in config.policies]
+
         # under placement `parallel` this process has one policy, else all of them
         self.local = [join_processes(self.names)] if is_worker() else self.names
         # one process of each machine keeps the files
         self.writes = not is_worker() or os.environ["LOCAL_RANK"] == "0"
+        self.directory: Path | None = None
+
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
-        self.not_finite: Counter[str] = Counter()  # steps in a row
-        self.inexact: set[str] = set()  # policies whose scoring is not their sampling, and was told
+        self.not_finite: Counter[str] = Counter()  # by policy: steps in a row without an update
+        self.inexact: set[str] = set()  # policies that a sentence of `_check_gap` has named
         self.stopping = False  # Ctrl-C was pressed: the run ends after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
-        self.make_records = make_records  # the one place where a lesson can plant a lie
-        self.directory: Path | None = None
+        self.make_records = make_records  # an attribute, so that a lesson can plant a lie here
 
         with ExitStack() as opened:
             opened.push(_tell_other_workers)
@@ -100,21 +96,25 @@ class Run(AbstractContextManager):
             checkpoint = newest_checkpoint(resumed) if resumed else None
             self._load_policies(checkpoint)
             self._open_directory(resumed, checkpoint, opened)
-            self._opened = opened.pop_all()  # all went well: closed by __exit__, not here
+            self._opened = opened.pop_all()  # from here on __exit__ closes them
 
     def _load_modes(self) -> None:
+        """Make one mode for each policy of this process."""
         config = self.config
         self.modes = {name: make_mode(config.mode, config.settings) for name in self.local}
         self.mode = self.modes[self.local[0]]  # all are of one class
+
         # the type of record that crosses; None: nothing does
-        self.published = self.mode.consumes if len(self.names) > 1 else None
+        self.record_type = self.mode.consumes if len(self.names) > 1 else None
 
     def _load_problems(self) -> None:
+        """Read the problems, with a verifier that was seen to work."""
         config = self.config
         self.verifier.canary()
         self.problems = load_problems(Path(config.train), self.verifier.check_answer)
         self.answers = {problem.id: problem.answer for problem in self.problems}
         self.heldout = load_heldout(config.heldout, self.verifier)
+
         if config.prompts_per_step > len(self.problems):
             raise MrlError(
                 f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
@@ -122,15 +122,17 @@ class Run(AbstractContextManager):
             )
 
     def _load_policies(self, checkpoint: Path | None) -> None:
-        """The policies, with their weights from the checkpoint if there is one, and their place."""
+        """Load the policies, from the checkpoint if there is one, and choose their placement."""
         config = self.config
         self.device = pick_device(config.device)
         start = with_weights_of(config, checkpoint) if checkpoint else config
+
         for policy in start.policies:
             if not Path(policy.path).is_dir():
                 self.view.say(f"Loading {policy.path}; what is not in the cache is downloaded.")
         self.policies = load_policies(start.policies, self.device, config.threads, self.local)
 
+        # what each policy will need depends on the longest prompt that it meets
         problems = list(self.problems)
         for part in self.heldout.values():
             problems += part
@@ -138,36 +140,37 @@ class Run(AbstractContextManager):
         for policy in self.policies:
             longest = longest_prompt(policy, problems)
             estimates.append(estimate(policy, config, longest, self.mode.rollout_factor))
+
         placement, self.why_placed = choose_placement(estimates, config.placement, self.device)
         self.allocation = Allocation(self.policies, self.names, placement, self.device)
         if placement == "parallel" and self.device.startswith("cuda"):
-            cards = {each.policy: card_of(each, self.device) for each in estimates}
+            cards = {needs.policy: card_of(needs, self.device) for needs in estimates}
             self.why_placed += cards_sentence(self.allocation.gather(cards).values())
 
     def _open_directory(
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
     ) -> None:
-        """The run's directory and its logs, at the state of the checkpoint."""
+        """Open the run's directory and its logs, at the state of the checkpoint."""
         state = read_state(checkpoint)
         self.first_step = state["step"] + 1
 
         # the first process decides on the directory; no process writes before all have looked
-        mine = dict.fromkeys(
-            self.local, (str(resumed or new_directory(self.config)), state["step"])
-        )
-        looked = self.allocation.gather(mine)
-        if len({step for _, step in looked.values()}) > 1:
+        proposal = (str(resumed or new_directory(self.config)), state["step"])
+        proposals = self.allocation.gather(dict.fromkeys(self.local, proposal))
+        if len({step for _, step in proposals.values()}) > 1:
             raise MrlError(
                 f"{resumed}: two machines' copies of the run have checkpoints of different steps; "
                 "delete the newest where it is ahead."
             )
-        self.directory = resumed or Path(looked[self.names[0]][0])
+        self.directory = resumed or Path(proposals[self.names[0]][0])
         self.config = replace(self.config, name=self.directory.name)
         self.saved_step = state["step"]
 
         sizes = {p.name: BYTES * p.model.num_parameters() for p in self.policies}
         size = sum(self.allocation.gather(sizes).values())
         self.disk_bytes = room_for_checkpoints(self.directory, size, self.config)
+
+        # a new directory, or logs cut back to the checkpoint
         if self.writes and not resumed:
             self.directory.mkdir(parents=True)
             write_run_config(self.directory, self.config)
@@ -181,6 +184,7 @@ class Run(AbstractContextManager):
         self.samples_log = self._open_log(samples_log, opened)
         if resumed:
             self._restore(checkpoint, state)
+
         self.allocation.gather({})  # no process goes on before the directory is in order
         self.exchange = Exchange(exchange_log)
         opened.callback(_close, self.exchange)
@@ -191,7 +195,7 @@ class Run(AbstractContextManager):
         return log
 
     def _lock(self, log: TextIO) -> None:
-        """Keep other processes out for as long as the log is open."""
+        """Keep other processes out of the run for as long as the log is open."""
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -205,6 +209,7 @@ class Run(AbstractContextManager):
             restore_optimizers(checkpoint, self.policies, state)
             for name, mode in self.modes.items():
                 mode.restore(state["modes"].get(name, {}))
+
         self.evaluations = read_evaluations(self.directory)
         if self.writes:
             cut_back(self.directory, state)
@@ -216,17 +221,20 @@ class Run(AbstractContextManager):
             go_on = f"python mini_mrl.py resume {self.directory}"
             self.view.say(f"Stopped; what the last checkpoint holds is kept. Go on with: {go_on}")
             raise KeyboardInterrupt
+
         self.stopping = True
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, error_type: type | None, error: BaseException | None, trace: object) -> None:
         """End the verifier's process, close the logs, and say how a failed run goes on."""
-        self._opened.__exit__(kind, error, trace)
+        self._opened.__exit__(error_type, error, trace)
         if isinstance(error, MrlError):
             return
+
         go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
         if isinstance(error, SystemExit):  # `| head -1`, or a mode that calls sys.exit
             error = RunFailed(f"The output was closed, or sys.exit called: {place_of(error)}.")
+
         if isinstance(error, RunFailed):
             raise type(error)(f"{error} {go_on}") from error
         if isinstance(error, Exception):
@@ -262,18 +270,21 @@ class Run(AbstractContextManager):
     # -------------------------------------------------------------------------- after a step
 
     def finish_step(self, step: int, results: dict[str, StepResult]) -> bool:
-        """Log a step and show it, save if it is time; returns whether the run ends here."""
+        """Log a step, show it, and save it if it is time; returns whether the run ends here."""
         mine = {}
         for policy in self.policies:
             self._check_gap(policy, results[policy.name].stats)
+
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(results[policy.name])
             line |= self.exchange.take_traffic(policy.name)
             line |= time_metrics(self.allocation.ledger, policy.name)
             line["memory/peak_bytes"] = peak_memory(self.device)
+
             samples = sample_lines(step, policy.name, results[policy.name])
             mine[policy.name] = line, samples, self.stopping
 
+        # from here on the lines of all policies, those of other processes too
         lines: dict[str, dict] = {}  # policy -> its line of metrics.jsonl
         samples = []
         stopping = False
@@ -291,14 +302,16 @@ class Run(AbstractContextManager):
         rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
         failures = [entry["failure"] for entry in samples if "failure" in entry]
         self.view.step(step, lines, rescues)
+
         if step == self.first_step and step < self.config.steps:
             seconds = max(line["time/step_s"] for line in lines.values())
             rest = timedelta(seconds=round(seconds * (self.config.steps - step)))
             self.view.say(
                 f"Step {step} took {seconds:.1f} s; at this pace the steps after it take {rest}."
             )
-        for text in (*failures, *self._not_finite(lines)):
-            self.view.say(text)
+        for failure in failures:
+            self.view.say(failure)
+        self._watch_gradients(lines)
         self.exchange.end_step()
 
         last, every = step == self.config.steps, self.config.checkpoint_every
@@ -308,8 +321,8 @@ class Run(AbstractContextManager):
         return stopping
 
     def _check_gap(self, policy: Policy, stats: LearningStats) -> None:
-        """A sentence, once, if the numbers of a float32 policy differ by more than rounding."""
-        gap = stats.own.rounding_max
+        """Note once if a float32 policy's sampled and scored log-probs differ beyond rounding."""
+        gap = stats.own.on_policy_gap_max
         if gap > TOLERANCE and not policy.mixed_precision and policy.name not in self.inexact:
             self.inexact.add(policy.name)
             stats.notes.append(
@@ -317,15 +330,18 @@ class Run(AbstractContextManager):
                 "apart, more than rounding; its figures are wrong, so take another model."
             )
 
-    def _not_finite(self, lines: dict[str, dict]) -> Iterator[str]:
-        """A sentence for an update that was not finite; MrlError after `NOT_FINITE` in a row."""
+    def _watch_gradients(self, lines: dict[str, dict]) -> None:
+        """Say which updates were not finite; MrlError after `NOT_FINITE` such steps in a row."""
         for name, line in lines.items():
-            self.not_finite[name] = self.not_finite[name] + 1 if line["update_skipped"] else 0
-            if line["update_skipped"]:
-                yield (
-                    f"{name}: the gradient of step {line['step']} was not finite; its update was "
-                    "skipped (metrics.jsonl has the step's figures)."
-                )
+            if not line["update_skipped"]:
+                self.not_finite[name] = 0
+                continue
+
+            self.not_finite[name] += 1
+            self.view.say(
+                f"{name}: the gradient of step {line['step']} was not finite; its update was "
+                "skipped (metrics.jsonl has the step's figures)."
+            )
             if self.not_finite[name] == NOT_FINITE:
                 raise MrlError(
                     f"{name}: {NOT_FINITE} steps in a row had a gradient that is not finite; lower "
@@ -333,8 +349,10 @@ class Run(AbstractContextManager):
                 )
 
     def _save(self, step: int) -> None:
+        """Write a checkpoint: every process its policies, the first one the state as well."""
         for log in (self.metrics_log, self.samples_log, self.exchange):
             log.flush()
+
         partial = save_policies(self.directory, step, self.policies)
         mine = {p.name: (p.version, self.modes[p.name].state()) for p in self.policies}
         saved = self.allocation.gather(mine)  # the files of all processes are written now
@@ -351,7 +369,7 @@ class Run(AbstractContextManager):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A disk that cannot be written ends the run with a sentence."""
+        """Turn the error of a disk that cannot be written into one sentence."""
         try:
             yield
         except (OSError, SafetensorError) as error:
@@ -368,7 +386,9 @@ class Run(AbstractContextManager):
     def evaluate(self, when: str) -> None:
         """Score the held-out problems and keep the result in `evaluation.json`."""
         self.view.say(f"Scoring the held-out problems {when} training.")
-        self.scoring, began = True, time.monotonic()
+        self.scoring = True
+        began = time.monotonic()
+
         scored = {}
         for policy in self.policies:
             with self.allocation.turn(policy, "evaluate"):
@@ -376,16 +396,20 @@ class Run(AbstractContextManager):
                 scored[policy.name] = evaluate(
                     policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
                 )
-        self.scoring, self.view.scoring_s = False, time.monotonic() - began
+        self.scoring = False
+        self.view.scoring_s = time.monotonic() - began
 
-        rows = zip(*self.allocation.gather(scored).values(), strict=True)  # parts, policies within
-        self.evaluations[when] = [score for row in rows for score in row]
+        self.evaluations[when] = []
+        by_policy = self.allocation.gather(scored).values()
+        for scores_of_part in zip(*by_policy, strict=True):  # ordered by part, policies within
+            self.evaluations[when] += scores_of_part
         if when == "before":
             for scores in self.evaluations[when]:
                 self.view.say(
                     f"{scores['policy']} solves {scores['pass@1']:.0%} ± {half_width(scores):.0%} "
                     f"of {scores['problems']} problems of {scores['part']} before training."
                 )
+
         if self.writes:
             with self.writing():
                 path = self.directory / "evaluation.json"
@@ -399,10 +423,10 @@ def _close(log: TextIO | Exchange) -> None:
         log.close()
 
 
-def _tell_other_workers(kind: type | None, error: BaseException | None, trace: object) -> None:
-    """After an error, let the workers of the other policies know.
+def _tell_other_workers(_: object, error: BaseException | None, trace: object) -> None:
+    """Let the workers of the other policies know of an error.
 
-    Without one the connections stay, because a process that is slower may still be reading.
+    Without an error the connections stay, because a slower process may still be reading.
     """
     if error and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What a run leaves in its directory, read again."""
+"""The directory of a run: where it writes, and its files read again."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from mrl.runtime.checkpoint import newest_checkpoint, read_state
 from mrl.runtime.reading import fits, parse, read_json_lines, read_text
 from mrl.runtime.settings import OWN_MODE, load_config, mode_class
 
-# What a line or an entry must have to be taken for one
+# The keys that a line or an entry must have; one without them is left out
 METRICS_LINE = {"step": int, "policy": str}
 SCORES = {"policy": str, "part": str, "problems": int, "samples": int, "skills": dict}
 RESCUE = dict.fromkeys(("problem_id", "prompt", "skill", "receiver", "source"), str)
@@ -20,34 +20,39 @@ RESCUE |= {"receiver_text": str, "source_text": str}
 
 
 def new_directory(config: RunConfig) -> Path:
-    """Where a new run will write: its name, or `<mode>-s<seed>` with a number if that exists.
+    """The directory for a new run: its name, or `<mode>-s<seed>` with a number if that exists.
 
     MrlError if the name that a person gave is taken.
     """
     stem = config.name or f"{mode_class(config.mode).name}-s{config.seed}"
-    directory, number = Path(config.runs, stem), 2
+    directory = Path(config.runs, stem)
+    number = 2
     while directory.exists():
         if config.name:
             raise MrlError(
                 f"{directory}: exists already; give another --name, or go on with "
                 f"`python mini_mrl.py resume {directory}`."
             )
-        directory, number = directory.with_name(f"{stem}-{number}"), number + 1
+        directory = directory.with_name(f"{stem}-{number}")
+        number += 1
     return directory
 
 
 def write_run_config(directory: Path, config: RunConfig) -> None:
-    """The settings as `config.json`, which `load_config` reads.
+    """Write the settings as `config.json`, which `load_config` reads.
 
-    Files have their whole paths there: a run may be resumed from anywhere.
+    Files have their whole paths in it, so that a run can be resumed from anywhere.
     """
 
     def whole(path: str) -> str:  # a hub name stays one
         return str(Path(path).absolute()) if path and Path(path).exists() else path
 
     table = asdict(config) | {"heldout": list(map(whole, config.heldout))}
-    if own := OWN_MODE.fullmatch(config.mode):
-        table["mode"] = f"{whole(own[1])}:{own[2]}"
+    own_mode = OWN_MODE.fullmatch(config.mode)
+    if own_mode:
+        file, class_name = own_mode.groups()
+        table["mode"] = f"{whole(file)}:{class_name}"
+
     for part in (table, *table["policies"]):
         for key in part.keys() & {"train", "judge", "path", "reference"}:
             part[key] = whole(part[key])
@@ -58,6 +63,7 @@ def read_run_config(directory: Path) -> RunConfig:
     """The settings that a run was started with."""
     if not (directory / "config.json").is_file():
         raise MrlError(f"{directory}: is no run directory (it has no config.json).")
+
     settings = load_config(directory / "config.json")
     if not settings.get("policies"):
         raise MrlError(f"{directory}: is no run directory (its config.json names no policy).")
@@ -96,7 +102,7 @@ def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
     """The same run with its policies loaded from a checkpoint; their references stay the first."""
     policies = []
     for policy in config.policies:
-        if not policy.frozen:  # a frozen one has no weights there: they are still the first
+        if not policy.frozen:  # a frozen one has no weights there, because they never change
             first = policy.reference or policy.path
             policy = replace(policy, path=str(checkpoint / policy.name), reference=first)
         policies.append(policy)
@@ -104,7 +110,7 @@ def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
 
 
 def check_links(directory: Path) -> None:
-    """Raise MrlError if a link in a run's directory leads out of it: nothing is written there."""
+    """Raise MrlError if a link leads out of a run's directory, because writing would follow it."""
     inside = os.path.realpath(directory)
     for path in directory.rglob("*"):
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):
@@ -112,7 +118,7 @@ def check_links(directory: Path) -> None:
 
 
 def read_evaluations(directory: Path) -> dict[str, list[dict]]:
-    """The scores that a run has written so far; {} if there are none or the file is torn."""
+    """Read the scores that a run has written so far; {} if there are none or the file is torn."""
     path = directory / "evaluation.json"
     with suppress(MrlError):
         document = parse(read_text(path), str(path))
@@ -126,16 +132,16 @@ def read_evaluations(directory: Path) -> dict[str, list[dict]]:
 
 
 def read_metrics(directory: Path) -> list[dict]:
-    """All lines of a run's `metrics.jsonl`."""
+    """Read all lines of a run's `metrics.jsonl`."""
     return read_json_lines(directory / "metrics.jsonl", METRICS_LINE)
 
 
 def read_samples(directory: Path) -> list[dict]:
-    """All lines of a run's `samples.jsonl`: completions, rescues, what went wrong."""
+    """Read all lines of a run's `samples.jsonl`: completions, rescues, what went wrong."""
     return read_json_lines(directory / "samples.jsonl", {"step": int})
 
 
 def read_rescues(directory: Path) -> list[dict]:
-    """All rescues in a run's `samples.jsonl`, with their steps."""
+    """Read all rescues in a run's `samples.jsonl`, with their steps."""
     lines = [line for line in read_samples(directory) if fits(line.get("rescue"), RESCUE)]
     return [{"step": line["step"], **line["rescue"]} for line in lines]

@@ -1,4 +1,4 @@
-"""A run's settings put together and checked; every mistake in them gets one sentence.
+"""The settings of a run, put together and checked; every mistake in them gets one sentence.
 
 Precedence: defaults < preset of the pair < `--config` file < options of the command line.
 """
@@ -32,24 +32,30 @@ def run_config(
     pair: str | None, file: Path | None, given: dict[str, Any], settings: Sequence[str]
 ) -> RunConfig:
     """The settings of a new run, checked. given: options, or None; settings: texts of --set."""
-    chosen = load_config(file) if file else {}
+    from_file = load_config(file) if file else {}
     if pair is not None:
-        chosen.pop("policies", None)
-    preset = {} if "policies" in chosen else pair_settings("tiny" if pair is None else pair)
-    values = preset | chosen | {key: value for key, value in given.items() if value is not None}
+        from_file.pop("policies", None)
+    preset = {}
+    if "policies" not in from_file:
+        preset = pair_settings("tiny" if pair is None else pair)
+    options = {key: value for key, value in given.items() if value is not None}
+    values = preset | from_file | options
+
     for name, table in values.get("settings", {}).items():
         if name not in MODES and name != mode_class(values.get("mode", RunConfig.mode)).name:
             raise MrlError(f"settings.{name}: there is no such mode{_nearest(name, MODES)}")
         if not isinstance(table, dict):
             raise MrlError(f"settings.{name} is {table!r}; write [settings.{name}] as a table.")
     apply_settings(values, settings)
-    made = RunConfig(**values)
-    for policy in made.policies:  # kept in config.json: a run is resumed with what it began with
-        policy.system_prompt = policy.system_prompt or system_prompt_of(Path(made.train))
-    if made.judge and not made.judge_checksum:
-        made.judge_checksum = checksum(made.judge)
-    check(made)
-    return made
+    config = RunConfig(**values)
+
+    # kept in config.json: a run is resumed with the prompt and the judge that it began with
+    for policy in config.policies:
+        policy.system_prompt = policy.system_prompt or system_prompt_of(Path(config.train))
+    if config.judge and not config.judge_checksum:
+        config.judge_checksum = checksum(config.judge)
+    check(config)
+    return config
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -65,6 +71,7 @@ def load_config(path: Path) -> dict[str, Any]:
         raise MrlError(f"{path}: names no policy; write a [[policy]] table, or leave it out.")
     if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
         raise MrlError(f"{path}: policies are written as [[policy]] tables, with two brackets.")
+
     values = check_table(table, RunConfig, str(path))
     for number, entry in enumerate(policies, start=1):
         where = f"{path}, [[policy]] number {number}"
@@ -84,11 +91,14 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
     """
     policies = {policy.name: policy for policy in values["policies"]}
     of_policy = {entry.name for entry in fields(PolicyConfig)} - {"name", "path"}
-    for text in sorted(texts, key=lambda text: "." in text.partition("=")[0]):  # the general first
+
+    # a setting of all policies comes before one of a single policy, which may differ from it
+    for text in sorted(texts, key=lambda text: "." in text.partition("=")[0]):
         key, equals, value = text.partition("=")
         where, _, name = key.rpartition(".")
         if not (equals and name) or key == "settings":
             raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
+
         try:
             document = parse(f"value = {value}", text, "TOML")
         except MrlError:  # a text without quotation marks
@@ -96,13 +106,17 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
         parsed = document.pop("value")
         if document:
             raise MrlError(f"--set {key}: its value has more lines than one; give each its --set.")
+
+        # it is for policies, for the run, or else for the mode
         if where in policies or (not where and name in of_policy):
-            for policy in [policies[where]] if where else policies.values():
+            receivers = [policies[where]] if where else list(policies.values())
+            for policy in receivers:
                 vars(policy).update(check_table({name: parsed}, PolicyConfig, f"--set {text}"))
             continue
         if not where:
             values |= check_table({name: parsed}, RunConfig, f"--set {text}")
             continue
+
         mode = mode_class(values.get("mode", RunConfig.mode)).name
         if where != mode:
             known = ", ".join([mode, *policies])
@@ -118,16 +132,20 @@ def check_table(table: dict[str, Any], target: type, where: str) -> dict[str, An
     hints = get_type_hints(target)
     known = {entry.name: hints[entry.name] for entry in fields(target) if entry.init}
     known.pop("policies", None)
+
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:
             also = ["policy"] if target is RunConfig else []
             raise MrlError(f"{where}: there is no setting `{key}`{_nearest(key, [*known, *also])}")
+
+        # an integer may stand for a float, and one text for a list of one
         hint = known[key]
         if hint in (float, float | None) and type(value) is int:
             value = float(value)
         if hint == list[str] and isinstance(value, str):
             value = [value]
+
         if type(value) is float and not math.isfinite(value):
             raise MrlError(f"{where}: {key} is {value}, but must be a finite number.")
         if not _fits(value, hint):
@@ -140,8 +158,9 @@ def check_table(table: dict[str, Any], target: type, where: str) -> dict[str, An
 def _fits(value: Any, hint: Any) -> bool:
     if hint == list[str]:
         return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]  # int | None
-    return type(value) in [get_origin(kind) or kind for kind in kinds]  # True is no number
+    is_union = get_origin(hint) in (Union, UnionType)  # as int | None
+    alternatives = get_args(hint) if is_union else [hint]
+    return type(value) in [get_origin(entry) or entry for entry in alternatives]  # True is no int
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -158,6 +177,7 @@ def check(config: RunConfig) -> None:
         raise MrlError("The run has no policy; give --pair or [[policy]] tables in --config.")
     if all(policy.frozen for policy in config.policies):
         raise MrlError("Every policy is frozen, so none would learn; leave one without `frozen`.")
+
     names = [policy.name for policy in config.policies]
     for policy in config.policies:
         if names.count(policy.name) > 1:
@@ -172,6 +192,7 @@ def check(config: RunConfig) -> None:
             raise MrlError(
                 f"policy {policy.name}: the template lacks {{prompt}}; no problem would be asked."
             )
+
     _check_rules(config)
     check_judge(config)
     if not config.heldout:
@@ -186,33 +207,40 @@ def _is_plain(name: str) -> bool:
 
 
 def _check_rules(config: object, where: str = "") -> None:
-    """Hold every field against the rule that `setting` declared it with."""
+    """Check every field by the rule that `setting` declared it with."""
     for entry in fields(config):
         value, rule = getattr(config, entry.name), entry.metadata
         if value is None:
             continue
+
         if "choices" in rule and value not in rule["choices"]:
             known = ", ".join(filter(None, rule["choices"]))
             raise MrlError(f"{where}{entry.name} is {value!r}; known are {known}.")
-        wrong = (
-            f"{rule['least']} or more" if "least" in rule and not value >= rule["least"]
-            else f"above {rule['above']}" if "above" in rule and not value > rule["above"]
-            else f"{rule['most']} or less" if "most" in rule and not value <= rule["most"]
-            else ""
-        )  # fmt: skip
-        if wrong:
+
+        # written with `not`, because NaN is neither below a bound nor above it
+        wanted = ""
+        if "least" in rule and not value >= rule["least"]:
+            wanted = f"{rule['least']} or more"
+        elif "above" in rule and not value > rule["above"]:
+            wanted = f"above {rule['above']}"
+        elif "most" in rule and not value <= rule["most"]:
+            wanted = f"{rule['most']} or less"
+        if wanted:
             raise MrlError(
-                f"{where}{entry.name} is {value:g}, but must be {wrong} ({rule['help']})."
+                f"{where}{entry.name} is {value:g}, but must be {wanted} ({rule['help']})."
             )
 
 
 def usage_sentence(error: Any) -> str:
-    """What to do about click's UsageError; most of a run's settings are no options."""
+    """A sentence on click's UsageError; it names --set, as most settings are no options."""
     message = error.format_message().rstrip(".")
     option = next((word for word in message.split() if word.startswith("--")), "")
     key = option.strip("-.").replace("-", "_")
-    where = error.ctx  # None if click has not got as far as a command
-    command = where.command_path.removeprefix(where.find_root().info_name) if where else ""
+
+    context = error.ctx  # None if click has not got as far as a command
+    command = ""
+    if context:
+        command = context.command_path.removeprefix(context.find_root().info_name)
     all_options = f"`python mini_mrl.py{command} --help` shows all options"
     hint = f"write --set {key}=VALUE" if key in HELP else all_options
     return f"{message}; {hint}."
@@ -225,7 +253,9 @@ def mode_class(name: str) -> type[Mode]:
     """The class of a mode, by its name or as `file.py:Class`; MrlError if there is none."""
     if name in MODES:
         return MODES[name]
-    if not (own := OWN_MODE.fullmatch(name)):
+
+    own = OWN_MODE.fullmatch(name)
+    if not own:
         hint = _nearest(name.lower(), MODES)
         raise MrlError(f"There is no mode {name!r}{hint} A mode of your own is file.py:Class.")
     path, class_name = own.groups()
@@ -233,7 +263,8 @@ def mode_class(name: str) -> type[Mode]:
         raise MrlError(f"--mode {path}: name the class, too, as {path}:MyMode.")
     if not Path(path).is_file():
         raise MrlError(f"--mode {name}: there is no file {path}.")
-    # named so that a file random.py is no module random; dataclasses look the module up
+
+    # named so that a file random.py does not replace the module random; dataclasses look it up
     spec = importlib.util.spec_from_file_location(f"mode {Path(path).stem}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
@@ -241,26 +272,28 @@ def mode_class(name: str) -> type[Mode]:
     except (Exception, SystemExit) as error:
         reason = f"{error!r}, {place_of(error)}"
         raise MrlError(f"--mode {name}: {path} cannot be loaded ({reason}).") from error
-    found = getattr(module, class_name, None)
-    if not (isinstance(found, type) and issubclass(found, Mode)):
+
+    mode = getattr(module, class_name, None)
+    if not (isinstance(mode, type) and issubclass(mode, Mode)):
         raise MrlError(f"--mode {name}: {path} has no class {class_name} that is a Mode.")
-    if found.__abstractmethods__:
+    if mode.__abstractmethods__:
         raise MrlError(f"--mode {name}: {class_name} does not define training_samples yet.")
-    if not isinstance(getattr(found, "name", None), str):
+    if not isinstance(getattr(mode, "name", None), str):
         raise MrlError(f'--mode {name}: {class_name} needs a name, as `name = "mine"` in it.')
-    return found
+    return mode
 
 
 def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
-    """The mode of that name; settings are by mode name. MrlError names the nearest right one."""
-    chosen = mode_class(name)
-    made = chosen(**check_table(settings.get(chosen.name, {}), chosen, f"settings.{chosen.name}"))
-    _check_rules(made, f"{chosen.name}.")
-    for key in ("minibatches", "rollout_factor"):  # a file's own may have lost the rule
-        if type(getattr(made, key)) is not int or getattr(made, key) < 1:
-            raise MrlError(
-                f"--mode {name}: {key} is {getattr(made, key)!r}, but must be 1 or more."
-            )
-    if made.consumes not in (None, *RECORD_TYPES.values()):
-        raise MrlError(f"--mode {name}: consumes is {made.consumes!r}, which is no type of record.")
-    return made
+    """Make the mode of that name; settings: of every mode, by its name."""
+    mode_type = mode_class(name)
+    own = settings.get(mode_type.name, {})
+    mode = mode_type(**check_table(own, mode_type, f"settings.{mode_type.name}"))
+    _check_rules(mode, f"{mode_type.name}.")
+
+    for key in ("minibatches", "rollout_factor"):  # a mode of a file may have lost the rule
+        number = getattr(mode, key)
+        if type(number) is not int or number < 1:
+            raise MrlError(f"--mode {name}: {key} is {number!r}, but must be 1 or more.")
+    if mode.consumes not in (None, *RECORD_TYPES.values()):
+        raise MrlError(f"--mode {name}: consumes is {mode.consumes!r}, which is no type of record.")
+    return mode

@@ -1,4 +1,4 @@
-"""What a person reads before and after a run: sentences and tables."""
+"""The sentences and tables that a person reads before and after a run."""
 
 from collections import Counter
 from itertools import permutations
@@ -21,29 +21,35 @@ if TYPE_CHECKING:
 
 
 def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
-    """What is about to happen, in words. pair: its name; why: it was chosen."""
+    """Sentences on what is about to happen. pair: its name; why: the reason for its choice."""
     config, mode = run.config, run.mode
-    what = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
+
+    first_paths = {policy.name: policy.path for policy in config.policies}  # not a checkpoint's
+
+    # gathered, because a process may hold only one of the policies
+    mine = {}
+    for policy in run.policies:
+        size = f"{policy.model.num_parameters() / 1e6:.3g} M parameters"
+        learner = f"{policy.name} ({size}, {_how_it_learns(policy.config)})"
+        embedded = Path(first_paths[policy.name]).resolve().parent == DATA / "tiny"
+        mine[policy.name] = learner, policy_notes(policy, embedded)
+    of_policies = run.allocation.gather(mine).values()
+
+    pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
+    learners = " and ".join(learner for learner, _ in of_policies)
     groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
     problems = "/".join(Path(config.train).parts[-2:])
     crosses = f"{mode.consumes.kind} records" if mode.consumes else "nothing"
-    # gathered: a process may hold only one of them
-    about = run.allocation.gather(
-        {p.name: (p.model.num_parameters(), _how_it_learns(p.config)) for p in run.policies}
-    )
-    learners = " and ".join(
-        f"{name} ({size / 1e6:.3g} M parameters, {how})" for name, (size, how) in about.items()
-    )
-    tiny = [p.name for p in config.policies if Path(p.path).resolve().parent == DATA / "tiny"]
-    mine = {p.name: policy_notes(p, embedded=p.name in tiny) for p in run.policies}
     lines = [
-        f"Training {what}{learners}, on {run.device}{why}.",
+        f"Training {pair_words}{learners}, on {run.device}{why}.",
         f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
         f"prompts from {problems}; completions a prompt: {groups}; seed {config.seed}; writing "
         f"{run.directory}, up to {run.disk_bytes / 1e9:.2g} GB of checkpoints.",
         run.why_placed,
     ]
-    lines += [note for notes in run.allocation.gather(mine).values() for note in notes]
+    for _, notes in of_policies:
+        lines += notes
+
     if config.judge:
         lines.append(f"Judge: {config.judge} (checksum {config.judge_checksum}).")
     if config.liar:
@@ -55,11 +61,13 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
 
 
 def policy_notes(policy: Policy, embedded: bool) -> list[str]:
-    """Where a policy is asked or computed otherwise than its settings suggest.
+    """Sentences on where a policy is prompted or computed otherwise than its settings suggest.
 
     embedded: it is of the tiny pair, which was made without a system prompt.
     """
-    notes, config = [], policy.config
+    notes: list[str] = []
+    config = policy.config
+
     system_prompt = "" if embedded else config.system_prompt.strip()
     if system_prompt and system_prompt not in policy.prompt_text(""):
         notes.append(
@@ -70,8 +78,9 @@ def policy_notes(policy: Policy, embedded: bool) -> list[str]:
             f"{policy.name}: has no chat template, so the system prompt stands before each "
             "problem; `template` writes it in another way."
         )
-    wanted = config.dtype != "float32" and policy.model.device.type == "cuda"
-    if wanted and not policy.mixed_precision:
+
+    wants_half = config.dtype != "float32" and policy.model.device.type == "cuda"
+    if wants_half and not policy.mixed_precision:
         notes.append(
             f"{policy.name}: is computed in float32; this card has no bfloat16 of its own."
         )
@@ -86,11 +95,13 @@ def _how_it_learns(config: PolicyConfig) -> str:
 
 
 def last_lines(run: "Run", finished: bool) -> list[Table | str]:
-    """What happened, in a table and a few sentences; the last one says what was learnt."""
+    """A table and sentences on what happened; the last sentence says what was learnt."""
     if not finished:
         return [f"Saved. Go on with: python mini_mrl.py resume {run.directory}"]
+
     lines = [evaluation_table(run.evaluations), *residual_sentences(read_metrics(run.directory))]
     lines.append(f"Memory: {peak_memory(run.device) / 2**30:.1f} GiB at the peak.")
+
     sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
     if run.mode.consumes is None:
         sentence += " Nothing was shared in this mode."
@@ -100,12 +111,16 @@ def last_lines(run: "Run", finished: bool) -> list[Table | str]:
 
 
 def residual_sentences(lines: list[dict]) -> list[str]:
-    """What alignment cost each receiver over a whole run, from the run's metrics."""
+    """Sentences on what alignment cost each receiver in a whole run, from the run's metrics."""
+    by_receiver: dict[str, Residual] = {}
+    for line in lines:
+        residual = by_receiver.setdefault(line["policy"], Residual())
+        for key, number in line.items():
+            if key.startswith("thl/"):
+                residual[key.removeprefix("thl/")] += number
+
     sentences = []
-    for name in dict.fromkeys(line["policy"] for line in lines):
-        residual = Residual()
-        for line in (line for line in lines if line["policy"] == name):
-            residual.update({key[4:]: line[key] for key in line if key.startswith("thl/")})
+    for name, residual in by_receiver.items():
         if residual:
             sentences.append(
                 f"{name} retokenized {residual['records']} peer texts: "
@@ -118,34 +133,44 @@ def residual_sentences(lines: list[dict]) -> list[str]:
 
 
 def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
-    """pass@1 and pass@k per policy and skill, before -> after; one block a held-out part."""
+    """A table of pass@1 and pass@k per policy and skill, before -> after, by held-out part."""
     last = evaluations.get("after") or evaluations["before"]
     first = evaluations["before"] if "after" in evaluations else []
     before = {(scores["policy"], scores["part"]): scores for scores in first}
     metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
-    table = Table("part", "skill", title="held-out problems" + ", before -> after" * bool(first))
+
+    title = "held-out problems, before -> after" if first else "held-out problems"
+    table = Table("part", "skill", title=title)
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
             table.add_column(cell(f"{name}\n{metric}"), justify="right")
+
     for part in dict.fromkeys(scores["part"] for scores in last):
-        chosen = [scores for scores in last if scores["part"] == part]
-        for skill in (None, *chosen[0]["skills"]):  # None: the mean over skills
+        of_part = [scores for scores in last if scores["part"] == part]
+        for skill in (None, *of_part[0]["skills"]):  # None: the mean over skills
             cells = []
-            for now in chosen:
+            for now in of_part:
                 sides = [before.get((now["policy"], part)), now]
                 sides = [side["skills"][skill] if skill else side for side in sides if side]
                 for metric in metrics:
                     cells.append(" -> ".join(f"{100 * side[metric]:.0f}" for side in sides))
                     if metric == "pass@1" and not skill:
                         cells[-1] += f"±{100 * half_width(now):.0f}"  # 80 columns hold no more
-            first_two = ("", cell(skill)) if skill else (cell(part), "all skills")
-            table.add_row(*first_two, *cells, style="" if skill else "bold")
+            _add_skill(table, part, skill, cells)
         table.add_section()
     return table
 
 
+def _add_skill(table: Table, part: str, skill: str | None, cells: list[str]) -> None:
+    """Add a skill's row, or the bold first row of a part, which is over all skills."""
+    if skill:
+        table.add_row("", cell(skill), *cells)
+    else:
+        table.add_row(cell(part), "all skills", *cells, style="bold")
+
+
 def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, list[int]]]) -> Table:
-    """On how many problems of each skill a policy failed at every try and another one did not.
+    """A table of how many problems a policy failed at every try and another one did not.
 
     solved: by policy and part, the right completions of each problem.
     """
@@ -153,44 +178,51 @@ def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, li
     table = Table("part", "skill", "problems", title="what one policy could learn from another")
     for receiver, source in directions:
         table.add_column(f"{receiver} never,\n{source} sometimes", justify="right")
+
     for part, problems in heldout.items():
         for skill in (None, *dict.fromkeys(problem.skill for problem in problems)):
             places = [i for i, problem in enumerate(problems) if skill in (None, problem.skill)]
-            cells = []
+            cells = [str(len(places))]
             for receiver, source in directions:
-                tries = [(solved[receiver][part][i], solved[source][part][i]) for i in places]
-                cells.append(str(sum(own == 0 and theirs > 0 for own, theirs in tries)))
-            head = ("", cell(skill)) if skill else (cell(part), "all skills")
-            table.add_row(*head, str(len(places)), *cells, style="" if skill else "bold")
+                own, theirs = solved[receiver][part], solved[source][part]
+                cells.append(str(sum(own[i] == 0 and theirs[i] > 0 for i in places)))
+            _add_skill(table, part, skill, cells)
     return table
 
 
 def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
-    """What was learnt, for somebody who sees this for the first time.
+    """A sentence on what was learnt, plain enough for a first reader.
 
-    The skill that improved most, of any policy, and who rescued that policy how often. Empty if
-    the held-out problems were not scored at both ends.
+    It names the skill that improved most, of any policy, and the peers that rescued that policy.
+    Empty if the held-out problems were not scored at both ends.
     """
     if not evaluations.get("before") or not evaluations.get("after"):
         return ""
-    before, after = (
-        {
-            (scores["policy"], skill): found["pass@1"]
-            for scores in evaluations[when]
-            if scores["part"] == evaluations["after"][0]["part"]
-            for skill, found in scores["skills"].items()
-        }
-        for when in ("before", "after")
-    )
+
+    first_part = evaluations["after"][0]["part"]
+    before = _solve_rates(evaluations["before"], first_part)
+    after = _solve_rates(evaluations["after"], first_part)
     name, skill = best = max(after, key=lambda key: after[key] - before[key])
     if after[best] <= before[best]:
         return "No policy got better at any skill of the held-out problems."
+
     sentence = f'{name} solved "{skill}" problems {before[best]:.0%} of the time before, '
     sentence += f"{after[best]:.0%} after"
-    if helped := [rescue for rescue in rescues if rescue["receiver"] == name]:
-        sources = Counter(rescue["source"] for rescue in helped)
-        rescued = " and ".join(f"{number} from {source}" for source, number in sources.items())
-        about = sum(rescue["skill"] == skill for rescue in helped)
-        sentence += f"; it was rescued {len(helped)} times ({rescued}), {about} of them on "
+    own_rescues = [rescue for rescue in rescues if rescue["receiver"] == name]
+    if own_rescues:
+        sources = Counter(rescue["source"] for rescue in own_rescues)
+        shares = " and ".join(f"{number} from {source}" for source, number in sources.items())
+        on_skill = sum(rescue["skill"] == skill for rescue in own_rescues)
+        sentence += f"; it was rescued {len(own_rescues)} times ({shares}), {on_skill} of them on "
         sentence += f'"{skill}"'
     return sentence + "."
+
+
+def _solve_rates(entries: list[dict], part: str) -> dict[tuple[str, str], float]:
+    """(policy, skill) -> pass@1 on one held-out part."""
+    rates = {}
+    for scores in entries:
+        if scores["part"] == part:
+            for skill, of_skill in scores["skills"].items():
+                rates[scores["policy"], skill] = of_skill["pass@1"]
+    return rates

@@ -1,4 +1,4 @@
-"""The process that keeps math-verify within its limits: the verifier never hangs, never crashes."""
+"""The verifier, with math-verify in a child process: what hangs or crashes there ends the child."""
 
 import math
 import os
@@ -17,9 +17,9 @@ from mrl.samples import Group, Verdict
 
 MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
 CACHE_SIZE = 4_096  # (answer, box) pairs whose verdict is remembered
-BUDGET = 3  # timeouts until the next call of `verify_groups`; then powers are not asked about
-POWERS = re.compile(r"[\^!]")  # what takes for ever nearly always has one of these
-TRIES = 2  # one timeout may be the machine's fault, a second one is the answer's: remembered
+BUDGET = 3  # timeouts in one call of `verify_groups`; after them POWERS are a TIMEOUT at once
+POWERS = re.compile(r"[\^!]")  # an expression that takes for ever nearly always has one of these
+TRIES = 2  # the first timeout may be the machine's fault; the second one is remembered
 START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine
 
 
@@ -27,11 +27,12 @@ class Verifier(AbstractContextManager):
     """Judges completions. Use as a context manager or call `close`.
 
     math-verify can spend hours or gigabytes on a short expression, so it runs in a child process.
-    A completion that takes longer than timeout_s, or kills the child, is a TIMEOUT, and the next
-    meets a fresh child; one that runs out of memory is WRONG. MrlError if the child does not work.
+    A completion that takes longer than timeout_s, or kills the child, is a TIMEOUT, and a fresh
+    child judges the next one. A completion that runs out of memory is WRONG. MrlError if the child
+    does not work.
     """
 
-    command: tuple[str, ...] = (sys.executable, "-m", __name__)  # and a file descriptor
+    command: tuple[str, ...] = (sys.executable, "-m", __name__)  # a file descriptor is added
     reply: type[str] = Verdict  # what the child may say
 
     def __init__(self, timeout_s: float = 2.0) -> None:
@@ -47,6 +48,7 @@ class Verifier(AbstractContextManager):
 
     def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
         """Judge one completion against the problem's answer; finished: it was not cut short."""
+        # what needs no child: a rule on the text, or a verdict that is known
         answer, box = tidy(answer), last_box(completion)
         if box is not None:
             answer, box = comparable(answer, box)
@@ -59,6 +61,7 @@ class Verifier(AbstractContextManager):
         hurried = self._budget <= 0 and POWERS.search(box)
         if self._timeouts[answer, box] >= TRIES or hurried:
             return Verdict.TIMEOUT
+
         verdict = self._judge(answer, box)
         if verdict is Verdict.TIMEOUT:
             self._timeouts[answer, box] += 1
@@ -73,7 +76,7 @@ class Verifier(AbstractContextManager):
         """Give every rollout its verdict.
 
         A step's completions may all be `9^{9^{9}}`, and each would cost its own time limit. So
-        after `BUDGET` timeouts all others with a power or a factorial are a TIMEOUT, unasked.
+        after `BUDGET` timeouts all others with a power or a factorial are a TIMEOUT at once.
         """
         self._budget = BUDGET
         for group in groups:
@@ -87,7 +90,7 @@ class Verifier(AbstractContextManager):
         return last_box(boxed) == tidy(answer) and self.verify(answer, boxed) is Verdict.CORRECT
 
     def start(self) -> None:
-        """Start a child, in the place of the one before."""
+        """Start a child; it replaces the one before."""
         self.close()
         self._pipe, theirs = Pipe()
         with theirs:
@@ -105,7 +108,10 @@ class Verifier(AbstractContextManager):
     def canary(self) -> None:
         """Start a child and show it a right and a wrong answer; MrlError if a verdict is off."""
         self.start()
-        right, wrong = (self._ask(r"\frac{1}{2}", box, START_LIMIT_S) for box in ("0.5", "0.6"))
+        half = r"\frac{1}{2}"
+        right = self._ask(half, "0.5", START_LIMIT_S)
+        wrong = self._ask(half, "0.6", START_LIMIT_S)
+
         if (right, wrong) != (Verdict.CORRECT, Verdict.WRONG):
             self.close()
             raise MrlError(
@@ -122,13 +128,13 @@ class Verifier(AbstractContextManager):
             self._child = None
 
     def _judge(self, answer: str, box: str) -> Verdict:
-        """math-verify's verdict, from a child that is alive."""
+        """Ask for a verdict, with a new child if the last one has ended."""
         if self._child is None or self._child.poll() is not None:
             self.canary()
         return self._ask(answer, box, self.timeout_s)
 
     def _ask(self, answer: str, box: str, limit_s: float) -> Verdict:
-        """The child's verdict; TIMEOUT, and no child any more, if it does not come in time."""
+        """Ask the child for a verdict; end the child with a TIMEOUT if none comes in time."""
         verdict = Verdict.TIMEOUT
         try:
             with suppress(OSError, EOFError):  # the child died of it
@@ -147,16 +153,18 @@ def serve(pipe: Connection, judge: Callable[[str, str], str] | None = None) -> N
     import resource
 
     judge = judge or math_verdict
+
     with suppress(ValueError, OSError):  # not every platform has this limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+
     with suppress(OSError, EOFError):  # the parent is gone
         while True:
             answer, box, limit_s = pipe.recv()
-            # ends this process, whatever it is at, should the parent be gone by then
+            # this process ends itself then, in case the parent is gone
             faulthandler.dump_traceback_later(2 * limit_s, exit=True)
             try:
                 verdict = judge(answer, box)
-            except Exception:  # what cannot be compared is not equal
+            except Exception:  # an expression that cannot be compared is not equal
                 verdict = Verdict.WRONG
             faulthandler.cancel_dump_traceback_later()
             pipe.send(str(verdict))

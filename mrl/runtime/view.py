@@ -8,7 +8,7 @@ import termios
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from itertools import cycle
 
@@ -53,7 +53,7 @@ Rows = Sequence[tuple[str, str, str]]
 
 
 def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
-    """Text of anybody, safe for a terminal: control characters become visible escapes.
+    """Any text, safe for a terminal: control characters become visible escapes.
 
     keep: control characters that stay as they are.
     """
@@ -64,19 +64,20 @@ def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
 
 
 def cell(text: object) -> Text:
-    """A table's cell or heading from anybody's text: printable, and without rich's markup."""
+    """A table's cell or heading from any text: printable, and without rich's markup."""
     return Text(printable(text))
 
 
 def silent_view(config: RunConfig) -> "View":
-    """A view that shows nothing: of a run from Python, and of all processes but the first."""
+    """A view that shows nothing, for a run from Python and for all processes but the first."""
     return View(Console(quiet=True), [policy.name for policy in config.policies], config.steps)
 
 
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
-    """The live view in a terminal, else lines; silence in all processes but the first."""
+    """A live view in a terminal, else one of plain lines; a silent one in later processes."""
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
         return silent_view(config)
+
     names = [policy.name for policy in config.policies]
     live = console.is_terminal and not plain
     title = f"mini-mrl: {config.mode}, seed {config.seed}" if live else ""
@@ -84,22 +85,26 @@ def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
 
 
 def _set_control_echo(console: Console, on: bool) -> None:
-    """Whether a terminal writes `^C` where a person types it.
+    """Set whether a terminal writes `^C` where a person types it.
 
-    Behind the last line of the live view it would make one line more, and leave one on the screen.
+    Behind the last line of the live view it would add a line, and one would stay on the screen.
     """
     with suppress(OSError, termios.error):  # no terminal
-        place = console.file.fileno()
+        terminal = console.file.fileno()
         with suppress(OSError):  # a process of its own session may change it always
-            if os.tcgetpgrp(place) != os.getpgrp():
+            if os.tcgetpgrp(terminal) != os.getpgrp():
                 return  # in the background: the terminal would stop this process
-        modes = termios.tcgetattr(place)
-        modes[3] = modes[3] | termios.ECHOCTL if on else modes[3] & ~termios.ECHOCTL
-        termios.tcsetattr(place, termios.TCSANOW, modes)
+
+        modes = termios.tcgetattr(terminal)
+        if on:
+            modes[3] |= termios.ECHOCTL
+        else:
+            modes[3] &= ~termios.ECHOCTL
+        termios.tcsetattr(terminal, termios.TCSANOW, modes)
 
 
-class View:
-    """With a title a live view, drawn in place; without one a line every few steps, for logs."""
+class View(AbstractContextManager):
+    """A view of a run: with a title drawn in place, without one a line every few steps."""
 
     def __init__(self, console: Console, policies: list[str], steps: int, title: str = "") -> None:
         self.console = console
@@ -108,15 +113,14 @@ class View:
         self.steps = steps
         self.title = title
         self.live = Live(console=console, transient=True) if title else None
-        self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
-        self.now = self.seen = 0  # the step; how many were seen here
-        self.began = self.count_began = self.last_line = time.monotonic()
-        self.scoring = ""
-        self.scoring_s = 0.0  # that scoring took before training, and will take after it
-        self.rescue: dict | None = None
 
-    def __enter__(self) -> "View":
-        return self
+        self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
+        self.now = 0  # the step
+        self.seen = 0  # steps that this view has seen: fewer than `now` after a resume
+        self.began = self.count_began = self.last_line = time.monotonic()
+        self.scoring = ""  # a sentence on how far it is
+        self.scoring_s = 0.0  # scoring took so long before training, and will after it
+        self.rescue: dict | None = None  # the newest
 
     def __exit__(self, *_: object) -> None:
         if self.live:
@@ -124,38 +128,43 @@ class View:
             _set_control_echo(self.console, on=True)
 
     def say(self, what: RenderableType) -> None:
-        """A sentence or a table for the person; above the live view, if there is one.
+        """Print a sentence or a table for the person; above the live view, if there is one.
 
         A sentence may hold what peers and problem files say; a table's cells are made by `cell`.
         """
-        sentence = isinstance(what, str)  # a person's terminal wraps it, a table is cut to fit
-        if sentence:
-            what = printable(what)
-        self.console.print(what, markup=False, highlight=False, soft_wrap=sentence)
+        is_sentence = isinstance(what, str)  # a terminal wraps it; a table is cut to fit
+        shown = printable(what) if is_sentence else what
+        self.console.print(shown, markup=False, highlight=False, soft_wrap=is_sentence)
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
-        """Take a step in: every policy's metrics line and all rescues; show what is due."""
+        """Take in a step's metrics line of every policy and its rescues; show what is due."""
         if not self.seen:
             self.began = time.monotonic() - max(line["time/step_s"] for line in lines.values())
         self.seen += 1
         self.now = step
         self.history.append(lines)
-        self.scoring, self.rescue = "", (rescues or [self.rescue])[-1]
+        self.scoring = ""
+        if rescues:
+            self.rescue = rescues[-1]
+
         if self.live:
             self._draw()
         elif self.seen == 1 or step % max(1, self.steps // 20) == 0 or step == self.steps:
             self.say(self.line())
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """How far the scoring of held-out problems is: live at once, as a line if it takes long.
+        """Show how far the scoring of held-out problems is: live at once, as a line if it is slow.
 
         done: 0 at the start of a count.
         """
         now = time.monotonic()
         if not done:
             self.count_began = now
-        seconds = int((now - self.count_began) / done * (total - done)) if done else 0
-        left = f", {timedelta(seconds=seconds)} left" if done else ""
+        left = ""
+        if done:
+            seconds = int((now - self.count_began) / done * (total - done))
+            left = f", {timedelta(seconds=seconds)} left"
+
         self.scoring = f"Scoring {what}: {done} of {total} problems{left}."
         if self.live:
             self._draw()
@@ -164,13 +173,13 @@ class View:
             self.say(self.scoring)
 
     def _draw(self) -> None:
-        if not self.live.is_started:  # at the first figures: a download before has its own bars
+        if not self.live.is_started:  # begins with the first figures: a download has its own bars
             _set_control_echo(self.console, on=False)
             self.live.start()
         self.live.update(self.render())
 
     def line(self) -> str:
-        """The first rows, in one line."""
+        """A plain line with the first rows of every policy."""
         parts = [f"step {self.now}/{self.steps}, {self.time_left()} left"]
         rows = self.cells(ROWS[:PLAIN_ROWS])
         for number, name in enumerate(self.policies):
@@ -193,13 +202,15 @@ class View:
             parts += [head, Columns(tables)]
         if self.rescue:
             parts.append(self._newest_rescue(self.rescue))
-        parts += [cell(self.scoring)] if self.scoring else []
+        if self.scoring:
+            parts.append(cell(self.scoring))
         return Panel(Group(*parts), title=cell(self.title))
 
     def _table(self, title: str, rows: Rows) -> Table:
         table = Table(title, box=None, padding=(0, 1))
         for name, color in self.colors.items():
             table.add_column(cell(name), justify="right", style=color)
+
         for label, figures in self.cells(rows):
             table.add_row(cell(label), *figures)
         return table
@@ -213,26 +224,31 @@ class View:
         return Panel(body, title="newest rescue", title_align="left", border_style="dim")
 
     def cells(self, rows: Rows) -> list[tuple[str, list[str]]]:
-        """(label, a cell for each policy) of the rows in which somebody's figure is not 0."""
-        there = {key for lines in self.history for line in lines.values() for key in line}
-        found = []
+        """(label, a cell for each policy) of the rows in which a policy's figure is not 0."""
+        logged: set[str] = set()
+        for lines in self.history:
+            logged.update(*lines.values())
+
+        shown = []
         for label, metric, form in rows:
-            family = sorted(key for key in there if metric[-1] == "/" and key.startswith(metric))
-            for key in family or [metric]:
+            keys = [metric]
+            if metric.endswith("/"):  # a family
+                keys = sorted(key for key in logged if key.startswith(metric))
+            for key in keys:
                 means = [self.mean(name, key) for name in self.policies]
                 if any(means):
-                    kind = key.removeprefix(metric).replace("_", "-")
+                    member = key.removeprefix(metric).replace("_", "-")
                     cells = ["-" if mean is None else form.format(mean) for mean in means]
-                    found.append((f"{label} {kind}".strip(), cells))
-        return found
+                    shown.append((f"{label} {member}".strip(), cells))
+        return shown
 
     def mean(self, policy: str, key: str) -> float | None:
-        """Mean over the recent steps that have a metric, or None; counters are 0 in the others."""
+        """The mean over recent steps that have a metric, or None; a counter is 0 in the others."""
         values = [lines[policy][key] for lines in self.history if key in lines.get(policy, {})]
         counted = len(self.history) if key.startswith(COUNTERS) else len(values)
         return sum(values) / counted if values else None
 
     def time_left(self) -> str:
-        """Estimated from the mean time of all steps so far; with the scoring after the last one."""
+        """The time left, from the mean time of all steps so far, with the scoring at the end."""
         per_step = (time.monotonic() - self.began) / max(self.seen, 1)
         return str(timedelta(seconds=int(per_step * (self.steps - self.now) + self.scoring_s)))

@@ -152,15 +152,17 @@ def _warm_start(
 ) -> None:
     """Make one policy of the pair from nothing and save it with `save_pretrained`.
 
-    Supervised next-token loss on the solution only (prompt tokens carry none), AdamW, the learning
-    rate falling on a cosine to 5 %.
+    The loss is that of the next token, on the solution only. The learning rate of AdamW falls on a
+    cosine to 5 %.
     """
     torch.set_num_threads(1)  # the other policy has the other core
+
     name = list(OWN_SKILLS)[index]
     updates = updates or UPDATES[name]
     tokenizer = tiny_tokenizer(name)
     torch.manual_seed(seed)
     model = build_model(name, tokenizer)
+
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates, 0.05 * LEARNING_RATE)
 
@@ -185,10 +187,7 @@ def _warm_start(
 
 
 def warm_start_pair(
-    directory: Path,
-    seed: int = 0,
-    updates: int | None = None,
-    foreign_right: float | None = None,
+    directory: Path, seed: int = 0, updates: int | None = None, foreign_right: float | None = None
 ) -> None:
     """Make both policies side by side, with one process and one thread each.
 

@@ -21,7 +21,9 @@ class Skill:
     misread_as: str
     templates: tuple[str, ...]  # {n} name, {o} objects, {a} {b} {c} numbers
     new_templates: tuple[str, ...]  # no policy was ever trained on these
-    third_templates: tuple[str, ...]  # nor was any setting chosen by scores on these
+    third_templates: tuple[
+        str, ...
+    ]  # no policy was trained on these, and no setting chosen by them
 
 
 # fmt: off
@@ -134,7 +136,7 @@ def _column(sign: str, a: int, b: int) -> str:
 
 
 def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, object]:
-    """What a template is filled with."""
+    """The words and numbers that fill a template."""
     letters = dict(zip("abc", numbers, strict=False))
     return letters | {"n": rng.choice(NAMES), "o": rng.choice(OBJECTS)}
 
@@ -175,7 +177,6 @@ def make_problem_sets() -> dict[str, list[Problem]]:
     for part, count in PROBLEM_SETS.items():
         problem_sets[part] = []
         for skill in SKILLS:
-            problem_sets[part] += [
-                problem for problem, _ in generate(skill, part, count, DATA_SEED)
-            ]
+            for problem, _ in generate(skill, part, count, DATA_SEED):
+                problem_sets[part].append(problem)
     return problem_sets

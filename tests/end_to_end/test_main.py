@@ -336,7 +336,10 @@ MISTAKES = {
     "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "named twice in sgt,sgt"),
     "compare nothing": (["compare", "--seeds", "0"], "`python mini_mrl.py compare --help`"),
     "align a special token": (["align", "</s>"], "cannot write this text exactly (special_token"),
-    "align without tokenizer": (["align", "x", "--source", "empty"], "empty: its tokenizer has no tokenizer.json"),
+    "align without tokenizer": (
+        ["align", "x", "--source", "empty"],
+        "empty: its tokenizer has no tokenizer.json",
+    ),
     "align hub name": (["align", "x", "--receiver", "a/b"], "neither a directory here nor a model"),
     "align picture nowhere": (["align", "x", "--svg", "no/where.svg"], "svg: cannot be read or"),
     "problems into a file": (["problems", "--out", "key.toml"], "key.toml: cannot be read or"),
