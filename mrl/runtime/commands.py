@@ -101,7 +101,7 @@ def evaluate(
             results[when] = []
             for policy in policies:
                 results[when] += score(policy, *how)
-            del policies  # before the newest weights are loaded
+            del policies, policy  # before the newest weights are loaded
     console.print(evaluation_table(results))
 
 
