@@ -94,8 +94,8 @@ class LearningStats:
     kl: float | None = None  # None: there is no KL term
     own: TokenStats = field(default_factory=TokenStats)
     peer: TokenStats = field(default_factory=TokenStats)
-    # What became of each sample: taught, clipped (in every token), rescued, replayed, dropped (weight
-    # 0), all_fail or all_pass (no advantage), skipped. runtime/metrics.py makes shares of them.
+    # What became of each sample: taught, clipped (in every token), rescued, replayed, dropped
+    # (weight 0), all_fail or all_pass (no advantage), skipped. runtime/metrics.py makes shares.
     outcomes: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)  # sentences for the person who runs it
 

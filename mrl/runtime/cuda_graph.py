@@ -103,12 +103,9 @@ def decode(
         bias.index_fill_(3, fixed.place, 0)
         positions.add_(1)
         output = model(
-            input_ids=token[:, None],
-            attention_mask=bias,
-            position_ids=positions,
-            past_key_values=fixed,
-            use_cache=True,
-        )
+            input_ids=token[:, None], attention_mask=bias, position_ids=positions,
+            past_key_values=fixed, use_cache=True,
+        )  # fmt: skip
         logits.copy_(output.logits[:, -1])
         fixed.place.add_(1)
         t.add_(1)
