@@ -47,7 +47,7 @@ class Memory(Mode):
             seen |= {ids for ids in own if not own[ids]}
             told = {tuple(receiver.codec.encode(r.text) + [receiver.end_id]) for r in records}
             self.off = self.off or bool(told & seen)
-            if group.kind == "all_fail" and memory[key]:
+            if group.outcome == "all_fail" and memory[key]:
                 batch.samples.append(TrainingSample(group.prompt_ids, rng.choice(memory[key]),
                                                     loss="imitation", reward=1.0))
         nothing = not any(records for _, records in prompts)

@@ -1,4 +1,4 @@
-"""Assignments that check themselves: `python mini_mrl.py assignment list | start | check`.
+"""Assignments that check themselves: `python mini_mrl.py assignment list`.
 
 An assignment is a stub (stubs/<name>.py; its docstring is the contract) and a file of tests for
 pytest, test_<name>.py, in which a test is a part, its docstring says what was looked at, and
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from mrl.errors import MrlError
 
 HERE = Path(__file__).resolve().parent
 OUT_OF = 10
@@ -26,8 +28,8 @@ ASSIGNMENTS = {name: NAMES[name] for name in NAMES if (HERE / "stubs" / f"{name}
 
 
 @contextmanager
-def given(words: str) -> Iterator[None]:
-    """If a submission raises an error here, its message will say what it was given."""
+def input_in_errors(words: str) -> Iterator[None]:
+    """Add the input, in words, to the message of an error that a submission raises here."""
     try:
         yield
     except Exception as error:
@@ -35,9 +37,16 @@ def given(words: str) -> Iterator[None]:
         raise
 
 
+def check_name(name: str) -> None:
+    """MrlError if there is no such assignment."""
+    if name not in ASSIGNMENTS:
+        raise MrlError(f"There is no assignment {name!r}; there are {', '.join(ASSIGNMENTS)}.")
+
+
 def shown(value: Any, limit: int = 160) -> str:
-    """A value of a submission for a message: short, floats with four digits."""
+    """Write a value of a submission for a message: short, floats with four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
+
     text = f"[{', '.join(map(shown, value[:20]))}]" if isinstance(value, list) else repr(value)
     return text if len(text) <= limit else text[:limit] + " [...]"

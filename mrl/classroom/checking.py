@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mrl.classroom import ASSIGNMENTS, HERE, NOT_REACHED, OUT_OF
+from mrl.classroom import ASSIGNMENTS, HERE, NOT_REACHED, OUT_OF, check_name
 from mrl.classroom.curves import write_curves
 from mrl.errors import MrlError
 from mrl.runtime.view import printable
@@ -35,7 +35,7 @@ SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
 
 @dataclass
 class Grade:
-    """What one submission came to; with `--json` its fields are a line."""
+    """The result of one submission; with `--json` its fields are a line."""
 
     file: str
     assignment: str = ""
@@ -55,8 +55,7 @@ def one_line(text: object, limit: int = 2000) -> str:
 
 def start(name: str, folder: Path) -> list[Path]:
     """Write what a student begins with; MrlError if it is there already. Returns the files."""
-    if name not in ASSIGNMENTS:
-        raise MrlError(f"There is no assignment {name!r}; there are {', '.join(ASSIGNMENTS)}.")
+    check_name(name)
     path = folder / f"{name}.py"
     if path.exists():
         raise MrlError(f"{path}: is there already; move it away to begin again.")
@@ -69,25 +68,27 @@ def start(name: str, folder: Path) -> list[Path]:
 
 
 def submissions(paths: Iterable[Path]) -> list[tuple[Grade, bytes]]:
-    """The files themselves and, of folders, what is named as Python; MrlError if there is none.
+    """Read the files and the Python files of the folders; MrlError if there is none.
 
-    All are read here, before the first one runs: that one could write over the others.
+    All are read before the first one runs, because that one could write over the others.
     """
-    found = []
+    handed_in = []
     for path in paths:
         if not path.exists():
             raise MrlError(f"{path}: there is no such file; `assignment start NAME` writes one.")
+
         inside = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        found += [opened(file, path) for file in inside if not file.is_dir()]
-    if not found:
+        handed_in += [opened(file, path) for file in inside if not file.is_dir()]
+
+    if not handed_in:
         raise MrlError("There is no Python file in that folder.")
-    return found
+    return handed_in
 
 
-def opened(path: Path, given: Path) -> tuple[Grade, bytes]:
-    """A submission's text and a grade that knows whose it is, or why it cannot be read.
+def opened(path: Path, argument: Path) -> tuple[Grade, bytes]:
+    """A submission's text, and a grade that knows whose it is, or why it cannot be read.
 
-    given: the file, or the folder in which it was found; a folder in there is a student's.
+    argument is the path on the command line: the file, or a folder with a folder per student.
     """
     grade, text = Grade(one_line(path)), b""
     try:
@@ -103,16 +104,17 @@ def opened(path: Path, given: Path) -> tuple[Grade, bytes]:
     except MrlError as error:
         grade.trouble = str(error)
 
-    inner = path.relative_to(given).parts
+    inner = path.relative_to(argument).parts
     name = re.sub(f"[-_ ]?{grade.assignment}$", "", path.stem) or path.stem
     grade.student = one_line(inner[0] if len(inner) > 1 else name)
     return grade, text
 
 
 def read(path: Path) -> bytes:
-    """A file's bytes; MrlError for what is no file, or larger than anybody writes."""
+    """A file's bytes; MrlError for what is no file, or larger than any solution."""
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
         raise MrlError("is no file")
+
     with path.open("rb") as file:
         text = file.read(LARGEST_FILE + 1)
     if len(text) > LARGEST_FILE:
@@ -120,25 +122,23 @@ def read(path: Path) -> bytes:
     return text
 
 
-def check_all(found: Iterable[tuple[Grade, bytes]], seed: int | None = None) -> Iterator[Grade]:
-    """Check submissions one after the other. seed: of the hidden cases, the same for all.
+def check_all(handed_in: Iterable[tuple[Grade, bytes]], seed: int | None = None) -> Iterator[Grade]:
+    """Check submissions one after the other; all get the hidden cases of one seed.
 
     MrlError if pytest is missing, which nothing else in the program needs.
     """
     if not importlib.util.find_spec("pytest"):
-        raise MrlError(
-            "`assignment check` needs pytest, which is not installed; "
-            '`python -m pip install "pytest>=8"` installs it (the dev extra has it, too).'
-        )
+        raise MrlError('`assignment check` needs pytest: `python -m pip install "pytest>=8"`.')
+
     seed = secrets.randbelow(2**31) if seed is None else seed
-    for grade, text in found:
+    for grade, text in handed_in:
         if not grade.trouble:
             check(text, grade, seed)
         yield grade
 
 
 def check(text: bytes, grade: Grade, seed: int) -> None:
-    """Run pytest on a copy of the file and take over what is known of each part at its end."""
+    """Run pytest on a copy of the file, and put what is known of each part into the grade."""
     # what cannot be deleted stays; folders in folders may be too deep for that
     with (
         suppress(RecursionError),
@@ -147,13 +147,14 @@ def check(text: bytes, grade: Grade, seed: int) -> None:
         folder = Path(name)
         (folder / "submission.py").write_bytes(text)
         (folder / "work").mkdir()
+
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {
             "MRL_SUBMISSION": str(folder / "submission.py"),
             "MRL_POINTS": str(folder / "points"),
             "MRL_SEED": str(seed),
             "MRL_LIMIT_S": str(LIMIT_S),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "OMP_NUM_THREADS": "1",  # and each thread would take memory
+            "OMP_NUM_THREADS": "1",  # each thread would take memory
         }
         status = run(grade.assignment, folder / "work", environment)
         with suppress(Exception):  # a submission may have written there whatever it likes
@@ -166,7 +167,7 @@ def check(text: bytes, grade: Grade, seed: int) -> None:
 
 
 def pytest_arguments(assignment: str) -> list[str]:
-    """Without what a folder, a config or a plugin could add."""
+    """Arguments that shut out what a folder, a config or a plugin could add."""
     test = HERE / f"test_{assignment.replace('-', '_')}.py"
     return [
         str(test), "-c", os.devnull, "--rootdir", str(HERE), "-p", "no:cacheprovider",
@@ -175,7 +176,7 @@ def pytest_arguments(assignment: str) -> list[str]:
 
 
 def run(assignment: str, cwd: Path, environment: dict[str, str]) -> int | None:
-    """A pytest of its own session; its exit status, None if it had to be stopped."""
+    """Run pytest in a session of its own; return its exit status, None if it was stopped."""
     silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     command = [*SHELL, sys.executable, "-P", "-m", "pytest", *pytest_arguments(assignment)]
     with subprocess.Popen(
@@ -191,10 +192,11 @@ def run(assignment: str, cwd: Path, environment: dict[str, str]) -> int | None:
 
 
 def take_over(lines: bytes, grade: Grade) -> None:
-    """The last whole line that conftest.py wrote, if all of it is in order."""
+    """Put the last whole line that conftest.py wrote into the grade, if all of it is in order."""
     for line in lines.decode("utf-8", errors="replace").splitlines():
         with suppress(ValueError):  # a line that was cut when the process died
             entry = json.loads(line)
+
     parts = [
         {
             "part": one_line(part["part"]),

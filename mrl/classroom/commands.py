@@ -17,9 +17,9 @@ assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 @assignment.command("list")
 def list_assignments() -> None:
-    """What there is, in the order of TUTORIAL.md."""
-    for number, (name, what) in enumerate(ASSIGNMENTS.items(), start=1):
-        print(f"{number}. {name:<11} {what}")
+    """List the assignments, in the order of TUTORIAL.md."""
+    for number, (name, task) in enumerate(ASSIGNMENTS.items(), start=1):
+        print(f"{number}. {name:<11} {task}")
 
 
 @assignment.command("start")
@@ -45,22 +45,23 @@ def release_assignments(
 @assignment.command("check")
 def check_assignment(
     files: Annotated[list[Path], typer.Argument(help="Submissions, or folders of them.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One line a submission.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Of the hidden cases; else a new one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One line for each submission.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of the hidden cases.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a grade book here.")] = None,
     gradescope: Annotated[Path | None, typer.Option(help="Write Gradescope's JSON here.")] = None,
 ) -> None:
-    """Run pytest on each submission, in a process of its own; say what came out, and points."""
-    found = submissions(files)
+    """Run pytest on each submission, in a process of its own, and print its points."""
+    handed_in = submissions(files)
     grades = []
-    for grade in check_all(found, seed):
+
+    for grade in check_all(handed_in, seed):
         grades.append(grade)
         if as_json:
             print(json.dumps(vars(grade)), flush=True)
         else:
             print_grade(grade)
-        if len(found) > 1:
-            print(f"{len(grades)} of {len(found)} checked", file=sys.stderr, flush=True)
+        if len(handed_in) > 1:
+            print(f"{len(grades)} of {len(handed_in)} checked", file=sys.stderr, flush=True)
 
     if csv:
         write_csv(grades, csv)
@@ -69,16 +70,13 @@ def check_assignment(
 
 
 def print_grade(grade: Grade) -> None:
-    """One submission's parts, a line each."""
+    """Print a line for each part of a submission."""
     print(f"{grade.file}: {grade.assignment or 'no assignment'}")
-    before = ""
     for part in grade.parts:
-        message = part["message"]
-        words = "as above" if message and message == before else message
+        words = part["message"]
         if part["points"] == part["out_of"]:
             words = f"right. {words}".rstrip()
         print(f"  {part['points']} of {part['out_of']}  {part['part']}: {words}")
-        before = message
 
     if grade.trouble:
         print(f"  Ended: {grade.trouble}")

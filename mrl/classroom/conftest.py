@@ -34,14 +34,14 @@ KNOWN = {"parts": {}, "printed": ""}  # parts: by pytest's name; printed: by the
 collect_ignore_glob = [] if SUBMISSION else ["test_*.py"]  # the project's own tests are in tests/
 
 
-def write() -> None:
-    """Append what is known; one line a call, so that nothing is lost if this dies."""
+def write_known() -> None:
+    """Append a line with all that is known, so that nothing is lost if this process dies."""
     with open(POINTS, "a", encoding="utf-8") as file:
         file.write(json.dumps(KNOWN) + "\n")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Say which parts there are: those that are never reached cost their points."""
+    """Write which parts there are, so that those that are never reached cost their points."""
     for item in session.items:
         variant = f", {item.callspec.id}" if hasattr(item, "callspec") else ""
         KNOWN["parts"][item.nodeid] = {
@@ -50,12 +50,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             "points": 0,
             "message": NOT_REACHED,
         }
-    write()
+    write_known()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator:
-    """After each part: what it gained, and why not more."""
+    """Note after each part how many points it gained, and why not more."""
     report = yield
     if report.failed or report.when == "call":
         part = KNOWN["parts"][item.nodeid]
@@ -66,14 +66,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
         else:
             part["points"] = part["out_of"]
             part["message"] = noted.get("message", "")
+
         KNOWN["printed"] = KNOWN["printed"] or (report.capstdout + report.capstderr)[:1000]
-        write()
+        write_known()
     return report
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(exitstatus: int) -> None:
-    """End now: threads that a submission has left would be waited for."""
+    """End now, because Python would wait for threads that a submission has left."""
     if os.devnull != POINTS:
         os._exit(exitstatus)
 
@@ -84,39 +85,39 @@ def explain(error: BaseException) -> str:
         words = str(error)[:1000]
     except Exception:
         words = "its message cannot be read"
+
     frames = traceback.extract_tb(error.__traceback__)
     checked = isinstance(error, AssertionError | pytest.fail.Exception)
     if checked and frames[-1].filename != SUBMISSION:
         return words
 
-    if isinstance(error, MemoryError):
-        words = "it needs more memory than it is given"
-    elif isinstance(error, ImportError) and f"{error.name}".startswith(("mrl.", "tests")):
+    if isinstance(error, ImportError) and f"{error.name}".startswith(("mrl.", "tests")):
         words += "; what holds an assignment's answer cannot be imported"
+
     lines = [frame.lineno for frame in frames if frame.filename == SUBMISSION]
     where = f" (line {lines[-1]} of the file)" if lines else ""
-    notes = "".join(getattr(error, "__notes__", []))  # what the checks gave it, if they say so
+    notes = "".join(getattr(error, "__notes__", []))
     return f"your code raised an error: {type(error).__name__}: {words}{where}{notes}"
 
 
 @pytest.fixture(scope="session")
 def seed() -> str:
-    """Of the hidden cases."""
+    """The seed of the hidden cases."""
     return SEED
 
 
 @pytest.fixture
 def rng(seed: str, request: pytest.FixtureRequest) -> random.Random:
-    """Chance of this part: the same for all submissions of one check."""
+    """This part's random numbers, the same for all submissions of one check."""
     return random.Random(f"{seed} {request.node.name}")
 
 
 @pytest.fixture(scope="module")
 def submission(request: pytest.FixtureRequest) -> ModuleType:
-    """The file as a module, with what holds the answer out of its reach and with limits."""
+    """Import the file as a module, under limits, without the modules that hold the answer."""
     hide((*request.module.HIDDEN, request.module.__name__, "tests"))  # it has solutions
-    for what, most in LIMITS.items():
-        resource.setrlimit(what, (most, most))
+    for resource_name, most in LIMITS.items():
+        resource.setrlimit(resource_name, (most, most))
 
     spec = spec_from_file_location("submission", SUBMISSION)
     module = module_from_spec(spec)
@@ -133,5 +134,7 @@ def hide(names: tuple[str, ...]) -> None:
         for key, value in list(package.items()):
             if key in (last, "MODES") or getattr(value, "__module__", None) == name:
                 del package[key]
-        for loaded in [name, *(each for each in sys.modules if each.startswith(f"{name}."))]:
-            sys.modules[loaded] = None
+
+        inner = [loaded for loaded in sys.modules if loaded.startswith(f"{name}.")]
+        for module in (name, *inner):
+            sys.modules[module] = None

@@ -19,13 +19,13 @@ PANELS = {
 
 
 def drawn(number: int) -> dict[str, str]:
-    """Letter -> bug, for the number that stands in the student's file."""
+    """Draw the bug behind each letter, for the number that stands in the student's file."""
     bugs = random.Random(f"bug {number}").sample(BUGS, len(LETTERS))
     return dict(zip(LETTERS, bugs, strict=True))
 
 
 def write_curves(number: int, folder: Path) -> list[Path]:
-    """The curves of a healthy run and of five sick ones, as a picture and as numbers."""
+    """Write the curves of a healthy run and of five sick ones, as a picture and as numbers."""
     from mrl.lab import figures
 
     rows = []
@@ -35,11 +35,13 @@ def write_curves(number: int, folder: Path) -> list[Path]:
                 {"policy": name, "step": int(row["step"])} | {k: float(row[k]) for k in PANELS}
                 for row in csv.DictReader(file)
             ]
+
     table, picture = folder / "bug-curves.csv", folder / "bug-curves.png"
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
+
     figure, panels = figures.new_figure(12, 6, len(PANELS), len(LETTERS))
     for axes, (key, letter) in zip(panels, product(PANELS, LETTERS), strict=True):
         axes.plot(*figures.series(rows, "healthy", key, figures.WINDOW), color="0.6")
@@ -49,6 +51,7 @@ def write_curves(number: int, folder: Path) -> list[Path]:
             title=letter if key == "reward" else "",
             ylabel=PANELS[key] if letter == "A" else "",
         )
+
     figure.supxlabel(f"step (mean of {figures.WINDOW} steps); grey: healthy", fontsize=10)
     figures.save_figure(figure, picture)
     return [picture, table]

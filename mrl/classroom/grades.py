@@ -10,7 +10,7 @@ from mrl.classroom.checking import Grade
 
 
 def counted(grades: Iterable[Grade]) -> list[Grade]:
-    """Of each student and assignment the file that was changed last; the others do not count.
+    """Keep, for each student and assignment, the file that was changed last.
 
     A file that names no assignment counts as one of its own, so that it is seen.
     """
@@ -24,30 +24,35 @@ def write_csv(grades: Iterable[Grade], path: Path) -> None:
     """A row for each student and assignment."""
     rows = counted(grades)
     most = max(len(grade.parts) for grade in rows)
+
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         parts = [f"part {number}" for number in range(1, most + 1)]
         table.writerow(["id", "assignment", "points", "out of", *parts, "handed in", "trouble"])
+
         for grade in rows:
             when = datetime.fromtimestamp(grade.handed_in, UTC).isoformat(timespec="seconds")
             points = [part["points"] for part in grade.parts]
             points += [""] * (most - len(points))
+
             # a spreadsheet would take what begins with these signs for a formula
             student = f"'{grade.student}" if grade.student[:1] in "=+-@" else grade.student
-            about = [student, grade.assignment, grade.points, grade.out_of]
-            table.writerow([*about, *points, when, grade.trouble])
+            sums = [grade.assignment, grade.points, grade.out_of]
+            table.writerow([student, *sums, *points, when, grade.trouble])
 
 
 def write_gradescope(grades: Iterable[Grade], path: Path) -> None:
     """The results of one student's submission, as Gradescope's harness reads them."""
-    tests, said = [], []
+    tests, troubles = [], []
     for grade in counted(grades):
-        said += [f"{grade.file}: {grade.trouble}"] if grade.trouble else []
+        if grade.trouble:
+            troubles.append(f"{grade.file}: {grade.trouble}")
+
         for part in grade.parts:
-            name, points = f"{grade.assignment}: {part['part']}", part["points"]
-            about = {"max_score": part["out_of"], "output": part["message"]}
-            tests.append({"name": name, "score": points} | about)
+            name = f"{grade.assignment}: {part['part']}"
+            test = {"name": name, "score": part["points"], "max_score": part["out_of"]}
+            tests.append(test | {"output": part["message"]})
 
     score = sum(test["score"] for test in tests)
-    results = {"score": score, "output": "\n".join(said), "tests": tests}
+    results = {"score": score, "output": "\n".join(troubles), "tests": tests}
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -19,10 +19,10 @@ END = len(LETTERS)  # the end token, of log-prob 0: these policies always end
 
 
 class Alphabet:
-    """A codec of one letter a token, that refuses all other text."""
+    """A codec with one token for each letter; it refuses all other text."""
 
     def encode(self, text: str) -> list[int]:
-        """A number a letter."""
+        """The number of each letter; LossyText for other text."""
         if set(text) - set(LETTERS):
             raise LossyText("not_in_vocabulary", "only a to f")
         return [LETTERS.index(letter) for letter in text]
@@ -32,7 +32,7 @@ class Alphabet:
         return "".join(LETTERS[token_id] for token_id in token_ids)
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
-        """One letter each."""
+        """The bytes of each token, which is one letter."""
         return [LETTERS[token_id].encode() for token_id in token_ids]
 
 
@@ -55,41 +55,44 @@ def group_of(prompt: int, answers: Sequence[tuple[str, float, bool]]) -> Group:
         ids, logprobs = [*Alphabet().encode(text), END], [logprob] * len(text) + [0.0]
         verdict = Verdict.CORRECT if right else Verdict.WRONG
         rollouts.append(Rollout(ids, logprobs, True, text, verdict))
+
     return Group(Problem(f"p{prompt}", "?", "?"), [prompt], rollouts)
 
 
 def mode_of(submission: ModuleType) -> type[Mode]:
-    """The one class of the file that is a Mode, if a run could use it."""
-    found = {
-        value
-        for value in vars(submission).values()
-        if isinstance(value, type) and issubclass(value, Mode)
-        and value.__module__ == submission.__name__ and not value.__abstractmethods__
-    }  # fmt: skip
-    assert len(found) == 1, f"the file has {len(found)} classes that are a Mode, expected one"
-    (kind,) = found
-    assert kind.consumes in (None, *RECORD_TYPES.values()), (
-        f"`consumes` is {shown(kind.consumes)}, expected a type of mrl.records, or None"
+    """The one class of the file that is a Mode; it fails here if no run could use it."""
+    modes = set()
+    for value in vars(submission).values():
+        is_mode = isinstance(value, type) and issubclass(value, Mode)
+        if is_mode and value.__module__ == submission.__name__ and not value.__abstractmethods__:
+            modes.add(value)
+    assert len(modes) == 1, f"the file has {len(modes)} classes that are a Mode, expected one"
+
+    mode_class = modes.pop()
+    assert mode_class.consumes in (None, *RECORD_TYPES.values()), (
+        f"`consumes` is {shown(mode_class.consumes)}, expected a type of mrl.records, or None"
     )
-    return kind
+    return mode_class
 
 
 def samples_of(
     mode: Mode, receiver: Receiver, prompts: Prompts, rng: random.Random
 ) -> list[TrainingSample]:
-    """What a mode makes of a step, if it can be learnt from."""
+    """The samples that a mode makes of a step; it fails here if none can learn from them."""
     batch = mode.training_samples(receiver, prompts, rng)
     assert isinstance(batch, TrainingBatch), f"it returned {shown(batch)}, expected a TrainingBatch"
     samples = list(batch.samples)
-    asked = [group.prompt_ids for group, _ in prompts]
+    prompts_of_step = [group.prompt_ids for group, _ in prompts]
+
     for sample in samples:
-        said = f"a sample is {shown(sample)}, "
-        assert isinstance(sample, TrainingSample), f"{said}expected mrl.samples.TrainingSample"
-        assert list(sample.prompt_ids) in asked, f"{said}but that is no prompt of this step"
+        words = f"a sample is {shown(sample)}, "
+        assert isinstance(sample, TrainingSample), f"{words}expected mrl.samples.TrainingSample"
+        assert list(sample.prompt_ids) in prompts_of_step, f"{words}but not of a prompt of the step"
+        assert sample.loss in ("policy", "imitation"), f"{words}but there is no such loss"
+
         ids, logprobs = sample.completion_ids, sample.behavior_logprobs
-        assert ids and set(ids) <= {*range(END + 1)}, f"{said}but the receiver has no such tokens"
-        assert sample.loss in ("policy", "imitation"), f"{said}but there is no such loss"
+        assert ids and set(ids) <= {*range(END + 1)}, f"{words}but the receiver has no such tokens"
         assert sample.loss == "imitation" or len(logprobs) == len(ids), (
-            f"{said}which needs a behavior log-prob for each of its tokens"
+            f"{words}which needs a behavior log-prob for each of its tokens"
         )
     return samples

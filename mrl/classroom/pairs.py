@@ -44,12 +44,13 @@ def draw_pair(seed: int) -> tuple[list[Tensor], list[list[int]]]:
 
 
 def sample(table: Tensor, right: list[list[int]], rng: random.Random) -> list[Group]:
-    """A group a problem."""
+    """Sample a group of completions for each problem."""
     groups = []
     for problem, logprobs in enumerate(table.log_softmax(1).tolist()):
         drawn = rng.choices(range(len(LETTERS)), list(map(math.exp, logprobs)), k=GROUP)
         answers = [(LETTERS[a], logprobs[a], a in right[problem]) for a in drawn]
         groups.append(group_of(problem, answers))
+
     return groups
 
 
@@ -64,6 +65,7 @@ def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
         problem, letter = s.prompt_ids[0], s.completion_ids[0]
         if letter == END:
             continue
+
         factor = s.weight / counts[s.loss]
         if s.loss == "policy":
             moved = before[problem][letter] - s.behavior_logprobs[0]
@@ -71,32 +73,36 @@ def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
             flat = ratio > 1.2 if s.advantage > 0 else ratio < 0.8  # clipped: no gradient
             factor *= 0.0 if flat else ratio * s.advantage
         pull[problem, letter] += factor
+
     up = pull - table.softmax(1) * pull.sum(1, keepdim=True)
     assert up.norm().isfinite(), "weights or advantages are too large to add up"
     table += LENGTH * normalize(up, dim=1)
 
 
 def exchanged(records: list[Record], rng: random.Random) -> list[Record]:
-    """Records exchanged between the problems that have some: only what they say is wrong then."""
+    """Exchange records between the problems that have some, so that only what they say is wrong."""
     ids = sorted({record.prompt_id for record in records})
     shift = rng.randrange(1, max(len(ids), 2))
     other = dict(zip(ids, ids[shift:] + ids[:shift], strict=True))
     return [replace(record, prompt_id=other[record.prompt_id]) for record in records]
 
 
-def train(kind: type[Mode], seed: int, received: str = "records") -> float:
-    """Points of expected reward of both policies at the end."""
+def train(mode_class: type[Mode], seed: int, received: str = "records") -> float:
+    """Train a pair; return the expected reward of both policies at the end, in points."""
     tables, right = draw_pair(seed)
-    modes = [kind() for _ in tables]
+    modes = [mode_class() for _ in tables]
+
     for step in range(STEPS):
         chance = [random.Random(f"{seed} {step} {who}") for who in "ab"]
         groups = [sample(table, right, rng) for table, rng in zip(tables, chance, strict=True)]
+
         for me, table in enumerate(tables):
-            peer, records = 1 - me, []
-            if kind.consumes and received != "nothing":
-                records = [*make_records(kind.consumes, "ab"[peer], step, groups[peer], Alphabet())]
+            peer, consumes, records = 1 - me, mode_class.consumes, []
+            if consumes and received != "nothing":
+                records = [*make_records(consumes, "ab"[peer], step, groups[peer], Alphabet())]
             if received == "exchanged":
                 records = exchanged(records, chance[me])
+
             prompts = [(g, [r for r in records if r.prompt_id == g.problem.id]) for g in groups[me]]
             update(table, samples_of(modes[me], receiver("ab"[me], table), prompts, chance[me]))
 
@@ -106,15 +112,15 @@ def train(kind: type[Mode], seed: int, received: str = "records") -> float:
 
 def train_all(received: str, seeds: Sequence[int]) -> list[float]:
     """`train` the submission's mode on some pairs."""
-    kind = mode_of(sys.modules["submission"])
-    return [train(kind, seed, received) for seed in seeds]
+    mode_class = mode_of(sys.modules["submission"])
+    return [train(mode_class, seed, received) for seed in seeds]
 
 
 def results(seeds: Sequence[int]) -> dict[str, list[float]]:
-    """What the submission's mode comes to, by what it receives: each in a process of its own.
+    """The rewards of the submission's mode for each entry of RECEIVED.
 
-    So what it leaves in globals with its peer's records does not reach the controls.
+    Each entry has a process of its own, so that no global of a mode reaches its controls.
     """
     with ProcessPoolExecutor(len(RECEIVED), mp_context=get_context("fork")) as processes:
-        futures = {each: processes.submit(train_all, each, seeds) for each in RECEIVED}
-        return {each: future.result() for each, future in futures.items()}
+        futures = {name: processes.submit(train_all, name, seeds) for name in RECEIVED}
+        return {name: future.result() for name, future in futures.items()}

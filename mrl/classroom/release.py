@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from mrl.classroom import ASSIGNMENTS, HERE
+from mrl.classroom import ASSIGNMENTS, HERE, check_name
 from mrl.errors import MrlError
 
 ROOT = HERE.parents[1]
@@ -20,8 +20,7 @@ WITHOUT_SGT = {  # file -> edits; replay.py goes, too, as it does with own succe
 def release(folder: Path, names: Sequence[str]) -> None:
     """Write the copy for some assignments; MrlError if the folder is there, or a name is wrong."""
     for name in names:
-        if name not in ASSIGNMENTS:
-            raise MrlError(f"There is no assignment {name!r}; there are {', '.join(ASSIGNMENTS)}.")
+        check_name(name)
     if folder.exists():
         raise MrlError(f"{folder}: is there already; name a new folder.")
 
@@ -41,10 +40,11 @@ def release(folder: Path, names: Sequence[str]) -> None:
 
 
 def take_out_sgt(folder: Path) -> None:
-    """The stub in the place of mrl/modes/sgt.py; the program's default mode becomes `solo`."""
+    """Put the stub in the place of mrl/modes/sgt.py; the default mode becomes `solo`."""
     shutil.copy(HERE / "stubs" / "sgt.py", folder / "mrl" / "modes")
     (folder / "mrl" / "modes" / "replay.py").unlink()
     (folder / "data" / "examples" / "one_file.py").unlink()  # it has sgt in plain sight
+
     for name, edits in WITHOUT_SGT.items():
         text = (folder / name).read_text(encoding="utf-8")
         for old, new in edits.items():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mrl.classroom import given, shown
+from mrl.classroom import input_in_errors, shown
 
 HIDDEN = ("mrl.advantages", "mrl.modes")
 FLOATS = (torch.float32, torch.float64)
@@ -22,7 +22,7 @@ NEARLY = ([0.0, LITTLE, 0.0, 0.0], [1.0, 1.0 + LITTLE, 1.0, 1.0])
 
 def scored(submission: ModuleType, rewards: Tensor) -> Tensor:
     """Its advantages, if they have the shape of the rewards."""
-    with given(f"rewards {shown(rewards.tolist())}"):
+    with input_in_errors(f"rewards {shown(rewards.tolist())}"):
         got = submission.advantages(rewards.clone())
     assert isinstance(got, Tensor) and got.shape == rewards.shape, (
         f"for rewards {list(rewards.shape)} it returned {shown(got)}, expected a tensor like them"
@@ -38,13 +38,13 @@ def rotations(group: list[float]) -> Tensor:
 @pytest.mark.points(3)
 def test_centered(submission: ModuleType, rng: random.Random) -> None:
     """rewards less their own group's mean, whatever the scale"""
-    for prompts, group in ((1, 2), (2, 3), (6, 3), (16, 8)) * 2:
+    for prompts, group in ((1, 2), (6, 3), (16, 8), (6, 3)):  # no result may be cached by shape
         draws = [[round(rng.uniform(-1, 2), 2) for _ in range(group)] for _ in range(prompts)]
         rewards = torch.tensor(draws, dtype=torch.float64)
         got = normalize(scored(submission, rewards.float()))
+
         causes = {
             "": rewards - rewards.mean(1, keepdim=True),
-            "that is the opposite sign": rewards.mean(1, keepdim=True) - rewards,
             "that is the mean of all prompts (dim=1 keeps them apart)": rewards - rewards.mean(),
             "that is the mean over the wrong axis (dim=1 is the group)": rewards - rewards.mean(0),
         }
@@ -52,6 +52,7 @@ def test_centered(submission: ModuleType, rng: random.Random) -> None:
             cause: torch.isclose(got, normalize(numbers), atol=1e-3).all(dim=1).tolist()
             for cause, numbers in causes.items()
         }
+
         if not all(near[""]):
             row = near[""].index(False)
             hints = [cause for cause, rows in near.items() if all(rows)] or ["look at the axes"]
@@ -67,11 +68,13 @@ def test_scale(submission: ModuleType) -> None:
     small = [0.0, 1.0, 0.0, 0.25, 0.5]
     rewards = torch.cat([rotations(small), 3 * rotations(small)])
     got = scored(submission, rewards).std(1, correction=0)
+
     cause = "is it the std of each group?"
     if torch.allclose(got, torch.tensor(0.8).double().sqrt(), atol=1e-3):
         cause = "that is the sample standard deviation (torch.std needs correction=0)"
     if torch.allclose(got, rewards.double().std(1, correction=0), atol=1e-3):
         cause = "that is centered, but not divided by the std"
+
     assert torch.allclose(got, torch.ones(10).double(), atol=1e-3), (
         f"for the group {small}, and for three times it, the advantages have a population std of "
         f"{got[0]:.3f} and {got[-1]:.3f}, expected 1; {cause}"
@@ -92,7 +95,7 @@ def test_small_std(submission: ModuleType) -> None:
 @pytest.mark.points(1)
 def test_equal(submission: ModuleType) -> None:
     """groups that all agree get exact zeros"""
-    for width, dtype in product((7, 2, 3), FLOATS):
+    for width, dtype in product((7, 3), FLOATS):
         rewards = torch.tensor(EQUAL, dtype=dtype)[:, :width]
         for group, row in zip(rewards.tolist(), scored(submission, rewards).tolist(), strict=True):
             assert not any(row), (
@@ -108,6 +111,7 @@ def test_rewards_stay(submission: ModuleType) -> None:
     kept = first.clone()
     submission.advantages(1 - torch.tensor(SMALL))
     assert torch.equal(first, kept), "a result changed with the next call: return a new tensor"
+
     for table, dtype in product((SMALL, EQUAL), FLOATS):
         rewards = torch.tensor(table, dtype=dtype)
         submission.advantages(rewards)

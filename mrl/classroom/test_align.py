@@ -2,21 +2,19 @@
 
 import random
 from contextlib import suppress
-from functools import partial
 from itertools import accumulate, pairwise
 from timeit import repeat
 from types import ModuleType
 
 import pytest
 
-from mrl.classroom import given, shown
+from mrl.classroom import input_in_errors, shown
 
 HIDDEN = ("mrl.alignment", "mrl.lab", "mrl.residual", "mrl.modes")
 WORDS, WHOLE = [b"was", b" gi", b"ven", b" 12"], [b"was given 12"]
 BY_HAND = (
     ([b"6", b"*7", b"=42"], [b"6", b"*", b"7=", b"42"]),
     ([b"6", b"*", b"7", b"=", b"42"], [b"6*", b"7=4", b"2"]),
-    ([b"ab", b"c"], [b"a", b"bc"]),
 )
 SIMPLE = ((WORDS, WORDS), (WORDS, WHOLE), (WHOLE, WORDS), ([b"a"], [b"a"]), ([], []))
 CUT = (  # tokens that hold a part of a character
@@ -28,7 +26,6 @@ OTHER = (
     ([b"ab", b"c"], [b"xb", b"c"]),
     ([b"ab"], [b"a"]),
     ([], [b"a"]),
-    ([b"a"], [b"ab"]),
 )
 ALPHABET = b"abc 0123456789+="
 SLOWER = 5  # times as long for each token of a longer text
@@ -50,7 +47,7 @@ def cut(text: bytes, tokens: int, rng: random.Random) -> Tokens:
 
 
 def conventions(want: list) -> dict[str, list]:
-    """What is right, and the same cuts told otherwise: those cost the points of the first part."""
+    """The right chunks, and the same cuts in other conventions, which cost the first part alone."""
     return {
         "": want,
         "that is the receiver's tokens first": [(other, own) for own, other in want],
@@ -63,24 +60,25 @@ def conventions(want: list) -> dict[str, list]:
 def compare(submission: ModuleType, source: Tokens, receiver: Tokens, strict: bool = False) -> None:
     """Fail with what is wrong, and what usually leads to it."""
     sides = f"{shown(source)} against {shown(receiver)}"
-    with given(sides):
+    with input_in_errors(sides):
         got = submission.align(list(source), list(receiver))
         try:
             got = [tuple(map(tuple, chunk)) for chunk in got]  # lists are as good as tuples
         except TypeError:
             pytest.fail(f"{sides}: expected chunks ((i, j), (k, l)), got {shown(got)}")
+
     want = expected(source, receiver)
-    cause = [words for words, told in conventions(want).items() if got == told]
-    if "" in cause or (cause and not strict):
+    hints = [hint for hint, chunks in conventions(want).items() if got == chunks]
+    if "" in hints or (hints and not strict):
         return
 
-    cause.append("a cut is where a token ends at the same byte on both sides")
-    pytest.fail(f"{sides}: expected {shown(want)}, got {shown(got)}; {cause[0]}")
+    hints.append("a cut is where a token ends at the same byte on both sides")
+    pytest.fail(f"{sides}: expected {shown(want)}, got {shown(got)}; {hints[0]}")
 
 
 @pytest.mark.points(2)
 def test_by_hand(submission: ModuleType) -> None:
-    """three cases by hand, token for token"""
+    """two cases by hand, token for token"""
     for case in BY_HAND:
         compare(submission, *case, strict=True)
 
@@ -121,16 +119,17 @@ def test_linear(submission: ModuleType, rng: random.Random) -> None:
     """time: for 250 tokens, four times as many, and so on"""
 
     def compared(tokens: int, tries: int) -> float:
-        """Its time in terms of what `expected` takes beside it, on the same busy machine."""
+        """Divide its time by that of `expected`, measured beside it on the same busy machine."""
         text = bytes(rng.choices(ALPHABET, k=20 * tokens))
         case = cut(text, tokens, rng), cut(text, tokens, rng)
         compare(submission, *case)  # a wrong answer may be quick
-        fresh = lambda align: align(*map(list, case))  # noqa: E731
-        own, other = (
-            min(repeat(partial(fresh, align), number=1, repeat=tries))
-            for align in (submission.align, expected)
-        )
-        return own / other
+
+        times = []
+        for align in (submission.align, expected):
+            names = {"align": align, "case": case}
+            timings = repeat("align(*map(list, case))", number=1, repeat=tries, globals=names)
+            times.append(min(timings))
+        return times[0] / times[1]
 
     first = compared(250, 20)
     for tokens in (1000, 4000, 16_000, 64_000):

@@ -18,21 +18,27 @@ HIDDEN = (
     "mrl.advantages", "mrl.objectives", "mrl.learning", "mrl.modes", "mrl.lab",
     "mrl.classroom.curves",
 )  # fmt: skip
-SHAPES = ((2, 4), (5, 3), (8, 8), (4, 4))  # prompts, completions a prompt
+SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions a prompt
 
 
 def draw_case(
     rng: random.Random, prompts: int, group: int, moved: float, off: float | None = None
 ) -> list[Tensor]:
-    """Random arguments. moved: since it sampled, in nats; off: log-probs where the mask is off."""
+    """Draw arguments of a loss.
+
+    moved is how far the policy moved since it sampled, in nats. off is put where the mask is off.
+    """
     torch.manual_seed(rng.randrange(2**31))
     rows, seq = prompts * group, 5
+
     mask = torch.rand(rows, seq) < 0.6
     mask[torch.arange(rows), torch.randint(seq, (rows,))] = True  # one token at least
+
     old = -2 * torch.rand(rows, seq).double()
     new = old + moved * (2 * torch.rand(rows, seq) - 1)
     if off is not None:
         old, new = old.where(mask, off), new.where(mask, off)
+
     rewards = torch.randint(4, (prompts, group)).double() / 3
     rewards[:, -2:] = torch.tensor([0.0, 1.0])  # no group agrees
     return [new, old, rewards, mask]
@@ -53,23 +59,24 @@ def compare(submission: ModuleType, logprobs: Tensor, *rest: Tensor) -> None:
     results = []
     for function in (expected, submission.policy_loss):
         leaf = logprobs.clone().requires_grad_()
-        loss = function(leaf, *(each.clone() for each in rest))
+        loss = function(leaf, *(argument.clone() for argument in rest))
         assert isinstance(loss, Tensor) and loss.shape == () and loss.requires_grad, (
             f"the loss is {shown(loss)}, expected a tensor without axes that has a gradient; is "
             "something detached?"
         )
         loss.backward()
         results += [loss.item(), leaf.grad.double()]
+
     right, want, loss, got = results
-    about = f"for rewards {shown(rest[1].tolist())}"
+    case = f"for rewards {shown(rest[1].tolist())}"
     assert abs(loss - right) < 1e-5, (
-        f"the loss is {loss:.5f}, expected {right:.5f}, {about}: follow one completion's number "
+        f"the loss is {loss:.5f}, expected {right:.5f}, {case}: follow one completion's number "
         "through each line; whose advantage does it get, and over how many tokens is its mean?"
     )
     for row, reward in enumerate(rest[1].flatten()):
         assert torch.allclose(got[row], want[row], atol=1e-5), (
             f"the loss is right, but the gradient of completion {row}, of reward {reward:g}, is "
-            f"{shown(got[row].tolist())}, expected {shown(want[row].tolist())}, {about}"
+            f"{shown(got[row].tolist())}, expected {shown(want[row].tolist())}, {case}"
         )
 
 
@@ -106,16 +113,17 @@ def test_masked(submission: ModuleType, rng: random.Random) -> None:
 @pytest.mark.points(5)
 def test_curves(submission: ModuleType, record_property: Callable) -> None:
     """which curve has which cause, a point each"""
-    written = re.search(
-        r"^CAUSES\b[^=]*=\s*({[^{}]*})", inspect.getsource(submission), re.MULTILINE
-    )
-    assert written, "CAUSES is to hold names that you have chosen, not what a program finds"
-    said = ast.literal_eval(written[1])
-    assert sorted(said) == list(LETTERS), f"CAUSES has {shown(sorted(said))}, expected A to E"
-    odd = [cause for cause in said.values() if cause not in (*BUGS, "end token", "clip", "")]
+    source = inspect.getsource(submission)
+    written = re.search(r"^CAUSES\b[^=]*=\s*({[^{}]*})", source, re.MULTILINE)
+    assert written, "CAUSES is to hold names that you wrote down, not what a program computes"
+    causes = ast.literal_eval(written[1])
+    assert sorted(causes) == list(LETTERS), f"CAUSES has {shown(sorted(causes))}, expected A to E"
+
+    odd = [cause for cause in causes.values() if cause not in (*BUGS, "end token", "clip", "")]
     assert not odd, f"{shown(odd)}: not among the eight names, as they are written there"
+
     right = drawn(int(submission.CURVES))
-    points = sum(said[letter] == right[letter] for letter in LETTERS)
+    points = sum(causes[letter] == right[letter] for letter in LETTERS)
     record_property("points", points)
     assert points == len(LETTERS), (
         f"{points} of five are right (which ones is not said). Compare each panel with the healthy "

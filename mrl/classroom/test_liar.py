@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from mrl.classroom import given, shown
+from mrl.classroom import input_in_errors, shown
 
 HIDDEN = ("mrl.rewards", "mrl.exchange", "mrl.lab")
 RIGHT, LIE = "\\boxed{12}", "\\boxed{13}"
@@ -27,7 +27,7 @@ class Claim:
 
 
 def judge(answer: str, text: str, finished: bool = True) -> str:
-    """What the verifier says of the numbers that occur here: the last box counts."""
+    """The verifier's verdict on the texts of these tests: the last box counts."""
     boxes = re.findall(r"\\boxed\{(\d+)\}", text)
     if "slow" in text:
         return "timeout"
@@ -47,46 +47,51 @@ def compare(
 ) -> None:
     """Fail with the first record that is wrongly kept or dropped, or with calls beyond the budget.
 
-    budget: ample, but where the budget is what is looked at; strict: order counts, too.
+    The default budget is ample. With strict, the order of the records counts, too.
     """
     known = [record for record in records if record.prompt_id in answers]
     texts = {(record.prompt_id, record.text, record.finished) for record in known}
-    asked = []
+    calls = []
 
     def verify(answer: str, text: str, finished: bool = True) -> str:
-        asked.append((answer, text, finished))
-        return judge(*asked[-1])
+        calls.append((answer, text, finished))
+        return judge(answer, text, finished)
 
     own = list(records), dict(answers)
-    with given(f"{len(records)} records, the first {shown(records[:1])}, and budget {budget}"):
+    with input_in_errors(
+        f"{len(records)} records, the first {shown(records[:1])}, and budget {budget}"
+    ):
         kept = submission.honest(*own, verify, budget)
     assert own == (records, answers), "`records` or `answers` were changed in place"
-    said = (
-        f"verify was called {len(asked)} times, for {len(texts)} different (prompt, text, finished)"
+
+    called = f"verify was called {len(calls)} times, the budget is {budget}"
+    assert len(calls) <= budget, (
+        f"{called}, for {len(texts)} different (prompt, text, finished): remember each verdict"
     )
-    assert len(asked) <= budget, (
-        f"{said}; the budget is {budget}: remember what it found of a text, and count"
-    )
-    assert len(asked) == budget or len(texts) <= budget, (
-        f"{said}; the budget is {budget}: what is left of it could still find a success"
+    assert len(calls) == budget or len(texts) <= budget, (
+        f"{called}: what is left of it could still find a success"
     )
     assert all(record in records for record in kept), (
         f"it returned {shown(kept)}, expected a list of records that it was given"
     )
+
     true = []
     for record in known:
         question = answers[record.prompt_id], record.text, record.finished
-        if judge(*question) == "correct" and (question in asked or len(texts) <= budget):
+        if judge(*question) == "correct" and (question in calls or len(texts) <= budget):
             true.append(record)
+
     for record in records:
-        said = f"{shown(record)}; the problem's own answer is {answers.get(record.prompt_id)!r}"
-        did = "kept what is no success, or was never checked: what the record says is no proof"
+        mistake = "kept what is no success, or was never checked: what the record says is no proof"
         if record not in kept:
-            did = "dropped what verify, asked with the problem's own answer, finds correct"
-        assert (record in kept) == (record in true), f"it {did}: {said}"
-    if strict:
-        assert isinstance(kept, list), f"it returned {shown(kept)}, expected a list"
-        assert kept == true, "these records are right, but not in their order, or not as often"
+            mistake = "dropped what verify, asked with the problem's own answer, finds correct"
+        assert (record in kept) == (record in true), (
+            f"it {mistake}: {shown(record)}; the problem's own answer is "
+            f"{answers.get(record.prompt_id)!r}"
+        )
+    assert kept == true or not strict, (
+        f"these records are right, but not a list in their order, or not as often: {shown(kept)}"
+    )
 
 
 def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dict[str, str]]:
@@ -100,6 +105,7 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
             text = rng.choice(("So it is {}.", "{}", "I get {}")).format(f"\\boxed{{{value}}}")
             claimed = rng.choice((value, answer))
             records.append(Claim(prompt_id, source, text, claimed, index=index))
+
     rng.shuffle(records)
     return records, answers
 
@@ -126,35 +132,32 @@ def test_verdicts(submission: ModuleType) -> None:
     records += [Claim("x", "a", "slow " + RIGHT), Claim("x", "a", RIGHT)]
     records.append(Claim("x", "c", "cut behind its box: " + RIGHT, finished=False))
     compare(submission, records, {"x": "12"})
-    records = [Claim("x", "a", f"{RIGHT} ...", finished=done) for done in (True, False) * 2]
+
+    records = [Claim("x", "a", f"{RIGHT} ...", finished=done) for done in (True, False)]
     compare(submission, records, {"x": "12"})
     compare(submission, records[::-1], {"x": "12"})
 
 
 @pytest.mark.points(2)
 def test_two_problems(submission: ModuleType) -> None:
-    """one text about two problems, and a prompt that nobody asked about"""
+    """one text about two problems, and a prompt that is no problem of yours"""
     records = [Claim("x", "a", RIGHT), Claim("y", "a", RIGHT), Claim("y", "b", LIE, "13")]
     compare(submission, records, {"x": "12", "y": "13"})
     compare(submission, [Claim("z", "b", RIGHT), Claim("x", "a", RIGHT)], {"x": "12"})
-    compare(submission, [Claim("z", "b", RIGHT)], {})
 
 
 @pytest.mark.points(1)
 def test_budget(submission: ModuleType, rng: random.Random) -> None:
     """a budget of one call for each distinct (prompt, text, finished), repeated by several peers"""
-    for prompts in (1, 4, 12):
-        records, answers = draw(rng, prompts, "b")
-        texts = {(record.prompt_id, record.text, record.finished) for record in records}
-        compare(submission, records, answers, len(texts))
+    records, answers = draw(rng, 12, "b")
+    texts = {(record.prompt_id, record.text, record.finished) for record in records}
+    compare(submission, records, answers, len(texts))
 
 
 @pytest.mark.points(1)
 def test_short_budget(submission: ModuleType) -> None:
     """a budget that does not suffice"""
     records = [Claim("x", "a", f"{n} {RIGHT if n % 3 else LIE}") for n in range(10)]
-    for budget in (0, 1, 4):
-        compare(submission, records, {"x": "12"}, budget)
-        compare(submission, records[::-1], {"x": "12"}, budget)
     again = [replace(record, source="b") for record in records]  # texts that it knows by then
-    compare(submission, [*records, *again], {"x": "12"}, 4)
+    for budget in (0, 1, 4):
+        compare(submission, [*records, *again], {"x": "12"}, budget)

@@ -41,6 +41,7 @@ def helped(submission: ModuleType, seed: str) -> tuple[float, float, str]:
         "itself without any records": own["nothing"],
     }
     name = max(controls, key=lambda name: fmean(controls[name]))
+
     gains = [own - other for own, other in zip(own["records"], controls[name], strict=True)]
     gain, half = fmean(gains), T * stdev(gains) / PAIRS**0.5
     words = f"{gain:+.1f} ± {half:.1f} points of expected reward over {PAIRS} drawn pairs"

@@ -10,24 +10,27 @@ from typing import Any
 import pytest
 import torch
 
-from mrl.classroom import given, shown
+from mrl.classroom import input_in_errors, shown
 from mrl.classroom.letters import END, LETTERS, Alphabet, group_of, mode_of, receiver, samples_of
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 
 HIDDEN = ("mrl.modes.sgt", "mrl.lab")
-KINDS = {"all_fail": (False,) * 3, "mixed": (True, False, False), "all_pass": (True,) * 3}
+REWARDED = {"all_fail": (False,) * 3, "mixed": (True, False, False), "all_pass": (True,) * 3}
 PLACED = ("prompt_ids", "text")  # which text on which prompt; its end token is another part's
 IMITATED = ("prompt_ids", "completion_ids", "loss", "weight", "source", "reward")
 OWN = (*IMITATED, "advantage", "behavior_logprobs")
 RECEIVER = receiver("a", torch.zeros(10, len(LETTERS)))
-Step = Sequence[tuple[int, str, list[SuccessRecord]]]  # prompt, kind of the own group, successes
+# of each prompt: its number, the outcome of the own group, the successes of peers
+Step = Sequence[tuple[int, str, list[SuccessRecord]]]
 
 
-def own_group(prompt: int, kind: str) -> Group:
+def own_group(prompt: int, outcome: str) -> Group:
     """Three completions of different letters and log-probs."""
-    answers = [("abc"[n], -1.0 - n - prompt / 8, right) for n, right in enumerate(KINDS[kind])]
+    answers = [
+        ("abc"[n], -1.0 - n - prompt / 8, right) for n, right in enumerate(REWARDED[outcome])
+    ]
     return group_of(prompt, answers)
 
 
@@ -42,27 +45,31 @@ def success(prompt: int, text: str, source: str = "b", finished: bool = True) ->
 def imitated(prompt: int, record: SuccessRecord, weight: float = 0.1) -> TrainingSample:
     """What a success has to become."""
     ids = Alphabet().encode(record.text) + [END] * record.finished
-    about = {"weight": weight, "source": record.source, "reward": 1.0}
-    return TrainingSample([prompt], ids, "imitation", **about)
+    return TrainingSample(
+        [prompt], ids, "imitation", weight=weight, source=record.source, reward=1.0
+    )
 
 
-def made(
+def samples_made(
     submission: ModuleType, step: Step, seed: int = 0, **settings: Any
 ) -> tuple[list[TrainingSample], list[TrainingSample]]:
     """Own and imitated samples that the mode makes."""
-    prompts = [(own_group(prompt, kind), list(records)) for prompt, kind, records in step]
+    prompts = [(own_group(prompt, outcome), list(records)) for prompt, outcome, records in step]
     mode = mode_of(submission)(**settings)
-    with given(" and ".join(f"{kind} with {len(records)} successes" for _, kind, records in step)):
+    words = [f"{outcome} with {len(records)} successes" for _, outcome, records in step]
+    with input_in_errors(" and ".join(words)):
         samples = samples_of(mode, RECEIVER, prompts, random.Random(seed))
+
     imitated = [s for s in samples if s.source or s.loss == "imitation"]
     return [s for s in samples if s not in imitated], imitated
 
 
-def compare(found: list, expected: list, fields: Sequence[str]) -> None:
+def compare(samples: list, expected: list, fields: Sequence[str]) -> None:
     """Fail with their number, or with the first field that differs."""
-    assert len(found) == len(expected), f"{len(found)} of them, expected {len(expected)}"
+    assert len(samples) == len(expected), f"{len(samples)} of them, expected {len(expected)}"
+
     order = attrgetter("prompt_ids", "completion_ids")
-    for sample, right in zip(sorted(found, key=order), sorted(expected, key=order), strict=True):
+    for sample, right in zip(sorted(samples, key=order), sorted(expected, key=order), strict=True):
         for name in fields:
             if name == "text":
                 got, want = ([t for t in s.completion_ids if t != END] for s in (sample, right))
@@ -86,9 +93,9 @@ def test_gate(submission: ModuleType) -> None:
     """when it imitates"""
     two = [success(0, "d"), success(0, "e", "c")]
     cases = ("all_fail", two, 1), ("mixed", two, 0), ("all_pass", two, 0), ("all_fail", [], 0)
-    for kind, records, want in cases:
-        got = len(made(submission, [(0, kind, records)])[1])
-        assert got == want, f"{kind}, {len(records)} successes: {got} imitated, expected {want}"
+    for outcome, records, want in cases:
+        got = len(samples_made(submission, [(0, outcome, records)])[1])
+        assert got == want, f"{outcome}, {len(records)} successes: {got} imitated, expected {want}"
 
 
 @pytest.mark.points(2)
@@ -96,28 +103,30 @@ def test_imitated(submission: ModuleType) -> None:
     """imitated samples, of a text that was finished and of one that was not"""
     for record in (success(2, "dc", "c"), success(2, "dc", "c", finished=False)):
         for settings in ({}, {"imitation_weight": 0.5}):
-            found = made(submission, [(2, "all_fail", [record])], **settings)[1]
-            compare(found, [imitated(2, record, *settings.values())], IMITATED)
+            _, rescues = samples_made(submission, [(2, "all_fail", [record])], **settings)
+            compare(rescues, [imitated(2, record, *settings.values())], IMITATED)
 
 
 @pytest.mark.points(2)
 def test_many(submission: ModuleType, rng: random.Random) -> None:
     """imitated samples of a step with several prompts to rescue"""
-    for size in (2, 4, 10):
-        step = []
-        for prompt in rng.sample(range(10), size):
-            records = [success(prompt, "".join(rng.choices(LETTERS, k=3)), rng.choice("bc"))]
-            step.append((prompt, "all_fail", records))
-        want = [imitated(prompt, *records) for prompt, _, records in step]
-        compare(made(submission, step)[1], want, PLACED)
+    step = []
+    for prompt in rng.sample(range(10), 8):
+        text = "".join(rng.choices(LETTERS, k=3))
+        step.append((prompt, "all_fail", [success(prompt, text, rng.choice("bc"))]))
+
+    want = [imitated(prompt, *records) for prompt, _, records in step]
+    compare(samples_made(submission, step)[1], want, PLACED)
 
 
 @pytest.mark.points(1)
 def test_own(submission: ModuleType) -> None:
     """the own samples"""
-    step = [(p, kind, [success(p, "d")]) for p, kind in enumerate([*KINDS, "mixed"])]
-    want = [sample for p, kind, _ in step for sample in own_samples(RECEIVER, own_group(p, kind))]
-    compare(made(submission, step)[0], want, OWN)
+    step = [(p, outcome, [success(p, "d")]) for p, outcome in enumerate(REWARDED)]
+    want = []
+    for prompt, outcome, _ in step:
+        want += own_samples(RECEIVER, own_group(prompt, outcome))
+    compare(samples_made(submission, step)[0], want, OWN)
 
 
 @pytest.mark.points(1)
@@ -129,12 +138,14 @@ def test_draws(submission: ModuleType, rng: random.Random) -> None:
         seeds = rng.sample(range(10**6), 600)
         drawn = []
         for seed in [*seeds, *seeds[:20]]:
-            found = made(submission, [(0, "all_fail", records)], seed)[1]
-            assert len(found) == 1, f"{len(found)} of three successes were imitated, expected 1"
-            drawn.append(LETTERS[found[0].completion_ids[0]])
+            _, rescues = samples_made(submission, [(0, "all_fail", records)], seed)
+            assert len(rescues) == 1, f"{len(rescues)} of three successes were imitated, expected 1"
+            drawn.append(LETTERS[rescues[0].completion_ids[0]])
+
         assert drawn[600:] == drawn[:20], (
             "the same rng draws another success the second time: is there other chance in it?"
         )
+
         for text, times in Counter(drawn[:600]).items():
             expected = 200 * texts.count(text)
             assert abs(times - expected) < 58, (  # 5 sigma
@@ -149,8 +160,8 @@ def test_refused(submission: ModuleType) -> None:
     right = success(1, "d")
     for refused in ("\u00e9", LETTERS * 2):
         step = [(0, "all_fail", [success(0, refused)]), (1, "all_fail", [right])]
-        found = made(submission, step)[1]
-        compare(found, [imitated(1, right)], PLACED)
+        compare(samples_made(submission, step)[1], [imitated(1, right)], PLACED)
+
         prompts = [(own_group(0, "all_fail"), [success(0, refused)])]
         batch = mode_of(submission)().training_samples(RECEIVER, prompts, random.Random(0))
         assert batch.dropped or batch.residual, (
