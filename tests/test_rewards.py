@@ -573,7 +573,7 @@ def test_five_thousand_hostile_completions_take_bounded_time_and_memory():
     assert all(half[3] for half in found)
     assert counts["correct"] == counts["truncated"] == 0
     assert 20 <= counts["timeout"] <= 60
-    assert asked > 4_000  # the cache has not made it easy
+    assert asked > 3_000  # neither the cache nor a quick look has made it easy
     assert seconds < 240
     assert peak < 2 << 10
 

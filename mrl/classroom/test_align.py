@@ -28,7 +28,7 @@ OTHER = (
     ([], [b"a"]),
 )
 ALPHABET = b"abc 0123456789+="
-SLOWER = 5  # times as long for each token of a longer text
+SLOWER = 16  # times as long for each token of a longer text; what is quadratic has 256 at the end
 Tokens = list[bytes]
 
 
