@@ -11,7 +11,7 @@ class MrlError(Exception):
 
 
 class RunFailed(Exception):
-    """A run ended early, not by a mistake in its input; exit code 1, its last checkpoint is kept."""
+    """A run ended early, but its input was right; exit code 1, its last checkpoint is kept."""
 
     exit_code = 1
 
