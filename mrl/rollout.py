@@ -84,7 +84,7 @@ def sample_completions(
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
 
     def choose(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """The next token of each row and its log-prob."""
+        # the next token of each row and its log-prob
         scaled = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [rows, vocab]
         tokens = draw(scaled, uniform) if temperature else scaled.argmax(dim=-1)
         return tokens, scaled.gather(1, tokens[:, None])[:, 0]

@@ -94,7 +94,7 @@ def test_no_network_and_a_folder_that_cannot_be_written(server, tmp_path, monkey
         make_gsm8k(tmp_path / "g")
     left = {path.name for path in (tmp_path / "g").iterdir()}
     assert left == {"train.jsonl", "test.jsonl"}  # nothing half written
-    with socket.socket() as unheard:  # bound, but nobody listens
+    with socket.socket() as unheard:  # bound, but without a listener
         unheard.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{unheard.getsockname()[1]}"
         monkeypatch.setattr("mrl.lab.gsm8k.BASE_URL", closed)

@@ -143,7 +143,7 @@ print("spawned:", __name__, flush=True)
 
 @pytest.mark.slow
 def test_processes_that_are_spawned_learn_the_same(place, whole):
-    """As where there is CUDA: they import everything anew and get the program by its name."""
+    """As where there is CUDA: they import everything again and get the program by its name."""
     script = place / "spawns.py"
     script.write_text(SPAWNS.format(root=str(ROOT)))
     code, output, error = end_of(start(place, *PARALLEL, before=[script]))

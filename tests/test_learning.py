@@ -276,7 +276,7 @@ def test_every_completion_has_one_outcome(make_policy):
     batch.dropped.update(too_long=1)
     batch.residual["refused/not_utf8"] += 1
     own = Group(Problem("x", "1+1?", "2"), [5], [None] * 4)
-    received = {"x": [SimpleNamespace(text="")] * 6}  # 2 became samples; 2 nobody wanted
+    received = {"x": [SimpleNamespace(text="")] * 6}  # 2 became samples; the mode left 2 alone
     got = outcome_metrics(StepResult([own], received, batch, stats))
     assert sum(got.values()) == pytest.approx(1.0)
     assert got["outcome/dropped"] == got["outcome/refused"] == pytest.approx(0.1)

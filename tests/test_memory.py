@@ -279,6 +279,6 @@ def test_parallel_is_held_against_each_card(make_policy, monkeypatch):
 
 def test_the_peak_counts_bytes_of_the_whole_process():
     before = peak_memory("cpu")
-    held = bytearray(300 * 2**20)  # zeros that nobody touched may take no memory
+    held = bytearray(300 * 2**20)  # untouched zeros may take no memory
     held[::4096] = b"x" * len(held[::4096])
     assert 10 * 2**20 < before < peak_memory("cpu") < before + 400 * 2**20

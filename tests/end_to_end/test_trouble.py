@@ -1,4 +1,4 @@
-"""Runs in which something goes wrong, or somebody brings a mode of their own."""
+"""Runs in which something goes wrong, or with a mode of one's own."""
 
 import json
 from pathlib import Path
