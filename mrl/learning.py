@@ -81,7 +81,10 @@ def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]
     band is 3e-4 wide. Peers' samples keep theirs: some modes have just computed them in this way
     (naive, graft), in others they come from the peer, whose model is not here (hacpo, prp).
     """
-    own = [sample for sample in samples if sample.has_gradient and not sample.source]
+    own = []
+    for sample in samples:
+        if sample.has_gradient and sample.loss == "policy" and not sample.source:
+            own.append(sample)
     for sample, logprobs in zip(own, logprobs_of(policy, *ids_of(own)), strict=True):
         sample.behavior_logprobs = logprobs
 
