@@ -380,25 +380,41 @@ def test_four_updates_cost_every_mode_something_at_the_common_rate_alone():
 
 def dial_scores(shown, mode, wanted=of_all_skills):
     """Of the first three seeds; hacpo: with one update a step, hacpo/4: with four."""
-    path = "pair-3-percent/table.csv" if shown == 3 else f"dial/right-{shown}.csv"
+    path = f"dial/right-{shown}.csv"
+    if shown == 3 and mode != "replay":
+        path = "pair-3-percent/table.csv"
     if mode == "hacpo":
         path = "best/table.csv" if shown == 3 else f"dial/one-update-{shown}.csv"
     return kept_scores(path, mode.removesuffix("/4"), wanted)[:3]
 
 
 def test_the_dial_is_the_measured_one():
-    gains, scores = {}, {}
+    gains, memory = {}, {}
     for shown in (0, 3, 10, 30):
-        of = {mode: dial_scores(shown, mode) for mode in ("solo", "sgt", "hacpo", "hacpo/4")}
-        scores[shown] = {mode: estimate(values) for mode, values in of.items()}
-        gains[shown] = [
-            estimate([a - b for a, b in zip(of[mode], of["solo"], strict=True)])
-            for mode in ("sgt", "hacpo")
-        ]
-        cells = [f"{shown} %", *scores[shown].values(), *gains[shown]]
+        modes = "solo", "replay", "sgt", "hacpo", "hacpo/4"
+        of = {mode: dial_scores(shown, mode) for mode in modes}
+        solo, replay, sgt, hacpo, four = (estimate(values) for values in of.values())
+
+        def gap(higher, lower, of=of):
+            return estimate([a - b for a, b in zip(of[higher], of[lower], strict=True)])
+
+        gains[shown] = gap("sgt", "solo"), gap("hacpo", "solo")
+        memory[shown] = gap("replay", "solo"), gap("sgt", "replay")
+        cells = [f"{shown} %", solo, replay, sgt, memory[shown][0], gains[shown][0]]
+        assert f"| {' | '.join(map(str, [*cells, memory[shown][1]]))} |" in PAGE
+        cells = [f"{shown} %", hacpo, four, gains[shown][1]]
         assert f"| {' | '.join(map(str, cells))} |" in PAGE
-    assert [gap.clear for gap, _ in gains.values()] == [True, True, True, False]
-    assert [gap.clear for _, gap in gains.values()] == [False, False, True, False]
+    assert [gain.clear for gain, _ in gains.values()] == [True, True, True, False]
+    assert [gain.clear for _, gain in gains.values()] == [False, False, True, False]
+    assert [gain.clear for gain, _ in memory.values()] == [True, True, True, False]
+    assert [gain.clear for _, gain in memory.values()] == [True, False, False, False]
+
+    assert f"the peer adds {memory[0][1]} points to it" in sentences_of("data/results/README.md")
+    assert f"{memory[0][1]} of them on `replay`" in sentences_of("README.md")
+    tutorial = sentences_of("TUTORIAL.md")
+    assert f"{memory[0][1]} of them more than a memory gains" in tutorial
+    ends = estimate(dial_scores(3, "replay"))
+    assert f"a memory ends at {ends}, `sgt` {memory[3][1]} above it" in tutorial
     four = [a - b for a, b in zip(*(dial_scores(30, m) for m in ("solo", "hacpo/4")), strict=True)]
     assert f"with four updates a step `hacpo` costs {estimate(four)} points" in " ".join(
         PAGE.split()
@@ -432,6 +448,7 @@ def test_what_opens_at_the_ends_of_the_dial():
     shares, _ = opened(0, "sgt")
     assert f"all eight with every seed ({min(shares):.0f} to {max(shares):.0f} %)" in text
     assert len(shares) == len(opened(10, "hacpo")[0]) == 24 and len(opened(0, "hacpo")[0]) == 4
+    assert f"`replay` opens {len(opened(0, 'replay')[0])} of the 24 cases" in text
     own = {
         mode: estimate(dial_scores(0, mode, lambda policy, skill: skill in OWN_SKILLS[policy]))
         for mode in ("solo", "sgt", "hacpo")
@@ -467,7 +484,11 @@ def test_without_its_band_hacpo_opens_what_sgt_opens():
     gain = estimate([a - b for a, b in zip(ends, with_band, strict=True)])
     left = estimate([a - b for a, b in zip(sgt, ends, strict=True)])
     assert gain.clear and not left.clear
-    assert f"ends at {estimate(ends)} at 0 %, {gain} above itself with it" in words
+    memory = estimate([a - b for a, b in zip(ends, dial_scores(0, "replay"), strict=True)])
+    said = (
+        f"ends at {estimate(ends)} at 0 %, {gain} above itself with it and {memory} above `replay`"
+    )
+    assert memory.clear and said in words
     lifts = f"lifts `hacpo` from {estimate(with_band)} to {estimate(ends)} %"
     assert lifts in sentences_of("TUTORIAL.md")
     opened = [
