@@ -110,6 +110,10 @@ class Allocation:
         # the order in which records are published, and logged, is the same under every placement
         return {name: mine[name] for name in self.names if name in mine}
 
+    def wait_for_all(self) -> None:
+        """Go on when every process has come here; at once where there is one."""
+        self.gather({})
+
     def _fetch(self, policy: Policy, phase: str) -> int:
         """Make room and bring what the phase needs; returns the bytes moved, both ways together."""
         wanted = NEEDS.get(phase, {"weights"})

@@ -44,7 +44,6 @@ def write_report(directory: Path) -> Path:
     lines = run_directory.read_metrics(directory)
     if not lines:
         raise MrlError(f"{directory}: has no finished step yet, so there is nothing to report.")
-    run_directory.check_links(directory)
     samples = run_directory.read_samples(directory)
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
     rescues = run_directory.read_rescues(directory)

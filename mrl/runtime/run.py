@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -56,8 +55,6 @@ from mrl.runtime.settings import check, make_mode
 from mrl.runtime.view import View, silent_view
 from mrl.samples import StepResult, Verdict
 
-NOT_FINITE = 5  # steps in a row, then the run stops
-
 
 class Run(AbstractContextManager):
     """All that `train_step` works with: it is loaded and checked before the first file is written.
@@ -76,13 +73,12 @@ class Run(AbstractContextManager):
         self.names = [policy.name for policy in config.policies]
 
         # under placement `parallel` this process has one policy, else all of them
-        self.local = [join_processes(self.names)] if is_worker() else self.names
+        self.names_here = [join_processes(self.names)] if is_worker() else self.names
         # one process of each machine keeps the files
-        self.writes = not is_worker() or os.environ["LOCAL_RANK"] == "0"
+        self.writes_files = not is_worker() or os.environ["LOCAL_RANK"] == "0"
         self.directory: Path | None = None
 
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
-        self.not_finite: Counter[str] = Counter()  # by policy: steps in a row without an update
         self.inexact: set[str] = set()  # policies that a sentence of `_check_gap` has named
         self.stopping = False  # Ctrl-C was pressed: the run ends after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
@@ -101,8 +97,8 @@ class Run(AbstractContextManager):
     def _load_modes(self) -> None:
         """Make one mode for each policy of this process."""
         config = self.config
-        self.modes = {name: make_mode(config.mode, config.settings) for name in self.local}
-        self.mode = self.modes[self.local[0]]  # all are of one class
+        self.modes = {name: make_mode(config.mode, config.settings) for name in self.names_here}
+        self.mode = self.modes[self.names_here[0]]  # all are of one class
 
         # the type of record that crosses; None: nothing does
         self.record_type = self.mode.consumes if len(self.names) > 1 else None
@@ -130,7 +126,7 @@ class Run(AbstractContextManager):
         for policy in start.policies:
             if not Path(policy.path).is_dir():
                 self.view.say(f"Loading {policy.path}; what is not in the cache is downloaded.")
-        self.policies = load_policies(start.policies, self.device, config.threads, self.local)
+        self.policies = load_policies(start.policies, self.device, config.threads, self.names_here)
 
         # what each policy will need depends on the longest prompt that it meets
         problems = list(self.problems)
@@ -156,7 +152,7 @@ class Run(AbstractContextManager):
 
         # the first process decides on the directory; no process writes before all have looked
         proposal = (str(resumed or new_directory(self.config)), state["step"])
-        proposals = self.allocation.gather(dict.fromkeys(self.local, proposal))
+        proposals = self.allocation.gather(dict.fromkeys(self.names_here, proposal))
         if len({step for _, step in proposals.values()}) > 1:
             raise MrlError(
                 f"{resumed}: two machines' copies of the run have checkpoints of different steps; "
@@ -171,21 +167,21 @@ class Run(AbstractContextManager):
         self.disk_bytes = room_for_checkpoints(self.directory, size, self.config)
 
         # a new directory, or logs cut back to the checkpoint
-        if self.writes and not resumed:
+        if self.writes_files and not resumed:
             self.directory.mkdir(parents=True)
             write_run_config(self.directory, self.config)
 
         metrics_log, samples_log, exchange_log = (
-            self.directory / name if self.writes else Path(os.devnull) for name in LOGS
+            self.directory / name if self.writes_files else Path(os.devnull) for name in LOGS
         )
         self.metrics_log = self._open_log(metrics_log, opened)
-        if self.writes:
+        if self.writes_files:
             self._lock(self.metrics_log)  # before anything is cut back
         self.samples_log = self._open_log(samples_log, opened)
         if resumed:
             self._restore(checkpoint, state)
 
-        self.allocation.gather({})  # no process goes on before the directory is in order
+        self.allocation.wait_for_all()  # the directory is in order now
         self.exchange = Exchange(exchange_log)
         opened.callback(_close, self.exchange)
 
@@ -211,7 +207,7 @@ class Run(AbstractContextManager):
                 mode.restore(state["modes"].get(name, {}))
 
         self.evaluations = read_evaluations(self.directory)
-        if self.writes:
+        if self.writes_files:
             cut_back(self.directory, state)
         self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
 
@@ -311,7 +307,12 @@ class Run(AbstractContextManager):
             )
         for failure in failures:
             self.view.say(failure)
-        self._watch_gradients(lines)
+        for name, line in lines.items():
+            if line["update_skipped"]:  # its weights are as before, so the run can go on
+                self.view.say(
+                    f"{name}: the gradient of step {step} was not finite, so its update was "
+                    "skipped; lower its learning rate if this goes on."
+                )
         self.exchange.end_step()
 
         last, every = step == self.config.steps, self.config.checkpoint_every
@@ -330,24 +331,6 @@ class Run(AbstractContextManager):
                 "apart, more than rounding; its figures are wrong, so take another model."
             )
 
-    def _watch_gradients(self, lines: dict[str, dict]) -> None:
-        """Say which updates were not finite; MrlError after `NOT_FINITE` such steps in a row."""
-        for name, line in lines.items():
-            if not line["update_skipped"]:
-                self.not_finite[name] = 0
-                continue
-
-            self.not_finite[name] += 1
-            self.view.say(
-                f"{name}: the gradient of step {line['step']} was not finite; its update was "
-                "skipped (metrics.jsonl has the step's figures)."
-            )
-            if self.not_finite[name] == NOT_FINITE:
-                raise MrlError(
-                    f"{name}: {NOT_FINITE} steps in a row had a gradient that is not finite; lower "
-                    "the learning rate and start again, or resume from a checkpoint before."
-                )
-
     def _save(self, step: int) -> None:
         """Write a checkpoint: every process its policies, the first one the state as well."""
         for log in (self.metrics_log, self.samples_log, self.exchange):
@@ -357,7 +340,7 @@ class Run(AbstractContextManager):
         mine = {p.name: (p.version, self.modes[p.name].state()) for p in self.policies}
         saved = self.allocation.gather(mine)  # the files of all processes are written now
         self.saved_step = step
-        if not self.writes:
+        if not self.writes_files:
             return
 
         state = {
@@ -410,7 +393,7 @@ class Run(AbstractContextManager):
                     f"of {scores['problems']} problems of {scores['part']} before training."
                 )
 
-        if self.writes:
+        if self.writes_files:
             with self.writing():
                 path = self.directory / "evaluation.json"
                 partial = path.with_suffix(".partial")

@@ -1,7 +1,6 @@
 """The directory of a run: where it writes, and its files read again."""
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -73,7 +72,6 @@ def read_run_config(directory: Path) -> RunConfig:
 def continued_config(directory: Path) -> RunConfig:
     """The settings of a stopped run; MrlError if it is finished or is not whole any more."""
     config = read_run_config(directory)
-    check_links(directory)
     checkpoint = newest_checkpoint(directory)
     evaluations = read_evaluations(directory)
 
@@ -107,14 +105,6 @@ def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
             policy = replace(policy, path=str(checkpoint / policy.name), reference=first)
         policies.append(policy)
     return replace(config, policies=policies)
-
-
-def check_links(directory: Path) -> None:
-    """Raise MrlError if a link leads out of a run's directory, because writing would follow it."""
-    inside = os.path.realpath(directory)
-    for path in directory.rglob("*"):
-        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):
-            raise MrlError(f"{path}: is a link that leads out of the run; put what it names there.")
 
 
 def read_evaluations(directory: Path) -> dict[str, list[dict]]:

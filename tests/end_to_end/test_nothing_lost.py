@@ -280,17 +280,13 @@ def assert_refused(directory, part, capsys):
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("how", ["deleted", "moved away", "a link that leads nowhere"])
+@pytest.mark.parametrize("how", ["deleted", "moved away"])
 def test_checkpoints_that_are_not_there_do_not_begin_a_long_run_again(stopped, capsys, how):
     folder = stopped / "checkpoints"
     folder.rename(stopped.parent / "elsewhere")
-    part = "holds no complete checkpoint, but 2 steps are logged"
     if how == "moved away":
         folder.mkdir()
-    if how == "a link that leads nowhere":
-        folder.symlink_to((stopped.parent / "not-mounted").absolute())
-        part = "checkpoints: is a link that leads out of the run"
-    assert_refused(stopped, part, capsys)
+    assert_refused(stopped, "holds no complete checkpoint, but 2 steps are logged", capsys)
 
 
 def test_checkpoints_that_may_not_be_looked_at_are_not_taken_for_none(stopped, capsys, monkeypatch):
@@ -318,16 +314,6 @@ def test_a_log_that_is_shorter_than_at_its_checkpoint_is_not_filled_up(stopped, 
     assert_refused(stopped, f"{name}: holds 10 of the ", capsys)
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints/step-000002/qwen-tiny"])
-def test_a_link_out_of_the_run_is_not_written_through(stopped, capsys, name):
-    path, outside = stopped / name, stopped.parent / "outside"
-    path.rename(outside)
-    path.symlink_to(outside.absolute())
-    assert_refused(stopped, f"{name}: is a link that leads out of the run", capsys)
-    assert run("report", str(stopped)) == 2
-    assert not (stopped / "report.html").exists()
-
-
 def test_too_many_open_files_is_no_full_disk(place, monkeypatch, capsys):
     def fail(*arguments):
         raise OSError(24, "Too many open files")
@@ -353,7 +339,7 @@ def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, ca
 # ------------------------------------------------------------------------------ numbers
 
 
-def test_five_updates_in_a_row_that_are_not_finite_stop_the_run(place, monkeypatch, capsys):
+def test_an_update_that_is_not_finite_is_skipped_and_the_run_goes_on(place, monkeypatch, capsys):
     from mrl import learning
 
     original = learning.policy_loss
@@ -364,10 +350,10 @@ def test_five_updates_in_a_row_that_are_not_finite_stop_the_run(place, monkeypat
         return loss * factor, diagnostics
 
     monkeypatch.setattr(learning, "policy_loss", broken)
-    assert small("--mode", "prp", "--steps", "30", "--name", "r") == 2
-    captured = capsys.readouterr()
-    assert "qwen-tiny: 5 steps in a row had a gradient that is not finite" in captured.err
-    assert captured.out.count("was not finite; its update was skipped") >= 4
+    assert small("--mode", "prp", "--steps", "12", "--name", "r") == 0
     mine = [line for line in lines("runs/r/metrics.jsonl") if line["policy"] == "qwen-tiny"]
-    assert sum(line["update_skipped"] for line in mine) >= 5
+    skipped = sum(line["update_skipped"] > 0 for line in mine)
+    assert skipped >= 2
+    said = capsys.readouterr().out.count("was not finite, so its update was skipped")
+    assert said == skipped
     assert {line["version"] for line in mine} == {0}  # its weights were left alone
