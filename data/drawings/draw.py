@@ -9,6 +9,7 @@ import math
 import re
 import tempfile
 from collections import defaultdict
+from functools import cache
 from html import escape
 from itertools import accumulate, chain, pairwise, product
 from pathlib import Path
@@ -29,6 +30,7 @@ from mrl.lab.quiet_run import quiet_run
 from mrl.objectives import clipped_loss
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.run_directory import read_metrics
+from mrl.samples import StepResult
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -106,30 +108,68 @@ class Drawing:
         return "\n".join([*self.parts, "</g>", "</svg>\n"])
 
 
-def step() -> Drawing:
-    """One step in six stages; what they do and their files are train_step's own comments."""
-    stages = re.findall(r"# (\d)\. (\w+): (.+?)  +(.+)", inspect.getsource(train_step))
-    drawing = Drawing(
-        780, 274, "One step: only in stages 3 and 4 something crosses between policies"
-    )
-    for number, name, action, files in stages:
-        x = 14 + 127 * (int(number) - 1)
-        crosses = name in ("publish", "collect")
-        drawing.box(x, 12, 119, 118, "#fdf0e0" if crosses else "#e8f3fa", "#bbbbbb")
-        drawing.say(x + 8, 32, f"{number} {name}", size=15, bold=True)
-        for row, words in enumerate(wrap(action, 17)):
-            drawing.say(x + 8, 52 + 16 * row, words, size=12)
-        for row, file in enumerate(files.split(", ")):
-            drawing.say(x + 59, 150 + 17 * row, Path(file).name, GRAY, 12, "middle", mono=True)
-        if int(number) < len(stages):
-            drawing.line(x + 119, 70, x + 127, 70, style="tip")
+@cache
+def example() -> tuple[dict[str, StepResult], dict[str, ByteCodec]]:
+    """The first step of TUTORIAL's section 4, whose first prompt is Gus's; and the codecs."""
+    with tempfile.TemporaryDirectory() as folder, quiet_run(folder, "prompts_per_step=4") as run:
+        results = train_step(run, 1)
+        return results, {policy.name: policy.codec for policy in run.policies}
 
-    alone, meeting = ("a policy by itself", BLUE), ("the only place where policies meet", ORANGE)
-    for x, (words, color) in ((14, alone), (268, meeting), (522, alone)):
-        drawing.line(x, 214, x + 246, 214, color=color, width=2)
-        drawing.say(x + 123, 232, words, color, 13, "middle")
-    drawing.say(390, 260, "order of the policies: A B to sample, B A to learn", GRAY, 13, "middle")
+
+def step() -> Drawing:
+    """One prompt on its way through the six stages, in a lane for each policy."""
+    stages = re.findall(r"# (\d)\. (\w+): (.+?)  +", inspect.getsource(train_step))
+    lanes, row = (116, 280), 96
+    drawing = Drawing(440, 664, "Only in stages 3 and 4 do the policies meet")
+    results, _ = example()
+    for x, (name, result) in zip(lanes, results.items(), strict=True):
+        drawing.say(x + 72, 44, name, size=14, at="middle", bold=True)
+        for number, lines in enumerate(passed(name, results)):
+            crosses = number in (2, 3)
+            drawing.box(x, 56 + row * number, 144, 86, "#fdf0e0" if crosses else "#e8f3fa")
+            for place, words in enumerate(lines):
+                mono = "=" in words or "{" in words
+                y = 76 + row * number + 18 * place
+                drawing.say(x + 7, y, words, size=12 if mono else 13, mono=mono)
+        problem = result.groups[0].problem
+    drawing.say(14, 20, f"prompt: {problem.prompt}", size=13)
+
+    for number, name, action in stages:
+        top = 56 + row * (int(number) - 1)
+        drawing.say(14, top + 16, f"{number} {name}", size=15, bold=True)
+        for place, words in enumerate(wrap(action, 14)):
+            drawing.say(14, top + 34 + 16 * place, words, GRAY, 12)
+    publish, collect = 56 + row * 2 + 43, 56 + row * 3 + 43
+    drawing.line(280, publish, 270, publish, 270, collect, 261, collect, color=ORANGE, width=2,
+                 style="tip")  # fmt: skip
+    words = "In turn: the left one samples first, the right one learns first"
+    drawing.say(14, 650, words, GRAY, 12)
     return drawing
+
+
+def passed(name: str, results: dict[str, StepResult]) -> list[list[str]]:
+    """What the first prompt was in each stage for one of two policies, in lines of a few words."""
+    result = results[name]
+    (peer,) = (other for policy, other in results.items() if policy != name)
+    group = result.groups[0]
+    texts, right = [rollout.text for rollout in group.rollouts], int(sum(group.rewards))
+    sent, received = (len(of.received[group.problem.id]) for of in (peer, result))
+
+    taught = ["advantages are 0,", "so no sample of", "it has a gradient"]
+    learnt = ["this prompt", "changes nothing"]
+    for sample in result.batch.samples:
+        if sample.prompt_ids == group.prompt_ids and sample.has_gradient:
+            text = example()[1][name].decode(sample.completion_ids[:-1])
+            taught = [f"{sample.loss} of", *wrap(text, 18), f"with weight {sample.weight}"]
+            learnt = ["that text", "gets likelier"]
+    return [
+        [*wrap(texts[0], 18), f"and {len(texts) - 1} more"],
+        [f"{right} of {len(texts)} are right"],
+        [f"{sent} successes"] if sent else ["no success,", "so no record"],
+        [f"{received} successes,", "judged again"] if received else ["nothing to collect"],
+        taught,
+        learnt,
+    ]
 
 
 def advantages() -> Drawing:
@@ -208,10 +248,9 @@ def ladders() -> Drawing:
 
 def rescue() -> Drawing:
     """The first rescue of a run: what was asked, who failed, who solved it, what is trained."""
-    with tempfile.TemporaryDirectory() as folder, quiet_run(folder, "prompts_per_step=4") as run:
-        results = train_step(run, 1)
-        name, result = next(found for found in results.items() if found[1].batch.rescues)
-        (codec,) = (policy.codec for policy in run.policies if policy.name == name)
+    results, codecs = example()
+    name, result = next(found for found in results.items() if found[1].batch.rescues)
+    codec = codecs[name]
     sample = next(sample for sample in result.batch.samples if sample.loss == "imitation")
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
