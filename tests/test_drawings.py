@@ -35,7 +35,7 @@ def test_the_command_makes_all_of_them(tmp_path, draw):
     draw.main(tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
     assert made == {path.name for path in KEPT.iterdir() if path.suffix in (".svg", ".png")}
-    pictures = {"skills.png", "best.png"}
+    pictures = {"skills.png", "kinds.png", "best.png"}
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     for name in made - {"step.svg", "rescue.svg"} - pictures:  # what is sampled may differ
         assert (tmp_path / name).read_bytes() == (KEPT / name).read_bytes(), (name, AGAIN)
@@ -112,3 +112,13 @@ def test_the_rescue_is_one(place, draw, tmp_path):
     assert re.fullmatch(r"\S+: 8 attempts, all wrong", lines[1])
     assert not any(right in line for line in lines[2:6])
     assert any(line.endswith(right) for line in lines[6:])
+
+
+def test_the_kinds_of_groups_end_as_their_headline_says(draw):
+    ends = {}
+    for mode in ("solo", "sgt"):
+        lines = draw.read_metrics(draw.RESULTS / f"{mode}-s0")
+        _, shares = draw.figures.series(lines, "qwen-tiny", "groups/all_fail", 20)
+        ends[mode] = shares[-1]
+    assert 0.2 < ends["solo"] < 0.3
+    assert ends["sgt"] < 0.02

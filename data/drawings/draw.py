@@ -424,6 +424,33 @@ def skills(path: Path) -> None:
     figures.save_figure(figure, path)
 
 
+def kinds(path: Path) -> None:
+    """The kinds of groups of one policy over a run, alone and beside its peer."""
+    figure, panels = figures.new_figure(9.5, 3.9, columns=2)
+    shares = ("groups/all_fail", "groups/mixed", "groups/all_pass")
+    colors = [figures.SHARE_COLORS[share] for share in shares]
+    titles = {"solo": "alone (solo)", "sgt": "with its peer (sgt)"}
+    for axes, (mode, title) in zip(panels, titles.items(), strict=True):
+        lines = read_metrics(RESULTS / f"{mode}-s0")
+        stacked = []
+        for share in shares:
+            steps, values = figures.series(lines, "qwen-tiny", share, figures.COMPARED_WINDOW)
+            stacked.append(values)
+        areas = axes.stackplot(steps, stacked, colors=colors)
+        axes.set_title(title, fontsize=12)
+        axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]), xlabel="step")
+        axes.tick_params(labelsize=11)
+
+    panels[0].set_ylabel(f"share of groups\n(mean of {figures.COMPARED_WINDOW} steps)")
+    figure.suptitle(
+        "Groups of qwen-tiny: alone, a quarter fail to the end; with a peer, hardly any",
+        fontsize=13,
+    )
+    labels = ["all-fail: no gradient", "mixed: teach by themselves", "all-pass: no gradient"]
+    figure.legend(areas, labels, ncols=3, loc="outside lower center", frameon=False, fontsize=11)
+    figures.save_figure(figure, path)
+
+
 def best(path: Path) -> None:
     """Each mode at its best: its gain over `solo`, from the kept table."""
     scores = defaultdict(dict)
@@ -446,6 +473,7 @@ def main(folder: Path = HERE) -> None:
     for draw in DRAWINGS:
         (folder / f"{draw.__name__}.svg").write_text(str(draw()), encoding="utf-8")
     skills(folder / "skills.png")
+    kinds(folder / "kinds.png")
     best(folder / "best.png")
 
 
