@@ -238,9 +238,10 @@ def test_each_mode_has_its_row_and_its_gain_of_the_earlier_pair(mode):
 def test_what_is_said_of_the_pretrained_models_was_measured():
     ends = [
         " and ".join(f"{100 * scores['pass@1']:.1f}" for scores in real_cells(mode)[2:])
-        for mode in ("sgt", "solo")
+        for mode in ("sgt", "solo", "replay")
     ]
-    assert "ended at {} %, and alone at {} %".format(*ends) in WORDS
+    said = "ended at {} %, alone at {} %, and with a memory of its own successes at {} %"
+    assert said.format(*ends) in WORDS
 
 
 def test_the_lines_of_a_terminal_are_those_of_the_kept_run():

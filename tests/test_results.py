@@ -569,7 +569,8 @@ def real_run(mode, seed):
     return of, scores, median(line["time/step_s"] for line in of["smol"])
 
 
-REAL = {(mode, seed): real_run(mode, seed) for mode in ("solo", "sgt") for seed in REAL_SEEDS}
+REAL_MODES = ("solo", "replay", "sgt")
+REAL = {(mode, seed): real_run(mode, seed) for mode in REAL_MODES for seed in REAL_SEEDS}
 
 
 def real_cells(mode, when="after"):
@@ -589,8 +590,7 @@ def of_both(mode, key, first, last, total=False, policy="smol"):
 
 def test_the_scores_of_the_pretrained_models_are_the_measured_ones():
     rows = [("start", real_cells("solo", "before"))]
-    rows += [(mode, real_cells(mode)) for mode in ("solo", "sgt")]
-    assert rows[0][1] == real_cells("sgt", "before")
+    rows += [(mode, real_cells(mode)) for mode in REAL_MODES]
     tutorial = text_of("TUTORIAL.md")
     for name, scores in rows:
         cells = [f"{100 * s['pass@1']:.1f} ± {100 * half_width(s):.1f}" for s in scores]
@@ -618,7 +618,7 @@ def test_what_is_said_of_the_pretrained_models_was_measured():
         f"{100 * (b['pass@1'] - a['pass@1']):.1f}"
         for a, b in zip(real_cells("solo")[2:], real_cells("sgt")[2:], strict=True)
     ]
-    assert f"The {' and '.join(gaps)} points between the two" in words
+    assert f"The {' and '.join(gaps)} points between `sgt` and `solo`" in words
     seconds = [[f"{REAL[mode, seed][2]:.0f}" for seed in REAL_SEEDS] for mode in ("solo", "sgt")]
     shown = "{} and {} seconds (`solo`) and {} and {} (`sgt`)".format(*seconds[0], *seconds[1])
     assert f"A step took {shown} at the median" in words
@@ -626,6 +626,42 @@ def test_what_is_said_of_the_pretrained_models_was_measured():
         rescue = json.loads(line)["rescue"]
         shown = [rescue["prompt"], rescue["receiver_text"], rescue["source_text"]]
         assert f"| {' | '.join(shown)} |" in PAGE
+
+
+def test_the_runs_of_the_pretrained_models_begin_alike():
+    """Though those of `replay` are of a later version than the others."""
+    for seed in REAL_SEEDS:
+        for mode in REAL_MODES:
+            assert real_scores(mode, seed, "before") == real_scores("solo", seed, "before")
+            for policy in ("qwen", "smol"):
+                first, of_solo = (REAL[m, seed][0][policy][0] for m in (mode, "solo"))
+                assert (first["step"], first["reward"]) == (1, of_solo["reward"])
+    ratios = {mode: REAL[mode, 1][0]["qwen"][0]["ratio/mean"] for mode in REAL_MODES}
+    said = f"was then {ratios['solo']:.4f} and is now {ratios['replay']:g}"
+    assert said in sentences_of("data/results/README.md")
+
+
+def real_scores(mode, seed, when):
+    """pass@1 in percent of qwen and of smol."""
+    return [round(100 * scores["pass@1"], 1) for scores in REAL[mode, seed][1][when]]
+
+
+def test_what_is_said_of_the_memory_of_a_pretrained_model_was_measured():
+    words = sentences_of("data/results/README.md")
+    smol = {of: real_scores(*of, "after")[1] for of in REAL}
+    below_sgt = [f"{smol['sgt', seed] - smol['replay', seed]:.1f}" for seed in REAL_SEEDS]
+    below_solo = [f"{smol['solo', seed] - smol['replay', seed]:.1f}" for seed in REAL_SEEDS]
+    said = "ends {} and {} points below `sgt`, and even {} and {} below `solo`"
+    assert said.format(*below_sgt, *below_solo) in words
+    early, late = of_both("replay", "reward", 11, 20), of_both("replay", "groups/all_fail", 51, 60)
+    assert f"In steps 11 to 20 it solves {early}, and {late} of its groups are still" in words
+
+    replayed = [REAL["replay", seed][0]["smol"] for seed in REAL_SEEDS]
+    begins = [next(line["step"] for line in of if line["mode/replayed"]) for of in replayed]
+    assert "first own success in steps {} and {}".format(*begins) in words
+    assert (
+        f"and {of_both('replay', 'mode/replayed', 1, 60, total=True)} over the whole run" in words
+    )
 
 
 def test_the_memory_of_the_pretrained_pair_is_flat():
