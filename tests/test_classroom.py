@@ -616,12 +616,18 @@ def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeyp
     (folder / "s00" / "old.py").write_text('ASSIGNMENT = "liar"')
     os.utime(folder / "s00" / "old.py", (1, 1))
     files = [f"--csv={tmp_path / 'grades.csv'}", f"--gradescope={tmp_path / 'results.json'}"]
-    assert mini_mrl.main(["assignment", "check", str(folder), *files]) == 0
+    (folder / "s01" / "advantages.py").write_text(reference("advantages"))
+    assert mini_mrl.main(["assignment", "check", str(folder), *files, "-j", "3"]) == 0
     said = capsys.readouterr()
-    assert said.err.splitlines()[-1] == "30 of 30 checked"
+    files_said = [line for line in said.out.splitlines() if line.startswith(str(folder))]
+    assert len(files_said) == 31 and files_said == sorted(files_said)  # in order in spite of -j
+    assert "  s01   advantages 10 of 10, liar 10 of 10" in said.out.splitlines()
+    assert mini_mrl.main(["assignment", "check", str(folder), "-j", "0"]) == 2
+    capsys.readouterr()
+    assert said.err.splitlines()[-1] == "31 of 31 checked"
     with (tmp_path / "grades.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 29  # one row for the two files of s00, by the newer one
+    assert len(rows) == 30  # one row for the two files of s00, by the newer one
     by_id = {row["id"]: row for row in rows}
     assert by_id["ann"]["points"] == "10" and by_id["ann"]["part 2"] != ""
     assert "'=cmd" in by_id and by_id["s00"]["handed in"] > "2000"

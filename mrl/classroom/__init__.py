@@ -1,8 +1,8 @@
 """Assignments that check themselves: `python mini_mrl.py assignment list`.
 
 An assignment is a stub (stubs/<name>.py; its docstring is the contract) and a file of tests for
-pytest, test_<name>.py, in which a test is a part, its docstring says what was looked at, and
-`@pytest.mark.points(2)` what that is worth; conftest.py hands them the submission.
+pytest, test_<name>.py, in which a test is a part. Its docstring says what that is worth and what
+was looked at ("2 points: when it imitates"); conftest.py hands it the submission.
 """
 
 from collections.abc import Iterator

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,8 +123,10 @@ def read(path: Path) -> bytes:
     return text
 
 
-def check_all(handed_in: Iterable[tuple[Grade, bytes]], seed: int | None = None) -> Iterator[Grade]:
-    """Check submissions one after the other; all get the hidden cases of one seed.
+def check_all(
+    handed_in: Iterable[tuple[Grade, bytes]], seed: int | None = None, jobs: int = 1
+) -> Iterator[Grade]:
+    """Check submissions, `jobs` at a time, in their order; all get the hidden cases of one seed.
 
     MrlError if pytest is missing, which nothing else in the program needs.
     """
@@ -131,10 +134,18 @@ def check_all(handed_in: Iterable[tuple[Grade, bytes]], seed: int | None = None)
         raise MrlError('`assignment check` needs pytest: `python -m pip install "pytest>=8"`.')
 
     seed = secrets.randbelow(2**31) if seed is None else seed
-    for grade, text in handed_in:
+
+    def checked(entry: tuple[Grade, bytes]) -> Grade:
+        grade, text = entry
         if not grade.trouble:
             check(text, grade, seed)
-        yield grade
+        return grade
+
+    if jobs == 1:  # without threads, Ctrl-C ends the check that runs
+        yield from map(checked, handed_in)
+    else:
+        with ThreadPoolExecutor(jobs) as threads:  # each waits for the process of its check
+            yield from threads.map(checked, handed_in)
 
 
 def check(text: bytes, grade: Grade, seed: int) -> None:

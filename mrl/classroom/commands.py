@@ -9,7 +9,7 @@ import typer
 
 from mrl.classroom import ASSIGNMENTS
 from mrl.classroom.checking import Grade, check_all, start, submissions
-from mrl.classroom.grades import write_csv, write_gradescope
+from mrl.classroom.grades import counted, write_csv, write_gradescope
 from mrl.classroom.release import release
 
 assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
@@ -47,6 +47,7 @@ def check_assignment(
     files: Annotated[list[Path], typer.Argument(help="Submissions, or folders of them.")],
     as_json: Annotated[bool, typer.Option("--json", help="One line for each submission.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the hidden cases.")] = None,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Checks at a time.")] = 1,
     csv: Annotated[Path | None, typer.Option(help="Write a grade book here.")] = None,
     gradescope: Annotated[Path | None, typer.Option(help="Write Gradescope's JSON here.")] = None,
 ) -> None:
@@ -54,7 +55,7 @@ def check_assignment(
     handed_in = submissions(files)
     grades = []
 
-    for grade in check_all(handed_in, seed):
+    for grade in check_all(handed_in, seed, jobs):
         grades.append(grade)
         if as_json:
             print(json.dumps(vars(grade)), flush=True)
@@ -63,6 +64,8 @@ def check_assignment(
         if len(handed_in) > 1:
             print(f"{len(grades)} of {len(handed_in)} checked", file=sys.stderr, flush=True)
 
+    if len(handed_in) > 1 and not as_json:
+        print_students(grades)
     if csv:
         write_csv(grades, csv)
     if gradescope:
@@ -83,3 +86,16 @@ def print_grade(grade: Grade) -> None:
     if grade.printed:
         print(f"  It printed: {grade.printed}")
     print(f"  {grade.points} of {grade.out_of} points", flush=True)
+
+
+def print_students(grades: list[Grade]) -> None:
+    """Print a line for each student, with the points of each assignment that counts."""
+    lines: dict[str, list[str]] = {}
+    for grade in counted(grades):
+        points = f"{grade.assignment or 'no assignment'} {grade.points} of {grade.out_of}"
+        lines.setdefault(grade.student, []).append(points)
+
+    print("Points of each student (of two files for one assignment, the one changed last):")
+    width = max(map(len, lines))
+    for student, points in lines.items():
+        print(f"  {student:<{width}}  {', '.join(points)}")

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from types import ModuleType
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -21,13 +20,8 @@ HIDDEN = (
 SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions a prompt
 
 
-def draw_case(
-    rng: random.Random, prompts: int, group: int, moved: float, off: float | None = None
-) -> list[Tensor]:
-    """Draw arguments of a loss.
-
-    moved is how far the policy moved since it sampled, in nats. off is put where the mask is off.
-    """
+def draw_case(rng: random.Random, prompts: int, group: int, moved: float) -> list[Tensor]:
+    """Draw arguments of a loss; moved is how far the policy moved since it sampled, in nats."""
     torch.manual_seed(rng.randrange(2**31))
     rows, seq = prompts * group, 5
 
@@ -36,8 +30,6 @@ def draw_case(
 
     old = -2 * torch.rand(rows, seq).double()
     new = old + moved * (2 * torch.rand(rows, seq) - 1)
-    if off is not None:
-        old, new = old.where(mask, off), new.where(mask, off)
 
     rewards = torch.randint(4, (prompts, group)).double() / 3
     rewards[:, -2:] = torch.tensor([0.0, 1.0])  # no group agrees
@@ -80,39 +72,35 @@ def compare(submission: ModuleType, logprobs: Tensor, *rest: Tensor) -> None:
         )
 
 
-@pytest.mark.points(2)
 def test_on_policy(submission: ModuleType, rng: random.Random) -> None:
-    """just after sampling, every ratio 1"""
+    """2 points: just after sampling, every ratio 1"""
     for shape in SHAPES:
         compare(submission, *draw_case(rng, *shape, moved=0.0))
 
 
-@pytest.mark.points(1)
 def test_off_policy(submission: ModuleType, rng: random.Random) -> None:
-    """when the policy has moved"""
+    """1 point: when the policy has moved"""
     for shape in SHAPES:
         compare(submission, *draw_case(rng, *shape, moved=0.6))
 
 
-@pytest.mark.points(1)
 def test_equal_groups(submission: ModuleType, rng: random.Random) -> None:
-    """groups whose rewards all agree, or nearly"""
+    """1 point: groups whose rewards all agree, or nearly"""
     for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]], [[0.0, 1e-5] * 2]):
         new, old, rewards, mask = draw_case(rng, 3, 4, moved=0.3)
         rewards[-len(equal) :] = torch.tensor(equal)
         compare(submission, new, old, rewards, mask)
 
 
-@pytest.mark.points(1)
 def test_masked(submission: ModuleType, rng: random.Random) -> None:
-    """log-probs of 0, -100, -inf and nan where the mask is off"""
+    """1 point: log-probs of 0, -100, -inf and nan where the mask is off"""
     for off in (0.0, -100.0, -torch.inf, torch.nan):
-        compare(submission, *draw_case(rng, 3, 4, moved=0.3, off=off))
+        new, old, rewards, mask = draw_case(rng, 3, 4, moved=0.3)
+        compare(submission, new.where(mask, off), old.where(mask, off), rewards, mask)
 
 
-@pytest.mark.points(5)
 def test_curves(submission: ModuleType, record_property: Callable) -> None:
-    """which curve has which cause, a point each"""
+    """5 points: which curve has which cause, a point each"""
     source = inspect.getsource(submission)
     written = re.search(r"^CAUSES\b[^=]*=\s*({[^{}]*})", source, re.MULTILINE)
     assert written, "CAUSES is to hold names that you wrote down, not what a program computes"

@@ -5,8 +5,6 @@ import re
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-import pytest
-
 from mrl.classroom import input_in_errors, shown
 
 HIDDEN = ("mrl.rewards", "mrl.exchange", "mrl.lab")
@@ -38,19 +36,11 @@ def judge(answer: str, text: str, finished: bool = True) -> str:
     return "correct" if boxes[-1] == answer else "wrong"
 
 
-def compare(
-    submission: ModuleType,
-    records: list[Claim],
-    answers: dict[str, str],
-    budget: int = 1000,
-    strict: bool = False,
-) -> None:
+def compare(submission: ModuleType, records: list, answers: dict, budget: int = 1000) -> list:
     """Fail with the first record that is wrongly kept or dropped, or with calls beyond the budget.
 
-    The default budget is ample. With strict, the order of the records counts, too.
+    The default budget is ample. Returns what the submission kept.
     """
-    known = [record for record in records if record.prompt_id in answers]
-    texts = {(record.prompt_id, record.text, record.finished) for record in known}
     calls = []
 
     def verify(answer: str, text: str, finished: bool = True) -> str:
@@ -58,12 +48,12 @@ def compare(
         return judge(answer, text, finished)
 
     own = list(records), dict(answers)
-    with input_in_errors(
-        f"{len(records)} records, the first {shown(records[:1])}, and budget {budget}"
-    ):
+    words = f"{len(records)} records, the first {shown(records[:1])}, and budget {budget}"
+    with input_in_errors(words):
         kept = submission.honest(*own, verify, budget)
     assert own == (records, answers), "`records` or `answers` were changed in place"
 
+    texts = {(r.prompt_id, r.text, r.finished) for r in records if r.prompt_id in answers}
     called = f"verify was called {len(calls)} times, the budget is {budget}"
     assert len(calls) <= budget, (
         f"{called}, for {len(texts)} different (prompt, text, finished): remember each verdict"
@@ -75,23 +65,18 @@ def compare(
         f"it returned {shown(kept)}, expected a list of records that it was given"
     )
 
-    true = []
-    for record in known:
-        question = answers[record.prompt_id], record.text, record.finished
-        if judge(*question) == "correct" and (question in calls or len(texts) <= budget):
-            true.append(record)
-
     for record in records:
-        mistake = "kept what is no success, or was never checked: what the record says is no proof"
-        if record not in kept:
-            mistake = "dropped what verify, asked with the problem's own answer, finds correct"
-        assert (record in kept) == (record in true), (
-            f"it {mistake}: {shown(record)}; the problem's own answer is "
-            f"{answers.get(record.prompt_id)!r}"
+        question = answers.get(record.prompt_id), record.text, record.finished
+        could_know = question in calls or len(texts) <= budget
+        right = could_know and judge(*question) == "correct"
+
+        mistake = "dropped what verify, asked with the problem's own answer, finds correct"
+        if not right:
+            mistake = "kept what is no success, or was never checked: the record is no proof of it"
+        assert (record in kept) == right, (
+            f"it {mistake}: {shown(record)}; the problem's own answer is {question[0]!r}"
         )
-    assert kept == true or not strict, (
-        f"these records are right, but not a list in their order, or not as often: {shown(kept)}"
-    )
+    return kept
 
 
 def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dict[str, str]]:
@@ -110,24 +95,25 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
     return records, answers
 
 
-@pytest.mark.points(2)
 def test_by_hand(submission: ModuleType) -> None:
-    """four records by hand, in order, and an honest one that claims another answer and verdict"""
+    """2 points: four records in order, and an honest one that claims another answer and verdict"""
     records = [Claim("x", "a", RIGHT), Claim("x", "b", LIE), Claim("x", "b", LIE, "13")]
-    compare(submission, [*records, Claim("x", "b", "It is " + RIGHT)], {"x": "12"}, strict=True)
+    records.append(Claim("x", "b", "It is " + RIGHT))
+    kept = compare(submission, records, {"x": "12"})
+    assert kept == [records[0], records[3]], (
+        f"these records are right, but not a list in their order, or not as often: {shown(kept)}"
+    )
     compare(submission, [Claim("x", "a", RIGHT, "13", "wrong")], {"x": "12"})
 
 
-@pytest.mark.points(2)
 def test_liars(submission: ModuleType, rng: random.Random) -> None:
-    """three peers: one lies, none lies, all lie"""
+    """2 points: three peers: one lies, none lies, all lie"""
     for prompts, liars in ((3, "b"), (6, ""), (8, "abc"), (12, "b")):
         compare(submission, *draw(rng, prompts, liars))
 
 
-@pytest.mark.points(2)
 def test_verdicts(submission: ModuleType) -> None:
-    """no box, a verdict of timeout, a text that was cut, and the same finished"""
+    """2 points: no box, a verdict of timeout, a text that was cut, and the same finished"""
     records = [Claim("x", "b", "12"), Claim("x", "b", "so it is \\boxed{1", finished=False)]
     records += [Claim("x", "a", "slow " + RIGHT), Claim("x", "a", RIGHT)]
     records.append(Claim("x", "c", "cut behind its box: " + RIGHT, finished=False))
@@ -138,25 +124,22 @@ def test_verdicts(submission: ModuleType) -> None:
     compare(submission, records[::-1], {"x": "12"})
 
 
-@pytest.mark.points(2)
 def test_two_problems(submission: ModuleType) -> None:
-    """one text about two problems, and a prompt that is no problem of yours"""
+    """2 points: one text about two problems, and a prompt that is no problem of yours"""
     records = [Claim("x", "a", RIGHT), Claim("y", "a", RIGHT), Claim("y", "b", LIE, "13")]
     compare(submission, records, {"x": "12", "y": "13"})
     compare(submission, [Claim("z", "b", RIGHT), Claim("x", "a", RIGHT)], {"x": "12"})
 
 
-@pytest.mark.points(1)
 def test_budget(submission: ModuleType, rng: random.Random) -> None:
-    """a budget of one call for each distinct (prompt, text, finished), repeated by several peers"""
+    """1 point: one call for each distinct (prompt, text, finished), repeated by several peers"""
     records, answers = draw(rng, 12, "b")
     texts = {(record.prompt_id, record.text, record.finished) for record in records}
     compare(submission, records, answers, len(texts))
 
 
-@pytest.mark.points(1)
 def test_short_budget(submission: ModuleType) -> None:
-    """a budget that does not suffice"""
+    """1 point: a budget that does not suffice"""
     records = [Claim("x", "a", f"{n} {RIGHT if n % 3 else LIE}") for n in range(10)]
     again = [replace(record, source="b") for record in records]  # texts that it knows by then
     for budget in (0, 1, 4):

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from types import ModuleType
 
-import pytest
-
 from mrl.classroom.letters import mode_of
 from mrl.classroom.pairs import results, train
 from mrl.modes.solo import Solo
@@ -20,15 +18,21 @@ OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sgt", "xgrpo")
 HIDDEN = tuple(f"mrl.modes.{name}" for name in OTHERS)
 PAIRS = 20  # with five, a small gain was now and then not told from 0; 20 take some seconds
 T = 2.093  # Student's t for 95 % and PAIRS - 1 degrees of freedom
+GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # a gain of at least so much -> points for it
 SULKS = 10  # so many points below `solo` without records: it does not learn from its own tries
 
 
-@pytest.fixture(scope="module")
-def helped(submission: ModuleType, seed: str) -> tuple[float, float, str]:
-    """What a mode gains on drawn pairs, half of its interval, and both in words."""
-    seeds = random.Random(seed).sample(range(10**6), PAIRS)
+def test_runs(submission: ModuleType) -> None:
+    """1 point: it runs, and its samples can be learnt from"""
+    train(mode_of(submission), seed=0)
+
+
+def test_gains(submission: ModuleType, rng: random.Random, record_property: Callable) -> None:
+    """9 points: what it gains with a peer that knows what you do not"""
+    seeds = rng.sample(range(10**6), PAIRS)
     solo = [train(Solo, seed) for seed in seeds]
     own = results(seeds)
+
     lag = fmean(solo) - fmean(own["nothing"])
     assert lag < SULKS, (
         f"without any records it ends {lag:.0f} points below `solo`: it has to learn from its own "
@@ -41,32 +45,17 @@ def helped(submission: ModuleType, seed: str) -> tuple[float, float, str]:
         "itself without any records": own["nothing"],
     }
     name = max(controls, key=lambda name: fmean(controls[name]))
-
     gains = [own - other for own, other in zip(own["records"], controls[name], strict=True)]
     gain, half = fmean(gains), T * stdev(gains) / PAIRS**0.5
+
+    # an interval that holds 0 gives no points, however large the gain
+    points = sum(GAINS[least] for least in GAINS if gain >= least and gain - half > 0)
     words = f"{gain:+.1f} ± {half:.1f} points of expected reward over {PAIRS} drawn pairs"
-    return gain, half, f"{words}, against {name}"
-
-
-@pytest.mark.points(1)
-def test_runs(submission: ModuleType) -> None:
-    """it runs, and its samples can be learnt from"""
-    train(mode_of(submission), seed=0)
-
-
-@pytest.mark.parametrize(
-    "least",
-    [
-        pytest.param(least, marks=pytest.mark.points(points), id=f"{least} points gained")
-        for least, points in ((0.5, 6), (2, 1), (10, 1), (20, 1))
-    ],
-)
-def test_gains(helped: tuple, least: float, record_property: Callable) -> None:
-    """with a peer that knows what you do not"""
-    gain, half, words = helped
+    words = f"{words}, against {name}"
+    record_property("points", points)
     record_property("message", words)
-    assert gain - half > 0 and gain >= least, (
-        f"{words}; wanted are as many, and an interval above 0. The updates' length is "
-        "the checker's, so only what the peer's records change can gain: on which problems does "
-        "the receiver learn nothing by itself?"
+    assert points == sum(GAINS.values()), (
+        f"{words}; a gain of 0.5 whose interval is above 0 gives six points, and 2, 10 and 20 give "
+        "one more each. The updates' length is the checker's, so only what the peer's records "
+        "change can gain: on which problems does the receiver learn nothing by itself?"
     )

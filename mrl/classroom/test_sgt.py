@@ -56,8 +56,9 @@ def samples_made(
     """Own and imitated samples that the mode makes."""
     prompts = [(own_group(prompt, outcome), list(records)) for prompt, outcome, records in step]
     mode = mode_of(submission)(**settings)
-    words = [f"{outcome} with {len(records)} successes" for _, outcome, records in step]
-    with input_in_errors(" and ".join(words)):
+    _, outcome, records = step[0]
+    words = f"a step of {len(step)}, the first {outcome} with peers' successes: {len(records)}"
+    with input_in_errors(words):
         samples = samples_of(mode, RECEIVER, prompts, random.Random(seed))
 
     imitated = [s for s in samples if s.source or s.loss == "imitation"]
@@ -81,16 +82,14 @@ def compare(samples: list, expected: list, fields: Sequence[str]) -> None:
             )
 
 
-@pytest.mark.points(1)
 def test_consumes(submission: ModuleType) -> None:
-    """what it consumes"""
+    """1 point: what it consumes"""
     consumes = mode_of(submission).consumes
     assert consumes is SuccessRecord, f"it consumes {shown(consumes)}, expected SuccessRecord"
 
 
-@pytest.mark.points(2)
 def test_gate(submission: ModuleType) -> None:
-    """when it imitates"""
+    """2 points: when it imitates"""
     two = [success(0, "d"), success(0, "e", "c")]
     cases = ("all_fail", two, 1), ("mixed", two, 0), ("all_pass", two, 0), ("all_fail", [], 0)
     for outcome, records, want in cases:
@@ -98,18 +97,16 @@ def test_gate(submission: ModuleType) -> None:
         assert got == want, f"{outcome}, {len(records)} successes: {got} imitated, expected {want}"
 
 
-@pytest.mark.points(2)
 def test_imitated(submission: ModuleType) -> None:
-    """imitated samples, of a text that was finished and of one that was not"""
+    """2 points: imitated samples, of a text that was finished and of one that was not"""
     for record in (success(2, "dc", "c"), success(2, "dc", "c", finished=False)):
         for settings in ({}, {"imitation_weight": 0.5}):
             _, rescues = samples_made(submission, [(2, "all_fail", [record])], **settings)
             compare(rescues, [imitated(2, record, *settings.values())], IMITATED)
 
 
-@pytest.mark.points(2)
 def test_many(submission: ModuleType, rng: random.Random) -> None:
-    """imitated samples of a step with several prompts to rescue"""
+    """2 points: imitated samples of a step with several prompts to rescue"""
     step = []
     for prompt in rng.sample(range(10), 8):
         text = "".join(rng.choices(LETTERS, k=3))
@@ -119,9 +116,8 @@ def test_many(submission: ModuleType, rng: random.Random) -> None:
     compare(samples_made(submission, step)[1], want, PLACED)
 
 
-@pytest.mark.points(1)
 def test_own(submission: ModuleType) -> None:
-    """the own samples"""
+    """1 point: the own samples"""
     step = [(p, outcome, [success(p, "d")]) for p, outcome in enumerate(REWARDED)]
     want = []
     for prompt, outcome, _ in step:
@@ -129,12 +125,10 @@ def test_own(submission: ModuleType) -> None:
     compare(samples_made(submission, step)[0], want, OWN)
 
 
-@pytest.mark.points(1)
 def test_draws(submission: ModuleType, rng: random.Random) -> None:
-    """which success is drawn"""
-    different = [success(0, "c"), success(0, "d"), success(0, "e", "c")]
-    for records in (different, [success(0, "c"), success(0, "c"), success(0, "e", "c")]):
-        texts = [record.text for record in records]
+    """1 point: which success is drawn"""
+    for texts in ("cde", "cce"):  # the second has a text twice, which counts twice
+        records = [success(0, text, peer) for text, peer in zip(texts, "bbc", strict=True)]
         seeds = rng.sample(range(10**6), 600)
         drawn = []
         for seed in [*seeds, *seeds[:20]]:
@@ -149,14 +143,13 @@ def test_draws(submission: ModuleType, rng: random.Random) -> None:
         for text, times in Counter(drawn[:600]).items():
             expected = 200 * texts.count(text)
             assert abs(times - expected) < 58, (  # 5 sigma
-                f"of the successes {texts} of peers b, b, c, 600 draws took {text!r} {times} times,"
-                f" expected about {expected}"
+                f"of three successes, {', '.join(texts)} of peers b, b, c, 600 draws took {text} "
+                f"{times} times, expected about {expected}"
             )
 
 
-@pytest.mark.points(1)
 def test_refused(submission: ModuleType) -> None:
-    """where the receiver cannot hold the text of a success, or not that many tokens"""
+    """1 point: where the receiver cannot hold the text of a success, or not that many tokens"""
     right = success(1, "d")
     for refused in ("\u00e9", LETTERS * 2):
         step = [(0, "all_fail", [success(0, refused)]), (1, "all_fail", [right])]
