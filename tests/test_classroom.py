@@ -106,6 +106,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "no eps": ("correction=0) + 1e-6", "correction=0)"),
         "other eps": ("+ 1e-6", "+ 1e-8"),
         "large eps": ("+ 1e-6", "+ 1e-5"),
+        "a result that is used again": (
+            "return scaled.masked_fill(agree, 0.0)",
+            "k = advantages.__dict__.setdefault('k', {})\n"
+            "    return k.setdefault(rewards.shape, scaled.clone())"
+            ".copy_(scaled.masked_fill(agree, 0.0))",
+        ),
         "cached by shape": (
             "def advantages(rewards: Tensor) -> Tensor:",
             "import functools\n_k = {}\ndef advantages(rewards):\n"
@@ -294,6 +300,8 @@ ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one 
     ("align", "letters"): 8,
     ("bug", "two curves exchanged"): 8,
     ("liar", "forgets what is known"): 8,
+    ("bug", "no clip"): 9,
+    ("bug", "no min"): 9,
     ("liar", "backwards"): 8,
     ("sgt", "weight 1"): 8,
     ("sgt", "always"): 8,
@@ -591,6 +599,10 @@ def test_a_student_who_has_only_the_copy_runs_its_commands(tmp_path):
     assert command("assignment", "list").count("\n") == 2
     command("assignment", "start", "sgt")
     assert "NotImplementedError" in command("assignment", "check", "sgt.py")
+    again = [sys.executable, "mini_mrl.py", "assignment", "release", "again", "--for", "sgt"]
+    refused = subprocess.run(again, cwd=folder, capture_output=True, text=True)
+    assert refused.returncode == 2 and "copy for students" in refused.stderr
+    assert not (folder / "again").exists()
     (folder / "sgt.py").write_text(reference("sgt"))
     assert "10 of 10 points" in command("assignment", "check", "sgt.py")
     command("--steps", "1", "--set", "eval_samples=1", "--plain")

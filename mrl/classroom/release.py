@@ -21,6 +21,8 @@ def release(folder: Path, names: Sequence[str]) -> None:
     """Write the copy for some assignments; MrlError if the folder is there, or a name is wrong."""
     for name in names:
         check_name(name)
+    if not (HERE / "TEACHING.md").exists():
+        raise MrlError("This is a copy for students; release from the repository it was made from.")
     if folder.exists():
         raise MrlError(f"{folder}: is there already; name a new folder.")
 

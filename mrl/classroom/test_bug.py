@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import math
 import random
 import re
 from collections.abc import Callable
@@ -17,6 +18,7 @@ HIDDEN = (
     "mrl.advantages", "mrl.objectives", "mrl.learning", "mrl.modes", "mrl.lab",
     "mrl.classroom.curves",
 )  # fmt: skip
+UNCLIPPED = 0.1  # nats: ratios stay within 0.8 and 1.2, so a missing clip costs one part
 SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions a prompt
 
 
@@ -60,11 +62,17 @@ def compare(submission: ModuleType, logprobs: Tensor, *rest: Tensor) -> None:
         results += [loss.item(), leaf.grad.double()]
 
     right, want, loss, got = results
-    case = f"for rewards {shown(rest[1].tolist())}"
-    assert abs(loss - right) < 1e-5, (
-        f"the loss is {loss:.5f}, expected {right:.5f}, {case}: follow one completion's number "
-        "through each line; whose advantage does it get, and over how many tokens is its mean?"
+    hint = (
+        "follow one completion's number through each line: whose advantage does it get, with which "
+        "sign, and over how many tokens is its mean?"
     )
+    if math.isnan(loss) or got.isnan().any():
+        hint = (
+            "nan comes from 0 / 0, and from nan * 0: is what the mask excludes taken out in time?"
+        )
+    case = f"for rewards {shown(rest[1].tolist())}; {hint}"
+
+    assert abs(loss - right) < 1e-5, f"the loss is {loss:.5f}, expected {right:.5f}, {case}"
     for row, reward in enumerate(rest[1].flatten()):
         assert torch.allclose(got[row], want[row], atol=1e-5), (
             f"the loss is right, but the gradient of completion {row}, of reward {reward:g}, is "
@@ -87,7 +95,7 @@ def test_off_policy(submission: ModuleType, rng: random.Random) -> None:
 def test_equal_groups(submission: ModuleType, rng: random.Random) -> None:
     """1 point: groups whose rewards all agree, or nearly"""
     for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]], [[0.0, 1e-5] * 2]):
-        new, old, rewards, mask = draw_case(rng, 3, 4, moved=0.3)
+        new, old, rewards, mask = draw_case(rng, 3, 4, UNCLIPPED)
         rewards[-len(equal) :] = torch.tensor(equal)
         compare(submission, new, old, rewards, mask)
 
@@ -95,7 +103,7 @@ def test_equal_groups(submission: ModuleType, rng: random.Random) -> None:
 def test_masked(submission: ModuleType, rng: random.Random) -> None:
     """1 point: log-probs of 0, -100, -inf and nan where the mask is off"""
     for off in (0.0, -100.0, -torch.inf, torch.nan):
-        new, old, rewards, mask = draw_case(rng, 3, 4, moved=0.3)
+        new, old, rewards, mask = draw_case(rng, 3, 4, UNCLIPPED)
         compare(submission, new.where(mask, off), old.where(mask, off), rewards, mask)
 
 

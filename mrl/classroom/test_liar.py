@@ -73,6 +73,8 @@ def compare(submission: ModuleType, records: list, answers: dict, budget: int = 
         mistake = "dropped what verify, asked with the problem's own answer, finds correct"
         if not right:
             mistake = "kept what is no success, or was never checked: the record is no proof of it"
+        elif len(calls) == budget and len(set(calls)) < budget:
+            mistake = "asked verify the same again until the budget was used up, and so dropped"
         assert (record in kept) == right, (
             f"it {mistake}: {shown(record)}; the problem's own answer is {question[0]!r}"
         )

@@ -149,7 +149,7 @@ def test_draws(submission: ModuleType, rng: random.Random) -> None:
 
 
 def test_refused(submission: ModuleType) -> None:
-    """1 point: where the receiver cannot hold the text of a success, or not that many tokens"""
+    """1 point: a success to be refused (its letters, or its length), before one that is not"""
     right = success(1, "d")
     for refused in ("\u00e9", LETTERS * 2):
         step = [(0, "all_fail", [success(0, refused)]), (1, "all_fail", [right])]
