@@ -73,12 +73,12 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             name, groups = policy.name, results[policy.name].groups
             records = run.make_records(run.record_type, name, policy.version, groups, policy.codec)
             outgoing[name] = list(records)
-    # the one place where policies of different processes meet
+    # within a step, policies of different processes meet only here
     outgoing = allocation.gather(outgoing)
     with run.writing():  # the log of what crosses: a full disk ends the run with one sentence
         for source, records in outgoing.items():
             for record in records:
-                exchange.publish(record, source)  # until the end of the step: Run.finish_step
+                exchange.publish(record, source)  # forgotten again in Run.finish_step
 
     # In reverse order: under placement `swap` the policy that sampled last is still on the device.
     for policy in reversed(run.policies):
@@ -95,7 +95,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
         with allocation.turn(policy, "learn"):
             # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
             prompts = [(group, result.received[group.problem.id]) for group in result.groups]
-            # not the sampling's seed: what a mode draws says nothing about what was sampled
+            # a seed of its own, so that a mode's draws do not depend on the sampling
             rng = random.Random(derive_seed(config.seed, step, policy.index, "mode"))
             batch = mode.training_samples(policy, prompts, rng)
             result.batch = checked_batch(batch, mode, policy, prompts)  # the mode may be your own

@@ -13,7 +13,7 @@ from pathlib import Path
 from mrl.alignment import LossyText
 from mrl.records import R, Record, flaw
 
-ALWAYS = ("published_records", "published_bytes", "received_records", "received_bytes")
+ALWAYS_REPORTED = ("published_records", "published_bytes", "received_records", "received_bytes")
 
 
 class Exchange:
@@ -47,7 +47,7 @@ class Exchange:
     ) -> dict[str, list[R]]:
         """Peers' records of one type about the given prompts, by prompt id; never the own ones."""
         traffic = self._traffic[receiver]
-        # in the order of names, not of arrival: a resumed run may have another
+        # sorted, because the order of a set of names differs from process to process
         peers = sorted({source for source, _ in self._records} - {receiver})
 
         collected: dict[str, list[R]] = {}
@@ -58,16 +58,19 @@ class Exchange:
                     if type(record) is not record_type:
                         continue
                     collected[prompt_id].append(record)
-                    # in all, and apart by type and source
-                    for prefix in ("received_", f"{record.kind}/{source}/"):
-                        traffic[f"{prefix}records"] += 1
-                        traffic[f"{prefix}bytes"] += len(record.line)
+
+                    # counted in all, and by type and source
+                    size = len(record.line)
+                    traffic["received_records"] += 1
+                    traffic["received_bytes"] += size
+                    traffic[f"{record.kind}/{source}/records"] += 1
+                    traffic[f"{record.kind}/{source}/bytes"] += size
         return collected
 
-    def count_not_believed(self, receiver: str, records: int) -> None:
+    def count_not_believed(self, receiver: str, count: int) -> None:
         """Count received records whose verdict the receiver's own check denied."""
-        if records:
-            self._traffic[receiver]["not_believed"] += records
+        if count:
+            self._traffic[receiver]["not_believed"] += count
 
     def end_step(self) -> None:
         """Forget the records: those of the next step come from newer weights."""
@@ -75,5 +78,7 @@ class Exchange:
 
     def take_traffic(self, policy: str) -> dict[str, int]:
         """What one policy published and received since the last call, as metrics of a step."""
-        counted = dict.fromkeys(ALWAYS, 0) | dict(sorted(self._traffic.pop(policy, {}).items()))
+        counted = dict.fromkeys(ALWAYS_REPORTED, 0) | dict(
+            sorted(self._traffic.pop(policy, {}).items())
+        )
         return {f"exchange/{name}": number for name, number in counted.items()}

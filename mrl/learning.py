@@ -39,47 +39,49 @@ def learn(
 ) -> LearningStats:
     """Make up to `minibatches` optimizer updates from the samples, in their order.
 
-    The loss of an update has three parts, and each is an average over the whole update:
+    The loss of an update has three terms, and each is an average over the whole update. Own samples
+    are those that the policy wrote itself (`source` is empty):
 
-        loss = the objective over its samples whose loss is "policy"
-             + mean over its "imitation" samples of weight * (mean NLL of a token)
-             + kl_coef * mean k3 over its own "policy" samples that have a gradient
+        loss = the clipped objective's loss over all "policy" samples
+             + mean over the "imitation" samples of weight * (mean NLL of a token)
+             + kl_coef * mean k3 over own "policy" samples that have a gradient
 
-    Samples without gradient (advantage 0 or weight 0) count in the first average, but they are not
-    computed.
+    A sample without gradient (advantage 0 or weight 0) counts in the first average with a loss of
+    0, and no forward pass is made for it.
 
     score: gives the log-probs of completions; a policy without a transformer brings its own.
     """
-    size = math.ceil(len(samples) / minibatches) or 1  # samples of a minibatch
-    parts = [samples[start : start + size] for start in range(0, len(samples), size)]
+    size = max(1, math.ceil(len(samples) / minibatches))  # a step may have no samples at all
+    batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
     if policy.mixed_precision:
         # not the first one: before any update policy_loss sets the ratios of own samples to 1
-        for minibatch in parts[1:]:
+        for minibatch in batches[1:]:
             _replace_behavior_logprobs(policy, minibatch)
 
     stats = LearningStats()
-    for minibatch in parts:
+    for minibatch in batches:
         while True:
             try:
-                update = add_gradients(policy, minibatch, stats.updates, score)
+                update_stats = add_gradients(policy, minibatch, stats.updates, score)
                 break
             except torch.OutOfMemoryError:
                 longest = max(len(sample.completion_ids) for sample in minibatch)
                 if policy.micro_batch <= longest:  # in tokens
                     raise  # one completion alone does not fit
                 stats.notes.append(policy.halve_micro_batch())
-        optimizer_step(policy, update)
-        stats.add(update)
+        optimizer_step(policy, update_stats)
+        stats.add(update_stats)
     return stats
 
 
 def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
     """Give own samples the log-probs that learning itself would compute before the first update.
 
-    In bfloat16 sampling and scoring come out up to 0.2 nats a token apart, by rounding, and gspo's
-    band is 3e-4 wide. Peers' samples keep theirs: some modes have just computed them in this way
-    (naive, graft), in others they come from the peer, whose model is not here (hacpo, prp).
+    With bfloat16, rounding puts sampled and scored log-probs up to 0.2 nats a token apart. gspo
+    clips outside 1 - 3e-4 .. 1 + 4e-4, so rounding alone would make it clip. Peers' samples keep
+    their log-probs: some modes have just computed them in this way (naive, graft), in others they
+    come from the peer, whose model is not here (hacpo, prp).
     """
     own = []
     for sample in samples:
@@ -96,16 +98,19 @@ def add_gradients(
     score: Scorer = completion_logprobs,
 ) -> LearningStats:
     """Add up the gradients of one update, micro-batch by micro-batch; own samples come first."""
-    policy.optimizer.zero_grad(set_to_none=True)  # also what an attempt without memory left behind
+    policy.optimizer.zero_grad(
+        set_to_none=True
+    )  # an attempt that ran out of memory may have left some
     stats = LearningStats()
     _count_samples_without_gradient(samples, stats)
 
-    # Samples without gradient are among them, else the others would weigh more in flat groups.
+    # Samples without gradient count, too: without them, a batch with many flat groups (all right,
+    # or all wrong) would give each of the other samples a larger weight.
     policy_samples = [sample for sample in samples if sample.loss == "policy"]
     counts = _counts_to_average_over(policy, policy_samples)
     own = [sample for sample in policy_samples if sample.has_gradient and not sample.source]
     kl_counts = _counts_to_average_over(policy, own)
-    imitated = len(samples) - len(policy_samples)
+    imitation_count = len(samples) - len(policy_samples)
 
     for batch in micro_batches(samples, policy.micro_batch):
         # [batch, seq] nats with gradient, and True on completion tokens, the end token included
@@ -113,7 +118,7 @@ def add_gradients(
         from_peer = bool(batch[0].source)
 
         if batch[0].loss == "imitation":
-            loss = imitation_loss(batch, logprobs, mask, imitated)
+            loss = imitation_loss(batch, logprobs, mask, imitation_count)
             stats.nll_loss += float(loss.detach())
             # own earlier successes (mode replay) have no source
             stats.outcomes["rescued" if from_peer else "replayed"] += len(batch)
@@ -203,8 +208,8 @@ def policy_loss(
     # [batch, seq] each; below and above: a token is clipped, so it has no gradient
     token_losses, below, above = surrogate_loss(ratio, advantages, objective, updates_done)
     coefficients = token_coefficients(mask, objective.aggregation, **counts)
-    # While ratios are 1 the *value* is about 0, because the advantages of a group sum to 0. The
-    # gradient is not 0, so this number says nothing about progress.
+    # With grpo and only own samples the *value* is about 0 while ratios are 1, because the
+    # advantages of a group sum to 0. The gradient is not 0, so the value says nothing of progress.
     loss = (token_losses * (weights * share * coefficients)).sum()
 
     diagnostics = PolicyDiagnostics(
@@ -214,15 +219,15 @@ def policy_loss(
 
 
 def imitation_loss(
-    batch: Sequence[TrainingSample], logprobs: Tensor, mask: Tensor, imitated: int
+    batch: Sequence[TrainingSample], logprobs: Tensor, mask: Tensor, imitation_count: int
 ) -> Tensor:
     """Weighted negative log-likelihood of one micro-batch, a scalar.
 
     Mean over the tokens of a text, so that a long text weighs no more than a short one, then over
-    the `imitated` texts of the whole update.
+    the `imitation_count` texts of the whole update.
     """
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
-    return -(logprobs * weights * mean_over_sequences(mask, imitated)).sum()
+    return -(logprobs * weights * mean_over_sequences(mask, imitation_count)).sum()
 
 
 def kl_divergence(
@@ -235,8 +240,8 @@ def kl_divergence(
 ) -> Tensor:
     """k3 against the frozen reference, averaged as the objective averages; a scalar.
 
-    counts: of the own completions that have an advantage (our reading, as the others are not
-    computed), so that neither flat groups nor peers' samples change its scale.
+    counts: of the own completions that have an advantage, so that neither flat groups nor peers'
+    samples change its scale. (This is our reading, because the others are not computed.)
     """
     with torch.no_grad():
         ref_logprobs, _ = score(policy, *ids_of(batch), policy.reference)
@@ -246,7 +251,11 @@ def kl_divergence(
 
 
 def optimizer_step(policy: Policy, stats: LearningStats) -> None:
-    """Update the weights, if the gradient is finite and not 0; else they stay as they are."""
+    """Update the weights if the gradient is finite and not 0, and note it; else they stay.
+
+    The gradient is 0 if every token was clipped, or if no sample has one. Adam's momentum alone
+    would still move the weights then.
+    """
     norm = float(
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), policy.config.max_grad_norm)
     )
@@ -255,7 +264,6 @@ def optimizer_step(policy: Policy, stats: LearningStats) -> None:
         for outcome in ("taught", "clipped", "rescued", "replayed"):  # none of it happened
             stats.outcomes["skipped"] += stats.outcomes.pop(outcome, 0)
     elif norm > 0:
-        # at 0 every token was clipped, and Adam's momentum alone would still move the weights
         policy.step_optimizer()
         stats.updates = 1
         stats.grad_norm = norm
@@ -269,8 +277,8 @@ def _count_samples_without_gradient(
         if sample.weight == 0:
             stats.outcomes["dropped"] += 1
         elif not sample.has_gradient:
-            # Its advantage is 0, so all rewards of its group agree, and its own says which it was.
-            # (One that lies exactly at the baseline of another mode is counted here, too.)
+            # Its advantage is 0, so all rewards of its group agree with its own reward. (A reward
+            # that lies exactly at the baseline of another mode is counted here, too.)
             stats.outcomes["all_pass" if sample.reward else "all_fail"] += 1
 
 
@@ -279,6 +287,7 @@ def _count_policy_loss(
 ) -> None:
     clipped = int(diagnostics.wholly_clipped.sum())
     stats.loss += float(loss.detach())
-    stats.outcomes.update(clipped=clipped, taught=len(diagnostics.mask) - clipped)
+    stats.outcomes["clipped"] += clipped
+    stats.outcomes["taught"] += len(diagnostics.mask) - clipped
     side = stats.peer if from_peer else stats.own
     side.add_batch(diagnostics)

@@ -420,7 +420,7 @@ def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
         ("hacpo", {"own_objective": "ppo"}, "hacpo.own_objective is 'ppo'"),
         ("hacpo", {"delta": 2.0}, "hacpo.delta is 2, but must be 1 or less"),
         ("hacpo", {"window": 0}, "must be 1 or more"),
-        ("hacpo", {"_means": {}}, "no setting `_means`"),
+        ("hacpo", {"_windows": {}}, "no setting `_windows`"),
         ("hacpo", {"capability_weight": 1}, "must be of type bool"),
         ("graft", {"min_compatibility": -0.1}, "0 or more"),
         ("graft", {"minibatches": 0}, "must be 1 or more"),

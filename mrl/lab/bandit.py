@@ -128,7 +128,7 @@ class KnownCapability(HACPO):
 
     known: dict[str, float] = field(default_factory=dict)
 
-    def _capability(self, receiver: str, prompts: object) -> dict[str, float]:
+    def _update_capability(self, receiver: str, prompts: object) -> dict[str, float]:
         return self.known
 
 

@@ -49,7 +49,9 @@ class GRAFT(Mode):
     name = "graft"
     consumes = RolloutRecord
     minibatches: int = setting(4, "optimizer updates of a step", least=1)
-    own_objective: str = setting("dapo", "of all samples; empty: the policy's", choices=OWN)
+    own_objective: str = setting(
+        "dapo", "of own and grafted samples; empty: the policy's", choices=OWN
+    )
     min_compatibility: float = setting(0.8, "that a completion must exceed", least=0)
     balanced: bool = setting(True, "as many groups one way as the other")
 
@@ -75,18 +77,18 @@ class GRAFT(Mode):
 
     def _sources(self, prompts: Prompts) -> dict[str, str]:
         """Prompt id -> the source whose group is grafted there."""
-        # A group counts only if it arrived whole (our reading): without the records that were
-        # refused, the rest is no group of the source's.
-        whole: Counter[str] = Counter()  # source -> records of its largest group
+        # If a record of a group was refused, the group is incomplete and cannot be grafted (our
+        # reading). A source's largest group shows how many records a complete one has.
+        full_size: Counter[str] = Counter()  # by source
         for _, received in prompts:
-            whole |= Counter(record.source for record in received)
+            full_size |= Counter(record.source for record in received)  # the larger of both
 
         # 1. candidates in both directions
         inward: dict[str, dict[str, int]] = defaultdict(dict)  # source -> prompt -> its successes
-        outward: Counter[str] = Counter()  # source -> prompts that it failed and we did not
+        outward: Counter[str] = Counter()  # source -> prompts that it failed and we solved in part
         for group, received in prompts:
             for source, records in _by_source(received).items():
-                if len(records) < whole[source]:
+                if len(records) < full_size[source]:
                     continue
                 solved = sum(record.reward > 0 for record in records)
                 if group.outcome == "all_fail" and 0 < solved < len(records):

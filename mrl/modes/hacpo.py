@@ -15,14 +15,22 @@ For a learner k and the completions of all n agents j, G each, on a prompt:
 Own samples follow GSPO (`own_objective`), as published; with `own_objective=""` they follow the
 receiver's own.
 
-We follow the text (v1). The released program teaches from the same samples, and differs so:
+We follow the text (v1). In four places the released program departs from it, and we do the same:
 
-- p is the share of rewards > 0, at least 1e-8; w within [0.1, 10] (we too: P_k = 0 happens);
-- the sample std; A = 0 if all rewards of a prompt agree (we too); k's own mean if mu_k > 1;
-- log s within +-10 (we: 20); the clipped s is raised to alpha (we too): the same gradient as s;
-- own minibatches first, so that no peer sample meets the widest band; k3 KL 1e-3 on own samples;
-- one mean over all n * G samples (we too), where the text adds a mean of own and one of peers';
-- the end token cut off, too long texts truncated: we train stopping and drop what is too long.
+- w stays within [0.1, 10], because P_k = 0 happens;
+- A = 0 if all rewards of a prompt agree;
+- the clipped s is raised to alpha, which has the same gradient as s;
+- there is one mean over all n * G samples, where the text adds a mean of own and one of peers'.
+
+In these it departs from the text, and we do not:
+
+- P is the share of rewards > 0, at least 1e-8;
+- sigma is the sample std, and mu_k is replaced by k's own mean where it exceeds 1;
+- log s stays within +-10 (here: 20);
+- own minibatches come first, so that no peer's sample meets the widest band;
+- own samples have a k3 KL term of 1e-3;
+- the end token is cut off and too long texts are truncated. We train stopping, and drop a text
+  that is too long.
 
 A record that the exchange refused counts nowhere. One that only the receiver's tokenizer refused
 counts in P, but not in mu.
@@ -45,7 +53,7 @@ from mrl.records import RolloutRecord
 from mrl.samples import TrainingSample
 
 OWN = ("", *OBJECTIVES)
-WIDEST = (0.1, 10.0)  # of a capability ratio; the released program's clamp
+RATIO_BOUNDS = (0.1, 10.0)  # of a capability ratio; the released program's clamp
 
 
 @dataclass
@@ -62,14 +70,14 @@ class HACPO(Mode):
     delta: float = setting(0.2, "part 4: the band reaches down to 1 - delta", least=0, most=1)
     delta_step: float = setting(0.025, "by which it narrows with each update", least=0)
     window: int = setting(5, "steps that P is averaged over", least=1)
-    _means: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
+    _windows: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
     def training_samples(
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
         """Own and peers' samples of a prompt side by side, for `minibatches` updates."""
         batch = TrainingBatch()
-        capability = self._capability(receiver.name, prompts)
+        capability = self._update_capability(receiver.name, prompts)
         own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
         peer_objective = Objective(
             ratio_level="sequence",
@@ -88,7 +96,9 @@ class HACPO(Mode):
                 sample.behavior_logprobs = [fmean(logprobs)] * len(sample.completion_ids)
                 sample.objective = peer_objective
                 if self.capability_weight:
-                    sample.weight = _bounded(capability[record.source], capability[receiver.name])
+                    sample.weight = _capability_ratio(
+                        capability[record.source], capability[receiver.name]
+                    )
                 pooled.append(sample)
 
             self._set_advantages(receiver.name, pooled, capability)
@@ -97,8 +107,8 @@ class HACPO(Mode):
         batch.notes = {f"capability/{name}": mean for name, mean in capability.items()}
         return batch
 
-    def _capability(self, receiver: str, prompts: Prompts) -> dict[str, float]:
-        """P of every agent that has published so far, the receiver's own included."""
+    def _update_capability(self, receiver: str, prompts: Prompts) -> dict[str, float]:
+        """Add this step's mean reward of each agent to its window; returns P of every agent."""
         rewards: dict[str, list[float]] = {receiver: []}  # of this step
         for group, records in prompts:
             rewards[receiver] += group.rewards
@@ -106,8 +116,8 @@ class HACPO(Mode):
                 rewards.setdefault(record.source, []).append(record.reward)
 
         for name, values in rewards.items():
-            self._means.setdefault(name, deque(maxlen=self.window)).append(fmean(values))
-        return {name: fmean(values) for name, values in self._means.items()}
+            self._windows.setdefault(name, deque(maxlen=self.window)).append(fmean(values))
+        return {name: fmean(values) for name, values in self._windows.items()}
 
     def _set_advantages(
         self, receiver: str, pooled: list[TrainingSample], capability: dict[str, float]
@@ -118,7 +128,9 @@ class HACPO(Mode):
         for sample in pooled:
             ratio = 1.0
             if self.capability_advantage:
-                ratio = _bounded(capability[receiver], capability[sample.source or receiver])
+                ratio = _capability_ratio(
+                    capability[receiver], capability[sample.source or receiver]
+                )
             ratios.append(ratio)
 
         advantages = capability_advantages(rewards, torch.tensor(ratios))
@@ -127,15 +139,16 @@ class HACPO(Mode):
 
     def state(self) -> dict:
         """The capability windows."""
-        return {name: list(values) for name, values in self._means.items()}
+        return {name: list(values) for name, values in self._windows.items()}
 
     def restore(self, state: dict) -> None:
         """The capability windows of a checkpoint."""
-        self._means = {name: deque(values, self.window) for name, values in state.items()}
+        self._windows = {name: deque(values, self.window) for name, values in state.items()}
 
 
-def _bounded(above: float, below: float) -> float:
-    low, high = WIDEST
-    if below == 0:
-        return 1.0 if above == 0 else high
-    return min(max(above / below, low), high)
+def _capability_ratio(numerator: float, denominator: float) -> float:
+    """The quotient of two capabilities within `RATIO_BOUNDS`; 1 if both are 0."""
+    low, high = RATIO_BOUNDS
+    if denominator == 0:
+        return 1.0 if numerator == 0 else high
+    return min(max(numerator / denominator, low), high)

@@ -39,18 +39,18 @@ class SGT(Mode):
         for group, successes in prompts:
             batch.samples += own_samples(receiver, group)
             if group.outcome != "all_fail" or not successes:
-                continue  # the receiver's own samples teach it something, or no peer knows better
+                continue  # an own attempt succeeded, or no peer has a success to imitate
 
             # one success, drawn uniformly among those that the receiver can use
-            batch.rescue_set += 1
+            batch.rescue_set += 1  # a count of prompts
             candidates = list(successes)
             while candidates:
                 success = rng.choice(candidates)
                 candidates.remove(success)
                 completion_ids = retokenized(receiver, success, batch)
                 if completion_ids is None:
-                    continue  # its tokenizer cannot hold the text: the next one
-                imitated = TrainingSample(
+                    continue  # the receiver cannot use this text: try another
+                sample = TrainingSample(
                     prompt_ids=group.prompt_ids,
                     completion_ids=completion_ids,
                     loss="imitation",
@@ -58,7 +58,7 @@ class SGT(Mode):
                     source=success.source,
                     reward=1.0,
                 )
-                batch.samples.append(imitated)
+                batch.samples.append(sample)
                 batch.rescues.append((group, success))
                 break
         return batch

@@ -85,7 +85,7 @@ class Run(AbstractContextManager):
         self.make_records = make_records  # an attribute, so that a lesson can plant a lie here
 
         with ExitStack() as opened:
-            opened.push(_tell_other_workers)
+            opened.push(_disconnect_after_error)
             self.verifier = opened.enter_context(make_verifier(config, self.view.say))
             self._load_modes()
             self._load_problems()
@@ -166,7 +166,6 @@ class Run(AbstractContextManager):
         size = sum(self.allocation.gather(sizes).values())
         self.disk_bytes = room_for_checkpoints(self.directory, size, self.config)
 
-        # a new directory, or logs cut back to the checkpoint
         if self.writes_files and not resumed:
             self.directory.mkdir(parents=True)
             write_run_config(self.directory, self.config)
@@ -179,7 +178,7 @@ class Run(AbstractContextManager):
             self._lock(self.metrics_log)  # before anything is cut back
         self.samples_log = self._open_log(samples_log, opened)
         if resumed:
-            self._restore(checkpoint, state)
+            self._restore(checkpoint, state)  # and cut the logs back to the checkpoint
 
         self.allocation.wait_for_all()  # the directory is in order now
         self.exchange = Exchange(exchange_log)
@@ -266,7 +265,7 @@ class Run(AbstractContextManager):
     # -------------------------------------------------------------------------- after a step
 
     def finish_step(self, step: int, results: dict[str, StepResult]) -> bool:
-        """Log a step, show it, and save it if it is time; returns whether the run ends here."""
+        """Log a step, show it, and save it if it is time; returns True if Ctrl-C ends the run."""
         mine = {}
         for policy in self.policies:
             self._check_gap(policy, results[policy.name].stats)
@@ -315,8 +314,9 @@ class Run(AbstractContextManager):
                 )
         self.exchange.end_step()
 
-        last, every = step == self.config.steps, self.config.checkpoint_every
-        if last or stopping or (every and step % every == 0):
+        every = self.config.checkpoint_every  # 0: only at the end
+        is_due = every > 0 and step % every == 0
+        if is_due or stopping or step == self.config.steps:
             with self.writing():
                 self._save(step)
         return stopping
@@ -406,8 +406,8 @@ def _close(log: TextIO | Exchange) -> None:
         log.close()
 
 
-def _tell_other_workers(_: object, error: BaseException | None, trace: object) -> None:
-    """Let the workers of the other policies know of an error.
+def _disconnect_after_error(_: object, error: BaseException | None, trace: object) -> None:
+    """Close the connections after an error: the other workers then get PeerLost in `gather`.
 
     Without an error the connections stay, because a slower process may still be reading.
     """
