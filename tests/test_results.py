@@ -767,8 +767,8 @@ def shown_gap(mode, control):
 
 def test_the_table_of_all_modes_on_todays_pair_is_the_measured_one():
     place = "thirdset"
-    for mode in MODES:
-        cells = [mode]
+    for mode in (*MODES, "no-band"):
+        cells = ["hacpo, no lower end" if mode == "no-band" else mode]
         cells.append(estimate(today(mode, part=place)))
         for control in ("solo", "replay"):
             cells.append(shown_gap(mode, control))
@@ -793,6 +793,13 @@ def test_what_is_said_of_all_modes_on_todays_pair_was_measured():
     sgt = gap_today("sgt", "solo", KINDS["own"], "thirdset")
     assert f"on own skills it is {sgt} from `solo`" in words
     assert not gap_today("naive", "replay", part="thirdset").clear
+
+    without = today("no-band", KINDS["holes"], "thirdset")
+    assert f"fills the holes without it ({estimate(without)} %)" in readme
+    behind = gap_today("sgt", "no-band", part="thirdset")
+    assert not behind.clear
+    assert f"it then ends {behind} points from `sgt`" in words
+    assert f"update per step, {behind} points from `sgt`" in sentences_of("TUTORIAL.md")
 
 
 def test_the_kept_table_is_that_of_the_kept_numbers():
