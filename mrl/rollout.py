@@ -8,6 +8,7 @@ because a loss that ignores them is silently off-policy.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +25,10 @@ COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this sha
 class _Cache(DynamicCache):
     """Keys in the values' dtype: autocast makes float32 ones, to be cast back for every token."""
 
-    def update(self, keys: Tensor, values: Tensor, *layer: int) -> tuple[Tensor, Tensor]:
-        return super().update(keys.to(values.dtype), values, *layer)
+    def update(
+        self, keys: Tensor, values: Tensor, layer: int, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        return super().update(keys.to(values.dtype), values, layer, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ def _last_logits(
         input_ids=token_ids,
         attention_mask=mask,
         position_ids=positions,
-        past_key_values=cache,
+        cache=cache,
         use_cache=True,
         logits_to_keep=1,
     )

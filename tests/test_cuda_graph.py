@@ -87,7 +87,7 @@ def test_nothing_moves_or_grows_while_a_step_repeats(forced, make_policy):
     policy.graph_decode = cuda_graph.decode
 
     def watch(part, arguments, named):
-        cache = named["past_key_values"]
+        cache = named["cache"]
         if isinstance(cache, cuda_graph.FixedCache):
             tensors = [named["attention_mask"], named["position_ids"], cache.place]
             tensors += [tensor for layer in cache.layers for tensor in layer]

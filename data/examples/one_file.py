@@ -119,7 +119,7 @@ def sample(
     for t in range(MAX_NEW_TOKENS):
         output = learner.model(
             input_ids=token_ids, attention_mask=mask, position_ids=positions,
-            past_key_values=cache, use_cache=True,
+            cache=cache, use_cache=True,
         )  # fmt: skip
         scores = token_logprobs(learner, output.logits[:, -1])
 

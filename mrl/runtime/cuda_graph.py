@@ -10,6 +10,7 @@ same state; if logits differ, or anything raises, sampling goes on unrecorded an
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -51,7 +52,7 @@ class FixedCache:
             self.layers.append((pad(layer.keys, more), pad(layer.values, more)))
             layer.keys = layer.values = None  # freed: only one layer at a time is held twice
 
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def update(self, keys: Tensor, values: Tensor, layer: int, **_: Any) -> tuple[Tensor, Tensor]:
         """Write one token's keys and values; returns those of all places."""
         for held, new in zip(self.layers[layer], (keys, values), strict=True):
             held.index_copy_(2, self.place, new.to(held.dtype))
@@ -104,7 +105,7 @@ def decode(
         positions.add_(1)
         output = model(
             input_ids=token[:, None], attention_mask=bias, position_ids=positions,
-            past_key_values=fixed, use_cache=True,
+            cache=fixed, use_cache=True,
         )  # fmt: skip
         logits.copy_(output.logits[:, -1])
         fixed.place.add_(1)
