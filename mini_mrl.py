@@ -9,7 +9,6 @@ every other folder serves the method and can be read later.
 import random
 import signal
 import sys
-from pathlib import Path
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the libraries load: no traceback
@@ -25,10 +24,8 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 from mrl.classroom.commands import assignment
-from mrl.config import RunConfig
 from mrl.diagnostics import LearningStats
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
-from mrl.lab.faults import lying_records
 from mrl.learning import learn
 from mrl.modes import TrainingBatch
 from mrl.runtime import launch, options
@@ -37,10 +34,9 @@ from mrl.runtime.commands import carry_out
 from mrl.runtime.own_code import checked_batch
 from mrl.runtime.pairs import choose_pair
 from mrl.runtime.run import Run
-from mrl.runtime.run_directory import continued_config, new_directory
+from mrl.runtime.run_directory import continued_config
 from mrl.runtime.settings import run_config
-from mrl.runtime.summary import first_lines, last_lines
-from mrl.runtime.view import console, make_view
+from mrl.runtime.start import start_run
 from mrl.samples import StepResult, derive_seed, problems_of_step
 
 
@@ -150,7 +146,9 @@ def train(
         pair, why_pair = choose_pair()
     named = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
     run_settings = run_config(pair, config, named, settings or [])
-    start_run(context, run_settings, plain, None, pair or "", why_pair)
+    start_run(
+        train_loop, outcome, context.obj, run_settings, plain, pair=pair or "", why_pair=why_pair
+    )
 
 
 @app.command()
@@ -158,39 +156,7 @@ def resume(
     context: typer.Context, directory: options.Directory, plain: options.Plain = False
 ) -> None:
     """Go on with a run that was stopped; on a CPU the result is the same to the last bit."""
-    start_run(context, continued_config(directory), plain, directory)
-
-
-def start_run(
-    context: typer.Context,
-    config: RunConfig,
-    plain: bool,
-    resumed: Path | None,
-    pair: str = "",
-    why_pair: str = "",
-) -> None:
-    """A run from its settings to its last sentence; in several processes where that pays."""
-    if processes := launch.processes_for(config):
-        # decided here, once: a process that is started again must not take another free name
-        directory = resumed or new_directory(config)
-        name = [] if resumed else ["--name", directory.name]
-        code, sentence = launch.launch(outcome, [*context.obj, *name], directory, processes)
-        if sentence:
-            print(sentence, file=sys.stderr)
-        raise typer.Exit(code)
-
-    with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
-        if config.liar:  # planted on purpose: the loop does not know
-            run.make_records = lying_records(config.liar, config.seed)
-        for line in first_lines(run, pair, why_pair):
-            view.say(line)
-        finished = train_loop(run)
-
-    # the logs are closed and the live view is gone: what is said now stays on the screen
-    for line in last_lines(run, finished):
-        view.say(line)
-    if not finished:
-        raise typer.Exit(130)  # as shells do after Ctrl-C
+    start_run(train_loop, outcome, context.obj, continued_config(directory), plain, directory)
 
 
 def outcome(arguments: list[str]) -> launch.Outcome:

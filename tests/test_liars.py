@@ -1,7 +1,7 @@
 import pytest
 
-from mrl.lab.faults import lying_records
 from mrl.records import RewardStats, SuccessRecord, make_records
+from mrl.runtime.liars import lying_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 
