@@ -1,4 +1,4 @@
-"""HACPO (arXiv 2603.02604): peers' rollouts with four corrections, each of which can be left out.
+"""HACPO (arXiv 2603.02604): peers' rollouts with four corrections.
 
 For a learner k and the completions of all n agents j, G each, on a prompt:
 
@@ -9,8 +9,9 @@ For a learner k and the completions of all n agents j, G each, on a prompt:
 3. exponential importance      s * sg[s]^alpha, s = (pi_k(y) / pi_j,old(y))^(1/|y|), each side over
                                its own tokens
 4. stepwise clipping           only s within [1 - delta + u * delta_step, 1.0] teaches after u
-                               updates: a peer's sample has no min() around the clip (of all
-                               this, only the bound 1.0 cannot be left out)
+                               updates: a peer's sample has no min() around the clip
+
+Parts 3 and 4 can be left out: `alpha=0`, and `delta=1`, which takes the band's lower end away.
 
 Own samples follow GSPO (`own_objective`), as published; with `own_objective=""` they follow the
 receiver's own.
@@ -64,8 +65,6 @@ class HACPO(Mode):
     consumes = RolloutRecord
     minibatches: int = setting(4, "optimizer updates of a step", least=1)
     own_objective: str = setting("gspo", "of own samples; empty: the policy's", choices=OWN)
-    capability_advantage: bool = setting(True, "part 1")
-    capability_weight: bool = setting(True, "part 2")
     alpha: float = setting(1.0, "part 3; 0 leaves it out", least=0)
     delta: float = setting(0.2, "part 4: the band reaches down to 1 - delta", least=0, most=1)
     delta_step: float = setting(0.025, "by which it narrows with each update", least=0)
@@ -78,14 +77,16 @@ class HACPO(Mode):
         """Own and peers' samples of a prompt side by side, for `minibatches` updates."""
         batch = TrainingBatch()
         capability = self._update_capability(receiver.name, prompts)
+
+        # own and peers' samples are clipped in different ways
         own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
         peer_objective = Objective(
             ratio_level="sequence",
             aggregation="sequence",
-            clip_low=self.delta,
-            clip_high=0.0,
+            clip_low=self.delta,  # 4. the band, from 1 - delta ...
+            clip_high=0.0,  # ... to 1
             clip_low_step=self.delta_step,
-            ratio_power=self.alpha,
+            ratio_power=self.alpha,  # 3. s once more, without gradient
         )
 
         for group, records in prompts:
@@ -95,12 +96,13 @@ class HACPO(Mode):
                 # the mean of these is the source's mean: each side over its own tokens
                 sample.behavior_logprobs = [fmean(logprobs)] * len(sample.completion_ids)
                 sample.objective = peer_objective
-                if self.capability_weight:
-                    sample.weight = _capability_ratio(
-                        capability[record.source], capability[receiver.name]
-                    )
+                # 2. a more capable peer weighs more
+                sample.weight = _capability_ratio(
+                    capability[record.source], capability[receiver.name]
+                )
                 pooled.append(sample)
 
+            # 1. among own and peers' samples together
             self._set_advantages(receiver.name, pooled, capability)
             batch.samples += pooled
 
@@ -115,6 +117,7 @@ class HACPO(Mode):
             for record in records:
                 rewards.setdefault(record.source, []).append(record.reward)
 
+        # one number per step and agent, however many of its records arrived
         for name, values in rewards.items():
             self._windows.setdefault(name, deque(maxlen=self.window)).append(fmean(values))
         return {name: fmean(values) for name, values in self._windows.items()}
@@ -126,12 +129,8 @@ class HACPO(Mode):
         rewards = torch.tensor([sample.reward for sample in pooled])
         ratios = []  # w(k, j) of each sample
         for sample in pooled:
-            ratio = 1.0
-            if self.capability_advantage:
-                ratio = _capability_ratio(
-                    capability[receiver], capability[sample.source or receiver]
-                )
-            ratios.append(ratio)
+            writer = sample.source or receiver
+            ratios.append(_capability_ratio(capability[receiver], capability[writer]))
 
         advantages = capability_advantages(rewards, torch.tensor(ratios))
         for sample, advantage in zip(pooled, advantages.tolist(), strict=True):
