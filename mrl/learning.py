@@ -98,9 +98,8 @@ def add_gradients(
     score: Scorer = completion_logprobs,
 ) -> LearningStats:
     """Add up the gradients of one update, micro-batch by micro-batch; own samples come first."""
-    policy.optimizer.zero_grad(
-        set_to_none=True
-    )  # an attempt that ran out of memory may have left some
+    # an attempt that ran out of memory may have left gradients
+    policy.optimizer.zero_grad(set_to_none=True)
     stats = LearningStats()
     _count_samples_without_gradient(samples, stats)
 

@@ -34,12 +34,15 @@ class LoraLinear(nn.Module):
 
     def __init__(self, base: nn.Linear, rank: int, seed: int) -> None:
         super().__init__()
-        self.base_layer = base
+        self.base_layer = base  # [out, in], frozen by `add_adapters`
         place = {"bias": False, "device": base.weight.device}
         self.lora_A = nn.Linear(base.in_features, rank, **place)
         self.lora_B = nn.Linear(rank, base.out_features, **place)
+
+        # A uniform within +-1 / sqrt(in), drawn on the CPU: a seed means the same on every device
         drawn = torch.rand(self.lora_A.weight.shape, generator=torch.Generator().manual_seed(seed))
         self.lora_A.weight.data.copy_((2 * drawn - 1) / math.sqrt(base.in_features))
+        # B = 0: nothing is added yet, but B's own gradient is not 0, so learning can begin
         self.lora_B.weight.data.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,11 +54,13 @@ def add_adapters(model: PreTrainedModel, rank: int) -> None:
     """Freeze a model and put adapters beside all its linear layers, but not beside the head."""
     model.requires_grad_(False)
     head = model.get_output_embeddings()
+    # a list, because replacing a layer changes what named_modules walks over
     layers = [
         (n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head
     ]
     if not layers:
         raise MrlError(f"{model.config.model_type} has no linear layers for LoRA; use lora_rank=0.")
+
     for name, layer in layers:
         model.set_submodule(name, LoraLinear(layer, rank, derive_seed("lora", name)))
 
@@ -82,9 +87,11 @@ def save_adapters(model: PreTrainedModel, folder: Path, rank: int) -> None:
     """Write what learns, and where the base is."""
     learnt = {n: p.detach().cpu() for n, p in model.named_parameters() if ".lora_" in n}
     save_file({PREFIX + name: tensor for name, tensor in learnt.items()}, folder / WEIGHTS)
+
+    # where peft, and this program, find the base again
     base = model.name_or_path
     whole = str(Path(base).absolute()) if Path(base).exists() else base  # a hub name stays one
-    targets = sorted({name.split(".")[-3] for name in learnt})
+    targets = sorted({name.split(".")[-3] for name in learnt})  # ....q_proj.lora_A.weight
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": whole}
     config |= {"r": rank, "lora_alpha": SCALE * rank, "target_modules": targets}
     (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")

@@ -66,13 +66,16 @@ class GRAFT(Mode):
         grafted: list[TrainingSample] = []
         for group, records in prompts:
             source = source_of.get(group.problem.id)
-            if source is None:
+            if source is None:  # nothing to graft, so the own group stays
                 batch.samples += own_samples(receiver, group, objective)
                 continue
+
+            # 3. the failed group gives way
             batch.rescue_set += 1
             batch.replaced += len(group.rollouts)
             grafted += self._graft(receiver, group, _by_source(records)[source], batch)
-        batch.samples += grafted
+
+        batch.samples += grafted  # last, so that own samples fill the first minibatches
         return batch
 
     def _sources(self, prompts: Prompts) -> dict[str, str]:
@@ -123,20 +126,26 @@ class GRAFT(Mode):
         """The source's group, each completion with its advantage there and its compatibility."""
         objective = OBJECTIVES.get(self.own_objective)
         scale_by_std = (objective or receiver.objective).scale_by_std
+
+        # advantages within the source's group: the receiver's own failures are no part of it
         rewards = [record.reward for record in records]
         advantages = group_advantages(torch.tensor([rewards]), scale_by_std)[0].tolist()
         # some records may not survive retokenizing, so advantages are looked up by reward
         advantage_of = dict(zip(rewards, advantages, strict=True))
 
+        # the receiver's own log-probs, for the ratio and for the compatibility
         pairs = peer_samples(receiver, group, records, batch)
         scored = receiver.logprobs_of(*ids_of([sample for sample, _ in pairs]))
+
         compatible = []
         for (sample, record), old_logprobs in zip(pairs, scored, strict=True):
+            # 4. is the text as likely for the receiver as it was for its source?
             gap = fmean(old_logprobs) - fmean(source_logprobs(record))
             compatibility = math.exp(min(gap, 20.0))  # whatever a peer claims, no overflow
             if compatibility <= self.min_compatibility:
                 batch.dropped["incompatible"] += 1
                 continue
+
             sample.advantage = advantage_of[sample.reward]
             sample.behavior_logprobs = old_logprobs
             sample.weight = min(compatibility, 1.0)

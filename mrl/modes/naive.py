@@ -33,6 +33,9 @@ class Naive(Mode):
         for group, records in prompts:
             peers = [sample for sample, _ in peer_samples(receiver, group, records, batch)]
             batch.samples += pooled(receiver, group, peers)
+
+        # The records hold the peer's log-probs, but here the receiver's own stand below the line.
+        # Only samples with an advantage need them: this forward pass is what the mode costs.
         used = [sample for sample in batch.samples if sample.source and sample.has_gradient]
         scored = receiver.logprobs_of(*ids_of(used))
         for sample, old_logprobs in zip(used, scored, strict=True):

@@ -27,6 +27,7 @@ def retokenized(
         batch.residual[f"refused/{refusal.reason}"] += 1
         return None
 
+    # the peer's end token becomes the receiver's own, or stopping would not be learnt
     completion_ids = list(content)
     if record.finished:  # as an id: spelled out in the text it would be refused as special
         completion_ids.append(receiver.end_id)
@@ -37,6 +38,7 @@ def retokenized(
         batch.dropped["too_long"] += 1
         return None
 
+    # for the log alone: how far the two tokenizations of the text lie apart
     source = split_text(record.text, record.token_lengths)
     batch.residual.update(measure(source, receiver.codec.token_bytes(content), record.canonical))
     return completion_ids
@@ -60,7 +62,8 @@ def projected(
     content = completion_ids[:-1] if record.finished else completion_ids
     source = split_text(record.text, record.token_lengths)
     spread, chunk_of = project(source, receiver.codec.token_bytes(content), record.logprobs)
-    if record.finished:
+
+    if record.finished:  # no bytes, so `project` does not see it
         spread.append(record.end_logprob)
         chunk_of.append(chunk_of[-1] + 1 if chunk_of else 0)
     return spread, chunk_of
@@ -86,9 +89,11 @@ def pooled(
     receiver: Receiver, group: Group, peers: Sequence[TrainingSample]
 ) -> list[TrainingSample]:
     """Own and peers' samples of one prompt, each with its advantage among all of them."""
+    # own advantages are not known before the peers' rewards are beside them
     samples = [*samples_with([0.0] * len(group.rollouts), group), *peers]
     rewards = torch.tensor([[sample.reward for sample in samples]])  # [1, own + peers']
     advantages = group_advantages(rewards, receiver.objective.scale_by_std)[0]
+
     for sample, advantage in zip(samples, advantages.tolist(), strict=True):
         sample.advantage = advantage
     return samples

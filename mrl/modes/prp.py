@@ -45,19 +45,24 @@ class PRP(Mode):
     ) -> TrainingBatch:
         """Own and peers' samples of a prompt side by side, advantages over all of them."""
         batch = TrainingBatch()
+        # of peers' samples; own ones keep the receiver's objective
         objective = replace(
             receiver.objective,
             ratio_level=self.ratio_level,
             clip_low=self.clip_low,
             clip_high=self.clip_high,
         )
+
         for group, records in prompts:
             peers = []
             for sample, record in peer_samples(receiver, group, records, batch):
-                sample.objective = objective
+                # below the line of the ratio: what the peer itself gave this text when it wrote it
                 sample.behavior_logprobs, sample.chunk_of = projected(
                     receiver, record, sample.completion_ids
                 )
+                sample.objective = objective
                 peers.append(sample)
+
+            # advantages need all of them: a peer's success lowers those of own successes
             batch.samples += pooled(receiver, group, peers)
         return batch

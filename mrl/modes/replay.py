@@ -69,6 +69,7 @@ class Replay(Mode):
             batch.samples.append(sample)
             replayed += 1
 
+        # after the loop, so that what is replayed comes from earlier steps
         for group, _ in prompts:
             self._remember(group)
         batch.notes["replayed"] = replayed

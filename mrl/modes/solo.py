@@ -29,7 +29,7 @@ class Solo(Mode):
     ) -> TrainingBatch:
         """The receiver's own groups, scored by its own objective's advantage."""
         batch = TrainingBatch()
-        for group, _ in prompts:
+        for group, _ in prompts:  # without a peer's records: nothing crosses
             batch.samples += own_samples(receiver, group)
         return batch
 
@@ -51,7 +51,10 @@ def own_samples(
     objective: an objective in place of the receiver's own.
     """
     scale_by_std = (objective or receiver.objective).scale_by_std
-    advantages = group_advantages(torch.tensor([group.rewards]), scale_by_std)
+    rewards = torch.tensor([group.rewards])  # [1, group]
+    advantages = group_advantages(rewards, scale_by_std)
+
+    # where all rewards agree, all advantages are 0: such samples are counted and never computed
     return samples_with(advantages[0].tolist(), group, objective)
 
 

@@ -30,9 +30,8 @@ LOOK_EVERY = 16  # tokens: to ask whether all rows have ended makes the host wai
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 _compared: WeakSet[PreTrainedModel] = WeakSet()  # models whose recorded tokens were right
-_failures: list[
-    str
-] = []  # of recordings; after one there are no more, because its memory stays taken
+# of recordings; after one failure nothing is recorded any more, because its memory stays taken
+_failures: list[str] = []
 
 
 def can_record(prefilled: DynamicCache, device: torch.device) -> bool:
