@@ -65,6 +65,14 @@ def test_what_is_imported_is_declared():
         assert not missing, f"{path} imports {missing}, which pyproject.toml does not declare"
 
 
+def test_every_test_file_stands_beside_its_promise():
+    text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    promises = text.partition("Which file holds which promise")[2].partition("\n## ")[0]
+    for path in ROOT.glob("tests/**/test_*.py"):
+        name = path.stem.removeprefix("test_")
+        assert re.search(rf"\b{name}\b", promises), f"tests/README.md leaves out {path.name}"
+
+
 def code_lines(path):
     """Lines of a file that hold code: not blank, not a comment, not of a docstring."""
     text = path.read_text(encoding="utf-8")
