@@ -230,7 +230,8 @@ def test_what_is_said_of_the_dial_was_measured():
 @pytest.mark.parametrize("mode", MODES)
 def test_each_mode_has_its_row_and_its_gain(mode):
     (row,) = re.findall(rf"^\| `{mode}`.*\|$", README, re.MULTILINE)
-    assert row.strip("|").split("|")[-1].strip() == shown_gap(mode, "solo")
+    # of hacpo and graft the gain with one update per step stands before it (tests/test_results.py)
+    assert row.strip("|").split("|")[-1].strip().endswith(shown_gap(mode, "solo"))
     assert ("*reconstructed*" in row) == (mode in ("prp", "xgrpo"))
 
 
