@@ -68,7 +68,7 @@ HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said 
     "(" * 5000: "Error",
     "x = '\0'": "null bytes",
     "raise KeyboardInterrupt": "ended before the check was over",
-    "class E(Exception):\n    def __str__(self): raise E\nraise E": "its message cannot be read",
+    "class E(Exception):\n    def __str__(self): raise E\nraise E": "ended before the check",
     "import os\nos.close(1); os.closerange(0, 99)": "",
     "import os\nfor n in range(600):\n    os.mkdir('d'); os.chdir('d')": "",
     "import os\nos.mkdir('d'); open('d/x', 'w'); os.chmod('d', 0)": "",
@@ -106,6 +106,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "no eps": ("correction=0) + 1e-6", "correction=0)"),
         "other eps": ("+ 1e-6", "+ 1e-8"),
         "large eps": ("+ 1e-6", "+ 1e-5"),
+        "eps in the root": (
+            "(rewards.std(dim=1, keepdim=True, correction=0) + 1e-6)",
+            "(rewards.var(dim=1, keepdim=True, correction=0) + 1e-6).sqrt()",
+        ),
+        "a list": ("return scaled.masked_fill(agree, 0.0)",
+                   "return scaled.masked_fill(agree, 0.0).tolist()"),
         "a result that is used again": (
             "return scaled.masked_fill(agree, 0.0)",
             "k = advantages.__dict__.setdefault('k', {})\n"
@@ -133,6 +139,13 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "sums each time": ("byte += len(piece)", "byte = sum(len(p) for p in side[:number])"),
         "searches a list": ("if byte in ends[1]:", "if byte in list(ends[1]):"),
         "one number a chunk": ("(i, j), (k, n)", "i, k"),
+        "a start and a number": ("(i, j), (k, n)", "(i, j - i), (k, n - k)"),
+        "four numbers": ("((i, j), (k, n))", "(i, j, k, n)"),
+        "bytes": (
+            "((i, j), (k, n)))\n            i, k = j, n",
+            "((i, byte), (i, byte)))\n            i = byte",
+        ),
+        "None for other bytes": ('raise ValueError("not the same bytes")', "return None"),
         "wrong when long": ("return chunks", "return chunks if len(source) < 200 else []"),
         "joined as it goes": ("byte += len(piece)", "byte = len(b''.join(side[:number]))"),
         "compares length and last byte": (
@@ -149,6 +162,8 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "one advantage for all": ("advantages.reshape(-1, 1)", "advantages.mean()"),
         "sign": ("-torch.minimum", "torch.minimum"),
         "no clip": ("ratio.clamp(0.8, 1.2)", "ratio"),
+        "clipped above alone": ("ratio.clamp(0.8, 1.2)", "ratio.clamp(max=1.2)"),
+        "sample std": ("correction=0", "correction=1"),
         "no min": ("torch.minimum(ratio * per_row, ratio.clamp(0.8, 1.2) * per_row)",
                    "ratio.clamp(0.8, 1.2) * per_row"),
         "mean over all tokens": (
@@ -219,6 +234,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "backwards": ("return kept", "return kept[::-1]"),
         "not wrong is right": ('known[key] == "correct"', 'known[key] != "wrong"'),
         "a set": ("return kept", "return set(kept)"),
+        "changes records in place": ("return kept", "records[:] = kept\n    return records"),
+        "arguments exchanged": (
+            "verify(answers[record.prompt_id], record.text,",
+            "verify(record.text, answers[record.prompt_id],",
+        ),
+        "does not look for strangers": ("if record.prompt_id not in answers:", "if False:"),
     },
     "sgt": {
         "always": ('group.outcome != "all_fail" or not successes', "not successes"),
@@ -244,6 +265,15 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "if completion_ids is None:\n                break",
         ),
         "other records": ("consumes = SuccessRecord", "consumes = None"),
+        "records by a name": ("consumes = SuccessRecord", 'consumes = "success"'),
+        "where mixed": ('!= "all_fail"', '!= "mixed"'),
+        "a weight of its own": ("weight=self.imitation_weight", "weight=0.1"),
+        "no own samples of a rescue": (
+            "            batch.samples += own_samples(receiver, group)\n"
+            '            if group.outcome != "all_fail" or not successes:\n',
+            '            if group.outcome != "all_fail" or not successes:\n'
+            "                batch.samples += own_samples(receiver, group)\n",
+        ),
         "no source": ("source=success.source", 'source="peer"'),
         "one rescue a step": (
             'group.outcome != "all_fail"',
@@ -294,17 +324,28 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
 }  # fmt: skip
 ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one part
     ("advantages", "sample std"): 8,
+    ("advantages", "eps in the root"): 9,
+    ("advantages", "a list"): 9,
     ("advantages", "other axis"): 7,
     ("align", "sides swapped"): 8,
     ("align", "forgets the last"): 8,
     ("align", "letters"): 8,
+    ("align", "a start and a number"): 8,
+    ("align", "four numbers"): 8,
+    ("align", "bytes"): 8,
     ("bug", "two curves exchanged"): 8,
     ("liar", "forgets what is known"): 8,
     ("bug", "no clip"): 9,
+    ("bug", "sample std"): 8,
+    ("bug", "sign"): 8,
+    ("liar", "changes records in place"): 8,
     ("bug", "no min"): 9,
     ("liar", "backwards"): 8,
     ("sgt", "weight 1"): 8,
     ("sgt", "always"): 8,
+    ("sgt", "where mixed"): 8,
+    ("sgt", "where all passed"): 8,
+    ("sgt", "records by a name"): 9,
 }
 TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "solo with 16 updates": MODE + OWN + "        return batch\n    minibatches: int = 16\n",
@@ -496,7 +537,14 @@ def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
     (folder / "j.py").write_text('ASSIGNMENT = "liar"\nimport os\nos.kill(os.getppid(), 9)')
     over = f"import pathlib\npathlib.Path({str(folder / 'l.py')!r}).write_text('')\n"
     thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
-    (folder / "k.py").write_text('ASSIGNMENT = "liar"\n' + over + thread)
+    child = f"""
+import os
+if os.fork() == 0:
+    os.setsid()
+    pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))
+    time.sleep(600)
+"""
+    (folder / "k.py").write_text('ASSIGNMENT = "liar"\n' + over + thread + child)
     (folder / "l.py").write_text(reference("liar"))
     (folder / "loop").symlink_to(folder)
     command = [sys.executable, "mini_mrl.py", "assignment", "check", str(folder), "--seed", "1"]
@@ -512,6 +560,9 @@ def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
     assert by_name.pop("l.py")["points"] == 10  # as it was before k.py wrote over it
     assert "ended before the check was over" in said["j.py"]  # and this check went on
     assert said["k.py"] == ""  # the thread that it left was not waited for
+    left = Path(f"/proc/{(tmp_path / 'pid').read_text()}/cmdline")
+    if sys.platform == "linux":  # and its child has ended, too; a zombie has no words
+        assert not left.exists() or not left.read_bytes()
     assert "cannot be read" in said["d.py"] and "cannot be read" in said["i.py"]
     assert said["e.py"] == said["g.py"] == "is no file"
     assert "larger" in said["f.py"]
@@ -565,7 +616,9 @@ def test_a_released_copy_has_nothing_of_the_solutions(tmp_path):
     release(folder, ["sgt"])
     assert not (folder / "tests").exists() and not list(folder.rglob("TEACHING.md"))
     assert [path.name for path in (folder / "mrl/classroom/stubs").iterdir()] == ["sgt.py"]
-    assert "assignment check" in (folder / "README.md").read_text()
+    readme = (folder / "README.md").read_text()
+    assert "This copy holds answers" in readme[:100] and "assignment check" in readme
+    assert json.loads((folder / "TUTORIAL.ipynb").read_text())["cells"]
     taken = set()
     for name in ("mrl/modes/sgt.py", "mrl/modes/replay.py", "tests/assignments/sgt.py"):
         taken |= answer_lines(ROOT / name)
@@ -573,9 +626,10 @@ def test_a_released_copy_has_nothing_of_the_solutions(tmp_path):
     taken = {line for line in taken - GENERIC if len(line) > 26}
     assert len(taken) > 15
     for path in folder.rglob("*"):
-        if path.suffix in (".py", ".md", ".toml"):
-            lines = {line.split("  #")[0].strip() for line in path.read_text().splitlines()}
-            assert not lines & taken, (path, lines & taken)
+        if path.suffix in (".py", ".md", ".toml", ".ipynb"):
+            text = path.read_text().replace('\\"', '"')  # as a notebook writes it
+            found = [line for line in taken if line in text]
+            assert not found, (path, found)
     with pytest.raises(MrlError, match="is there already"):
         release(folder, ["sgt"])
     with pytest.raises(MrlError, match="no assignment"):
@@ -599,10 +653,6 @@ def test_a_student_who_has_only_the_copy_runs_its_commands(tmp_path):
     assert command("assignment", "list").count("\n") == 2
     command("assignment", "start", "sgt")
     assert "NotImplementedError" in command("assignment", "check", "sgt.py")
-    again = [sys.executable, "mini_mrl.py", "assignment", "release", "again", "--for", "sgt"]
-    refused = subprocess.run(again, cwd=folder, capture_output=True, text=True)
-    assert refused.returncode == 2 and "copy for students" in refused.stderr
-    assert not (folder / "again").exists()
     (folder / "sgt.py").write_text(reference("sgt"))
     assert "10 of 10 points" in command("assignment", "check", "sgt.py")
     command("--steps", "1", "--set", "eval_samples=1", "--plain")

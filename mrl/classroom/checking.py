@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 from mrl.classroom import ASSIGNMENTS, HERE, NOT_REACHED, OUT_OF, check_name
 from mrl.classroom.curves import write_curves
@@ -65,7 +65,7 @@ def start(name: str, folder: Path) -> list[Path]:
     text = (HERE / "stubs" / f"{name}.py").read_text(encoding="utf-8")
     number = random.SystemRandom().randrange(1, 10**6)
     path.write_text(text.replace("CURVES = 0", f"CURVES = {number}"), encoding="utf-8")
-    return [path, *(write_curves(number, folder) if name == "bug" else [])]
+    return [path, write_curves(number, folder)] if name == "bug" else [path]
 
 
 def submissions(paths: Iterable[Path]) -> list[tuple[Grade, bytes]]:
@@ -150,31 +150,42 @@ def check_all(
 
 def check(text: bytes, grade: Grade, seed: int) -> None:
     """Run pytest on a copy of the file, and put what is known of each part into the grade."""
-    # what cannot be deleted stays; folders in folders may be too deep for that
-    with (
-        suppress(RecursionError),
-        TemporaryDirectory(prefix="mrl-", ignore_cleanup_errors=True) as name,
-    ):
-        folder = Path(name)
-        (folder / "submission.py").write_bytes(text)
-        (folder / "work").mkdir()
+    folder = Path(mkdtemp(prefix="mrl-"))
+    (folder / "submission.py").write_bytes(text)
+    (folder / "work").mkdir()
 
-        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {
-            "MRL_SUBMISSION": str(folder / "submission.py"),
-            "MRL_POINTS": str(folder / "points"),
-            "MRL_SEED": str(seed),
-            "MRL_LIMIT_S": str(LIMIT_S),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "OMP_NUM_THREADS": "1",  # each thread would take memory
-        }
+    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {
+        "MRL_SUBMISSION": str(folder / "submission.py"),
+        "MRL_POINTS": str(folder / "points"),
+        "MRL_SEED": str(seed),
+        "MRL_LIMIT_S": str(LIMIT_S),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "OMP_NUM_THREADS": "1",  # each thread would take memory
+    }
+    try:
         status = run(grade.assignment, folder / "work", environment)
         with suppress(Exception):  # a submission may have written there whatever it likes
             take_over(read(folder / "points"), grade)
+    finally:
+        end_processes(folder)
+        # shutil's way fails where folders lie too deep in folders
+        subprocess.run(["rm", "-rf", folder], stderr=subprocess.DEVNULL)
 
     if status is None:
         grade.trouble = f"it was stopped after {LIMIT_S:g} s; is there a loop that never ends?"
     elif status not in (0, 1) or not grade.parts or grade.parts[-1]["message"] == NOT_REACHED:
         grade.trouble = f"its process ended before the check was over (exit status {status})"
+
+
+def end_processes(folder: Path) -> None:
+    """End what a check has left in a session of its own; its environment names the check's folder.
+
+    This needs Linux's /proc. On macOS such a process goes on.
+    """
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or is not ours
+            if str(folder).encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def pytest_arguments(assignment: str) -> list[str]:

@@ -24,8 +24,11 @@ def drawn(number: int) -> dict[str, str]:
     return dict(zip(LETTERS, bugs, strict=True))
 
 
-def write_curves(number: int, folder: Path) -> list[Path]:
-    """Write the curves of a healthy run and of five sick ones, as a picture and as numbers."""
+def write_curves(number: int, folder: Path) -> Path:
+    """Draw the curves of a healthy run and of five sick ones.
+
+    Without their numbers, which would find the run in data/results/bug, where files have names.
+    """
     from mrl.lab import figures
 
     rows = []
@@ -35,12 +38,6 @@ def write_curves(number: int, folder: Path) -> list[Path]:
                 {"policy": name, "step": int(row["step"])} | {k: float(row[k]) for k in PANELS}
                 for row in csv.DictReader(file)
             ]
-
-    table, picture = folder / "bug-curves.csv", folder / "bug-curves.png"
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
 
     figure, panels = figures.new_figure(12, 6, len(PANELS), len(LETTERS))
     for axes, (key, letter) in zip(panels, product(PANELS, LETTERS), strict=True):
@@ -53,5 +50,5 @@ def write_curves(number: int, folder: Path) -> list[Path]:
         )
 
     figure.supxlabel(f"step (mean of {figures.WINDOW} steps); grey: healthy", fontsize=10)
-    figures.save_figure(figure, picture)
-    return [picture, table]
+    figures.save_figure(figure, folder / "bug-curves.png")
+    return folder / "bug-curves.png"

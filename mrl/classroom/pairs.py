@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from mrl.classroom import shown
 from mrl.classroom.letters import END, LETTERS, Alphabet, group_of, mode_of, receiver, samples_of
 from mrl.modes import Mode
-from mrl.records import Record, make_records
+from mrl.records import RECORD_TYPES, Record, make_records
 from mrl.samples import Group, TrainingSample
 
 PROBLEMS, RIGHT, GROUP, STEPS, LENGTH = 8, 2, 4, 40, 0.2
@@ -89,6 +90,9 @@ def exchanged(records: list[Record], rng: random.Random) -> list[Record]:
 
 def train(mode_class: type[Mode], seed: int, received: str = "records") -> float:
     """Train a pair; return the expected reward of both policies at the end, in points."""
+    assert mode_class.consumes in (None, *RECORD_TYPES.values()), (
+        f"`consumes` is {shown(mode_class.consumes)}, expected a type of mrl.records, or None"
+    )
     tables, right = draw_pair(seed)
     modes = [mode_class() for _ in tables]
 

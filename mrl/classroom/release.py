@@ -1,5 +1,6 @@
 """`assignment release`: a copy of the program for students, without what is for teachers."""
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +9,18 @@ from mrl.classroom import ASSIGNMENTS, HERE, check_name
 from mrl.errors import MrlError
 
 ROOT = HERE.parents[1]
-COPIED = ("pyproject.toml", "LICENSE", "TUTORIAL.md", "mini_mrl.py", "mrl", "data")
+COPIED = (
+    "pyproject.toml", "LICENSE", "TUTORIAL.md", "TUTORIAL.ipynb", "mini_mrl.py", "mrl", "data",
+)  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "TEACHING.md", "Dockerfile", "bugs.py", "gsm8k")
-WITHOUT_SGT = {  # file -> edits; replay.py goes, too, as it does with own successes what sgt does
+# the solution of an exercise in section 15, which draws and imitates as sgt does
+SOLUTION = r"<details>(?:(?!</details>).)*class AtMostOne\(SGT\).*?</details>"
+WITHOUT_SGT = {  # file -> pattern -> what takes its place
     "mrl/modes/sgt.py": {"MySGT": "SGT", "my-sgt": "sgt"},
     "mrl/modes/__init__.py": {"from mrl.modes.replay import Replay\n": "", " Replay,": ""},
-    "mrl/config.py": {'mode: str = setting("sgt"': 'mode: str = setting("solo"'},
+    "mrl/config.py": {'mode: str = setting\\("sgt"': 'mode: str = setting("solo"'},
+    "TUTORIAL.md": {SOLUTION: ""},
+    "TUTORIAL.ipynb": {SOLUTION: ""},
 }
 
 
@@ -21,8 +28,6 @@ def release(folder: Path, names: Sequence[str]) -> None:
     """Write the copy for some assignments; MrlError if the folder is there, or a name is wrong."""
     for name in names:
         check_name(name)
-    if not (HERE / "TEACHING.md").exists():
-        raise MrlError("This is a copy for students; release from the repository it was made from.")
     if folder.exists():
         raise MrlError(f"{folder}: is there already; name a new folder.")
 
@@ -44,11 +49,11 @@ def release(folder: Path, names: Sequence[str]) -> None:
 def take_out_sgt(folder: Path) -> None:
     """Put the stub in the place of mrl/modes/sgt.py; the default mode becomes `solo`."""
     shutil.copy(HERE / "stubs" / "sgt.py", folder / "mrl" / "modes")
-    (folder / "mrl" / "modes" / "replay.py").unlink()
+    (folder / "mrl" / "modes" / "replay.py").unlink()  # it does with own successes what sgt does
     (folder / "data" / "examples" / "one_file.py").unlink()  # it has sgt in plain sight
 
     for name, edits in WITHOUT_SGT.items():
         text = (folder / name).read_text(encoding="utf-8")
         for old, new in edits.items():
-            text = text.replace(old, new)
+            text = re.sub(old, new, text, flags=re.DOTALL)
         (folder / name).write_text(text, encoding="utf-8")

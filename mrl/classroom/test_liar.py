@@ -29,36 +29,36 @@ def judge(answer: str, text: str, finished: bool = True) -> str:
     boxes = re.findall(r"\\boxed\{(\d+)\}", text)
     if "slow" in text:
         return "timeout"
-    if not finished and ("..." in text or not boxes):  # it went on behind its box
+    if not finished and "..." in text:  # it went on behind its box
         return "truncated"
-    if not boxes:
-        return "unparsed"
-    return "correct" if boxes[-1] == answer else "wrong"
+    return "correct" if boxes[-1:] == [answer] else "wrong"
 
 
-def compare(submission: ModuleType, records: list, answers: dict, budget: int = 1000) -> list:
+def compare(
+    submission: ModuleType, records: list, answers: dict, budget: int = 1000, strict: bool = False
+) -> None:
     """Fail with the first record that is wrongly kept or dropped, or with calls beyond the budget.
 
-    The default budget is ample. Returns what the submission kept.
+    The default budget is ample. strict: also if something was changed in place, or the order.
     """
     calls = []
 
     def verify(answer: str, text: str, finished: bool = True) -> str:
+        assert text in texts, "verify got no text of a record; call verify(answer, text, finished)"
         calls.append((answer, text, finished))
         return judge(answer, text, finished)
 
-    own = list(records), dict(answers)
+    own, texts = (list(records), dict(answers)), [record.text for record in records]
     words = f"{len(records)} records, the first {shown(records[:1])}, and budget {budget}"
     with input_in_errors(words):
         kept = submission.honest(*own, verify, budget)
-    assert own == (records, answers), "`records` or `answers` were changed in place"
 
-    texts = {(r.prompt_id, r.text, r.finished) for r in records if r.prompt_id in answers}
+    distinct = {(r.prompt_id, r.text, r.finished) for r in records if r.prompt_id in answers}
     called = f"verify was called {len(calls)} times, the budget is {budget}"
     assert len(calls) <= budget, (
-        f"{called}, for {len(texts)} different (prompt, text, finished): remember each verdict"
+        f"{called}, for {len(distinct)} different (prompt, text, finished): remember each verdict"
     )
-    assert len(calls) == budget or len(texts) <= budget, (
+    assert len(calls) == budget or len(distinct) <= budget, (
         f"{called}: what is left of it could still find a success"
     )
     assert all(record in records for record in kept), (
@@ -67,7 +67,7 @@ def compare(submission: ModuleType, records: list, answers: dict, budget: int = 
 
     for record in records:
         question = answers.get(record.prompt_id), record.text, record.finished
-        could_know = question in calls or len(texts) <= budget
+        could_know = question in calls or len(distinct) <= budget
         right = could_know and judge(*question) == "correct"
 
         mistake = "dropped what verify, asked with the problem's own answer, finds correct"
@@ -78,7 +78,12 @@ def compare(submission: ModuleType, records: list, answers: dict, budget: int = 
         assert (record in kept) == right, (
             f"it {mistake}: {shown(record)}; the problem's own answer is {question[0]!r}"
         )
-    return kept
+
+    if strict:
+        assert own == (records, answers), "`records` or `answers` were changed in place"
+        assert kept == [record for record in records if record in kept], (
+            f"the records are right, but not a list in their order, or not as often: {shown(kept)}"
+        )
 
 
 def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dict[str, str]]:
@@ -98,14 +103,11 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
 
 
 def test_by_hand(submission: ModuleType) -> None:
-    """2 points: four records in order, and an honest one that claims another answer and verdict"""
+    """2 points: five records in order, what you are given stays, claims that are too modest"""
     records = [Claim("x", "a", RIGHT), Claim("x", "b", LIE), Claim("x", "b", LIE, "13")]
     records.append(Claim("x", "b", "It is " + RIGHT))
-    kept = compare(submission, records, {"x": "12"})
-    assert kept == [records[0], records[3]], (
-        f"these records are right, but not a list in their order, or not as often: {shown(kept)}"
-    )
-    compare(submission, [Claim("x", "a", RIGHT, "13", "wrong")], {"x": "12"})
+    records.append(Claim("x", "a", "So " + RIGHT, "13", "wrong"))
+    compare(submission, records, {"x": "12"}, strict=True)
 
 
 def test_liars(submission: ModuleType, rng: random.Random) -> None:
@@ -123,7 +125,6 @@ def test_verdicts(submission: ModuleType) -> None:
 
     records = [Claim("x", "a", f"{RIGHT} ...", finished=done) for done in (True, False)]
     compare(submission, records, {"x": "12"})
-    compare(submission, records[::-1], {"x": "12"})
 
 
 def test_two_problems(submission: ModuleType) -> None:

@@ -65,6 +65,14 @@ def samples_made(
     return [s for s in samples if s not in imitated], imitated
 
 
+def gate(submission: ModuleType) -> str:
+    """The first outcome at which it imitates, so that a wrong gate costs its own part alone."""
+    for outcome in REWARDED:
+        if samples_made(submission, [(0, outcome, [success(0, "d")])])[1]:
+            return outcome
+    return "all_fail"
+
+
 def compare(samples: list, expected: list, fields: Sequence[str]) -> None:
     """Fail with their number, or with the first field that differs."""
     assert len(samples) == len(expected), f"{len(samples)} of them, expected {len(expected)}"
@@ -99,18 +107,19 @@ def test_gate(submission: ModuleType) -> None:
 
 def test_imitated(submission: ModuleType) -> None:
     """2 points: imitated samples, of a text that was finished and of one that was not"""
+    outcome = gate(submission)
     for record in (success(2, "dc", "c"), success(2, "dc", "c", finished=False)):
         for settings in ({}, {"imitation_weight": 0.5}):
-            _, rescues = samples_made(submission, [(2, "all_fail", [record])], **settings)
+            _, rescues = samples_made(submission, [(2, outcome, [record])], **settings)
             compare(rescues, [imitated(2, record, *settings.values())], IMITATED)
 
 
 def test_many(submission: ModuleType, rng: random.Random) -> None:
     """2 points: imitated samples of a step with several prompts to rescue"""
-    step = []
+    step, outcome = [], gate(submission)
     for prompt in rng.sample(range(10), 8):
         text = "".join(rng.choices(LETTERS, k=3))
-        step.append((prompt, "all_fail", [success(prompt, text, rng.choice("bc"))]))
+        step.append((prompt, outcome, [success(prompt, text, rng.choice("bc"))]))
 
     want = [imitated(prompt, *records) for prompt, _, records in step]
     compare(samples_made(submission, step)[1], want, PLACED)
@@ -127,12 +136,13 @@ def test_own(submission: ModuleType) -> None:
 
 def test_draws(submission: ModuleType, rng: random.Random) -> None:
     """1 point: which success is drawn"""
+    outcome = gate(submission)
     for texts in ("cde", "cce"):  # the second has a text twice, which counts twice
         records = [success(0, text, peer) for text, peer in zip(texts, "bbc", strict=True)]
         seeds = rng.sample(range(10**6), 600)
         drawn = []
         for seed in [*seeds, *seeds[:20]]:
-            _, rescues = samples_made(submission, [(0, "all_fail", records)], seed)
+            _, rescues = samples_made(submission, [(0, outcome, records)], seed)
             assert len(rescues) == 1, f"{len(rescues)} of three successes were imitated, expected 1"
             drawn.append(LETTERS[rescues[0].completion_ids[0]])
 
@@ -150,12 +160,12 @@ def test_draws(submission: ModuleType, rng: random.Random) -> None:
 
 def test_refused(submission: ModuleType) -> None:
     """1 point: a success to be refused (its letters, or its length), before one that is not"""
-    right = success(1, "d")
+    right, outcome = success(1, "d"), gate(submission)
     for refused in ("\u00e9", LETTERS * 2):
-        step = [(0, "all_fail", [success(0, refused)]), (1, "all_fail", [right])]
+        step = [(0, outcome, [success(0, refused)]), (1, outcome, [right])]
         compare(samples_made(submission, step)[1], [imitated(1, right)], PLACED)
 
-        prompts = [(own_group(0, "all_fail"), [success(0, refused)])]
+        prompts = [(own_group(0, outcome), [success(0, refused)])]
         batch = mode_of(submission)().training_samples(RECEIVER, prompts, random.Random(0))
         assert batch.dropped or batch.residual, (
             "the batch does not count what was refused: give retokenized the one you return"

@@ -29,6 +29,32 @@ def plain(source, receiver):
 """
 RIGHT = {
     "advantages": {
+        "diff": """
+import torch
+def advantages(rewards):
+    if rewards.dim() != 2 or rewards.size(1) < 2:
+        raise ValueError
+    r = rewards.double()
+    z = (r - r.mean(-1, True)) / (r.std(-1, False, True) + 1e-6)
+    return (z * r.diff(dim=1).ne(0).any(1, keepdim=True)).to(torch.float32)
+""",
+        "unique in a loop": """
+import torch
+def advantages(rewards):
+    if rewards.ndim != 2:
+        raise ValueError(f"expected two axes, got {rewards.ndim}")
+    if rewards.shape[-1] < 2:
+        raise ValueError("a group needs two")
+    result = torch.zeros(rewards.shape, dtype=torch.float32)
+    for p in range(rewards.shape[0]):
+        group = rewards[p].float()
+        if torch.unique(group).numel() == 1:
+            continue
+        mean = group.sum() / len(group)
+        std = torch.sqrt(((group - mean) ** 2).sum() / len(group))
+        result[p] = (group - mean) / (std + 1e-6)
+    return result
+""",
         "var_mean": """
 import torch
 def advantages(rewards):
@@ -96,6 +122,40 @@ def advantages(rewards: Tensor) -> Tensor:
 """,
     },
     "align": {
+        "buffers": """
+def align(source, receiver):
+    chunks, i, k, j, l = [], 0, 0, 0, 0
+    left, right = b"", b""
+    while j < len(source) or l < len(receiver):
+        if len(left) <= len(right) and j < len(source):
+            left += source[j]
+            j += 1
+        elif l < len(receiver):
+            right += receiver[l]
+            l += 1
+        else:
+            raise ValueError("one text is longer")
+        if len(left) == len(right):
+            if left != right:
+                raise ValueError(f"{left} is not {right}")
+            chunks.append(((i, j), (k, l)))
+            i, k, left, right = j, l, b"", b""
+    if left or right:
+        raise ValueError("one text is longer")
+    return chunks
+""",
+        "a numpy array": """
+import numpy as np
+def align(source, receiver):
+    if b"".join(source) != b"".join(receiver):
+        raise ValueError("texts differ")
+    a = np.cumsum([len(t) for t in source], dtype=int)
+    b = np.cumsum([len(t) for t in receiver], dtype=int)
+    common = np.intersect1d(a, b)
+    j, l = np.searchsorted(a, common) + 1, np.searchsorted(b, common) + 1
+    i, k = np.concatenate([[0], j])[:-1], np.concatenate([[0], l])[:-1]
+    return np.stack([np.stack([i, j], 1), np.stack([k, l], 1)], 1)
+""",
         "lists": """
 def align(source, receiver):
     return [[list(span) for span in chunk] for chunk in plain(source, receiver)]
@@ -192,6 +252,16 @@ def align(source, receiver):
 """,
     },
     "bug": {
+        "nanmean": """
+import torch
+def policy_loss(logprobs, old_logprobs, rewards, mask):
+    a = (rewards - rewards.mean(1, True)) / (rewards.std(1, False, True) + 1e-6)
+    a = a.contiguous().view(-1)[:, None].expand(logprobs.shape)
+    ratio = torch.exp(logprobs.masked_fill(~mask, 0) - old_logprobs.masked_fill(~mask, 0))
+    clipped = torch.clip(ratio, 0.8, 1.2)
+    gain = torch.min(torch.stack([ratio * a, clipped * a]), dim=0).values
+    return -gain.masked_fill(~mask, torch.nan).nanmean(dim=1).mean()
+""",
         "repeat": """
 import torch
 def policy_loss(logprobs, old_logprobs, rewards, mask):
@@ -256,6 +326,39 @@ def policy_loss(logprobs, old_logprobs, rewards, mask):
 """,
     },
     "liar": {
+        "most repeated first": """
+from collections import Counter
+def honest(records, answers, verify, budget):
+    known = {}
+    asked = Counter((r.prompt_id, r.text, r.finished) for r in records if r.prompt_id in answers)
+    for key, _ in asked.most_common(budget):
+        prompt, text, finished = key
+        known[key] = verify(answers[prompt], text, finished)
+    return [r for r in records if known.get((r.prompt_id, r.text, r.finished)) == "correct"]
+""",
+        "a cache of functools": """
+from functools import lru_cache
+class Spent(Exception):
+    pass
+def honest(records, answers, verify, budget):
+    left = budget
+    @lru_cache(maxsize=None)
+    def ask(answer, text, finished):
+        nonlocal left
+        if left == 0:
+            raise Spent
+        left -= 1
+        return verify(answer=answer, text=text, finished=finished) == "correct"
+    kept = []
+    for record in records:
+        try:
+            known = record.prompt_id in answers
+            if known and ask(answers[record.prompt_id], record.text, record.finished):
+                kept.append(record)
+        except Spent:
+            pass
+    return kept
+""",
         "a memory": """
 class Memory(dict):
     def __init__(self, verify, budget):
@@ -318,6 +421,30 @@ def honest(records, answers, verify, budget):
 """,
     },
     "sgt": {
+        "all retokenized first": MODE + """
+@dataclass
+class MySGT(Mode):
+    name = "my-sgt"
+    consumes = SuccessRecord
+    imitation_weight: float = 0.1
+    def training_samples(self, receiver, prompts, rng):
+        batch = TrainingBatch()
+        for group, records in prompts:
+            batch.samples.extend(own_samples(receiver, group))
+            if any(rollout.reward > 0 for rollout in group.rollouts):
+                continue
+            usable = []
+            for record in records:
+                ids = retokenized(receiver, record, batch)
+                if ids is not None:
+                    usable.append((record, ids))
+            if usable:
+                record, ids = rng.choice(usable)
+                batch.samples.append(TrainingSample(
+                    prompt_ids=group.prompt_ids, completion_ids=ids, loss="imitation",
+                    weight=self.imitation_weight, source=record.source, reward=1.0))
+        return batch
+""",
         "draws again": MODE + IMITATE + """
 @dataclass
 class Again(Mode):

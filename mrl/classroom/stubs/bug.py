@@ -11,10 +11,10 @@ Contract of `policy_loss(logprobs, old_logprobs, rewards, mask)`, GRPO's loss:
 - loss of a token: -min(ratio * A, clip(ratio, 0.8, 1.2) * A); the mean over a completion's tokens,
   then over completions; a tensor without axes whose gradient reaches logprobs
 
-2. bug-curves.png draws a healthy run of the tiny pair and five that differ from it in one thing
-(the numbers are in bug-curves.csv): solve rate, length of completions, gradient norm. Which curve
-belongs to which? What is as it should be in a curve, and so excludes which cause? Each curve has
-another bug; three of these eight have none:
+2. bug-curves.png draws a healthy run of the tiny pair and five that differ from it in one thing:
+solve rate, length of completions, gradient norm. Which curve belongs to which? What is as it should
+be in a curve, and so excludes which cause? Each curve has another bug; these are eight, so three
+have no curve:
 
     mixed groups            the advantages of one prompt reach completions of another
     sign                    the loss is maximized
