@@ -7,11 +7,9 @@ import errno
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
@@ -298,12 +296,6 @@ class Run(AbstractContextManager):
         failures = [entry["failure"] for entry in samples if "failure" in entry]
         self.view.step(step, lines, rescues)
 
-        if step == self.first_step and step < self.config.steps:
-            seconds = max(line["time/step_s"] for line in lines.values())
-            rest = timedelta(seconds=round(seconds * (self.config.steps - step)))
-            self.view.say(
-                f"Step {step} took {seconds:.1f} s; at this pace the steps after it take {rest}."
-            )
         for failure in failures:
             self.view.say(failure)
         for name, line in lines.items():
@@ -370,7 +362,6 @@ class Run(AbstractContextManager):
         """Score the held-out problems and keep the result in `evaluation.json`."""
         self.view.say(f"Scoring the held-out problems {when} training.")
         self.scoring = True
-        began = time.monotonic()
 
         scored = {}
         for policy in self.policies:
@@ -380,7 +371,6 @@ class Run(AbstractContextManager):
                     policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
                 )
         self.scoring = False
-        self.view.scoring_s = time.monotonic() - began
 
         self.evaluations[when] = []
         by_policy = self.allocation.gather(scored).values()

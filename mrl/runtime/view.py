@@ -1,21 +1,21 @@
 """What a person sees of a run: a live view in a terminal, plain lines elsewhere.
 
-The only module of `mrl` outside the lab that prints. Both views take their rows from one table.
+The only module of `mrl` outside the lab that prints. A figure is called as in `metrics.jsonl`;
+runtime/metrics.py says what each means.
 """
 
+import fnmatch
 import os
-import termios
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from itertools import cycle
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -25,31 +25,16 @@ from mrl.runtime.launch import is_worker
 
 RECENT_STEPS = 10  # figures in the views are means over so many steps
 console = Console()  # the person's terminal
-SHOWN = 300  # characters of a text in the newest rescue
-PATIENCE_S = 30  # between two plain lines about how far a long count is
+SHOWN_CHARS = 300  # of a text in the newest rescue
+PATIENCE_S = 30  # between two plain lines about how far the scoring is
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run
-ROWS = (  # (label, metric, format); a metric that ends with / is a family, one row each
-    ("solve rate", "reward", "{:.0%}"),
-    ("all-fail groups", "groups/all_fail", "{:.0%}"),
-    ("mixed", "groups/mixed", "{:.0%}"),
-    ("all-pass", "groups/all_pass", "{:.0%}"),
-    ("rescue set", "rescue_set", "{:.1f}"),
-    ("rescues", "rescues", "{:.1f}"),
-    ("cut by the token limit", "completions/clipped_ratio", "{:.0%}"),
-    ("gradient norm", "grad_norm", "{:.2f}"),
-    ("completions:", "outcome/", "{:.0%}"),
-    ("records received", "exchange/received_records", "{:.0f}"),
-    ("bytes received", "exchange/received_bytes", "{:,.0f}"),
-    ("refused:", "exchange/refused/", "{:.1f}"),
-    ("refused:", "thl/refused/", "{:.1f}"),
-    ("refused: not believed", "exchange/not_believed", "{:.1f}"),
-    ("rollout, seconds", "time/rollout_s", "{:.2f}"),
-    ("learn, seconds", "time/learn_s", "{:.2f}"),
-)
-PLAIN_ROWS = 6  # so many of them make a plain line
-SKILL_ROWS = (("", "skill/", "{:.0%}"),)
-COUNTERS = ("exchange/", "thl/refused/")  # metrics that are not logged where they are 0
-Rows = Sequence[tuple[str, str, str]]
+# the metrics that are shown where they are not 0; the first ones are those of a plain line
+PLAIN = ("reward", "groups/*", "rescue_set", "rescues", "completions/clipped_ratio")
+SHOWN = (
+    *PLAIN, "grad_norm", "outcome/*", "exchange/received_bytes", "exchange/refused/*",
+    "thl/refused/*", "exchange/not_believed", "time/rollout_s", "time/learn_s",
+)  # fmt: skip
+SKILLS = ("skill/*",)
 
 
 def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
@@ -84,25 +69,6 @@ def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
     return View(console, names, config.steps, title)
 
 
-def _set_control_echo(console: Console, on: bool) -> None:
-    """Set whether a terminal writes `^C` where a person types it.
-
-    Behind the last line of the live view it would add a line, and one would stay on the screen.
-    """
-    with suppress(OSError, termios.error):  # no terminal
-        terminal = console.file.fileno()
-        with suppress(OSError):  # a process of its own session may change it always
-            if os.tcgetpgrp(terminal) != os.getpgrp():
-                return  # in the background: the terminal would stop this process
-
-        modes = termios.tcgetattr(terminal)
-        if on:
-            modes[3] |= termios.ECHOCTL
-        else:
-            modes[3] &= ~termios.ECHOCTL
-        termios.tcsetattr(terminal, termios.TCSANOW, modes)
-
-
 class View(AbstractContextManager):
     """A view of a run: with a title drawn in place, without one a line every few steps."""
 
@@ -112,20 +78,20 @@ class View(AbstractContextManager):
         self.colors = dict(zip(policies, cycle(COLORS), strict=False))
         self.steps = steps
         self.title = title
-        self.live = Live(console=console, transient=True) if title else None
+        # cropped to the terminal's height: what does not fit could not be erased again
+        self.live = None
+        if title:
+            self.live = Live(console=console, transient=True, vertical_overflow="crop")
 
         self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
         self.now = 0  # the step
-        self.seen = 0  # steps that this view has seen: fewer than `now` after a resume
-        self.began = self.count_began = self.last_line = time.monotonic()
-        self.scoring = ""  # a sentence on how far it is
-        self.scoring_s = 0.0  # scoring took so long before training, and will after it
         self.rescue: dict | None = None  # the newest
+        self.scoring = ""  # a sentence on how far it is
+        self.scoring_began = self.last_line = 0.0
 
     def __exit__(self, *_: object) -> None:
         if self.live:
             self.live.stop()
-            _set_control_echo(self.console, on=True)
 
     def say(self, what: RenderableType) -> None:
         """Print a sentence or a table for the person; above the live view, if there is one.
@@ -138,18 +104,16 @@ class View(AbstractContextManager):
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
         """Take in a step's metrics line of every policy and its rescues; show what is due."""
-        if not self.seen:
-            self.began = time.monotonic() - max(line["time/step_s"] for line in lines.values())
-        self.seen += 1
-        self.now = step
+        is_first = not self.history
         self.history.append(lines)
+        self.now = step
         self.scoring = ""
         if rescues:
             self.rescue = rescues[-1]
 
         if self.live:
             self._draw()
-        elif self.seen == 1 or step % max(1, self.steps // 20) == 0 or step == self.steps:
+        elif is_first or step % max(1, self.steps // 20) == 0 or step == self.steps:
             self.say(self.line())
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -159,96 +123,99 @@ class View(AbstractContextManager):
         """
         now = time.monotonic()
         if not done:
-            self.count_began = now
-        left = ""
+            self.scoring_began = self.last_line = now
+        self.scoring = f"Scoring {what}: {done} of {total} problems"
         if done:
-            seconds = int((now - self.count_began) / done * (total - done))
-            left = f", {timedelta(seconds=seconds)} left"
+            seconds = (now - self.scoring_began) / done * (total - done)
+            self.scoring += f", {timedelta(seconds=int(seconds))} left"
 
-        self.scoring = f"Scoring {what}: {done} of {total} problems{left}."
         if self.live:
             self._draw()
-        elif now - max(self.count_began, self.last_line) > PATIENCE_S:
+        elif now - self.last_line > PATIENCE_S:
             self.last_line = now
             self.say(self.scoring)
 
     def _draw(self) -> None:
         if not self.live.is_started:  # begins with the first figures: a download has its own bars
-            _set_control_echo(self.console, on=False)
             self.live.start()
         self.live.update(self.render())
 
     def line(self) -> str:
-        """A plain line with the first rows of every policy."""
+        """A plain line with the first figures of every policy."""
         parts = [f"step {self.now}/{self.steps}, {self.time_left()} left"]
-        rows = self.cells(ROWS[:PLAIN_ROWS])
+        rows = self.rows(PLAIN)
         for number, name in enumerate(self.policies):
-            figures = ", ".join(f"{label} {cells[number]}" for label, cells in rows)
+            figures = ", ".join(f"{metric} {cells[number]}" for metric, cells in rows)
             parts.append(f"{name}: {figures}")
         return "; ".join(parts)
 
     def render(self) -> RenderableType:
-        """The whole live view: all rows, the skills, the newest rescue."""
-        parts: list[RenderableType] = []
+        """The whole live view: how far it is, the newest rescue, figures, solve rates by skill.
+
+        There is no frame around it: the `^C` that a terminal writes at its end stays on the last
+        line, which is erased with the rest.
+        """
+        parts: list[RenderableType] = [Text(printable(self.title), style="bold")]
         if self.history:
             head = Table.grid(padding=(0, 2))
             head.add_row(
-                Text(f"step {self.now}/{self.steps}", style="bold"),
+                f"step {self.now}/{self.steps}",
                 ProgressBar(total=self.steps, completed=self.now, width=30),
-                Text(f"{self.time_left()} left"),
-                Text(f"mean of the last {len(self.history)} steps", style="dim"),
+                f"{self.time_left()} left",
             )
-            tables = [self._table("", ROWS), self._table("solve rate of", SKILL_ROWS)]
-            parts += [head, Columns(tables)]
-        if self.rescue:
-            parts.append(self._newest_rescue(self.rescue))
+            parts.append(head)
         if self.scoring:
             parts.append(cell(self.scoring))
-        return Panel(Group(*parts), title=cell(self.title))
+        if self.rescue:
+            parts.append(self._newest_rescue(self.rescue))
+        if self.history:  # last, because a low terminal crops it
+            parts.append(Text(f"means of the last {len(self.history)} steps", style="dim"))
+            parts.append(Columns([self._table(SHOWN), self._table(SKILLS)]))
+        return Group(*parts)
 
-    def _table(self, title: str, rows: Rows) -> Table:
-        table = Table(title, box=None, padding=(0, 1))
+    def _table(self, patterns: Sequence[str]) -> Table:
+        table = Table("", box=None, padding=(0, 1))
         for name, color in self.colors.items():
             table.add_column(cell(name), justify="right", style=color)
 
-        for label, figures in self.cells(rows):
-            table.add_row(cell(label), *figures)
+        for metric, figures in self.rows(patterns):
+            table.add_row(cell(metric), *figures)
         return table
 
-    def _newest_rescue(self, rescue: dict) -> RenderableType:
-        body = Text(printable(rescue["prompt"], SHOWN))
-        for who in ("receiver", "source"):
-            name = printable(rescue[who], SHOWN)
-            body.append(f"\n{name}: ", style=self.colors.get(name, ""))
-            body.append(printable(rescue[f"{who}_text"], SHOWN))
-        return Panel(body, title="newest rescue", title_align="left", border_style="dim")
+    def _newest_rescue(self, rescue: dict) -> Text:
+        text = Text("newest rescue: ", style="bold")
+        text.append(printable(rescue["prompt"], SHOWN_CHARS), style="not bold")
+        for side in ("receiver", "source"):
+            style = f"not bold {self.colors.get(rescue[side], '')}"
+            shown = printable(rescue[f"{side}_text"], SHOWN_CHARS)
+            text.append(f"\n{printable(rescue[side])}: {shown}", style=style)
+        return text
 
-    def cells(self, rows: Rows) -> list[tuple[str, list[str]]]:
-        """(label, a cell for each policy) of the rows in which a policy's figure is not 0."""
+    def rows(self, patterns: Sequence[str]) -> list[tuple[str, list[str]]]:
+        """(metric, a figure for each policy), where a policy's figure is not 0."""
         logged: set[str] = set()
         for lines in self.history:
             logged.update(*lines.values())
 
         shown = []
-        for label, metric, form in rows:
-            keys = [metric]
-            if metric.endswith("/"):  # a family
-                keys = sorted(key for key in logged if key.startswith(metric))
-            for key in keys:
-                means = [self.mean(name, key) for name in self.policies]
+        for pattern in patterns:
+            for metric in fnmatch.filter(sorted(logged), pattern):
+                means = [self.mean(name, metric) for name in self.policies]
                 if any(means):
-                    member = key.removeprefix(metric).replace("_", "-")
-                    cells = ["-" if mean is None else form.format(mean) for mean in means]
-                    shown.append((f"{label} {member}".strip(), cells))
+                    figures = [f"{m:,.0f}" if m >= 100 else f"{m:.2f}" for m in means]
+                    shown.append((metric, figures))
         return shown
 
-    def mean(self, policy: str, key: str) -> float | None:
-        """The mean over recent steps that have a metric, or None; a counter is 0 in the others."""
-        values = [lines[policy][key] for lines in self.history if key in lines.get(policy, {})]
-        counted = len(self.history) if key.startswith(COUNTERS) else len(values)
-        return sum(values) / counted if values else None
+    def mean(self, policy: str, metric: str) -> float:
+        """The mean over recent steps; a metric that a step does not have is 0 in it.
 
-    def time_left(self) -> str:
-        """The time left, from the mean time of all steps so far, with the scoring at the end."""
-        per_step = (time.monotonic() - self.began) / max(self.seen, 1)
-        return str(timedelta(seconds=int(per_step * (self.steps - self.now) + self.scoring_s)))
+        Not so a skill: its mean is over the steps that had problems of it.
+        """
+        values = [lines[policy][metric] for lines in self.history if metric in lines[policy]]
+        steps = len(values) if metric.startswith("skill/") else len(self.history)
+        return sum(values) / max(steps, 1)
+
+    def time_left(self) -> timedelta:
+        """The time that the remaining steps take, at the pace of the last ones."""
+        seconds = self.mean(self.policies[0], "time/step_s")
+        return timedelta(seconds=int(seconds * (self.steps - self.now)))

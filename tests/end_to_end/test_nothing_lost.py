@@ -152,9 +152,6 @@ def test_a_disk_without_room_for_the_checkpoints_is_found_before_the_first_step(
     assert f"writing runs/r, up to {size / 1e9:.2g} GB of checkpoints." in output
     # before each wait, what it will be
     assert re.search(r"qwen-tiny solves \d+% ± \d+% of \d+ problems of heldout before", output)
-    assert re.search(
-        r"Step 1 took \d+\.\d s; at this pace the steps after it take 0:00:\d\d\.", output
-    )
 
 
 @pytest.mark.parametrize("what", ["optimizer.pt", "exchange.jsonl"])
