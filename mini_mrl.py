@@ -94,7 +94,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             # a seed of its own, so that a mode's draws do not depend on the sampling
             rng = random.Random(derive_seed(config.seed, step, policy.index, "mode"))
             batch = mode.training_samples(policy, prompts, rng)
-            result.batch = checked_batch(batch, mode, policy, prompts)  # the mode may be your own
+            result.batch = checked_batch(batch, mode, policy)  # the mode may be your own
 
             # 6. learn: one pass of updates              learning.py, objectives.py, logprobs.py
             result.stats = learn(policy, result.batch.samples, mode.minibatches)
