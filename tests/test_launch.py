@@ -98,10 +98,8 @@ def test_auto_takes_a_process_a_policy_where_each_has_a_core(monkeypatch):
     for devices, wanted in ((1, 0), (2, 2)):
         monkeypatch.setattr("torch.cuda.device_count", lambda there=devices: there)
         assert processes() == wanted
-    monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(MrlError, match="LOCAL_RANK is no number; use torchrun, or unset RANK"):
-        processes(placement="parallel")  # as some clusters set it
+    assert processes(placement="parallel") == 2  # some clusters set this, but torchrun sets more
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert processes(placement="parallel") == 0  # it is one already
 

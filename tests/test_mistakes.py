@@ -240,18 +240,12 @@ def test_sigterm_saves_and_says_how_to_go_on(place):
     assert json.loads(state.read_text())["step"] == steps
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"RANK": "0", "WORLD_SIZE": "2"},
-        {"RANK": "0", "WORLD_SIZE": "many", "LOCAL_RANK": "0"},
-        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
-    ],
-)
-def test_a_cluster_that_sets_half_of_torchruns_variables_gets_a_sentence(place, environment):
+def test_processes_that_cannot_meet_get_a_sentence(place):
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     command = [sys.executable, str(ROOT / "mini_mrl.py"), *SMALL]
-    options = {"cwd": place, "env": {**os.environ, **environment}, "text": True}
-    done = subprocess.run(command, capture_output=True, timeout=120, **options)
+    done = subprocess.run(
+        command, capture_output=True, timeout=120, cwd=place, env=environment, text=True
+    )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr

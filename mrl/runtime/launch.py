@@ -51,14 +51,8 @@ def cores() -> int:
 
 
 def is_worker() -> bool:
-    """Whether torchrun has started this process, with others; MrlError if it is not clear."""
-    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
-        return False
-
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        if not os.environ.get(name, "").isdecimal():
-            raise MrlError(f"RANK is set, but {name} is no number; use torchrun, or unset RANK.")
-    return True
+    """Whether torchrun has started this process, with others."""
+    return "LOCAL_RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def join_processes(names: Sequence[str]) -> str:
