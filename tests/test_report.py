@@ -74,7 +74,7 @@ def test_what_a_model_wrote_cannot_do_anything_in_the_page(finished):
 
 
 def test_a_name_that_looks_like_mathematics_is_drawn_as_it_is(finished):
-    for file in ("metrics.jsonl", "config.json"):
+    for file in ("metrics.jsonl", "samples.jsonl", "config.json"):
         text = (finished / file).read_text()
         for name, odd in (("qwen-tiny", "m$x^$"), ("llama-tiny", "$\\\\frac$")):
             text = text.replace(f'"{name}"', f'"{odd}"').replace(f"/{name}/", f"/{odd}/")

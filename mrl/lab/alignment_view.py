@@ -10,6 +10,7 @@ from rich.text import Text
 
 from mrl.alignment import align
 from mrl.residual import measure
+from mrl.runtime.view import printable
 
 # Okabe and Ito's colours, also for colour-blind readers; neighbours differ in lightness, too
 CHUNK_COLORS = ("#56B4E9", "#E69F00")
@@ -23,8 +24,7 @@ def visible(piece: bytes) -> str:
         text = piece.decode("utf-8")
     except UnicodeDecodeError:
         return "".join(f"<{byte:02X}>" for byte in piece)
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return shown.replace(" ", "·") or "∅"
+    return printable(text, keep="").replace(" ", "·") or "∅"
 
 
 def render_alignment(

@@ -146,9 +146,8 @@ def _rescued_problems(
         yield f"<div class=rescue><h3>{escape(rescue['prompt'])}</h3>"
         for name, text in answers:
             yield f"<p>{escape(name)}: <code>{escape(text)}</code></p>"
-        if {source, receiver} <= paths.keys():  # else a log's peer, whose tokenizer is not here
-            with suppress(LossyText, MrlError):
-                codecs = [ByteCodec(load_tokenizer(paths[name])) for name in (source, receiver)]
-                tokens = [c.token_bytes(c.encode(rescue["source_text"])) for c in codecs]
-                yield f"<div class=wide>{alignment_svg(('source', 'receiver'), *tokens)}</div>"
+        with suppress(LossyText, MrlError):  # MrlError: the models are not here any more
+            codecs = [ByteCodec(load_tokenizer(paths[name])) for name in (source, receiver)]
+            tokens = [c.token_bytes(c.encode(rescue["source_text"])) for c in codecs]
+            yield f"<div class=wide>{alignment_svg(('source', 'receiver'), *tokens)}</div>"
         yield "</div>"

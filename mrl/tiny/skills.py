@@ -21,9 +21,7 @@ class Skill:
     misread_as: str
     templates: tuple[str, ...]  # {n} name, {o} objects, {a} {b} {c} numbers
     new_templates: tuple[str, ...]  # no policy was ever trained on these
-    third_templates: tuple[
-        str, ...
-    ]  # no policy was trained on these, and no setting chosen by them
+    third_templates: tuple[str, ...]  # nor on these, and no setting was chosen by them
 
 
 # fmt: off
