@@ -144,6 +144,8 @@ def test_the_time_left_is_that_of_the_remaining_steps_at_the_pace_of_the_last_on
     view.step(1, lines(**{"time/step_s": 5.0}), [])
     view.step(2, lines(**{"time/step_s": 3.0}), [])
     assert str(view.time_left()) == "0:00:32"
+    view.scoring_s = 60.0  # as it took before training
+    assert str(view.time_left()) == "0:01:32"
 
 
 def test_a_live_view_leaves_nothing_behind_where_control_c_was_echoed():

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -362,6 +363,7 @@ class Run(AbstractContextManager):
         """Score the held-out problems and keep the result in `evaluation.json`."""
         self.view.say(f"Scoring the held-out problems {when} training.")
         self.scoring = True
+        began = time.monotonic()
 
         scored = {}
         for policy in self.policies:
@@ -371,6 +373,7 @@ class Run(AbstractContextManager):
                     policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
                 )
         self.scoring = False
+        self.view.scoring_s = time.monotonic() - began
 
         self.evaluations[when] = []
         by_policy = self.allocation.gather(scored).values()

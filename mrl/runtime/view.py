@@ -88,6 +88,7 @@ class View(AbstractContextManager):
         self.rescue: dict | None = None  # the newest
         self.scoring = ""  # a sentence on how far it is
         self.scoring_began = self.last_line = 0.0
+        self.scoring_s = 0.0  # it took so long before training, and will after it
 
     def __exit__(self, *_: object) -> None:
         if self.live:
@@ -216,6 +217,6 @@ class View(AbstractContextManager):
         return sum(values) / max(steps, 1)
 
     def time_left(self) -> timedelta:
-        """The time that the remaining steps take, at the pace of the last ones."""
-        seconds = self.mean(self.policies[0], "time/step_s")
-        return timedelta(seconds=int(seconds * (self.steps - self.now)))
+        """The time that the remaining steps take at the pace of the last ones, and the scoring."""
+        seconds = self.mean(self.policies[0], "time/step_s") * (self.steps - self.now)
+        return timedelta(seconds=int(seconds + self.scoring_s))
