@@ -3,14 +3,21 @@
 The weights are drawn with a standard deviation of 0.2, because at the usual 0.02 all logits are so
 near to 0 that a wrong computation gives nearly the right numbers. Windows are shorter than what is
 scored.
+
+    python -m tests.test_families     # the table of data/README.md, within minutes
 """
+
+import re
+import tempfile
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from mrl.config import PolicyConfig, RunConfig
+from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.runtime.checkpoint import finish_checkpoint, restore_optimizers, save_policies
@@ -20,6 +27,8 @@ from mrl.runtime.problems import longest_prompt
 from mrl.samples import TrainingSample
 from tests.test_rollout import PROBLEMS, generator
 
+README = Path(__file__).parents[1] / "data" / "README.md"
+RIGHT = "works: sampled, scored, trained and resumed right"
 GAP = 1e-4  # nats in float32, of numbers that are the same but for rounding
 SHAPE = {
     "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 96,
@@ -217,15 +226,55 @@ def test_a_family_is_computed_right_learns_and_is_resumed(tmp_path, random_pair,
     assert gap_of(resumed, resumed.rollout(PROBLEMS, generator(3))) < GAP
 
 
+def refusal(folder, source, family):
+    """The sentence that refuses a family."""
+    path = save_random(folder / "model", source, family, REFUSED[family][0])
+    with pytest.raises(MrlError, match="cannot be trained here: ") as caught:
+        load_policy(PolicyConfig("it", str(path)))
+    assert str(caught.value).startswith(f"{path}: ")
+    return str(caught.value)
+
+
+def shown(sentence):
+    """What the table says of a refusal: its reason, without figures and errors of other code."""
+    reason = sentence.partition(" cannot be trained here: ")[2].rstrip(".")
+    return "refused: " + re.sub(r" \(.* .*\)", "", reason)
+
+
+def families_table(refusals):
+    """Markdown; refusals: the sentence of each family that is refused."""
+    of: dict[str, list[str]] = defaultdict(list)
+    of[RIGHT] = sorted([*FAST, *SLOW])
+    for family, sentence in sorted(refusals.items()):
+        of[shown(sentence)].append(family)
+    rows = [f"| {', '.join(names)} | {result} |" for result, names in of.items()]
+    return "\n".join(["| family | result |", "|---|---|", *rows])
+
+
+def results_in_readme():
+    """The result of each family in data/README.md."""
+    results = {}
+    section = README.read_text(encoding="utf-8").partition("## Families of models")[2]
+    for names, result in re.findall(r"(?m)^\| (.*) \| ((?:works|refused): .*) \|$", section):
+        results |= dict.fromkeys(names.split(", "), result)
+    return results
+
+
+def test_the_table_of_families_names_each_with_its_result():
+    """The slow tests compare the refusals themselves."""
+    results = results_in_readme()
+    assert results.keys() == {*FAST, *SLOW, *REFUSED}
+    assert {results[family] for family in (*FAST, *SLOW)} == {RIGHT}
+    assert all(results[family].startswith("refused: ") for family in REFUSED)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", REFUSED)
 def test_a_family_that_cannot_be_trained_is_refused_with_the_reason(tmp_path, random_pair, family):
-    settings, reason = REFUSED[family]
-    path = save_random(tmp_path / "model", random_pair / "qwen-tiny", family, settings)
-    with pytest.raises(MrlError, match=f"cannot be trained here: .*{reason}") as caught:
-        load_policy(PolicyConfig("it", str(path)))
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(f"{path}: ")
+    sentence = refusal(tmp_path, random_pair / "qwen-tiny", family)
+    assert re.search(REFUSED[family][1], sentence)
+    assert "\n" not in sentence
+    assert results_in_readme()[family] == shown(sentence)
 
 
 def test_longrope_is_refused_beyond_its_original_length(tmp_path, random_pair):
@@ -241,3 +290,11 @@ def test_longrope_is_refused_beyond_its_original_length(tmp_path, random_pair):
     policy.max_new_tokens += 1
     with pytest.raises(MrlError, match="has a context of 64"):
         longest_prompt(policy, PROBLEMS)
+
+
+if __name__ == "__main__":
+    found = {}
+    for name in REFUSED:
+        with tempfile.TemporaryDirectory() as temporary:
+            found[name] = refusal(Path(temporary), DATA / "tiny" / "qwen-tiny", name)
+    print(families_table(found))

@@ -73,6 +73,20 @@ def test_every_test_file_stands_beside_its_promise():
         assert re.search(rf"\b{name}\b", promises), f"tests/README.md leaves out {path.name}"
 
 
+def test_the_lowest_versions_are_those_that_were_tried():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lowest = {}
+    for line in project["dependencies"]:
+        name, version = re.match(r"([\w-]+)>=([\d.]+)", line).groups()
+        lowest[name] = version
+    page = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    section = page.partition("## Versions that were tried")[2].partition("\n## ")[0]
+    tried = dict(re.findall(r"(?m)^\| ([\w-]+) \| (\d[\d.]+) \| \d[\d.]+ \|$", section))
+    assert tried.keys() == lowest.keys()
+    for name, version in lowest.items():
+        assert f"{tried[name]}.".startswith(f"{version}."), name
+
+
 def code_lines(path):
     """Lines of a file that hold code: not blank, not a comment, not of a docstring."""
     text = path.read_text(encoding="utf-8")

@@ -23,7 +23,6 @@ from mrl.policy import Policy
 from mrl.runtime.reading import fits, parse, read_text
 
 KEEP = 2  # checkpoints
-BYTES = 12  # of a parameter there: float32, and two moments of AdamW
 PARTIAL = ".partial-"
 LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
 STATE = {"step": int, "versions": dict, "modes": dict, "logs": dict}
@@ -74,6 +73,11 @@ def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
     partial.rename(partial.with_name(f"step-{state['step']:06d}"))
     for old in checkpoints(run)[:-KEEP]:
         shutil.rmtree(old)
+
+
+def bytes_in_checkpoint(policy: Policy) -> int:
+    """A float32 number and two moments of AdamW for each parameter that learns."""
+    return 12 * sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
 
 
 def room_for_checkpoints(run: Path, size: int, config: RunConfig) -> int:

@@ -24,19 +24,19 @@ from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import longest_prompt
 from mrl.runtime.run_directory import read_run_config, with_weights_of
-from mrl.runtime.settings import check, run_config, usage_sentence
+from mrl.runtime.settings import check, mode_class, run_config, usage_sentence
 from mrl.runtime.summary import evaluation_table, pair_table
 from mrl.runtime.view import View, console, printable
 
 
-def modes() -> None:
-    """List the sharing modes: what each does, what crosses, its settings."""
+def modes(mode: Annotated[str | None, typer.Argument(help="FILE.py:Class")] = None) -> None:
+    """List the sharing modes, or one: what each does, what crosses, its settings."""
     title = "sharing modes (--mode NAME, --set NAME.SETTING=VALUE)"
     table = Table("mode", "what the receiver learns from", "crosses", "settings", title=title)
-    for name, mode in MODES.items():
-        settings = [f"{entry.name}={entry.default!r}" for entry in fields(mode) if entry.init]
-        crosses = mode.consumes.kind if mode.consumes else "nothing"
-        table.add_row(name, mode.__doc__.strip().split("\n")[0], crosses, ", ".join(settings))
+    for each in [mode_class(mode)] if mode else MODES.values():
+        defaults = ", ".join(f"{f.name}={f.default!r}" for f in fields(each) if f.init)
+        does = Text((each.__doc__ or "").strip().split("\n")[0])
+        table.add_row(each.name, does, getattr(each.consumes, "kind", "nothing"), defaults)
     console.print(table)
 
 

@@ -197,7 +197,7 @@ def _read_config(path: str) -> PreTrainedConfig:
         text = config.get_text_config()
         unknown = set(getattr(text, "layer_types", None) or ()) - KNOWN_LAYERS
         if unknown:
-            problem = f"it has recurrent or other layers that are no attention ({unknown.pop()})"
+            problem = f"it has recurrent layers, or others that are not known here ({min(unknown)})"
         elif "local" in getattr(text, "attention_layers", ()):
             problem = "its local attention counts places in a row, not positions in a completion"
     if problem:

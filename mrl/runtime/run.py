@@ -26,8 +26,8 @@ from mrl.exchange import Exchange
 from mrl.policy import Policy
 from mrl.records import Record, RewardStats, make_records
 from mrl.runtime.checkpoint import (
-    BYTES,
     LOGS,
+    bytes_in_checkpoint,
     cut_back,
     finish_checkpoint,
     newest_checkpoint,
@@ -161,7 +161,7 @@ class Run(AbstractContextManager):
         self.config = replace(self.config, name=self.directory.name)
         self.saved_step = state["step"]
 
-        sizes = {p.name: BYTES * p.model.num_parameters() for p in self.policies}
+        sizes = {p.name: bytes_in_checkpoint(p) for p in self.policies}
         size = sum(self.allocation.gather(sizes).values())
         self.disk_bytes = room_for_checkpoints(self.directory, size, self.config)
 

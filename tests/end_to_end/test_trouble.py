@@ -264,6 +264,16 @@ def test_modes_are_listed_with_their_settings(capsys):
     assert "imitation_weight" in out
 
 
+def test_a_mode_of_ones_own_is_shown_with_what_it_consumes_and_its_settings(place, capsys):
+    Path("loud.py").write_text(MODE)
+    assert run("modes", "loud.py:Loud") == 0
+    out = capsys.readouterr().out
+    assert " loud " in out and " success " in out and "imitation_weight=0.5" in out
+    assert " solo " not in out
+    assert run("modes", "quiet.py:Quiet") == 2
+    assert "there is no file quiet.py" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_gives_finite_numbers_and_shares_that_add_up(place, mode):
     assert small("--mode", mode, "--steps", "3", "--name", "r", "--seed", "2") == 0
