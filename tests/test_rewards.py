@@ -260,17 +260,34 @@ def test_expression_that_takes_for_ever_is_a_timeout_and_its_child_is_killed():
         assert impatient.verify(*RIGHT) is CORRECT
 
 
-def test_verdicts_and_timeouts_are_remembered_until_the_next_step():
-    with fake(HANGING, timeout_s=0.5) as verifier:
+def test_timeout_is_tried_a_second_time_and_then_remembered():
+    with fake(HANGING, timeout_s=0.3) as verifier:
+        verifier.canary()
+        for _ in range(2):
+            begin = time.monotonic()
+            assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
+            assert time.monotonic() - begin >= 0.3
+        verifier.command = NO_CHILD
+        assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
+        with pytest.raises(MrlError):  # everything else would be asked
+            verifier.verify("8", r"\boxed{x}")
+
+
+def test_verdict_is_remembered_and_not_asked_for_again():
+    with Verifier() as verifier:
         for _ in range(3):
             assert verifier.verify(*RIGHT) is CORRECT
             assert verifier.verify("1/3", r"\boxed{0.5}") is WRONG
-            assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
             verifier.close()
             verifier.command = NO_CHILD
-        verifier.verify_groups([])
-        with pytest.raises(MrlError):  # it would be asked again
-            verifier.verify(*RIGHT)
+
+
+def test_only_so_many_verdicts_are_remembered(monkeypatch):
+    monkeypatch.setattr("mrl.runtime.verifier.CACHE_SIZE", 2)
+    with Verifier() as verifier:
+        for number in (2, 3, 4):
+            assert verifier.verify(f"1/{number}", rf"\boxed{{\frac{{1}}{{{number}}}}}") is CORRECT
+            assert 1 <= len(verifier._known) <= 2
 
 
 def bombs(number):
@@ -290,17 +307,20 @@ def test_a_step_of_bombs_costs_a_few_time_limits_and_all_are_counted():
         verifier.verify_groups([group])
         assert time.monotonic() - begin < 0.5 * 20  # 48 limits without the budget
         assert {rollout.verdict for rollout in group.rollouts} == {TIMEOUT}
-        assert len(verifier._known) == BUDGET
+        asked = sum(verifier._timeouts.values())
         verifier.verify_groups([group])  # the next step has a budget of its own
-        assert len(verifier._known) == BUDGET
+        assert sum(verifier._timeouts.values()) == 2 * asked == 2 * BUDGET
 
 
-def test_after_bombs_other_boxes_are_judged_and_powers_again_in_the_next_step():
+def test_after_bombs_other_boxes_are_judged_and_a_known_power_is_still_right():
     with Verifier(timeout_s=1.0) as verifier:
+        power = ("1/1024", r"\boxed{2^{-10}}")
+        assert verifier.verify(*power) is CORRECT
         group = bombs(8)
         verifier.verify_groups([group])
         verdicts = [rollout.verdict for rollout in group.rollouts]
         assert verdicts == [TIMEOUT] * 7 + [CORRECT, WRONG]
+        assert verifier.verify(*power) is CORRECT
         assert verifier.verify("1/1024", r"\boxed{4^{-5}}") is TIMEOUT  # unasked, until the next
         verifier.verify_groups([])
         assert verifier.verify("1/1024", r"\boxed{4^{-5}}") is CORRECT
@@ -314,7 +334,7 @@ def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
         assert verifier.verify(*RIGHT) is CORRECT
         os.kill(verifier._child.pid, signal.SIGSTOP)
         assert verifier.verify("1/3", r"\boxed{0.5}") is TIMEOUT
-        assert verifier.verify("1/7", r"\boxed{0.5}") is WRONG
+        assert verifier.verify("1/3", r"\boxed{0.5}") is WRONG
         verifier.timeout_s = 30
         threading.Timer(0.4, os.kill, (verifier._child.pid, signal.SIGKILL)).start()
         begin = time.monotonic()
@@ -533,7 +553,7 @@ def judge_hostile_completions(texts):
     with Verifier(timeout_s=1.0) as verifier:
         verdicts = [verifier.verify(r"\frac{5}{7}", text) for text in texts]
         still_works = verifier.verify(*RIGHT) is CORRECT
-        asked = len(verifier._known)
+        asked = len(verifier._known) + sum(verifier._timeouts.values())
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # KiB, or bytes on macOS
     return verdicts, asked, peak >> (20 if sys.platform == "darwin" else 10), still_works
 

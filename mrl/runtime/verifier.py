@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, Pipe
@@ -15,8 +16,10 @@ from mrl.rewards import comparable, last_box, math_verdict, plain_verdict, tidy
 from mrl.samples import Group, Verdict
 
 MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
+CACHE_SIZE = 4_096  # (answer, box) pairs whose verdict is remembered
 BUDGET = 3  # timeouts in one call of `verify_groups`; after them POWERS are a TIMEOUT at once
 POWERS = re.compile(r"[\^!]")  # an expression that takes for ever nearly always has one of these
+TRIES = 2  # the first timeout may be the machine's fault; the second one is remembered
 START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine
 
 
@@ -36,8 +39,9 @@ class Verifier(AbstractContextManager):
         self.timeout_s = timeout_s
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
+        self._timeouts: Counter[tuple[str, str]] = Counter()  # (answer, box): how often
         self._budget: float = math.inf  # of timeouts; limited once steps begin
-        self._known: dict[tuple[str, str], Verdict] = {}  # of (answer, box), for a step
+        self._known: dict[tuple[str, str], Verdict] = {}  # of (answer, box); no timeouts
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -54,12 +58,18 @@ class Verifier(AbstractContextManager):
         if (answer, box) in self._known:
             return self._known[answer, box]
 
-        if self._budget <= 0 and POWERS.search(box):
+        hurried = self._budget <= 0 and POWERS.search(box)
+        if self._timeouts[answer, box] >= TRIES or hurried:
             return Verdict.TIMEOUT
+
         verdict = self._judge(answer, box)
         if verdict is Verdict.TIMEOUT:
+            self._timeouts[answer, box] += 1
             self._budget -= 1
-        self._known[answer, box] = verdict
+        else:
+            if len(self._known) == CACHE_SIZE:
+                self._known.clear()
+            self._known[answer, box] = verdict
         return verdict
 
     def verify_groups(self, groups: Sequence[Group]) -> None:
@@ -67,10 +77,8 @@ class Verifier(AbstractContextManager):
 
         A step's completions may all be `9^{9^{9}}`, and each would cost its own time limit. So
         after `BUDGET` timeouts all others with a power or a factorial are a TIMEOUT at once.
-        Verdicts are remembered until the next call; a timeout may have been the machine's fault.
         """
         self._budget = BUDGET
-        self._known.clear()
         for group in groups:
             answer = group.problem.answer
             for rollout in group.rollouts:
