@@ -417,7 +417,7 @@ def test_the_dial_is_the_measured_one():
     assert f"the peer adds {memory[0][1]} points to it" in sentences_of("data/results/README.md")
     assert f"and {memory[0][1]} points on `replay`" in sentences_of("README.md")
     tutorial = sentences_of("TUTORIAL.md")
-    assert f"{memory[0][1]} of them more than a memory gains" in tutorial
+    assert f"{memory[0][1]} points more than a memory gains" in tutorial
     ends = estimate(dial_scores(3, "replay"))
     assert f"a memory ends at {ends}, `sgt` {memory[3][1]} above it" in tutorial
     four = [a - b for a, b in zip(*(dial_scores(30, m) for m in ("solo", "hacpo/4")), strict=True)]
@@ -425,7 +425,7 @@ def test_the_dial_is_the_measured_one():
         PAGE.split()
     )
     assert f"its peer knows gains {gains[0][0]} points" in sentences_of("TUTORIAL.md")
-    assert f"30 of 100 cases {gains[30][0]} (" in sentences_of("TUTORIAL.md")
+    assert f"30 of 100 cases gains {gains[30][0]} (" in sentences_of("TUTORIAL.md")
 
 
 def test_what_opens_at_the_ends_of_the_dial():

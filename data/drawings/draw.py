@@ -511,7 +511,7 @@ def best_skills(path: Path) -> None:
         axes.set_yticks(range(len(order)), order if axes is panels[0] else [])
         axes.set(xlim=(0, 102), ylim=(-0.6, len(order) - 0.4))
         axes.tick_params(labelsize=12)
-        axes.set_xlabel("held-out pass@1 in percent: seeds, and their mean", fontsize=12)
+        axes.set_xlabel("held-out pass@1 in percent", fontsize=12)
     words = (
         f"the modes' means differ most; on every other skill they lie within {others:.0f} points"
     )
