@@ -83,7 +83,8 @@ def smaller(png: bytes) -> bytes:
 def part_of(report: str) -> str:
     """The report cut to what README shows: its first sentence, the skills, a rescue."""
     head, *parts = re.split(r"(?=<h2>)", report)
-    return head + "".join(part for part in parts if part.startswith(SHOWN))
+    frame = "<style>html { border: 2px solid #bbbbbb }</style>"
+    return head + frame + "".join(part for part in parts if part.startswith(SHOWN))
 
 
 def photograph(report: str, path: Path) -> None:
