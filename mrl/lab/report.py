@@ -31,7 +31,7 @@ img { max-width: 100%; height: auto; background: white; } .wide { overflow-x: au
 td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; }
 td { white-space: nowrap; } td:first-child, th:first-child { text-align: left; }
 .rescue { border-left: 4px solid var(--line); padding: .1rem 1rem; margin: 1rem 0; }
-code { overflow-wrap: anywhere; } svg { max-width: 40rem; }
+code { overflow-wrap: anywhere; } svg { width: 40rem; }
 @media (max-width: 40rem) { .wide img { max-width: 44rem; } }
 """
 
