@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import re
 from html import unescape
+from statistics import fmean as mean
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_the_command_makes_all_of_them(tmp_path, draw):
     draw.main(tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
     assert made == {path.name for path in KEPT.iterdir() if path.suffix in (".svg", ".png")}
-    pictures = {"skills.png", "kinds.png", "best.png"}
+    pictures = {"skills.png", "kinds.png", "best.png", "best-skills.png"}
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     for name in made - {"step.svg", "rescue.svg"} - pictures:  # what is sampled may differ
         assert (tmp_path / name).read_bytes() == (KEPT / name).read_bytes(), (name, AGAIN)
@@ -44,19 +45,47 @@ def test_the_command_makes_all_of_them(tmp_path, draw):
     assert names > set(MODES) - {"solo-x2"}
 
 
-def test_words_can_be_read_at_the_width_of_a_page():
-    for path in KEPT.glob("*.svg"):
-        text = path.read_text(encoding="utf-8")
-        assert float(re.search(r'viewBox="0 0 (\d+)', text)[1]) <= 800
-        assert min(map(float, re.findall(r'font-size="(\d+)"', text))) >= 12, path.name
+def width_of(drawing):
+    return float(re.search(r'viewBox="0 0 (\d+)', drawing)[1])
+
+
+def drawings():
+    """The text of all that are kept but the live view, which is a terminal's."""
+    paths = [path for path in KEPT.glob("*.svg") if path.name != "live.svg"]
+    assert len(paths) >= 7
+    return [path.read_text(encoding="utf-8") for path in paths]
+
+
+def test_words_can_be_read_at_the_width_of_a_page_and_nearly_at_a_telephones():
+    for text in drawings():
+        smallest = min(map(float, re.findall(r'font-size="(\d+)"', text)))
+        assert smallest >= 12
+        assert smallest * 360 / width_of(text) >= 7, width_of(text)
 
 
 def test_each_drawing_begins_with_a_sentence_that_says_what_to_see():
-    for path in KEPT.glob("*.svg"):
-        text = path.read_text(encoding="utf-8")
+    for text in drawings():
         headline = re.search(r"<title>(.+)</title>", text)[1]
         assert len(headline.split()) >= 7
         assert re.findall(r">([^<]+)</text>", text)[0] == headline
+        assert 16 + 0.5 * 15 * len(unescape(headline)) <= width_of(text), headline
+
+
+def test_the_live_view_is_the_kept_runs(draw):
+    kept = (KEPT / "live.svg").read_text(encoding="utf-8")
+    assert draw.live() == kept, AGAIN
+    assert "@font-face" not in kept  # it fetches nothing
+    assert 20 * 800 / width_of(kept) >= 12  # the size of its letters at the width of a page
+
+
+def test_the_two_skills_that_are_drawn_are_those_on_which_the_modes_differ_most(draw):
+    rows = draw.by_skill(draw.best_results())
+    spreads = [spread for spread, *_ in rows]
+    assert len(rows) >= 10 and spreads == sorted(spreads, reverse=True)
+    spread, _, by_mode = rows[0]
+    means = [mean(values) for values in by_mode.values()]
+    assert {"solo", "sgt"} <= by_mode.keys()
+    assert spread == max(means) - min(means)
 
 
 @pytest.mark.parametrize("place", ["kept", pytest.param("new", marks=pytest.mark.slow)])

@@ -5,13 +5,17 @@ import json
 import re
 import shutil
 import subprocess
+from html import escape
 
 import pytest
 import torch
+from PIL import Image
 
 from mrl.advantages import group_advantages
 from mrl.config import DATA
 from mrl.lab.bandit import analyse, bandit_modes, complementary
+from mrl.runtime.run_directory import read_evaluations, read_rescues
+from mrl.runtime.summary import learnt_sentence
 
 FOLDER = DATA / "page"
 KEPT = (FOLDER / "index.html").read_text(encoding="utf-8")
@@ -19,11 +23,51 @@ FACTS = json.loads(re.search(r'id="facts">(.*?)</script>', KEPT, re.DOTALL)[1])
 FORMULAS = re.search(r'<script id="formulas">(.*?)</script>', KEPT, re.DOTALL)[1]
 
 
-def test_the_page_is_current():
+AGAIN = "run `python data/page/make.py`"
+
+
+@pytest.fixture(scope="module")
+def make():
     spec = importlib.util.spec_from_file_location("make", FOLDER / "make.py")
-    make = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make)
-    assert make.page() == KEPT, "run `python data/page/make.py`"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_current(make):
+    assert make.page() == KEPT, AGAIN
+
+
+def test_the_report_is_the_kept_runs_and_small(make):
+    report = (FOLDER / "report.html").read_text(encoding="utf-8")
+    run = make.KEPT_RUN
+    sentence = learnt_sentence(read_evaluations(run), read_rescues(run))
+    assert f"<strong>{escape(sentence)}</strong>" in report
+    assert len(make.EMBEDDED.findall(report)) == 9
+    assert len(report) < 400_000
+
+    part = make.part_of(report)
+    assert sentence.split(";")[0] in part.replace("&quot;", '"')
+    assert re.findall("<h2>(.+?)</h2>", part) == [
+        "Solve rate by skill", "Rescued problems, side by side"
+    ]  # fmt: skip
+    assert len(make.EMBEDDED.findall(part)) == 1
+
+
+@pytest.mark.slow
+def test_the_report_is_current(make):
+    report = (FOLDER / "report.html").read_text(encoding="utf-8")
+    assert make.EMBEDDED.sub("", make.report()) == make.EMBEDDED.sub("", report), AGAIN
+
+
+@pytest.mark.slow
+def test_a_browser_photographs_the_report(make, tmp_path):
+    if shutil.which("chromium") is None:
+        pytest.skip("no Chromium is installed")
+    report = (FOLDER / "report.html").read_text(encoding="utf-8")
+    make.photograph(report, tmp_path / "report.png")
+    kept, made = (Image.open(folder / "report.png") for folder in (FOLDER, tmp_path))
+    assert "{},{}".format(*kept.size) == "{},{}".format(*made.size) == make.SIZE
 
 
 def test_its_modes_are_the_bandits():

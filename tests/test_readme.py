@@ -177,7 +177,7 @@ def test_the_table_of_the_first_screen_is_the_measured_one(name, skills):
 
 
 def test_with_a_memory_two_seeds_filled_no_hole_and_with_a_peer_each_filled_all():
-    said = "With a memory, two of them filled no hole; with a second model, each filled all four"
+    said = "two of the three runs filled no hole; with a second model, each filled all four"
     assert said in WORDS
     holes = [(policy, skill) for policy, skills in HOLES.items() for skill in skills]
 

@@ -30,7 +30,8 @@ INLINE = [" ".join(text.split()) for text in re.findall(r"`(python mini_mrl\.py[
 
 def test_every_example_gives_what_is_printed(monkeypatch):
     monkeypatch.chdir(ROOT)
-    examples = doctest.DocTestParser().get_doctest(TUTORIAL, {}, "TUTORIAL.md", None, 0)
+    text = re.sub(r"^```$", "", TUTORIAL, flags=re.MULTILINE)  # an empty line ends an example
+    examples = doctest.DocTestParser().get_doctest(text, {}, "TUTORIAL.md", None, 0)
     result = doctest.DocTestRunner().run(examples)
     assert result.failed == 0
     assert result.attempted >= 60

@@ -5,10 +5,12 @@ What they show is computed by the code that they explain, or read from a run's k
 
 import csv
 import inspect
+import io
 import math
 import re
 import tempfile
 from collections import defaultdict
+from datetime import timedelta
 from functools import cache
 from html import escape
 from itertools import accumulate, chain, pairwise, product
@@ -17,6 +19,8 @@ from statistics import fmean
 from textwrap import wrap
 
 import torch
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
 
 from mini_mrl import train_step
 from mrl.advantages import group_advantages
@@ -29,7 +33,8 @@ from mrl.lab.compare_view import estimate, gains
 from mrl.lab.quiet_run import quiet_run
 from mrl.objectives import clipped_loss
 from mrl.runtime.loading import load_tokenizer
-from mrl.runtime.run_directory import read_metrics
+from mrl.runtime.run_directory import read_metrics, read_rescues, read_run_config
+from mrl.runtime.view import View
 from mrl.samples import StepResult
 
 HERE = Path(__file__).resolve().parent
@@ -42,6 +47,7 @@ TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
 INK, GRAY, GREEN, RED, BLUE, ORANGE = (
     "#1b1b1b", "#707070", "#009e73", "#bb5566", "#0072b2", "#d55e00",
 )  # fmt: skip
+TIP_COLORS = (GRAY, ORANGE)  # those that an arrow may have
 
 
 class Drawing:
@@ -55,9 +61,13 @@ class Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 30}" '
             f'width="{width}" height="{height + 30}" font-family="Helvetica, Arial, sans-serif">',
             f"<title>{escape(headline)}</title>",
-            '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-            f'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="{GRAY}"/></marker>',
         ]
+        for color in TIP_COLORS:
+            self.parts.append(
+                f'<marker id="tip{color[1:]}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
+                'markerHeight="8" markerUnits="userSpaceOnUse" orient="auto">'
+                f'<path d="M0 0L8 4L0 8z" fill="{color}"/></marker>'
+            )
         self.box(0.5, 0.5, width - 1, height + 29, "white", "#cccccc", 6)
         self.say(16, 26, headline, size=15, bold=True)
         self.parts.append('<g transform="translate(0 30)">')
@@ -72,12 +82,12 @@ class Drawing:
         )
 
     def line(self, *points: float, color: str = GRAY, width: float = 1, style: str = "") -> None:
-        """A line through x, y, x, y, ...; style: "tip" or a dash pattern."""
+        """A line through x, y, x, y, ...; style: "tip" (in `TIP_COLORS`) or a dash pattern."""
         extra = ""
         if style:
             extra = f' stroke-dasharray="{style}"'
         if style == "tip":
-            extra = ' marker-end="url(#tip)"'
+            extra = f' marker-end="url(#tip{color[1:]})"'
         numbers = " ".join(f"{value:.1f}" for value in points)
         self.parts.append(
             f'<polyline points="{numbers}" fill="none" stroke="{color}" stroke-width="{width:g}"'
@@ -174,49 +184,55 @@ def passed(name: str, results: dict[str, StepResult]) -> list[list[str]]:
 
 def advantages() -> Drawing:
     """Three groups of four and what their members' advantages are."""
-    drawing = Drawing(700, 214, "A group teaches only where its completions differ in reward")
+    drawing = Drawing(556, 226, "A group teaches only where its completions differ in reward")
     groups = (("one is right", [1, 0, 0, 0]), ("two are right", [1, 1, 0, 0]), ("none", [0] * 4))
     for place, (title, rewards) in enumerate(groups):
-        x = 30 + 230 * place
-        drawing.say(x + 90, 24, f"{title}: rewards {' '.join(map(str, rewards))}", at="middle")
-        drawing.line(x, 120, x + 186, 120)
+        x, ground = 18 + 182 * place, 134
+        drawing.say(x + 78, 22, title, at="middle", bold=True)
+        drawing.say(x + 78, 40, f"rewards {' '.join(map(str, rewards))}", at="middle")
+        drawing.line(x, ground, x + 156, ground)
 
         (of_group,) = group_advantages(torch.tensor([rewards])).tolist()
         for number, (reward, advantage) in enumerate(zip(rewards, of_group, strict=True)):
-            left, height = x + 8 + 46 * number, 42 * abs(advantage)
-            top, y = (120 - height, 115 - height) if advantage > 0 else (120, 135 + height)
+            left, height = x + 4 + 38 * number, 42 * abs(advantage)
+            top, y = (ground - height, ground - 5 - height)
+            if advantage <= 0:
+                top, y = ground, ground + 15 + height
             drawing.box(left, top, 34, height, GREEN if reward else RED)
             drawing.say(left + 17, y, f"{advantage:+.2f}" if height else "0", INK, 12, "middle")
 
         words = "up: likelier; down: less likely" if max(of_group) else "no advantage, no gradient"
-        drawing.say(x + 90, 198, words, GRAY, 12, "middle")
+        drawing.say(x + 78, 212, words, GRAY, 12, "middle")
     return drawing
 
 
 def clip() -> Drawing:
     """The clipped loss of one token over its ratio, for both signs of its advantage."""
-    drawing = Drawing(
-        700, 236, "Past the bound on the side where training pushes, a token stops teaching"
-    )
+    drawing = Drawing(540, 236, "A token that has moved far enough in its direction stops teaching")
     ratios = (0.4, 0.8, 1.2, 1.6)
-    for x0, sign in ((50, 1.0), (390, -1.0)):
+    for x0, sign in ((34, 1.0), (290, -1.0)):
         words = f"advantage {sign:+.0f}: loss over the ratio"
-        drawing.say(x0 + 130, 24, words, at="middle", bold=True)
+        drawing.say(x0 + 108, 24, words, at="middle", bold=True)
 
         column = clipped_loss(torch.tensor(ratios)[:, None], torch.tensor([[sign]]), 0.2, 0.2)
         losses = column[:, 0].tolist()
         corners = []
         for ratio, loss in zip(ratios, losses, strict=True):
-            corners.append((x0 + 216 * (ratio - 0.4), 105 - 85 * (loss + sign)))
+            corners.append((x0 + 180 * (ratio - 0.4), 115 - 85 * (loss + sign)))
         for (left, right), (a, b) in zip(pairwise(corners), pairwise(losses), strict=True):
             flat = abs(a - b) < 1e-6
             drawing.line(*left, *right, color=RED if flat else GREEN, width=4)
             words, middle = "no gradient" if flat else "teaches", (left[0] + right[0]) / 2
             drawing.say(middle, 222, words, RED if flat else GREEN, 12, "middle", bold=True)
 
-        for x, words in ((corners[1][0], "0.8"), (x0 + 129.6, "1"), (corners[2][0], "1.2")):
-            drawing.line(x, 38, x, 184, style="3 3")
+        start = x0 + 108  # the ratio is 1 there
+        for x, words in ((corners[1][0], "0.8"), (start, "1"), (corners[2][0], "1.2")):
+            drawing.line(x, 58, x, 184, style="3 3")
             drawing.say(x, 200, words, GRAY, 12, "middle")
+        drawing.box(start - 5, 110, 10, 10, INK, round=5)
+        drawing.line(start, 52, start + 60 * sign, 52, style="tip")
+        side = "end" if sign > 0 else "start"
+        drawing.say(start - 8 * sign, 56, "start, pushed", GRAY, 12, side)
     return drawing
 
 
@@ -225,8 +241,8 @@ def ladders() -> Drawing:
     names = "qwen-tiny", "llama-tiny"
     codecs = [ByteCodec(load_tokenizer(str(ROOT / "data" / "tiny" / name))) for name in names]
     sides = [codec.token_bytes(codec.encode(TEXT)) for codec in codecs]
-    chunks, unit, left = align(*sides), 19.5, 96
-    drawing = Drawing(780, 170, "Between two black lines both tokenizations hold the same bytes")
+    chunks, unit, left = align(*sides), 14.5, 84
+    drawing = Drawing(592, 170, "Between two black lines both tokenizations hold the same bytes")
     for name, tokens, y in zip(names, sides, (30, 86), strict=True):
         drawing.say(12, y + 19, name)
         ends = list(accumulate(map(len, tokens), initial=0))
@@ -255,32 +271,30 @@ def rescue() -> Drawing:
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
 
-    drawing = Drawing(
-        780, 300, "Where every own attempt fails, a peer's verified solution is imitated"
-    )
-    drawing.say(20, 30, f"prompt: {group.problem.prompt}", size=14, bold=True)
-    drawing.box(20, 46, 370, 150, "#fbeef0", RED)
-    drawing.say(32, 66, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, bold=True)
+    drawing = Drawing(520, 296, "Where every attempt fails, a peer's verified solution is imitated")
+    drawing.say(16, 28, f"prompt: {group.problem.prompt}", size=14, bold=True)
+    drawing.box(16, 46, 250, 150, "#fbeef0", RED)
+    drawing.say(28, 66, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, bold=True)
     for row, rollout in enumerate(group.rollouts[:4]):
-        drawing.say(32, 88 + 19 * row, rollout.text[:42], size=12, mono=True)
-    drawing.say(32, 88 + 19 * 4, f"... and {len(group.rollouts) - 4} more", GRAY, 12)
-    drawing.say(32, 188, "advantages all 0: no gradient of its own", GRAY, 12)
+        drawing.say(28, 88 + 19 * row, rollout.text[:31], size=12, mono=True)
+    drawing.say(28, 88 + 19 * 4, f"... and {len(group.rollouts) - 4} more", GRAY, 12)
+    drawing.say(28, 188, "advantages all 0: no gradient of its own", GRAY, 12)
 
-    drawing.box(410, 46, 350, 150, "#e9f6f1", GREEN)
-    drawing.say(422, 66, f"{sample.source}: a verified success", GREEN, bold=True)
-    drawing.say(422, 88, codec.decode(content), size=12, mono=True)
-    drawing.say(422, 126, "crosses as text (a SuccessRecord);", GRAY, 12)
-    drawing.say(422, 144, "the receiver judges it again", GRAY, 12)
+    drawing.box(282, 46, 222, 150, "#e9f6f1", GREEN)
+    drawing.say(294, 66, f"{sample.source}: a verified success", GREEN, bold=True)
+    drawing.say(294, 88, codec.decode(content), size=12, mono=True)
+    drawing.say(294, 126, "crosses as text (a SuccessRecord);", GRAY, 12)
+    drawing.say(294, 144, "the receiver judges it again", GRAY, 12)
 
-    x = 20.0
+    x = 16.0
     for piece in [*map(visible, codec.token_bytes(content)), "end"]:
         width = 8 * len(piece) + 10
         drawing.box(x, 232, width, 26, CHUNK_COLORS[0] if piece != "end" else "#dddddd")
         drawing.say(x + width / 2, 249, piece, size=12, at="middle", mono=True)
         x += width + 3
-    drawing.line(585, 196, 585, 245, x + 6, 245, style="tip")
+    drawing.line(430, 196, 430, 245, x + 6, 245, style="tip")
     words = f"{name} learns this in its own tokens: loss = {sample.weight} * mean of -log p(token)"
-    drawing.say(20, 282, words)
+    drawing.say(16, 282, words)
     return drawing
 
 
@@ -288,9 +302,9 @@ def support() -> Drawing:
     """The modes in the blind spot of the bandits: groups needed, and how far off they point."""
     contexts = complementary()
     drawing = Drawing(
-        640, 366, "Good modes stand lower left: few groups needed, the right direction"
+        540, 366, "Good modes stand lower left: few groups needed, the right direction"
     )
-    left, base, wide, tall = 70, 286, 520, 240
+    left, base, wide, tall = 56, 286, 450, 240
 
     def place(groups: float, degrees: float) -> tuple[float, float]:
         return left + wide * (math.log10(groups) + 1) / 3, base - tall * degrees / 120
@@ -328,23 +342,23 @@ def support() -> Drawing:
 def dial() -> Drawing:
     """Held-out pass@1 by mode, over how often a policy is right by its own luck at the start."""
     scores = dial_scores()
-    drawing = Drawing(730, 356, "The rarer a policy's own luck, the more its peer adds")
+    drawing = Drawing(576, 356, "The rarer a policy's own luck, the more its peer adds")
     base, tall, low = 290, 240, 30
 
     def place(number: int, score: float) -> tuple[float, float]:
-        return 90 + 144 * number, base - tall * (score - low) / (95 - low)
+        return 82 + 108 * number, base - tall * (score - low) / (95 - low)
 
     drawing.say(16, 22, "held-out pass@1 in percent, three seeds, with 95 % intervals")
     for score in range(low, 95, 10):
         y = place(0, score)[1]
-        drawing.line(60, y, 552, y, color="#dddddd")
-        drawing.say(52, y + 4, str(score), GRAY, 12, "end")
+        drawing.line(48, y, 422, y, color="#dddddd")
+        drawing.say(42, y + 4, str(score), GRAY, 12, "end")
     for number, right in enumerate(DIAL):
         drawing.say(place(number, 0)[0], base + 20, f"{right} %", GRAY, 13, "middle")
     words = (
         "own luck: how often the warm start showed a policy the right reading of its peer's words"
     )
-    drawing.say(350, base + 46, words, at="middle")
+    drawing.say(288, base + 46, words, at="middle")
 
     means: dict[str, dict[int, float]] = {}
     for shift, mode in enumerate(DIAL_MODES):
@@ -364,7 +378,7 @@ def dial() -> Drawing:
             points += [x, y]
         if points:
             drawing.line(*points, color=color, width=2.5, style="5 4" if mode == "hacpo" else "")
-            drawing.say(565, 60 + 24 * shift, DIAL_MODES[mode], color, 13, bold=True)
+            drawing.say(434, 60 + 24 * shift, DIAL_MODES[mode], color, 13, bold=True)
 
     for lower, upper in pairwise(("solo", "replay", "sgt")):
         both = sorted(means[lower].keys() & means[upper].keys())
@@ -451,21 +465,86 @@ def kinds(path: Path) -> None:
     figures.save_figure(figure, path)
 
 
-def best(path: Path) -> None:
-    """Each mode at its best: its gain over `solo`, from the kept table."""
+def best_results() -> list[Result]:
+    """The kept table of all modes, each at its best, a result per run."""
     scores = defaultdict(dict)
     with (RESULTS / "best" / "table.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["part"]:  # no cost
                 key = row["part"], row["policy"], row["skill"], row["metric"]
                 scores[row["mode"], int(row["seed"])][key] = float(row["value"])
-    results = []
-    for (mode, seed), of_run in scores.items():
-        results.append(Result(mode, seed, of_run, {}, {}, []))
-    figures.draw_gains(gains(results), path)
+    return [Result(mode, seed, of_run, {}, {}, []) for (mode, seed), of_run in scores.items()]
 
 
-DRAWINGS = (step, advantages, clip, ladders, rescue, support, dial)
+def best(path: Path) -> None:
+    """Each mode at its best: its gain over `solo`."""
+    figures.draw_gains(gains(best_results()), path)
+
+
+def by_skill(results: list[Result]) -> list[tuple[float, str, dict[str, list[float]]]]:
+    """How far the modes' means differ, what on, and mode -> pass@1 by seed; the widest first."""
+    shares = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        for (part, policy, skill, metric), value in result.scores.items():
+            if (part, metric) == ("heldout", "pass@1") and skill != "all":
+                shares[f'{policy}: "{skill}" problems'][result.mode].append(value)
+    rows = []
+    for title, by_mode in shares.items():
+        means = [fmean(values) for values in by_mode.values()]
+        rows.append((max(means) - min(means), title, by_mode))
+    return sorted(rows, key=lambda row: -row[0])
+
+
+def best_skills(path: Path) -> None:
+    """The two skills on which the modes differ most, each mode at its best, a dot per seed."""
+    results = best_results()
+    above = gains(results)
+    order = ["solo", *sorted(above, key=lambda mode: above[mode][0])]
+    *shown, (others, _, _) = by_skill(results)[:3]
+    figure, panels = figures.new_figure(9.5, 0.35 * len(order) + 1.7, columns=2)
+    for axes, (_, title, by_mode) in zip(panels, shown, strict=True):
+        for place, mode in enumerate(order):
+            color, values = figures.color_of(mode), by_mode[mode]
+            axes.plot(values, [place] * len(values), "o", color=color, alpha=0.5)
+            axes.plot(fmean(values), place, "|", color=color, markersize=16, markeredgewidth=3)
+        axes.set_title(title, fontsize=12)
+        axes.set_yticks(range(len(order)), order if axes is panels[0] else [])
+        axes.set(xlim=(0, 102), ylim=(-0.6, len(order) - 0.4))
+        axes.tick_params(labelsize=12)
+        axes.set_xlabel("held-out pass@1 in percent", fontsize=12)
+    words = (
+        f"the modes' means differ most; on every other skill they lie within {others:.0f} points"
+    )
+    figure.suptitle(f"Here {words}", fontsize=13)
+    figures.save_figure(figure, path)
+
+
+LIVE_STEP = 24  # of the kept run, for the picture of the live view
+
+
+def live() -> str:
+    """The live view of the kept run, as a terminal shows it, as an SVG."""
+    directory = RESULTS / "sgt-s0"
+    config = read_run_config(directory)
+    console = Console(width=92, file=io.StringIO(), force_terminal=True, record=True)
+    names = [policy.name for policy in config.policies]
+    view = View(console, names, config.steps, f"mini-mrl: {config.mode}, seed {config.seed}")
+    view.now, view.live, took = LIVE_STEP, None, 0.0
+    for line in read_metrics(directory)[: LIVE_STEP * len(names)]:
+        if line["policy"] == names[0]:
+            view.history.append({})
+            took += line["time/step_s"]
+        view.history[-1][line["policy"]] = line
+    *_, view.rescue = (r for r in read_rescues(directory) if r["step"] <= LIVE_STEP)
+    left = timedelta(seconds=int(took / LIVE_STEP * (config.steps - LIVE_STEP)))
+    view.time_left = lambda: str(left)  # not by the clock of this moment
+    console.print(view.render())
+    form = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # not fetched
+    words = "The live view: look at the solve rates by skill, and at the newest rescue"
+    return console.export_svg(title=words, code_format=form, unique_id="live")
+
+
+DRAWINGS = (step, advantages, clip, ladders, rescue, support, dial, live)
 
 
 def main(folder: Path = HERE) -> None:
@@ -475,6 +554,7 @@ def main(folder: Path = HERE) -> None:
     skills(folder / "skills.png")
     kinds(folder / "kinds.png")
     best(folder / "best.png")
+    best_skills(folder / "best-skills.png")
 
 
 if __name__ == "__main__":

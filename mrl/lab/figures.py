@@ -133,20 +133,20 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
     """Metrics over steps, a panel per metric, a line per policy."""
     columns = min(3, len(keys))
     rows = -(-len(keys) // columns)
-    figure, panels = new_figure(3.6 * columns + 0.6, 2.4 * rows + 0.6, rows, columns)
+    figure, panels = new_figure(3 * columns + 0.6, 2.3 * rows + 0.6, rows, columns)
 
     for axes, key in zip(panels, keys, strict=False):
         for name, (color, style) in zip(policies_of(lines), cycle(POLICY_LINES), strict=False):
             curve = series(lines, name, key, WINDOW)
             axes.plot(*curve, color=color, linestyle=style, label=name)
-        axes.set_title(label_of(key), fontsize=10)
+        axes.set_title(label_of(key), fontsize=12)
         axes.set_ylim(bottom=0)
     for axes in panels[len(keys) :]:
         axes.axis("off")
 
     panels[0].set_ylabel(unit)
-    panels[0].legend(frameon=False, fontsize=9)
-    figure.supxlabel(f"step (mean of {WINDOW} steps)", fontsize=10)
+    panels[0].legend(frameon=False, fontsize=10)
+    figure.supxlabel(f"step (mean of {WINDOW} steps)", fontsize=11)
     save_figure(figure, path)
 
 
@@ -170,7 +170,7 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> 
     panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=9)
+        axes.tick_params(labelsize=10)
     return figure, panels
 
 

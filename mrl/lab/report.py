@@ -29,9 +29,10 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-
 img { max-width: 100%; height: auto; background: white; } .wide { overflow-x: auto; }
 .note, table { font-size: .9rem; } table { border-collapse: collapse; }
 td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; }
-td:first-child, th:first-child { text-align: left; }
+td { white-space: nowrap; } td:first-child, th:first-child { text-align: left; }
 .rescue { border-left: 4px solid var(--line); padding: .1rem 1rem; margin: 1rem 0; }
-code { overflow-wrap: anywhere; } svg { max-width: 40rem; }
+code { overflow-wrap: anywhere; } svg { width: 40rem; }
+@media (max-width: 40rem) { .wide img { max-width: 44rem; } }
 """
 
 
@@ -112,9 +113,9 @@ def _picture(
                 ends.append(f"{policy}, {label}: {values[0]:.3g} to {values[-1]:.3g}")
 
     data = base64.b64encode(path.read_bytes()).decode("ascii")
-    image = f'<img alt="{escape("; ".join(ends))}" src="data:image/png;base64,{data}">'
+    img = f'<img alt="{escape("; ".join(ends))}" src="data:image/png;base64,{data}">'
     caption = ". ".join(dict.fromkeys(map(meaning, keys)))
-    return f"<h2>{escape(picture.title)}</h2>{image}<p class=note>{escape(caption)}.</p>"
+    return f"<h2>{escape(picture.title)}</h2><p class=wide>{img}<p class=note>{escape(caption)}."
 
 
 def _rescued_problems(
