@@ -829,6 +829,34 @@ def test_what_the_lower_end_of_hacpos_band_costs_was_measured():
         assert re.search(rf"`{mode}` .*?\| {one}; with four updates[^|]* {four} \|", readme)
 
 
+def test_the_table_of_four_updates_and_the_crossing_are_the_measured_ones():
+    def scores(mode, wanted=of_all_skills):
+        if mode == "hacpo, no lower end":
+            file, mode = "no-band-four-updates.csv", "hacpo"
+        else:
+            file = "crossing.csv" if mode == "crossing" else "four-updates.csv"
+        return kept_scores(f"tiny-pair/{file}", mode, wanted, part="thirdset")
+
+    def above_other(one, other):
+        return estimate([a - b for a, b in zip(one, other, strict=True)])
+
+    gains = {}
+    for mode in ("sgt", "hacpo, no lower end", "hacpo", "graft", "solo"):
+        gains[mode] = above_other(scores(mode), scores("solo"))
+        cells = [estimate(scores(mode)), "" if mode == "solo" else gains[mode]]
+        cells += [estimate(scores(mode, KINDS[kind])) for kind in ("holes", "rare", "own")]
+        assert f"| {mode} | {' | '.join(map(str, cells))} |" in PAGE, mode
+    clear = [mode for mode, gain in gains.items() if mode != "solo" and gain.clear]
+    assert clear == ["sgt", "hacpo, no lower end"]
+
+    words = sentences_of("data/results/README.md")
+    behind = above_other(scores("sgt"), scores("hacpo, no lower end"))
+    assert behind.clear and f"It then ends {behind} points below `sgt`." in words
+    apart = above_other(scores("crossing"), today("sgt", part="thirdset"))
+    said = f"It ends at {estimate(scores('crossing'))} %, {apart} points from `sgt`"
+    assert not apart.clear and said in words
+
+
 def test_the_kept_table_is_that_of_the_kept_numbers():
     for part in SETS:
         for row in peer_rows(part, "| mode | pass@1 |"):
