@@ -1,7 +1,5 @@
 import gc
 import os
-import subprocess
-import sys
 import weakref
 from types import SimpleNamespace
 
@@ -25,6 +23,7 @@ from mrl.runtime.memory import (
     choose_placement,
     estimate,
     needed,
+    peak_memory,
 )
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.settings import run_config
@@ -279,12 +278,8 @@ def test_parallel_is_held_against_each_card(make_policy, monkeypatch):
 
 
 def test_the_peak_counts_bytes_of_the_whole_process():
-    # in a process of its own: in this one, earlier tests may have used more than is held here
-    lines = (
-        "from mrl.runtime.memory import peak_memory",
-        "before = peak_memory('cpu')",
-        "held = bytearray(300 * 2**20)  # untouched zeros may take no memory",
-        "held[::4096] = b'x' * len(held[::4096])",
-        "assert 10 * 2**20 < before < peak_memory('cpu') < before + 400 * 2**20",
-    )
-    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, cwd=DATA.parent)
+    before = peak_memory("cpu")
+    size = before + 50 * 2**20  # more than all that earlier tests of this process ever held
+    held = bytearray(size)  # untouched zeros may take no memory
+    held[::4096] = b"x" * len(held[::4096])
+    assert 10 * 2**20 < before < size <= peak_memory("cpu") < before + size + 100 * 2**20

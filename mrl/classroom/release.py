@@ -50,7 +50,9 @@ def take_out_sgt(folder: Path) -> None:
     """Put the stub in the place of mrl/modes/sgt.py; the default mode becomes `solo`."""
     shutil.copy(HERE / "stubs" / "sgt.py", folder / "mrl" / "modes")
     (folder / "mrl" / "modes" / "replay.py").unlink()  # it does with own successes what sgt does
-    (folder / "data" / "examples" / "one_file.py").unlink()  # it has sgt in plain sight
+    # these two have sgt in plain sight
+    (folder / "data" / "examples" / "one_file.py").unlink()
+    (folder / "data" / "results" / "tiny-pair" / "crossing.py").unlink()
 
     for name, edits in WITHOUT_SGT.items():
         text = (folder / name).read_text(encoding="utf-8")
