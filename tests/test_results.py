@@ -248,7 +248,7 @@ def test_what_each_mode_opens_and_pays_is_measured(table):
 
 
 def kept_trials():
-    """Mode -> (learning rate, updates a step) -> held-out pass@1 with each seed of the choice."""
+    """Mode -> (learning rate, updates per step) -> held-out pass@1 with each seed of the choice."""
     found = {}
     with (RESULTS / "best" / "tune.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -259,7 +259,7 @@ def kept_trials():
 
 
 def chosen_settings():
-    """Mode -> its learning rate and updates a step with the best mean over three seeds."""
+    """Mode -> its learning rate and updates per step with the best mean over three seeds."""
     found = {}
     for mode, trials in kept_trials().items():
         last = {setting: mean(of.values()) for setting, of in trials.items() if len(of) == 3}
@@ -380,7 +380,7 @@ def test_four_updates_cost_every_mode_something_at_the_common_rate_alone():
 
 
 def dial_scores(shown, mode, wanted=of_all_skills):
-    """Of the first three seeds; hacpo: with one update a step, hacpo/4: with four."""
+    """Of the first three seeds; hacpo: with one update per step, hacpo/4: with four."""
     path = f"dial/right-{shown}.csv"
     if shown == 3 and mode != "replay":
         path = "pair-3-percent/table.csv"
@@ -417,7 +417,7 @@ def test_the_dial_is_the_measured_one():
     ends = estimate(dial_scores(3, "replay"))
     assert f"a memory ends at {ends}, `sgt` {memory[3][1]} above it" in tutorial
     four = [a - b for a, b in zip(*(dial_scores(30, m) for m in ("solo", "hacpo/4")), strict=True)]
-    assert f"with four updates a step `hacpo` costs {estimate(four)} points" in " ".join(
+    assert f"with four updates per step `hacpo` costs {estimate(four)} points" in " ".join(
         PAGE.split()
     )
     assert f"its peer knows gains {gains[0][0]} points" in sentences_of("TUTORIAL.md")
