@@ -152,6 +152,7 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     """`AutoModelForCausalLM` in float32, from safetensors only; MrlError if it is not whole."""
     _read_config(path)
     options = {"use_safetensors": True, "output_loading_info": True}
+    options["adapter_kwargs"] = {"local_files_only": True}  # peft, if installed, would ask the hub
     model, loaded = _load(AutoModelForCausalLM, path, dtype=torch.float32, **options)
 
     wrong = sorted(loaded["missing_keys"]) or _left_over(model, loaded["unexpected_keys"])
@@ -227,10 +228,14 @@ def _load(auto_class: type, path: str, **options: object) -> Any:
             "name and the network, or give a local directory."
         )
 
+    options["trust_remote_code"] = False
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # no table of tensors before our sentence
     try:
-        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+        try:  # a model in the cache is taken as it is: without a network each question takes 20 s
+            return auto_class.from_pretrained(path, local_files_only=True, **options)
+        except OSError:
+            return auto_class.from_pretrained(path, **options)
     except Exception as error:
         reason = str(error).strip().split("\n")[0][:200]
         raise MrlError(
