@@ -43,7 +43,7 @@ from mrl.samples import StepResult, derive_seed, problems_of_step
 def train_step(run: Run, step: int) -> dict[str, StepResult]:
     """One step of mutual RL: what the policies of this process did, by name."""
     config, allocation, exchange = run.config, run.allocation, run.exchange
-    allocation.ledger.clear()  # of the step before
+    allocation.ledger.clear()  # the times of the last step's turns
     problems = problems_of_step(run.problems, step, config.prompts_per_step, config.seed)
     # of this process's policies; under placement `parallel` that is one, and peers are elsewhere
     results = {policy.name: StepResult() for policy in run.policies}
@@ -71,7 +71,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             outgoing[name] = list(records)
     # within a step, policies of different processes meet only here
     outgoing = allocation.gather(outgoing)
-    with run.writing():  # the log of what crosses: a full disk ends the run with one sentence
+    with run.explaining_disk_errors():  # what crosses goes into a log
         for source, records in outgoing.items():
             for record in records:
                 exchange.publish(record, source)  # forgotten again in Run.finish_step
@@ -86,11 +86,11 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
         # 4. collect: peers' records of that type; then judge them again           exchange.py
         ids = [problem.id for problem in problems]
         received = exchange.collect(mode.consumes, policy.name, ids)
-        result.received = run.judge_again(policy.name, received)
+        result.believed = run.judge_again(policy.name, received)
 
         with allocation.turn(policy, "learn"):
             # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
-            prompts = [(group, result.received[group.problem.id]) for group in result.groups]
+            prompts = [(group, result.believed[group.problem.id]) for group in result.groups]
             # a seed of its own, so that a mode's draws do not depend on the sampling
             rng = random.Random(derive_seed(config.seed, step, policy.index, "mode"))
             batch = mode.training_samples(policy, prompts, rng)
@@ -147,7 +147,7 @@ def train(
     named = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
     run_settings = run_config(pair, config, named, settings or [])
     start_run(
-        train_loop, outcome, context.obj, run_settings, plain, pair=pair or "", why_pair=why_pair
+        train_loop, program, context.obj, run_settings, plain, pair=pair or "", why_pair=why_pair
     )
 
 
@@ -156,11 +156,11 @@ def resume(
     context: typer.Context, directory: options.Directory, plain: options.Plain = False
 ) -> None:
     """Go on with a run that was stopped; on a CPU the result is the same to the last bit."""
-    start_run(train_loop, outcome, context.obj, continued_config(directory), plain, directory)
+    start_run(train_loop, program, context.obj, continued_config(directory), plain, directory)
 
 
-def outcome(arguments: list[str]) -> launch.Outcome:
-    """Exit code and last sentence of a command, also in a process of its own."""
+def program(arguments: list[str]) -> launch.Ending:
+    """Run a command, also in a process of its own; returns exit code and last sentence."""
     return carry_out(app, arguments)
 
 
@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, launch.terminate)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    code, sentence = outcome(sys.argv[1:] if arguments is None else arguments)
+    code, sentence = program(sys.argv[1:] if arguments is None else arguments)
     if sentence:
         print(sentence, file=sys.stderr)
     return code

@@ -56,6 +56,7 @@ def shared_baseline_advantages(
     own_mean = rewards.mean(dim=1, keepdim=True)
     peer_sum = (peer_count * peer_mean).sum(dim=1, keepdim=True)
     mean_all = (own * own_mean + peer_sum) / total
+    # squared deviations from any m add up to count * (std^2 + (mean - m)^2) over a group
     own_spread = ((rewards - mean_all) ** 2).sum(dim=1, keepdim=True)
     peer_spread = peer_count * (peer_std**2 + (peer_mean - mean_all) ** 2)
     sigma = ((own_spread + peer_spread.sum(dim=1, keepdim=True)) / total).sqrt()

@@ -21,8 +21,9 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how byte fallback spells one byte
-# The orders of decoder steps in which a token's bytes follow from its own piece. Behind Fuse a step
-# sees the joined text: a Replace there crosses tokens, while a Strip before it trims every token.
+# The orders of decoder steps in which a token's bytes follow from its own piece. Steps see one
+# piece at a time until ByteLevel or Fuse joins the text. So Replace must come before them, because
+# later it could match across tokens; and Strip after them, because earlier it would trim each token
 EXACT_DECODER = re.compile(
     r"((Metaspace|Replace) )*(ByteLevel (Fuse )?(Strip )?|(ByteFallback )?(Fuse (Strip )?)?)"
 )
@@ -125,7 +126,8 @@ class ByteCodec:
             sizes = list(accumulate(map(len, reversed(token_bytes)), initial=0))
             # else a token straddles the start: it has merged with the anchor
             if len(wanted) in sizes and b"".join(token_bytes).endswith(wanted):
-                return token_ids[len(token_ids) - sizes.index(len(wanted)) :]
+                count = sizes.index(len(wanted))  # the text is the last `count` tokens
+                return token_ids[len(token_ids) - count :]
         raise refusal
 
 
@@ -199,7 +201,7 @@ class Chunk(NamedTuple):
         return self.source[1] - self.source[0] == 1 == self.receiver[1] - self.receiver[0]
 
 
-def align(source: Sequence[bytes], receiver: Sequence[bytes]) -> list[Chunk]:
+def align(source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes]) -> list[Chunk]:
     """Cut two tokenizations of one text at every byte boundary that they share.
 
     By the chain rule the log-prob of a chunk is the exact sum over its tokens on either side, so
@@ -208,10 +210,10 @@ def align(source: Sequence[bytes], receiver: Sequence[bytes]) -> list[Chunk]:
     that ends where it stands, or to the first one. Linear in the number of tokens.
     Raises LossyText ("different_bytes") if the texts differ.
     """
-    if b"".join(source) != b"".join(receiver):
+    if b"".join(source_tokens) != b"".join(receiver_tokens):
         raise LossyText("different_bytes", "the two tokenizations are not of the same bytes")
 
-    source_ends, receiver_ends = _token_ends(source), _token_ends(receiver)
+    source_ends, receiver_ends = _token_ends(source_tokens), _token_ends(receiver_tokens)
     chunks: list[Chunk] = []
     start = i_start = j_start = 0  # where the open chunk began: byte, source and receiver token
     for end, i in source_ends.items():
@@ -221,8 +223,8 @@ def align(source: Sequence[bytes], receiver: Sequence[bytes]) -> list[Chunk]:
         chunks.append(Chunk((start, end), (i_start, i), (j_start, j)))
         start, i_start, j_start = end, i, j
 
-    if not chunks and (source or receiver):  # zero-byte tokens and nothing else
-        return [Chunk((0, 0), (0, len(source)), (0, len(receiver)))]
+    if not chunks and (source_tokens or receiver_tokens):  # zero-byte tokens and nothing else
+        return [Chunk((0, 0), (0, len(source_tokens)), (0, len(receiver_tokens)))]
     return chunks
 
 
@@ -235,7 +237,7 @@ def _token_ends(tokens: Sequence[bytes]) -> dict[int, int]:
 
 
 def project(
-    source: Sequence[bytes], receiver: Sequence[bytes], logprobs: Sequence[float]
+    source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes], logprobs: Sequence[float]
 ) -> tuple[list[float], list[int]]:
     """The source's log-probs (nats, one a source token) at the receiver's tokens.
 
@@ -243,14 +245,14 @@ def project(
     spread over the chunk's tokens by bytes, which is approximate where they are more than one.
     """
     spread, chunk_of = [], []
-    for number, chunk in enumerate(align(source, receiver)):
+    for number, chunk in enumerate(align(source_tokens, receiver_tokens)):
         total = sum(logprobs[slice(*chunk.source)])  # log p(the chunk's tokens | those before)
         size = chunk.bytes[1] - chunk.bytes[0]
-        tokens = receiver[slice(*chunk.receiver)]
+        chunk_tokens = receiver_tokens[slice(*chunk.receiver)]
 
-        for token in tokens:
+        for token in chunk_tokens:
             # by bytes, so that each byte costs the same; equally where the chunk has none
-            share = len(token) / size if size else 1 / len(tokens)
+            share = len(token) / size if size else 1 / len(chunk_tokens)
             spread.append(total * share)
             chunk_of.append(number)
     return spread, chunk_of

@@ -97,7 +97,7 @@ class LearningStats:
     # What became of each sample: taught, clipped (in every token), rescued, replayed, dropped
     # (weight 0), all_fail or all_pass (no advantage), skipped. runtime/metrics.py makes shares.
     outcomes: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)  # sentences for the person who runs it
+    warnings: list[str] = field(default_factory=list)  # sentences for the person who runs it
 
     def add(self, update: "LearningStats") -> None:
         """Add the figures of one more update."""
@@ -112,7 +112,7 @@ class LearningStats:
         self.own.add(update.own)
         self.peer.add(update.peer)
         self.outcomes.update(update.outcomes)
-        self.notes += update.notes
+        self.warnings += update.warnings
 
     def metrics(self) -> dict[str, float]:
         """The figures under their names in metrics.jsonl.

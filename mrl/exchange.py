@@ -31,7 +31,12 @@ class Exchange:
     def publish(self, record: Record | LossyText, source: str) -> str | None:
         """Take a record in, or refuse it and count why. Returns the reason of a refusal."""
         traffic = self._traffic[source]
-        reason = record.reason if isinstance(record, LossyText) else flaw(record)
+        if isinstance(record, LossyText):  # `make_records` could not make one of a completion
+            reason = record.reason
+        elif record.source != source:  # a mode goes by what the record says of itself
+            reason = "wrong_source"
+        else:
+            reason = flaw(record)
         if reason:
             traffic[f"refused/{reason}"] += 1
             return reason
@@ -43,21 +48,24 @@ class Exchange:
         return None
 
     def collect(
-        self, record_type: type[R] | None, receiver: str, prompt_ids: Iterable[str]
+        self, record_type: type[R] | None, receiver: str, problem_ids: Iterable[str]
     ) -> dict[str, list[R]]:
-        """Peers' records of one type about the given prompts, by prompt id; never the own ones."""
+        """Peers' records of one type about the given problems, by `prompt_id`; never the own ones.
+
+        record_type: None for a mode that consumes nothing (solo, replay): no record is of it.
+        """
         traffic = self._traffic[receiver]
         # sorted, because the order of a set of names differs from process to process
         peers = sorted({source for source, _ in self._records} - {receiver})
 
         collected: dict[str, list[R]] = {}
-        for prompt_id in prompt_ids:
-            collected[prompt_id] = []
+        for problem_id in problem_ids:
+            collected[problem_id] = []
             for source in peers:
-                for record in self._records.get((source, prompt_id), []):
+                for record in self._records.get((source, problem_id), []):
                     if type(record) is not record_type:
                         continue
-                    collected[prompt_id].append(record)
+                    collected[problem_id].append(record)
 
                     # counted in all, and by type and source
                     size = len(record.line)

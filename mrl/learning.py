@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mrl.diagnostics import LearningStats, PolicyDiagnostics
-from mrl.logprobs import completion_logprobs, cut_by_tokens, logprobs_of
+from mrl.logprobs import completion_logprobs, cut_by_tokens
 from mrl.objectives import (
     chunk_ratio,
     chunk_share,
@@ -39,15 +39,16 @@ def learn(
 ) -> LearningStats:
     """Make up to `minibatches` optimizer updates from the samples, in their order.
 
-    The loss of an update has three terms, and each is an average over the whole update. Own samples
-    are those that the policy wrote itself (`source` is empty):
+    The loss of an update has three terms. Own samples are those that the policy wrote itself
+    (`source` is empty):
 
-        loss = the clipped objective's loss over all "policy" samples
-             + mean over the "imitation" samples of weight * (mean NLL of a token)
-             + kl_coef * mean k3 over own "policy" samples that have a gradient
+        loss = average over all "policy" samples of weight * (the clipped objective's loss)
+             + mean over all "imitation" samples of weight * (mean NLL of a token)
+             + kl_coef * average of k3 over own "policy" samples that have a gradient
 
-    A sample without gradient (advantage 0 or weight 0) counts in the first average with a loss of
-    0, and no forward pass is made for it.
+    "Average" is the objective's own aggregation, over the whole update. A sample without gradient
+    (advantage 0 or weight 0) needs no forward pass. It adds 0 to the sum of its term, but it
+    counts in that term's denominator.
 
     score: gives the log-probs of completions; a policy without a transformer brings its own.
     """
@@ -55,24 +56,34 @@ def learn(
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
     if policy.mixed_precision:
-        # not the first one: before any update policy_loss sets the ratios of own samples to 1
+        # the first one needs none: there policy_loss sets the ratios of own samples to 1 anyway
         for minibatch in batches[1:]:
             _replace_behavior_logprobs(policy, minibatch)
 
     stats = LearningStats()
     for minibatch in batches:
-        while True:
-            try:
-                update_stats = add_gradients(policy, minibatch, stats.updates, score)
-                break
-            except torch.OutOfMemoryError:
-                longest = max(len(sample.completion_ids) for sample in minibatch)
-                if policy.micro_batch <= longest:  # in tokens
-                    raise  # one completion alone does not fit
-                stats.notes.append(policy.halve_micro_batch())
+        update_stats = _gradients_that_fit(policy, minibatch, stats.updates, score)
         optimizer_step(policy, update_stats)
         stats.add(update_stats)
     return stats
+
+
+def _gradients_that_fit(
+    policy: Policy, samples: Sequence[TrainingSample], updates_done: int, score: Scorer
+) -> LearningStats:
+    """`add_gradients`, and again with half the micro-batch each time that memory runs out."""
+    longest = max(len(sample.completion_ids) for sample in samples)
+    warnings: list[str] = []
+    while True:
+        try:
+            stats = add_gradients(policy, samples, updates_done, score)
+            stats.warnings += warnings
+            return stats
+        except torch.OutOfMemoryError:
+            if policy.micro_batch <= longest:  # in tokens: one completion alone does not fit
+                raise
+            warnings.append(policy.halve_micro_batch())
+        # tried again here, because inside `except` the traceback would keep the failed tensors
 
 
 def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
@@ -87,17 +98,17 @@ def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]
     for sample in samples:
         if sample.has_gradient and sample.loss == "policy" and not sample.source:
             own.append(sample)
-    for sample, logprobs in zip(own, logprobs_of(policy, *ids_of(own)), strict=True):
+    for sample, logprobs in zip(own, policy.logprobs_of(*ids_of(own)), strict=True):
         sample.behavior_logprobs = logprobs
 
 
 def add_gradients(
-    policy: Policy,
-    samples: Sequence[TrainingSample],
-    updates_done: int = 0,
-    score: Scorer = completion_logprobs,
+    policy: Policy, samples: Sequence[TrainingSample], updates_done: int, score: Scorer
 ) -> LearningStats:
-    """Add up the gradients of one update, micro-batch by micro-batch; own samples come first."""
+    """Add up the gradients of one update, micro-batch by micro-batch.
+
+    updates_done: optimizer updates of this step so far.
+    """
     # an attempt that ran out of memory may have left gradients
     policy.optimizer.zero_grad(set_to_none=True)
     stats = LearningStats()
@@ -106,7 +117,7 @@ def add_gradients(
     # Samples without gradient count, too: without them, a batch with many flat groups (all right,
     # or all wrong) would give each of the other samples a larger weight.
     policy_samples = [sample for sample in samples if sample.loss == "policy"]
-    counts = _counts_to_average_over(policy, policy_samples)
+    objective_counts = _counts_to_average_over(policy, policy_samples)
     own = [sample for sample in policy_samples if sample.has_gradient and not sample.source]
     kl_counts = _counts_to_average_over(policy, own)
     imitation_count = len(samples) - len(policy_samples)
@@ -122,7 +133,9 @@ def add_gradients(
             # own earlier successes (mode replay) have no source
             stats.outcomes["rescued" if from_peer else "replayed"] += len(batch)
         else:
-            loss, diagnostics = policy_loss(policy, batch, logprobs, mask, counts, updates_done)
+            loss, diagnostics = policy_loss(
+                policy, batch, logprobs, mask, objective_counts, updates_done
+            )
             _count_policy_loss(stats, loss, diagnostics, from_peer)
 
             if policy.reference is not None and not from_peer:
@@ -135,7 +148,7 @@ def add_gradients(
 
 
 def _counts_to_average_over(policy: Policy, samples: Sequence[TrainingSample]) -> dict[str, int]:
-    """What `token_coefficients` divides by: counts over a whole update."""
+    """What `token_coefficients` divides by, under its names: counts over a whole update."""
     return {
         "sequences": len(samples),
         "tokens": sum(len(sample.completion_ids) for sample in samples),
@@ -146,9 +159,11 @@ def _counts_to_average_over(policy: Policy, samples: Sequence[TrainingSample]) -
 def micro_batches(
     samples: Sequence[TrainingSample], max_tokens: int
 ) -> Iterator[list[TrainingSample]]:
-    """Samples that one loss function can take together, own before peers', up to `max_tokens`.
+    """Samples that one loss function can take together, up to `max_tokens` of them.
 
     Those of a micro-batch agree in three things: own or a peer's, imitation or not, objective.
+    Own ones come first. Which come first changes nothing but the rounding of sums, so any fixed
+    order will do.
     """
     batches: dict[tuple, list[TrainingSample]] = {}
     for sample in samples:
@@ -169,7 +184,7 @@ def policy_loss(
     logprobs: Tensor,
     mask: Tensor,
     counts: dict[str, int],
-    updates_done: int = 0,
+    updates_done: int,
 ) -> tuple[Tensor, PolicyDiagnostics]:
     """The clipped objective over one micro-batch, a scalar, and the tensors that describe it.
 
@@ -180,19 +195,21 @@ def policy_loss(
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
 
-    behavior = torch.zeros_like(logprobs)
+    # What stands below the line of the ratio, as it was recorded; in the dtype of logprobs, so
+    # that numbers which the policy computed itself give a ratio of exactly 1.
+    recorded = torch.zeros_like(logprobs)  # [batch, seq]
     for row, sample in enumerate(batch):
-        # in the dtype of logprobs: numbers that it computed itself then give a ratio of exactly 1
-        behavior[row, : len(sample.completion_ids)] = logprobs.new_tensor(sample.behavior_logprobs)
-    logprob_gap = (logprobs.detach() - behavior).abs()
-    on_policy = policy.version == policy.sampled_version and not batch[0].source
-    if on_policy:
-        # The policy has not been updated since it wrote these, so any gap is numerical. The ratio
-        # is exactly 1 then; its gradient is not 0.
-        behavior = logprobs.detach()
+        recorded[row, : len(sample.completion_ids)] = logprobs.new_tensor(sample.behavior_logprobs)
+    logprob_gap = (logprobs.detach() - recorded).abs()
 
-    # A chunk's ratio is repeated at each of its tokens; its share makes it count once.
-    share: Tensor | float = 1.0
+    # Own samples before the first update of a step: the weights are those that wrote them, so any
+    # gap is numerical. The recorded numbers are not used then, and the ratio is exactly 1; its
+    # gradient is not 0.
+    on_policy = policy.version == policy.sampled_version and not batch[0].source
+    behavior = logprobs.detach() if on_policy else recorded
+
+    # A chunk's ratio is repeated at each of its tokens; this weight makes it count once.
+    chunk_weight: Tensor | float = 1.0
     if objective.ratio_level == "token":
         ratio = token_ratio(logprobs, behavior, mask)
     elif objective.ratio_level == "sequence":
@@ -202,14 +219,14 @@ def policy_loss(
         for row, sample in enumerate(batch):
             chunk_of[row, : len(sample.chunk_of)] = torch.tensor(sample.chunk_of)
         ratio = chunk_ratio(logprobs, behavior, mask, chunk_of)
-        share = chunk_share(mask, chunk_of)
+        chunk_weight = chunk_share(mask, chunk_of)
 
     # [batch, seq] each; below and above: a token is clipped, so it has no gradient
     token_losses, below, above = surrogate_loss(ratio, advantages, objective, updates_done)
     coefficients = token_coefficients(mask, objective.aggregation, **counts)
     # With grpo and only own samples the *value* is about 0 while ratios are 1, because the
     # advantages of a group sum to 0. The gradient is not 0, so the value says nothing of progress.
-    loss = (token_losses * (weights * share * coefficients)).sum()
+    loss = (token_losses * (weights * chunk_weight * coefficients)).sum()
 
     diagnostics = PolicyDiagnostics(
         mask, ratio.detach(), below, above, weights[:, 0], logprob_gap, on_policy
@@ -235,12 +252,13 @@ def kl_divergence(
     logprobs: Tensor,
     mask: Tensor,
     counts: dict[str, int],
-    score: Scorer = completion_logprobs,
+    score: Scorer,
 ) -> Tensor:
     """k3 against the frozen reference, averaged as the objective averages; a scalar.
 
     counts: of the own completions that have an advantage, so that neither flat groups nor peers'
-    samples change its scale. (This is our reading, because the others are not computed.)
+    samples change its scale. (Our reading: a mean over all own completions would count a 0 for
+    each one whose KL is never computed.)
     """
     with torch.no_grad():
         ref_logprobs, _ = score(policy, *ids_of(batch), policy.reference)
@@ -249,7 +267,7 @@ def kl_divergence(
     return (k3(logprobs, ref_logprobs) * coefficients).sum()
 
 
-def optimizer_step(policy: Policy, stats: LearningStats) -> None:
+def optimizer_step(policy: Policy, update_stats: LearningStats) -> None:
     """Update the weights if the gradient is finite and not 0, and note it; else they stay.
 
     The gradient is 0 if every token was clipped, or if no sample has one. Adam's momentum alone
@@ -259,13 +277,13 @@ def optimizer_step(policy: Policy, stats: LearningStats) -> None:
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), policy.config.max_grad_norm)
     )
     if not math.isfinite(norm):
-        stats.updates_skipped = 1
+        update_stats.updates_skipped = 1
         for outcome in ("taught", "clipped", "rescued", "replayed"):  # none of it happened
-            stats.outcomes["skipped"] += stats.outcomes.pop(outcome, 0)
+            update_stats.outcomes["skipped"] += update_stats.outcomes.pop(outcome, 0)
     elif norm > 0:
         policy.step_optimizer()
-        stats.updates = 1
-        stats.grad_norm = norm
+        update_stats.updates = 1
+        update_stats.grad_norm = norm
     policy.optimizer.zero_grad(set_to_none=True)
 
 
@@ -287,6 +305,6 @@ def _count_policy_loss(
     clipped = int(diagnostics.wholly_clipped.sum())
     stats.loss += float(loss.detach())
     stats.outcomes["clipped"] += clipped
-    stats.outcomes["taught"] += len(diagnostics.mask) - clipped
+    stats.outcomes["taught"] += len(diagnostics.mask) - clipped  # the mask has a row per sample
     side = stats.peer if from_peer else stats.own
     side.add_batch(diagnostics)

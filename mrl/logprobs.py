@@ -34,25 +34,13 @@ def completion_logprobs(
     ([batch, seq] float32 nats, [batch, seq] bool), see `packed_logprobs`.
     """
     model = model or policy.model
-    # transformers computes activations again only in training mode, which has no dropout here
+    # Training mode, because transformers computes activations again in no other. Dropout is 0 by
+    # then: the loading of the model has seen to that.
     model.train(policy.config.checkpointing and torch.is_grad_enabled())
     with policy.precision():
         return packed_logprobs(
             model, prompts, completions, policy.suppressed, policy.config.temperature
         )
-
-
-@torch.no_grad()
-def logprobs_of(
-    policy: "Policy", prompts: Sequence[list[int]], completions: Sequence[list[int]]
-) -> list[list[float]]:
-    """Log-probs of each completion's tokens as lists, [completions][tokens], nats."""
-    scored: list[list[float]] = []
-    for rows in cut_by_tokens(prompts, completions, policy.micro_batch):
-        logprobs, _ = completion_logprobs(policy, prompts[rows], completions[rows])
-        for completion, row in zip(completions[rows], logprobs.tolist(), strict=True):
-            scored.append(row[: len(completion)])
-    return scored
 
 
 def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:
@@ -134,22 +122,26 @@ def cut_by_tokens(
     and a single completion never. Equal prompts that are no neighbours may make it more, because
     `pack` joins them, too.
     """
-    rows: list[list[int]] = []  # [number of its first completion, width]
+    # 1. the rows that `pack` would make: the number of each one's first completion, and its width
+    firsts: list[int] = []
+    widths: list[int] = []
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         same_prompt = number > 0 and prompt == prompts[number - 1]
-        if same_prompt and rows[-1][1] + len(completion) <= most:
-            rows[-1][1] += len(completion)
+        if same_prompt and widths[-1] + len(completion) <= most:
+            widths[-1] += len(completion)
         else:
-            rows.append([number, len(prompt) + len(completion)])
+            firsts.append(number)
+            widths.append(len(prompt) + len(completion))
 
+    # 2. neighbouring rows together, while their rectangle holds no more than `most` tokens
     start, height, widest = 0, 0, 0
-    for number, width in rows:
+    for first, width in zip(firsts, widths, strict=True):
         height += 1
         widest = max(widest, width)
         if height > 1 and height * widest > most:
-            yield slice(start, number)
-            start, height, widest = number, 1, width
-    if rows:
+            yield slice(start, first)
+            start, height, widest = first, 1, width
+    if firsts:
         yield slice(start, len(completions))
 
 

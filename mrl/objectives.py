@@ -1,8 +1,8 @@
 """What a policy maximises, as pure functions on [batch, seq] tensors.
 
-Every loss here is *per token* and is multiplied by `token_coefficients`, whose sum over a whole
-update is fixed before the first micro-batch. So the gradient of an update does not depend on how
-it is cut into micro-batches.
+Every loss here is *per token*. `token_coefficients` makes an average of them. It divides by counts
+of the whole update, which are known before its first micro-batch. So the gradient of an update does
+not depend on how it is cut into micro-batches.
 
 Index t of every [batch, seq] array belongs to completion token t; seq covers completions only.
 """
@@ -44,19 +44,20 @@ def token_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Te
     logprobs, behavior_logprobs: [batch, seq] nats.  Returns [batch, seq].
     """
     # before the exp: what stands in the padding may be anything, even infinite
-    difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
-    return torch.exp(difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    log_ratio = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
+    return torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor) -> Tensor:
     """s = (pi_theta(y) / pi_behavior(y)) ** (1 / |y|), the same for each token of a sequence.
 
     GSPO, arXiv 2507.18071, eq. 7.  Inputs [batch, seq] nats; returns [batch, seq].
+    In the padding it stands, too: `token_coefficients` are 0 there.
     """
-    difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
+    log_ratio = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     lengths = completion_mask.sum(dim=1, keepdim=True).clamp(min=1)  # [batch, 1]
-    mean_difference = difference.sum(dim=1, keepdim=True) / lengths  # [batch, 1]
-    ratio = torch.exp(mean_difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    mean_log_ratio = log_ratio.sum(dim=1, keepdim=True) / lengths  # [batch, 1]
+    ratio = torch.exp(mean_log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     return ratio.expand_as(logprobs)
 
 
@@ -71,12 +72,12 @@ def chunk_ratio(
     logprobs, behavior_logprobs: [batch, seq] nats, of which only the sums over a chunk matter;
     chunk_of: [batch, seq] int64, the chunk's number within its row.  Returns [batch, seq].
     """
-    difference = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
+    log_ratio = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     chunks = int(chunk_of.max()) + 1
     # [batch, seq] -> [batch, chunks]; padding adds its zeros to chunk 0
-    sums = difference.new_zeros(len(difference), chunks).scatter_add(1, chunk_of, difference)
-    log_ratio = sums.gather(1, chunk_of)  # [batch, seq]
-    ratio = torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    sums = log_ratio.new_zeros(len(log_ratio), chunks).scatter_add(1, chunk_of, log_ratio)
+    chunk_log_ratio = sums.gather(1, chunk_of)  # [batch, seq]
+    ratio = torch.exp(chunk_log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     return ratio.masked_fill(~completion_mask, 1.0)
 
 
@@ -84,7 +85,8 @@ def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
     """1 / the number of tokens in a token's chunk; [batch, seq].
 
     A chunk's ratio depends on all its n tokens and stands at each of them: without this share its
-    tokens would weigh n times as much as others.
+    tokens would weigh n times as much as others. With it, at ratio 1 the gradient is that of token
+    ratios.
     """
     mask = completion_mask.float()
     sizes = mask.new_zeros(len(mask), int(chunk_of.max()) + 1).scatter_add(1, chunk_of, mask)
@@ -122,26 +124,36 @@ def surrogate_loss(
     `clipped_loss` for all but HACPO's peer samples, arXiv 2603.02604 (v1), eq. 50 and 52, with
     ratio s after u updates:
         -clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * sg[s] ** ratio_power * A
-    There is no min(): outside the band no gradient, for either sign of A. We raise the clipped s:
-    inside the band it is s, outside there is no gradient, and it cannot overflow.
+    sg is stop-gradient, `.detach()`. There is no min(): outside the band there is no gradient, for
+    either sign of A. We raise the clipped s to the power, not s itself: inside the band both are
+    equal, outside there is no gradient, and the clipped one cannot overflow.
 
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns the loss and two masks,
     all [batch, seq]: no gradient because the ratio is below the band, or above it.
     """
-    high = 1 + objective.clip_high  # the band narrows with each update, and never inverts
-    low = min(1 - objective.clip_low + updates_done * objective.clip_low_step, high)
-    below, above = ratio < low, ratio > high
     if objective.ratio_power is None:  # PPO's min() clips only what would look better than it is
         loss = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
-        return loss, below & (advantages < 0), above & (advantages > 0)
+        below = (ratio < 1 - objective.clip_low) & (advantages < 0)
+        above = (ratio > 1 + objective.clip_high) & (advantages > 0)
+        return loss, below, above
+
+    high = 1 + objective.clip_high
+    # the band narrows with each update, and never inverts
+    low = min(1 - objective.clip_low + updates_done * objective.clip_low_step, high)
     clipped = clip(ratio, low, high)
-    return -clipped * clipped.detach() ** objective.ratio_power * advantages, below, above
+    # inside the band the gradient is s^power * grad s, for either sign of A
+    loss = -clipped * clipped.detach() ** objective.ratio_power * advantages
+    return loss, ratio < low, ratio > high
 
 
 def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """Estimate of KL(pi_theta || pi_ref) for each sampled token: exp(d) - d - 1, d = ref - theta.
 
-    arXiv 2402.03300, eq. 4. Never negative; unbiased for tokens that pi_theta sampled.
+    arXiv 2402.03300, eq. 4. Never negative; unbiased for tokens that pi_theta sampled. That is its
+    *value*: its gradient, (1 - pi_ref / pi_theta) * grad log pi_theta, is on average the one of
+    KL(pi_ref || pi_theta), the other direction. After the first update of a step the tokens are of
+    an older pi_theta, and both are slightly biased.
+
     logprobs, ref_logprobs: [batch, seq] nats.  Returns [batch, seq].
     """
     difference = ref_logprobs - logprobs

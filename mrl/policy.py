@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.logprobs import logprobs_of
+from mrl.logprobs import completion_logprobs, cut_by_tokens
 from mrl.objectives import OBJECTIVES
 from mrl.rollout import Completions, sample_completions
 from mrl.samples import Group, Problem, Rollout
@@ -202,8 +202,14 @@ class Policy:
             rollouts.append(rollout)
         return rollouts
 
+    @torch.no_grad()
     def logprobs_of(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
-        """Log-probs of each completion's tokens under the current parameters, nats (for modes)."""
-        return logprobs_of(self, prompts, completions)
+        """Log-probs of completions under the current weights, [completions][tokens], nats."""
+        scored: list[list[float]] = []
+        for rows in cut_by_tokens(prompts, completions, self.micro_batch):
+            logprobs, _ = completion_logprobs(self, prompts[rows], completions[rows])
+            for completion, row in zip(completions[rows], logprobs.tolist(), strict=True):
+                scored.append(row[: len(completion)])
+        return scored

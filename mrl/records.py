@@ -24,7 +24,7 @@ class Record:
     """What every record says: about which prompt, from which policy, after how many updates."""
 
     kind: ClassVar[str] = "record"  # its name in exchange.jsonl
-    prompt_id: str
+    prompt_id: str  # `Problem.id`: no token ids, which mean nothing to another tokenizer
     source: str
     version: int
     index: int = 0  # which completion of the group
@@ -32,7 +32,7 @@ class Record:
     @cached_property
     def line(self) -> bytes:
         """The record's line in exchange.jsonl; its length is what the record costs."""
-        # `vars` are the fields alone: this property is kept among them only from now on
+        # `vars` holds the fields alone now: cached_property adds `line` to it after this returns
         return json.dumps({"kind": self.kind, **vars(self)}, ensure_ascii=False).encode("utf-8")
 
 

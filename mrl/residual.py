@@ -11,7 +11,7 @@ from mrl.alignment import align
 
 
 class Residual(Counter[str]):
-    """What alignment lost, as sums, so that residuals of records `update` that of a run.
+    """What alignment lost, as sums. `run.update(record)` *adds*: a Counter's update does.
 
     records, bytes, source_tokens, receiver_tokens; bytes_one_to_one: in chunks of one source and
     one receiver token; sampled_otherwise: records whose ids are not the source tokenizer's own for
@@ -39,20 +39,22 @@ class Residual(Counter[str]):
         return self["sampled_otherwise"] / self["records"] if self["records"] else 0.0
 
 
-def measure(source: Sequence[bytes], receiver: Sequence[bytes], canonical: bool = True) -> Residual:
+def measure(
+    source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes], canonical: bool = True
+) -> Residual:
     """The residual of one record, from both tokenizations of its text."""
     # the part where a token of one side is a token of the other, so that nothing is spread
     bytes_one_to_one = 0
-    for chunk in align(source, receiver):
+    for chunk in align(source_tokens, receiver_tokens):
         if chunk.one_to_one:
             start, stop = chunk.bytes
             bytes_one_to_one += stop - start
 
     return Residual(
         records=1,
-        bytes=sum(map(len, source)),
+        bytes=sum(map(len, source_tokens)),
         bytes_one_to_one=bytes_one_to_one,
-        source_tokens=len(source),
-        receiver_tokens=len(receiver),
+        source_tokens=len(source_tokens),
+        receiver_tokens=len(receiver_tokens),
         sampled_otherwise=int(not canonical),
     )

@@ -86,10 +86,10 @@ def sample_completions(
     # on the CPU whatever the device, so that a seed means the same draw everywhere
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
 
-    def choose(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        # the next token of each row and its log-prob
+    def choose(logits: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        # the next token of each row and its log-prob (of greedy ones: at temperature 1)
         scaled = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [rows, vocab]
-        tokens = draw(scaled, uniform) if temperature else scaled.argmax(dim=-1)
+        tokens = draw(scaled, draws) if temperature else scaled.argmax(dim=-1)
         return tokens, scaled.gather(1, tokens[:, None])[:, 0]
 
     # 1. every prompt once, its cache repeated for the group
@@ -109,22 +109,22 @@ def sample_completions(
         tokens, token_logprobs = choose(logits, uniform[t, active])  # [active] each
 
         # a finished row may still be computed, but it is no longer written down
-        running = ~finished[active]
-        rows_now = active[running]
-        token_ids[rows_now, t] = tokens[running]
-        logprobs[rows_now, t] = token_logprobs[running]
-        ended = rows_now[torch.isin(tokens[running], end_ids)]
+        writes = ~finished[active]
+        rows_now = active[writes]
+        token_ids[rows_now, t] = tokens[writes]
+        logprobs[rows_now, t] = token_logprobs[writes]
+        ended = rows_now[torch.isin(tokens[writes], end_ids)]
         finished[ended] = True
         lengths[ended] = t + 1
 
-        running = ~finished[active]
-        still_running = int(running.sum())
+        goes_on = ~finished[active]
+        still_running = int(goes_on.sum())
         if still_running == 0 or t + 1 == max_new_tokens:
             break
 
         # finished rows leave the batch; copying the cache costs, so only below a share
         if still_running < COMPACT_BELOW * len(active):
-            kept = running.nonzero().squeeze(1)
+            kept = goes_on.nonzero().squeeze(1)
             cache.batch_select_indices(kept)
             active, tokens, mask, positions = (x[kept] for x in (active, tokens, mask, positions))
 

@@ -100,7 +100,10 @@ class TrainingSample:
 
     @property
     def has_gradient(self) -> bool:
-        """False if the gradient is zero whatever the policy's weights; it is then not computed."""
+        """False if weight or advantage alone make the gradient 0; no forward pass is made then.
+
+        A sample that will be clipped says True: only the forward pass can tell.
+        """
         return self.weight != 0 and (self.loss == "imitation" or self.advantage != 0)
 
 
@@ -116,8 +119,8 @@ class StepResult:
     """What one policy did in a step, stage by stage. A field is set when its stage has run."""
 
     groups: list[Group] = field(default_factory=list)  # stages 1 and 2: sampled, then judged
-    # stage 4: prompt id -> peers' records about that prompt
-    received: dict[str, list["Record"]] = field(default_factory=dict)
+    # stage 4: prompt id -> peers' records about that prompt whose verdict was confirmed
+    believed: dict[str, list["Record"]] = field(default_factory=dict)
     batch: "TrainingBatch | None" = None  # stage 5: what the mode decided
     stats: "LearningStats | None" = None  # stage 6: what the updates did
 

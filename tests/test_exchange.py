@@ -32,6 +32,8 @@ from tests.test_records import ROLLOUT, STATS, SUCCESS
         (replace(ROLLOUT, end_logprob=None), "wrong_trace"),
         (replace(ROLLOUT, finished=False), "wrong_trace"),
         (replace(SUCCESS, token_lengths=(10,)), "wrong_trace"),
+        (replace(SUCCESS, source="b"), "wrong_source"),  # in the receiver's own name
+        (replace(STATS, source=""), "wrong_source"),
         (LossyText("not_utf8"), "not_utf8"),
     ],
 )

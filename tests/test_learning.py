@@ -81,7 +81,7 @@ def test_a_gap_that_is_more_than_rounding_is_told_once(make_policy, monkeypatch)
     for _ in range(3):  # later minibatches differ, because there the weights have moved
         stats = learn(policy, sampled(policy), minibatches=4)
         Run._check_gap(run, policy, stats)
-        assert stats.notes == []
+        assert stats.warnings == []
     assert stats.own.logprob_gap_max > TOLERANCE > stats.own.on_policy_gap_max
 
     # a head that was computed right when the model was loaded, and is not any more
@@ -92,11 +92,11 @@ def test_a_gap_that_is_more_than_rounding_is_told_once(make_policy, monkeypatch)
         stats = learn(policy, samples[:4])
         policy.sampled_version = policy.version
         Run._check_gap(run, policy, stats)
-        assert len(stats.notes) == want
+        assert len(stats.warnings) == want
     run.inexact.clear()
     policy.mixed_precision = True
     Run._check_gap(run, policy, stats)
-    assert stats.notes == []  # bfloat16 rounds by more than that
+    assert stats.warnings == []  # bfloat16 rounds by more than that
 
 
 @pytest.mark.parametrize("minibatches", [1, 4])
@@ -224,7 +224,7 @@ def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy):
     learn(plain, samples)
     stats = learn(short, samples, score=scarce)
     assert stats.updates == 1
-    assert stats.notes == [
+    assert stats.warnings == [
         "qwen-tiny ran out of memory; it goes on with 32 tokens at once.",
         "qwen-tiny ran out of memory; it goes on with 16 tokens at once.",
     ]
@@ -254,7 +254,7 @@ def test_an_attempt_that_ran_out_of_memory_leaves_nothing_behind(make_policy):
 
     gc.disable()
     try:
-        assert len(learn(policy, samples, score=scarce).notes) == 2
+        assert len(learn(policy, samples, score=scarce).warnings) == 2
     finally:
         gc.enable()
     assert dead[:3] == [True] * 3

@@ -139,7 +139,7 @@ def test_scoring_is_cut_into_micro_batches(make_policy, monkeypatch):
         calls.append(len(completions))
         return completion_logprobs(policy, prompts, completions)
 
-    monkeypatch.setattr("mrl.logprobs.completion_logprobs", counted)
+    monkeypatch.setattr("mrl.policy.completion_logprobs", counted)
     scored = policy.logprobs_of(PROMPTS, COMPLETIONS)
     assert calls == [1] * 5
     assert [len(row) for row in scored] == [2, 1, 4, 3, 1]

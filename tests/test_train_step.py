@@ -227,7 +227,11 @@ def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learni
         run = small_run("sgt", verifier, learning_rate=1e-3)
         run.config.trust, run.make_records = trust, make
         for step in (1, 2):
-            lines[name] = run.step(step)[0]["qwen-tiny"]
+            both = run.step(step)[0]
+            lines[name], of_peer = both["qwen-tiny"], both["llama-tiny"]
+            # in the receiver's own name a sample would count as own, so it is not taken in
+            in_its_name = 0 if name == "silent" else 3  # one for each prompt
+            assert of_peer.get("exchange/refused/wrong_source", 0) == in_its_name
         weights[name] = run.weights(0)
     theirs = ("time/", "exchange/", "outcome/", "dropped/")
     silent, hostile = (
@@ -238,7 +242,7 @@ def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learni
     assert silent["grad_norm"] > 0
     assert all(torch.equal(value, weights["hostile"][k]) for k, value in weights["silent"].items())
     refused = lines["hostile"]["exchange/not_believed"]
-    assert refused == lines["hostile"]["exchange/received_records"] == 3 * 401  # for each prompt
+    assert refused == lines["hostile"]["exchange/received_records"] == 3 * 400  # for each prompt
     assert lines["believed"]["rescues"] > 0  # so it was the check that kept them out
 
 

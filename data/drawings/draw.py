@@ -163,7 +163,7 @@ def passed(name: str, results: dict[str, StepResult]) -> list[list[str]]:
     (peer,) = (other for policy, other in results.items() if policy != name)
     group = result.groups[0]
     texts, right = [rollout.text for rollout in group.rollouts], int(sum(group.rewards))
-    sent, received = (len(of.received[group.problem.id]) for of in (peer, result))
+    sent, received = (len(of.believed[group.problem.id]) for of in (peer, result))
 
     taught = ["advantages are 0,", "so no sample of", "it has a gradient"]
     learnt = ["this prompt", "changes nothing"]

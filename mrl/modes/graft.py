@@ -34,11 +34,11 @@ from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import own_samples
-from mrl.objectives import OBJECTIVES
+from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import Group, TrainingSample, ids_of
 
-OWN = ("", *OBJECTIVES)
+OWN_OBJECTIVES = ("", *OBJECTIVES)  # empty: the policy's
 Records = Sequence[RolloutRecord]
 
 
@@ -50,7 +50,7 @@ class GRAFT(Mode):
     consumes = RolloutRecord
     minibatches: int = setting(4, "optimizer updates of a step", least=1)
     own_objective: str = setting(
-        "dapo", "of own and grafted samples; empty: the policy's", choices=OWN
+        "dapo", "of own and grafted samples; empty: the policy's", choices=OWN_OBJECTIVES
     )
     min_compatibility: float = setting(0.8, "that a completion must exceed", least=0)
     balanced: bool = setting(True, "as many groups one way as the other")
@@ -73,7 +73,7 @@ class GRAFT(Mode):
             # 3. the failed group gives way
             batch.rescue_set += 1
             batch.replaced += len(group.rollouts)
-            grafted += self._graft(receiver, group, _by_source(records)[source], batch)
+            grafted += self._graft(receiver, group, _by_source(records)[source], objective, batch)
 
         batch.samples += grafted  # last, so that own samples fill the first minibatches
         return batch
@@ -82,49 +82,56 @@ class GRAFT(Mode):
         """Prompt id -> the source whose group is grafted there."""
         # If a record of a group was refused, the group is incomplete and cannot be grafted (our
         # reading). A source's largest group shows how many records a complete one has.
-        full_size: Counter[str] = Counter()  # by source
+        full_size: dict[str, int] = {}  # by source
         for _, received in prompts:
-            full_size |= Counter(record.source for record in received)  # the larger of both
+            for source, records in _by_source(received).items():
+                full_size[source] = max(full_size.get(source, 0), len(records))
 
         # 1. candidates in both directions
-        inward: dict[str, dict[str, int]] = defaultdict(dict)  # source -> prompt -> its successes
-        outward: Counter[str] = Counter()  # source -> prompts that it failed and we solved in part
+        # source -> prompt -> its successes there
+        could_receive: dict[str, dict[str, int]] = defaultdict(dict)
+        could_give: Counter[str] = Counter()  # source -> how many prompts
         for group, received in prompts:
             for source, records in _by_source(received).items():
                 if len(records) < full_size[source]:
                     continue
                 solved = sum(record.reward > 0 for record in records)
                 if group.outcome == "all_fail" and 0 < solved < len(records):
-                    inward[source][group.problem.id] = solved
+                    could_receive[source][group.problem.id] = solved
                 if group.outcome == "mixed" and solved == 0:
-                    outward[source] += 1
+                    could_give[source] += 1
 
         # 2. as many as go the other way; a prompt takes the source with the most successes
         best: dict[str, tuple[int, str]] = {}  # prompt -> (successes, source)
-        for source, candidates in inward.items():
-            least = self._least_successes(candidates, outward[source])
+        for source, candidates in could_receive.items():
+            least = self._least_successes(candidates, could_give[source])
             for prompt, solved in candidates.items():
+                # between sources with as many successes the name decides: any fixed order will do
                 if solved >= least and (solved, source) > best.get(prompt, (0, "")):
                     best[prompt] = solved, source
         return {prompt: source for prompt, (_, source) in best.items()}
 
-    def _least_successes(self, candidates: dict[str, int], outward: int) -> float:
+    def _least_successes(self, candidates: dict[str, int], could_give: int) -> float:
         """How many successes a source's group needs, so that no more come in than go out.
 
         Groups with the same number of successes are kept or left together.
         """
         if not self.balanced:
             return 0
-        kept = min(len(candidates), outward)
+        kept = min(len(candidates), could_give)
         if kept == 0:
             return math.inf
         return sorted(candidates.values(), reverse=True)[kept - 1]
 
     def _graft(
-        self, receiver: Receiver, group: Group, records: Records, batch: TrainingBatch
+        self,
+        receiver: Receiver,
+        group: Group,
+        records: Records,
+        objective: Objective | None,
+        batch: TrainingBatch,
     ) -> list[TrainingSample]:
         """The source's group, each completion with its advantage there and its compatibility."""
-        objective = OBJECTIVES.get(self.own_objective)
         scale_by_std = (objective or receiver.objective).scale_by_std
 
         # advantages within the source's group: the receiver's own failures are no part of it

@@ -7,7 +7,7 @@ For a learner k and the completions of all n agents j, G each, on a prompt:
 2. capability discrepancy      a sample of j weighs w(j, k) = P_j / P_k (as in eq. 50, where it is
                                the learner's advantage that is weighed; eq. 10 weighs the source's)
 3. exponential importance      s * sg[s]^alpha, s = (pi_k(y) / pi_j,old(y))^(1/|y|), each side over
-                               its own tokens
+                               its own tokens; sg[.] is stop-gradient
 4. stepwise clipping           only s within [1 - delta + u * delta_step, 1.0] teaches after u
                                updates: a peer's sample has no min() around the clip
 
@@ -53,7 +53,7 @@ from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import TrainingSample
 
-OWN = ("", *OBJECTIVES)
+OWN_OBJECTIVES = ("", *OBJECTIVES)  # empty: the policy's
 RATIO_BOUNDS = (0.1, 10.0)  # of a capability ratio; the released program's clamp
 
 
@@ -64,7 +64,9 @@ class HACPO(Mode):
     name = "hacpo"
     consumes = RolloutRecord
     minibatches: int = setting(4, "optimizer updates of a step", least=1)
-    own_objective: str = setting("gspo", "of own samples; empty: the policy's", choices=OWN)
+    own_objective: str = setting(
+        "gspo", "of own samples; empty: the policy's", choices=OWN_OBJECTIVES
+    )
     alpha: float = setting(1.0, "part 3; 0 leaves it out", least=0)
     delta: float = setting(0.2, "part 4: the band reaches down to 1 - delta", least=0, most=1)
     delta_step: float = setting(0.025, "by which it narrows with each update", least=0)
@@ -93,7 +95,8 @@ class HACPO(Mode):
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
             for sample, record in peer_samples(receiver, group, records, batch):
                 logprobs = source_logprobs(record)
-                # the mean of these is the source's mean: each side over its own tokens
+                # sequence_ratio averages (log-prob - this) over the receiver's tokens. That is
+                # mean_k - mean_j: each side's mean over its own tokens.
                 sample.behavior_logprobs = [fmean(logprobs)] * len(sample.completion_ids)
                 sample.objective = peer_objective
                 # 2. a more capable peer weighs more

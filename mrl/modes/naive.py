@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass
 
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, pooled
+from mrl.modes.peers import peer_samples, pool_with_advantages
 from mrl.records import RolloutRecord
 from mrl.samples import ids_of
 
@@ -32,7 +32,7 @@ class Naive(Mode):
         batch = TrainingBatch()
         for group, records in prompts:
             peers = [sample for sample, _ in peer_samples(receiver, group, records, batch)]
-            batch.samples += pooled(receiver, group, peers)
+            batch.samples += pool_with_advantages(receiver, group, peers)
 
         # The records hold the peer's log-probs, but here the receiver's own stand below the line.
         # Only samples with an advantage need them: this forward pass is what the mode costs.

@@ -39,8 +39,9 @@ def retokenized(
         return None
 
     # for the log alone: how far the two tokenizations of the text lie apart
-    source = split_text(record.text, record.token_lengths)
-    batch.residual.update(measure(source, receiver.codec.token_bytes(content), record.canonical))
+    source_tokens = split_text(record.text, record.token_lengths)
+    receiver_tokens = receiver.codec.token_bytes(content)
+    batch.residual.update(measure(source_tokens, receiver_tokens, record.canonical))
     return completion_ids
 
 
@@ -60,12 +61,13 @@ def projected(
     tokens are a chunk of their own.
     """
     content = completion_ids[:-1] if record.finished else completion_ids
-    source = split_text(record.text, record.token_lengths)
-    spread, chunk_of = project(source, receiver.codec.token_bytes(content), record.logprobs)
+    source_tokens = split_text(record.text, record.token_lengths)
+    receiver_tokens = receiver.codec.token_bytes(content)
+    spread, chunk_of = project(source_tokens, receiver_tokens, record.logprobs)
 
     if record.finished:  # no bytes, so `project` does not see it
         spread.append(record.end_logprob)
-        chunk_of.append(chunk_of[-1] + 1 if chunk_of else 0)
+        chunk_of.append(max(chunk_of, default=-1) + 1)
     return spread, chunk_of
 
 
@@ -85,7 +87,7 @@ def peer_samples(
     return samples
 
 
-def pooled(
+def pool_with_advantages(
     receiver: Receiver, group: Group, peers: Sequence[TrainingSample]
 ) -> list[TrainingSample]:
     """Own and peers' samples of one prompt, each with its advantage among all of them."""

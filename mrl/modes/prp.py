@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, pooled, projected
+from mrl.modes.peers import peer_samples, pool_with_advantages, projected
 from mrl.records import RolloutRecord
 
 LEVELS = ("token", "chunk", "sequence")
@@ -64,5 +64,5 @@ class PRP(Mode):
                 peers.append(sample)
 
             # advantages need all of them: a peer's success lowers those of own successes
-            batch.samples += pooled(receiver, group, peers)
+            batch.samples += pool_with_advantages(receiver, group, peers)
         return batch

@@ -19,11 +19,11 @@ from mrl.runtime.checkpoint import newest_checkpoint
 from mrl.runtime.evaluation import count_solved, load_heldout
 from mrl.runtime.evaluation import evaluate as score
 from mrl.runtime.judge import make_verifier
-from mrl.runtime.launch import Outcome
+from mrl.runtime.launch import Ending
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import longest_prompt
-from mrl.runtime.run_directory import read_run_config, with_weights_of
+from mrl.runtime.run_directory import read_run_config, with_checkpoint_paths
 from mrl.runtime.settings import check, mode_class, run_config, usage_sentence
 from mrl.runtime.summary import evaluation_table, pair_table
 from mrl.runtime.view import View, console, printable
@@ -80,7 +80,7 @@ def evaluate(
         checkpoint = newest_checkpoint(directory)
         if not checkpoint:
             raise MrlError(f"{directory}: holds no complete checkpoint yet.")
-        states["after"] = with_weights_of(config, checkpoint)
+        states["after"] = with_checkpoint_paths(config, checkpoint)
 
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
@@ -105,7 +105,7 @@ def evaluate(
     console.print(evaluation_table(results))
 
 
-def carry_out(app: typer.Typer, arguments: list[str]) -> Outcome:
+def carry_out(app: typer.Typer, arguments: list[str]) -> Ending:
     """Run a command; returns its exit code (2 for a person's mistake) and a last sentence."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

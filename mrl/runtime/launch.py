@@ -25,7 +25,7 @@ MEETING = timedelta(minutes=5)  # for the processes to find each other
 PATIENCE = timedelta(days=1)  # for a slower process: no time budget ends an honest turn
 RESTARTS = 3  # of a dead worker, before the run ends
 
-Outcome = tuple[int, str]  # how a program ended: exit code, and a last sentence for the person
+Ending = tuple[int, str]  # how a program ended: exit code, and a last sentence for the person
 
 
 def processes_for(config: RunConfig) -> int:
@@ -78,11 +78,11 @@ def join_processes(names: Sequence[str]) -> str:
 
 
 def launch(
-    program: Callable[[list[str]], Outcome],
+    program: Callable[[list[str]], Ending],
     arguments: Sequence[str],
     directory: Path,
     processes: int,
-) -> Outcome:
+) -> Ending:
     """Run the program once a policy, with the same arguments; returns how the run ended.
 
     directory: where the run writes; nothing may be there that is not this run's.
@@ -150,8 +150,8 @@ class _CtrlC:
 
 
 def _worker(
-    program: Callable[[list[str]], Outcome], arguments: list[str], directory: str, launcher: int
-) -> Outcome:
+    program: Callable[[list[str]], Ending], arguments: list[str], directory: str, launcher: int
+) -> Ending:
     """Begin a run as one of its processes, or go on with it in the place of one that has died."""
     os.setsid()  # Ctrl-C of the terminal comes through the launcher, once
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -105,7 +105,7 @@ def sample_lines(step: int, policy: str, result: StepResult) -> list[dict]:
         rescue |= {"receiver_text": group.rollouts[0].text, "source_text": success.text}
         lines.append({"step": step, "rescue": rescue})
 
-    return lines + [{"step": step, "failure": text} for text in result.stats.notes]
+    return lines + [{"step": step, "failure": text} for text in result.stats.warnings]
 
 
 def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
@@ -145,7 +145,7 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     batch = result.batch
     own = sum(len(group.rollouts) for group in result.groups)
     received = 0
-    for records in result.received.values():
+    for records in result.believed.values():
         received += sum(hasattr(record, "text") for record in records)
 
     own_used, peers_used, earlier_successes = 0, 0, 0

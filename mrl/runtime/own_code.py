@@ -50,7 +50,13 @@ def _flaw(sample: TrainingSample, vocabulary: int) -> str:
     if sample.loss not in ("policy", "imitation"):  # it would be left out
         return f"has the loss {sample.loss!r}; known are policy and imitation"
 
-    needs_ratio = sample.loss == "policy" and sample.has_gradient
-    if needs_ratio and len(sample.behavior_logprobs) != len(sample.completion_ids):
-        return "has not one of behavior_logprobs for each of completion_ids"
+    # what a ratio needs at each token
+    needed = []
+    if sample.loss == "policy" and sample.has_gradient:
+        needed.append("behavior_logprobs")
+        if sample.objective and sample.objective.ratio_level == "chunk":
+            needed.append("chunk_of")  # else the whole text would be one chunk
+    for name in needed:
+        if len(getattr(sample, name)) != len(sample.completion_ids):
+            return f"has not one of {name} for each of completion_ids"
     return ""

@@ -47,7 +47,7 @@ from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import (
     new_directory,
     read_evaluations,
-    with_weights_of,
+    with_checkpoint_paths,
     write_run_config,
 )
 from mrl.runtime.settings import check, make_mode
@@ -120,7 +120,7 @@ class Run(AbstractContextManager):
         """Load the policies, from the checkpoint if there is one, and choose their placement."""
         config = self.config
         self.device = pick_device(config.device)
-        start = with_weights_of(config, checkpoint) if checkpoint else config
+        start = with_checkpoint_paths(config, checkpoint) if checkpoint else config
 
         for policy in start.policies:
             if not Path(policy.path).is_dir():
@@ -267,6 +267,7 @@ class Run(AbstractContextManager):
         """Log a step, show it, and save it if it is time; returns True if Ctrl-C ends the run."""
         mine = {}
         for policy in self.policies:
+            # first, because its warning is among what `sample_lines` writes down
             self._check_gap(policy, results[policy.name].stats)
 
             line = {"step": step, "policy": policy.name, "version": policy.version}
@@ -279,22 +280,21 @@ class Run(AbstractContextManager):
             mine[policy.name] = line, samples, self.stopping
 
         # from here on the lines of all policies, those of other processes too
-        lines: dict[str, dict] = {}  # policy -> its line of metrics.jsonl
-        samples = []
-        stopping = False
-        for name, (line, entries, policy_stops) in self.allocation.gather(mine).items():
-            lines[name] = line
-            samples += entries
-            stopping = stopping or policy_stops
+        gathered = self.allocation.gather(mine)
+        lines = {name: line for name, (line, _, _) in gathered.items()}  # of metrics.jsonl
+        entries = []  # of samples.jsonl
+        for _, samples, _ in gathered.values():
+            entries += samples
+        stopping = any(process_stops for _, _, process_stops in gathered.values())
 
-        with self.writing():
+        with self.explaining_disk_errors():
             for line in lines.values():
                 self.metrics_log.write(json.dumps(line, allow_nan=False) + "\n")
-            for entry in samples:
+            for entry in entries:
                 self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
-        rescues = [entry["rescue"] for entry in samples if "rescue" in entry]
-        failures = [entry["failure"] for entry in samples if "failure" in entry]
+        rescues = [entry["rescue"] for entry in entries if "rescue" in entry]
+        failures = [entry["failure"] for entry in entries if "failure" in entry]
         self.view.step(step, lines, rescues)
 
         for failure in failures:
@@ -310,7 +310,7 @@ class Run(AbstractContextManager):
         every = self.config.checkpoint_every  # 0: only at the end
         is_due = every > 0 and step % every == 0
         if is_due or stopping or step == self.config.steps:
-            with self.writing():
+            with self.explaining_disk_errors():
                 self._save(step)
         return stopping
 
@@ -319,7 +319,7 @@ class Run(AbstractContextManager):
         gap = stats.own.on_policy_gap_max
         if gap > TOLERANCE and not policy.mixed_precision and policy.name not in self.inexact:
             self.inexact.add(policy.name)
-            stats.notes.append(
+            stats.warnings.append(
                 f"{policy.name}: what it samples and what is scored are up to {gap:.2g} nats "
                 "apart, more than rounding; its figures are wrong, so take another model."
             )
@@ -344,7 +344,7 @@ class Run(AbstractContextManager):
         finish_checkpoint(self.directory, partial, state)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def explaining_disk_errors(self) -> Iterator[None]:
         """Turn the error of a disk that cannot be written into one sentence."""
         try:
             yield
@@ -387,7 +387,7 @@ class Run(AbstractContextManager):
                 )
 
         if self.writes_files:
-            with self.writing():
+            with self.explaining_disk_errors():
                 path = self.directory / "evaluation.json"
                 partial = path.with_suffix(".partial")
                 partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")

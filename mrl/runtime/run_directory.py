@@ -96,7 +96,7 @@ def continued_config(directory: Path) -> RunConfig:
     return config
 
 
-def with_weights_of(config: RunConfig, checkpoint: Path) -> RunConfig:
+def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
     """The same run with its policies loaded from a checkpoint; their references stay the first."""
     policies = []
     for policy in config.policies:

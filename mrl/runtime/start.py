@@ -17,7 +17,7 @@ from mrl.runtime.view import console, make_view
 
 def start_run(
     train_loop: Callable[[Run], bool],
-    program: Callable[[list[str]], launch.Outcome],
+    program: Callable[[list[str]], launch.Ending],
     arguments: Sequence[str],
     config: RunConfig,
     plain: bool,

@@ -283,10 +283,10 @@ def memory(scale: Scale, name: str = "qwen2.5", **settings) -> tuple[dict, bool]
     policy, samples = policy_of(scale, name, **settings), samples_of(scale)
     config = RunConfig([policy.config], prompts_per_step=scale.prompts, eval_samples=1)
     expected = estimate(policy, config, scale.prompt).peak
-    notes = learn(policy, samples).notes
+    notes = learn(policy, samples).warnings
     if scale.cuda:
         torch.cuda.reset_peak_memory_stats()
-    notes += learn(policy, samples).notes
+    notes += learn(policy, samples).warnings
     peak = torch.cuda.max_memory_allocated() if scale.cuda else expected
     figures = {"peak": round(peak / GIB, 2), "estimate": round(expected / GIB, 2), "notes": notes}
     return figures, not notes and 0.9 < expected / peak < 1.1
@@ -350,7 +350,7 @@ def update(scale: Scale, name: str = "qwen2.5") -> tuple[dict, bool]:
     for size in (scale.micro_batch // 2, scale.micro_batch, 2 * scale.micro_batch):
         policy.micro_batch = size
         started = wait(scale)
-        notes += learn(policy, samples).notes
+        notes += learn(policy, samples).warnings
         figures[f"seconds_{size}"] = round(wait(scale) - started, 2)
     policy.micro_batch = scale.micro_batch
     with profile(activities=watched(scale)) as seen:
@@ -386,7 +386,7 @@ def ragged(scale: Scale) -> tuple[dict, bool]:
             started = wait(scale)
             stats = learn(policy, samples)
             seconds.append(round(wait(scale) - started, 2))
-            notes += stats.notes
+            notes += stats.warnings
             skipped += stats.updates != 1
         found = {"seconds": seconds, "notes": notes, "skipped": skipped}
         figures["cudnn" if cudnn else "without"] = found
@@ -455,8 +455,8 @@ def out_of_memory(scale: Scale) -> tuple[dict, bool]:
     policy.micro_batch = 8 * scale.micro_batch  # far more than that room
     stats = learn(policy, samples)
     left = torch.cuda.memory_allocated()
-    figures = {"notes": stats.notes, "rest": round(rest / GIB, 2), "left": round(left / GIB, 2)}
-    return figures, bool(stats.notes) and stats.updates == 1 and left < 1.02 * rest
+    figures = {"notes": stats.warnings, "rest": round(rest / GIB, 2), "left": round(left / GIB, 2)}
+    return figures, bool(stats.warnings) and stats.updates == 1 and left < 1.02 * rest
 
 
 def twice(scale: Scale) -> tuple[dict, bool]:

@@ -107,6 +107,9 @@ import sys
 from dataclasses import dataclass
 from mrl.modes.sgt import SGT
 from mrl.modes import TrainingBatch
+from mrl.objectives import Objective
+
+CHUNKS = Objective("chunk", "sequence", 0.2, 0.2)
 
 @dataclass
 class Own(SGT):
@@ -136,7 +139,7 @@ def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, 
     assert line in error
     assert part in error
     assert error.splitlines()[-1] == (
-        f"It happened in {place}/own.py, line 14; the run is kept as of step 0. "
+        f"It happened in {place}/own.py, line 17; the run is kept as of step 0. "
         "Go on with: python mini_mrl.py resume runs/r"
     )
 
@@ -155,6 +158,10 @@ def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, 
             "batch.samples[0].advantage, batch.samples[0].behavior_logprobs = 1.0, [0.0]",
             "has not one of behavior_logprobs for each of completion_ids",
         ),
+        (
+            "batch.samples[0].advantage, batch.samples[0].objective = 1.0, CHUNKS",
+            "has not one of chunk_of for each of completion_ids",
+        ),
     ],
 )
 def test_a_batch_that_cannot_be_learnt_from_is_one_sentence_with_the_modes_file(
@@ -172,7 +179,7 @@ def test_a_mode_that_calls_sys_exit_ends_the_run_with_a_sentence(place, capsys):
     Path("own.py").write_text(OWN.format(line="sys.exit(0)"))
     assert small("--mode", "own.py:Own", "--steps", "2", "--name", "r") == 1
     assert capsys.readouterr().err == (
-        f"The output was closed, or sys.exit called: {place}/own.py, line 14. "
+        f"The output was closed, or sys.exit called: {place}/own.py, line 17. "
         "Go on with: python mini_mrl.py resume runs/r\n"
     )
 
