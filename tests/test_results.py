@@ -411,7 +411,7 @@ def test_the_dial_is_the_measured_one():
     assert [gain.clear for _, gain in memory.values()] == [True, False, False, False]
 
     assert f"the peer adds {memory[0][1]} points to it" in sentences_of("data/results/README.md")
-    assert f"and {memory[0][1]} points on `replay`" in sentences_of("README.md")
+    assert f"and {memory[0][1]} points above `replay`" in sentences_of("README.md")
     tutorial = sentences_of("TUTORIAL.md")
     assert f"{memory[0][1]} points more than a memory gains" in tutorial
     ends = estimate(dial_scores(3, "replay"))
