@@ -116,7 +116,7 @@ def test_what_is_said_of_all_modes_at_one_rate_was_measured():
     for control, gain in beaten:
         assert f" beats {control} by {gain} points" in heldout, (control, gain)
     sgt, hacpo = (gain_in("pair-3-percent/table.csv", mode) for mode in ("sgt", "hacpo"))
-    said = f"With 1e-4 for all, `hacpo` gains {hacpo}, `sgt` {sgt}"
+    said = f"With the rate 1e-4 for all, `hacpo` gains {hacpo}, `sgt` {sgt}"
     assert said in sentences_of("TUTORIAL.md")
 
 
@@ -420,8 +420,8 @@ def test_the_dial_is_the_measured_one():
     assert f"with four updates per step `hacpo` costs {estimate(four)} points" in " ".join(
         PAGE.split()
     )
-    assert f"its peer knows gains {gains[0][0]} points" in sentences_of("TUTORIAL.md")
-    assert f"30 of 100 cases gains {gains[30][0]} (" in sentences_of("TUTORIAL.md")
+    assert f"what the other knows, `sgt` gains {gains[0][0]} points" in sentences_of("TUTORIAL.md")
+    assert f"30 of 100 cases, `sgt` gains {gains[30][0]} (" in sentences_of("TUTORIAL.md")
 
 
 def test_what_opens_at_the_ends_of_the_dial():
