@@ -473,7 +473,7 @@ def test_what_falls_below_hacpos_band_is_counted():
     shares = {
         shown: estimate([mean(of) for of in seeds.values()]) for shown, seeds in found.items()
     }
-    said = f"do {shares['0']} % of the peers' tokens at 0 % and {shares['10']} % at 10 %"
+    said = f"lie {shares['0']} % of the peers' tokens at 0 % and {shares['10']} % at 10 %"
     assert said in sentences_of("data/results/README.md")
     assert shares["10"].mean < 50 < shares["0"].mean - shares["0"].half  # most
 
