@@ -177,7 +177,9 @@ def test_the_table_of_the_first_screen_is_the_measured_one(name, skills):
 
 
 def test_with_a_memory_two_seeds_filled_no_hole_and_with_a_peer_each_filled_all():
-    said = "two of the three runs filled no hole; with a second model, each filled all four"
+    said = (
+        "two of the three runs filled none of them; with a second model, every run filled all four"
+    )
     assert said in WORDS
     holes = [(policy, skill) for policy, skills in HOLES.items() for skill in skills]
 
@@ -206,12 +208,12 @@ def test_the_row_of_the_third_set_is_the_measured_one():
 
 def test_what_is_said_of_rare_skills_and_holes_was_measured():
     rare = above((TINY, "sgt"), (TINY, "solo"), of(RARE_SKILLS))
-    assert f"On rare skills `sgt` differs from `solo` by {rare} points" in WORDS
+    assert f"On rare skills `sgt` differs from `solo` by {rare} points (first set)" in WORDS
     memory = above((TINY, "replay"), (TINY, "solo"), of(RARE_SKILLS))
     assert not rare.clear and not memory.clear
 
     holes = above((TINY, "sgt"), (TINY, "replay"), of(HOLES))
-    assert f"In the holes `sgt` is {holes} points above `replay`" in WORDS
+    assert f"In the holes `sgt` is {holes} points above `replay` (first set)" in WORDS
     assert holes.clear
 
 
@@ -220,7 +222,7 @@ def test_what_is_said_of_the_dial_was_measured():
     for shown in (0, 30):
         pairs = zip(dial_scores(shown, "sgt"), dial_scores(shown, "solo"), strict=True)
         gaps[shown] = estimate([a - b for a, b in pairs])
-    assert f"`sgt` gains {gaps[0]} points on `solo` if a model was never shown them" in WORDS
+    assert f"`sgt` ends {gaps[0]} points above `solo` if a model was never shown them" in WORDS
     assert gaps[0].clear and not gaps[30].clear
 
     ends = dial_scores(0, "hacpo"), kept_scores("dial/no-band-0.csv", "hacpo")

@@ -116,7 +116,7 @@ def test_what_is_said_of_all_modes_at_one_rate_was_measured():
     for control, gain in beaten:
         assert f" beats {control} by {gain} points" in heldout, (control, gain)
     sgt, hacpo = (gain_in("pair-3-percent/table.csv", mode) for mode in ("sgt", "hacpo"))
-    said = f"With 1e-4 for all, `hacpo` gains {hacpo}, `sgt` {sgt}"
+    said = f"With the rate 1e-4 for all, `hacpo` gains {hacpo}, `sgt` {sgt}"
     assert said in sentences_of("TUTORIAL.md")
 
 
@@ -411,7 +411,7 @@ def test_the_dial_is_the_measured_one():
     assert [gain.clear for _, gain in memory.values()] == [True, False, False, False]
 
     assert f"the peer adds {memory[0][1]} points to it" in sentences_of("data/results/README.md")
-    assert f"and {memory[0][1]} points on `replay`" in sentences_of("README.md")
+    assert f"and {memory[0][1]} points above `replay`" in sentences_of("README.md")
     tutorial = sentences_of("TUTORIAL.md")
     assert f"{memory[0][1]} points more than a memory gains" in tutorial
     ends = estimate(dial_scores(3, "replay"))
@@ -420,8 +420,8 @@ def test_the_dial_is_the_measured_one():
     assert f"with four updates per step `hacpo` costs {estimate(four)} points" in " ".join(
         PAGE.split()
     )
-    assert f"its peer knows gains {gains[0][0]} points" in sentences_of("TUTORIAL.md")
-    assert f"30 of 100 cases gains {gains[30][0]} (" in sentences_of("TUTORIAL.md")
+    assert f"what the other knows, `sgt` gains {gains[0][0]} points" in sentences_of("TUTORIAL.md")
+    assert f"30 of 100 cases, `sgt` gains {gains[30][0]} (" in sentences_of("TUTORIAL.md")
 
 
 def test_what_opens_at_the_ends_of_the_dial():
@@ -473,7 +473,7 @@ def test_what_falls_below_hacpos_band_is_counted():
     shares = {
         shown: estimate([mean(of) for of in seeds.values()]) for shown, seeds in found.items()
     }
-    said = f"do {shares['0']} % of the peers' tokens at 0 % and {shares['10']} % at 10 %"
+    said = f"lie {shares['0']} % of the peers' tokens at 0 % and {shares['10']} % at 10 %"
     assert said in sentences_of("data/results/README.md")
     assert shares["10"].mean < 50 < shares["0"].mean - shares["0"].half  # most
 
