@@ -62,7 +62,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
         with allocation.turn(policy, "verify"):
             run.verifier.verify_groups(results[policy.name].groups)
 
-    # 3. publish: records of the one type that the mode consumes             records.py, exchange.py
+    # 3. publish: records of the type that the mode reads                    records.py, exchange.py
     outgoing = {}
     if run.record_type:  # else nothing crosses
         for policy in run.policies:
@@ -96,7 +96,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             batch = mode.training_samples(policy, prompts, rng)
             result.batch = checked_batch(batch, mode, policy)  # the mode may be your own
 
-            # 6. learn: one pass of updates              learning.py, objectives.py, logprobs.py
+            # 6. learn: updates from these samples       learning.py, objectives.py, logprobs.py
             result.stats = learn(policy, result.batch.samples, mode.minibatches)
     return results
 

@@ -96,10 +96,10 @@ def test_a_rescued_problem_is_shown_as_it_was_met_again(finished):
     rescue = next(line["rescue"] | {"step": line["step"]} for line in samples if "rescue" in line)
     again = {"step": 99, "policy": rescue["receiver"], "problem": rescue["problem_id"]}
     with (finished / "samples.jsonl").open("a") as log:
-        log.write(json.dumps(again | {"text": "now I know"}) + "\n")
+        log.write(json.dumps(again | {"text": "now I know", "verdict": "correct"}) + "\n")
         log.write(json.dumps({"step": 99, "failure": "the verifier was slow"}) + "\n")
     page = write_report(finished).read_text()
-    assert f"<p>{rescue['receiver']} in step 99: <code>now I know</code></p>" in page
+    assert f"<p>{rescue['receiver']} in step 99, correct: <code>now I know</code></p>" in page
     assert "<td>99</td><td>the verifier was slow</td>" in page
 
 

@@ -232,7 +232,7 @@ def clip() -> Drawing:
         drawing.box(start - 5, 110, 10, 10, INK, round=5)
         drawing.line(start, 52, start + 60 * sign, 52, style="tip")
         side = "end" if sign > 0 else "start"
-        drawing.say(start - 8 * sign, 56, "start, pushed", GRAY, 12, side)
+        drawing.say(start - 8 * sign, 56, "pushed this way", GRAY, 12, side)
     return drawing
 
 
@@ -301,9 +301,7 @@ def rescue() -> Drawing:
 def support() -> Drawing:
     """The modes in the blind spot of the bandits: groups needed, and how far off they point."""
     contexts = complementary()
-    drawing = Drawing(
-        540, 366, "Good modes stand lower left: few groups needed, the right direction"
-    )
+    drawing = Drawing(540, 386, "What opens a blind spot: few groups needed, the right direction")
     left, base, wide, tall = 56, 286, 450, 240
 
     def place(groups: float, degrees: float) -> tuple[float, float]:
@@ -329,20 +327,25 @@ def support() -> Drawing:
 
     lift, last = 0, (0.0, 0.0)
     for (x, y), modes in sorted(names.items()):
+        inside = "end" if x > left + wide - 60 else "middle"  # of the picture
         near = x - last[0] < 90 and abs(y - last[1]) < 20
         lift, last = lift + 18 if near else 0, (x, y)
         color = figures.color_of(modes[0])
         drawing.line(x, y - 8, x, y - 11 - lift, color=color)
-        drawing.say(x, y - 14 - lift, ", ".join(modes), color, 13, "middle", bold=True)
-    words = "replay: no update here until luck has come once, then one like that of sgt"
-    drawing.say(left + wide / 2, base + 66, words, GRAY, 13, "middle")
+        drawing.say(x, y - 14 - lift, ", ".join(modes), color, 13, inside, bold=True)
+    words = (
+        "replay: no update here until luck has come once, then one like that of sgt",
+        "naive: what it costs is on the prompts that the learner already solves",
+    )
+    for line, note in enumerate(words):
+        drawing.say(left + wide / 2, base + 66 + 20 * line, note, GRAY, 13, "middle")
     return drawing
 
 
 def dial() -> Drawing:
     """Held-out pass@1 by mode, over how often a policy is right by its own luck at the start."""
     scores = dial_scores()
-    drawing = Drawing(576, 356, "The rarer a policy's own luck, the more its peer adds")
+    drawing = Drawing(576, 356, "Where a policy never succeeds by itself, its peer adds most")
     base, tall, low = 290, 240, 30
 
     def place(number: int, score: float) -> tuple[float, float]:
@@ -355,9 +358,7 @@ def dial() -> Drawing:
         drawing.say(42, y + 4, str(score), GRAY, 12, "end")
     for number, right in enumerate(DIAL):
         drawing.say(place(number, 0)[0], base + 20, f"{right} %", GRAY, 13, "middle")
-    words = (
-        "own luck: how often the warm start showed a policy the right reading of its peer's words"
-    )
+    words = "how often the warm start showed a policy the right reading of its peer's words"
     drawing.say(288, base + 46, words, at="middle")
 
     means: dict[str, dict[int, float]] = {}
@@ -433,7 +434,7 @@ def skills(path: Path) -> None:
         axes.tick_params(labelsize=11)
 
     panels[0].set_ylabel(f"share of right attempts\n(mean of {figures.COMPARED_WINDOW} steps)")
-    words = "A skill that a model never gets right: alone it stays so, a peer opens it"
+    words = "Two holes: alone they stay at 0, a memory may have luck, a peer fills them"
     figure.suptitle(words, fontsize=13)
     figures.save_figure(figure, path)
 
@@ -478,7 +479,8 @@ def best_results() -> list[Result]:
 
 def best(path: Path) -> None:
     """Each mode at its best: its gain over `solo`."""
-    figures.draw_gains(gains(best_results()), path)
+    title = "An earlier pair; right of the line: more than a policy learns alone"
+    figures.draw_gains(gains(best_results()), path, title)
 
 
 def by_skill(results: list[Result]) -> list[tuple[float, str, dict[str, list[float]]]]:
@@ -513,9 +515,9 @@ def best_skills(path: Path) -> None:
         axes.tick_params(labelsize=12)
         axes.set_xlabel("held-out pass@1 in percent", fontsize=12)
     words = (
-        f"the modes' means differ most; on every other skill they lie within {others:.0f} points"
+        f"the two skills on which the modes differ most (the others: {others:.0f} points at most)"
     )
-    figure.suptitle(f"Here {words}", fontsize=13)
+    figure.suptitle(f"An earlier pair: {words}", fontsize=13)
     figures.save_figure(figure, path)
 
 

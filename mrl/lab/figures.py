@@ -232,7 +232,11 @@ def name_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
         axes.text(1.02, below, name, color=color, va="center", transform=beside, fontsize=11)
 
 
-def draw_gains(gains: dict[str, tuple[float, float]], path: Path) -> None:
+def draw_gains(
+    gains: dict[str, tuple[float, float]],
+    path: Path,
+    title: str = "Right of the line: more than a policy learns alone",
+) -> None:
     """Each mode's gain over solo, sorted.
 
     gains: mode -> mean and half width of its 95 % interval, points of held-out pass@1.
@@ -247,5 +251,5 @@ def draw_gains(gains: dict[str, tuple[float, float]], path: Path) -> None:
     axes.set_ylim(-0.6, len(order) - 0.4)
     axes.tick_params(labelsize=12)
     axes.set_xlabel("points of held-out pass@1 above solo, with 95 % intervals", fontsize=12)
-    axes.set_title("Right of the line: more than a policy learns alone", fontsize=13)
+    axes.set_title(title, fontsize=13)
     save_figure(figure, path)

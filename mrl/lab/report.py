@@ -137,12 +137,13 @@ def _rescued_problems(
     for rescue in list(shown.values())[:SHOWN_RESCUES]:
         receiver, source = rescue["receiver"], rescue["source"]
         answers = [
-            (f"{receiver} in step {rescue['step']}", rescue["receiver_text"]),
-            (source, rescue["source_text"]),
+            (f"{receiver} in step {rescue['step']}, wrong", rescue["receiver_text"]),
+            (f"{source}, correct", rescue["source_text"]),
         ]
         later = met_again(rescue)
         if later:
-            answers.append((f"{receiver} in step {later['step']}", later["text"]))
+            name = f"{receiver} in step {later['step']}, {later['verdict']}"
+            answers.append((name, later["text"]))
 
         yield f"<div class=rescue><h3>{escape(rescue['prompt'])}</h3>"
         for name, text in answers:
