@@ -13,13 +13,13 @@ from mrl.config import DATA, PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.logprobs import completion_logprobs
-from mrl.lora import (
+from mrl.runtime.loading import load_model, load_policy, usual_learning_rate
+from mrl.runtime.lora import (
     LoraLinear,
     add_adapters,
     base_of,
     save_adapters,
 )
-from mrl.runtime.loading import load_model, load_policy, usual_learning_rate
 from tests.end_to_end.small_run import (
     NAMES,
     assert_same_run,

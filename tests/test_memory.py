@@ -11,10 +11,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.learning import learn
-from mrl.lora import add_adapters
 from mrl.policy import Policy
 from mrl.runtime.evaluation import problems_at_once
 from mrl.runtime.loading import _enable_checkpointing
+from mrl.runtime.lora import add_adapters
 from mrl.runtime.memory import (
     HEADROOM,
     Estimate,

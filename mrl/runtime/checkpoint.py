@@ -18,8 +18,8 @@ import torch
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.lora import save_adapters
 from mrl.policy import Policy
+from mrl.runtime.lora import save_adapters
 from mrl.runtime.reading import fits, parse, read_text
 
 KEEP = 2  # checkpoints

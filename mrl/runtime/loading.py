@@ -26,10 +26,10 @@ from transformers.utils import logging as transformers_logging
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.logprobs import packed_logprobs, scaled_logprobs
-from mrl.lora import add_adapters, base_alone, base_of, load_adapters
 from mrl.policy import Policy
 from mrl.rollout import sample_completions
 from mrl.runtime.cuda_graph import decode
+from mrl.runtime.lora import add_adapters, base_alone, base_of, load_adapters
 
 TOLERANCE = 2e-2  # nats, between the packed and the plain computation; TF32 may cost some 1e-3
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # logprobs.py makes masks for these
