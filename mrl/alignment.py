@@ -239,7 +239,7 @@ def _token_ends(tokens: Sequence[bytes]) -> dict[int, int]:
 def project(
     source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes], logprobs: Sequence[float]
 ) -> tuple[list[float], list[int]]:
-    """The source's log-probs (nats, one a source token) at the receiver's tokens.
+    """The source's log-probs (nats, one per source token) at the receiver's tokens.
 
     Returns a log-prob and a chunk number for each receiver token. A chunk's sum is exact; it is
     spread over the chunk's tokens by bytes, which is approximate where they are more than one.

@@ -26,7 +26,7 @@ class PolicyConfig:
 
     name: str
     path: str  # a `save_pretrained` directory or a hub name
-    group_size: int = setting(8, "completions a prompt; an advantage compares them", least=2)
+    group_size: int = setting(8, "completions per prompt; an advantage compares them", least=2)
     learning_rate: float | None = setting(
         None, "of AdamW; none: from the number of parameters", above=0, most=1
     )
@@ -82,7 +82,7 @@ class RunConfig:
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...")
     placement: str = setting(
         "auto",
-        "resident, swap, parallel (one process a policy) or auto",
+        "resident, swap, parallel (one process per policy) or auto",
         choices=("auto", "resident", "swap", "parallel"),
     )
     runs: str = setting("runs", "where the run's directory goes")

@@ -47,12 +47,12 @@ def keeps_all(cache: DynamicCache) -> bool:
 
 
 def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
-    """Sample one token a row by inverting the cumulative distribution.
+    """Sample one token per row by inverting the cumulative distribution.
 
     logprobs: [rows, vocab]; uniform: [rows] in [0, 1).  Returns [rows] int64.
-    One uniform number a row instead of one exponential a logit as in torch.multinomial; summed in
-    float64, so that the tail of a large vocabulary is not rounded away. A token of probability 0
-    is never drawn: the first entry *above* the uniform number is taken.
+    This needs one uniform number per row, where torch.multinomial draws one exponential per logit.
+    The sum is in float64, so that the tail of a large vocabulary is not rounded away. A token of
+    probability 0 is never drawn: the first entry *above* the uniform number is taken.
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]

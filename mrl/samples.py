@@ -91,7 +91,9 @@ class TrainingSample:
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    behavior_logprobs: list[float] = field(default_factory=list)  # nats a token; own: of this step
+    behavior_logprobs: list[float] = field(
+        default_factory=list
+    )  # nats per token; own: of this step
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own
     chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for a chunk ratio

@@ -148,7 +148,7 @@ def test_costs_are_counted_from_the_metrics(tmp_path):
     assert result.overall("heldout", "pass@4") == pytest.approx(61)
     assert result.costs == {
         "rollouts": 120, "sampled tokens": 1200, "updates": 12, "bytes received": 1920,
-        "bytes a prompt": 20, "seconds": 4.5,
+        "bytes per prompt": 20, "seconds": 4.5,
     }  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def test_a_missing_config_file(tmp_path):
 @pytest.mark.parametrize(
     ("run", "policy", "part"),
     [
-        ({}, {"group_size": 1}, "must be 2 or more (completions a prompt; an advantage compares"),
+        ({}, {"group_size": 1}, "must be 2 or more (completions per prompt; an advantage compares"),
         ({}, {"objective": "grop"}, "known are grpo, dapo, dr_grpo, gspo."),
         ({}, {"learning_rate": 0.0}, "policy p: learning_rate is 0, but must be above 0"),
         ({}, {"temperature": 0.0}, "temperature"),

@@ -91,7 +91,7 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
         "llama-tiny (0.838 M parameters, learning rate 0.001), on cpu (why)."
     )
     assert "shares nothing; 7 steps of 5 prompts from words/train.jsonl; " in lines[1]
-    assert "; completions a prompt: qwen-tiny 8, llama-tiny 8; " in lines[1]
+    assert "; completions per prompt: qwen-tiny 8, llama-tiny 8; " in lines[1]
     assert lines[2] == "Swap."
     assert "claim 30% of their failures" in lines[3]
     assert len(first_lines(planned(tmp_path), "tiny", "")) == 3

@@ -13,7 +13,7 @@ BUGS = (
 LETTERS = "ABCDE"
 PANELS = {
     "reward": "solve rate",
-    "completions/mean_length": "tokens a completion",
+    "completions/mean_length": "tokens per completion",
     "grad_norm": "gradient norm",
 }
 

@@ -21,7 +21,7 @@ HIDDEN = (
     "mrl.classroom.curves",
 )  # fmt: skip
 UNCLIPPED = 0.1  # nats: ratios stay within 0.8 and 1.2, so a missing clip costs one part
-SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions a prompt
+SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions per prompt
 
 
 def draw_case(rng: random.Random, prompts: int, group: int, moved: float) -> list[Tensor]:

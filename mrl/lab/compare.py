@@ -234,7 +234,7 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
         costs["updates"] += line["updates"]
         costs["bytes received"] += line["exchange/received_bytes"]
     prompts = read_run_config(directory).prompts_per_step * len(lines)
-    costs["bytes a prompt"] = costs["bytes received"] / prompts
+    costs["bytes per prompt"] = costs["bytes received"] / prompts
     costs["seconds"] = sum(slowest.values())
 
     evaluations = read_evaluations(directory)

@@ -14,7 +14,7 @@ from mrl.lab.compare import Result
 CONTROLS = ("solo", "solo-x2", "replay")
 HEAD = (
     "mode", "pass@1", "above solo", "above solo-x2", "above replay", "pass@k", "rollouts",
-    "updates", "bytes a prompt", "seconds",
+    "updates", "bytes per prompt", "seconds",
 )  # fmt: skip
 # two-sided 95 % quantiles of Student's t, by degrees of freedom (1 to 30; then the normal's)
 T_95 = (

@@ -46,7 +46,7 @@ def retokenized(
 
 
 def source_logprobs(record: RolloutRecord) -> list[float]:
-    """The source's log-probs, one a source token, its end token included."""
+    """The source's log-probs, one per source token, its end token included."""
     if record.finished:
         return [*record.logprobs, record.end_logprob]
     return list(record.logprobs)

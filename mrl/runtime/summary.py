@@ -43,7 +43,7 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
     lines = [
         f"Training {pair_words}{learners}, on {run.device}{why}.",
         f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
-        f"prompts from {problems}; completions a prompt: {groups}; seed {config.seed}; writing "
+        f"prompts from {problems}; completions per prompt: {groups}; seed {config.seed}; writing "
         f"{run.directory}, up to {run.disk_bytes / 1e9:.2g} GB of checkpoints.",
         run.why_placed,
     ]

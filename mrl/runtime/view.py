@@ -27,7 +27,7 @@ RECENT_STEPS = 10  # figures in the views are means over so many steps
 console = Console()  # the person's terminal
 SHOWN_CHARS = 300  # of a text in the newest rescue
 PATIENCE_S = 30  # between two plain lines about how far the scoring is
-COLORS = ("cyan", "dark_orange", "magenta", "green")  # one a policy, in the order of the run
+COLORS = ("cyan", "dark_orange", "magenta", "green")  # one for each policy, in the order of the run
 # the metrics that are shown where they are not 0; the first ones are those of a plain line
 PLAIN = ("reward", "groups/*", "rescue_set", "rescues", "completions/clipped_ratio")
 SHOWN = (

@@ -1,4 +1,4 @@
-"""What one process a policy is worth: whole runs under `parallel` and `resident`, in pairs.
+"""What one process per policy is worth: whole runs under `parallel` and `resident`, in pairs.
 
     python tests/bench/bench_placement.py [--steps 240] [--pairs 3]
 

@@ -55,7 +55,7 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
         "Training the embedded tiny pair: qwen-tiny (0.84 M parameters, learning rate 0.0001) and "
         "llama-tiny (0.725 M parameters, learning rate 0.0001), on cpu (there"
     )
-    assert "6 prompts from train.jsonl; completions a prompt: qwen-tiny 4, llama-tiny 4;" in out
+    assert "6 prompts from train.jsonl; completions per prompt: qwen-tiny 4, llama-tiny 4;" in out
     assert "step 4/4" in out
     assert "before -> after" in out
     assert "problems" in out.strip().splitlines()[-1]
