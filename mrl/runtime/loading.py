@@ -104,8 +104,9 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Po
     policy = Policy(config, model, tokenizer, reference, index)
     policy.graph_decode = decode if device.startswith("cuda") else None
 
-    # in mixed precision the base needs no more than bfloat16, which is half the memory
-    if rank and policy.mixed_precision and device.startswith("cuda"):
+    # in mixed precision the base needs no more than bfloat16, which is half the memory; autocast
+    # would make a copy in bfloat16 of each frozen matrix for every token that is sampled
+    if rank and policy.mixed_precision:
         for parameter in model.parameters():
             if not parameter.requires_grad:
                 parameter.data = parameter.data.bfloat16()
