@@ -14,12 +14,7 @@ from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.logprobs import completion_logprobs
 from mrl.runtime.loading import load_model, load_policy, usual_learning_rate
-from mrl.runtime.lora import (
-    LoraLinear,
-    add_adapters,
-    base_of,
-    save_adapters,
-)
+from mrl.runtime.lora import LoraLinear, add_adapters, base_of, save_adapters
 from tests.end_to_end.small_run import (
     NAMES,
     assert_same_run,
@@ -70,6 +65,19 @@ def test_only_adapters_learn_and_the_optimizer_keeps_state_of_them_alone(make_po
     assert len(changed) == 14 * policy.model.config.num_hidden_layers
     kept = [p for p in policy.model.parameters() if p in policy.optimizer.state]
     assert {id(p) for p in kept} == {id(p) for p in policy.model.parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_what_learns_is_in_float32_and_a_frozen_matrix_in_mixed_precision_in_bfloat16(
+    make_policy, dtype
+):
+    policy = taught(make_policy(lora_rank=4, learning_rate=1e-2, dtype=dtype))
+    frozen, learnt = set(), set()
+    for parameter in policy.model.parameters():
+        (learnt if parameter.requires_grad else frozen).add(parameter.dtype)
+    assert learnt == {torch.float32}
+    assert frozen == {torch.float32 if dtype == "float32" else torch.bfloat16}
+    assert policy.version == 2
 
 
 def test_a_policy_begins_as_its_base_with_the_same_numbers_in_every_run(make_policy):

@@ -89,7 +89,7 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
         _enable_checkpointing(model)
     about = {"learning_rate": 1e-4, "max_new_tokens": 60, "group_size": 8, "micro_batch": 1100}
     about |= settings
-    base = about.pop("base", torch.float32)  # of LoRA on CUDA: bfloat16
+    base = about.pop("base", torch.float32)  # of LoRA in mixed precision: bfloat16
     if about.get("lora_rank"):
         model = model.to(base)
         add_adapters(model, about["lora_rank"])
