@@ -22,7 +22,11 @@ from mrl.samples import Verdict
 
 def checksum(path: str) -> str:
     """The checksum of a judge's file, 16 digits."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        reason = error.strerror
+        raise MrlError(f"judge {path}: cannot be read ({reason}); name a Python file.") from None
 
 
 def check_judge(config: RunConfig) -> None:
