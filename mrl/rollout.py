@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from mrl.logprobs import attention_bias, scaled_logprobs
+from mrl.logprobs import attention_bias, head_logits, scaled_logprobs
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
 COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
@@ -169,12 +169,14 @@ def _prompt_mask(model: PreTrainedModel, mask: Tensor, cache: DynamicCache) -> T
 def _last_logits(
     model: PreTrainedModel, token_ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache
 ) -> Tensor:
-    output = model(
+    """What a model says of the token after each row's last one, [rows, vocab]."""
+    output = model.get_decoder()(
         input_ids=token_ids,
         attention_mask=mask,
         position_ids=positions,
         cache=cache,
         use_cache=True,
-        logits_to_keep=1,
     )
-    return output.logits[:, -1]
+    # [rows, hidden] before the head: a slice [rows, 1, hidden] in bfloat16 has strides for which a
+    # CPU would copy the head's matrix once per row
+    return head_logits(model, output.last_hidden_state[:, -1])

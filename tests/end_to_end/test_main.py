@@ -165,7 +165,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
 def test_sigterm_ends_a_command_even_where_sigint_is_ignored(monkeypatch):
     """A script's background jobs ignore SIGINT, and every command but training keeps that."""
     before = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, signal.SIG_IGN)
-    monkeypatch.setattr(mini_mrl, "outcome", lambda arguments: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(mini_mrl, "program", lambda arguments: signal.raise_signal(signal.SIGTERM))
     try:
         with pytest.raises(KeyboardInterrupt):
             mini_mrl.main([])
