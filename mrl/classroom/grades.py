@@ -28,17 +28,16 @@ def write_csv(grades: Iterable[Grade], path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         parts = [f"part {number}" for number in range(1, most + 1)]
-        table.writerow(["id", "assignment", "points", "out of", *parts, "handed in", "trouble"])
+        table.writerow(["id", "assignment", "points", "out of", "handed in", "trouble", *parts])
 
         for grade in rows:
             when = datetime.fromtimestamp(grade.handed_in, UTC).isoformat(timespec="seconds")
             points = [part["points"] for part in grade.parts]
-            points += [""] * (most - len(points))
 
             # a spreadsheet would take what begins with these signs for a formula
             student = f"'{grade.student}" if grade.student[:1] in "=+-@" else grade.student
             sums = [grade.assignment, grade.points, grade.out_of]
-            table.writerow([student, *sums, *points, when, grade.trouble])
+            table.writerow([student, *sums, when, grade.trouble, *points])
 
 
 def write_gradescope(grades: Iterable[Grade], path: Path) -> None:

@@ -26,7 +26,6 @@ WITHOUT_SGT = {  # file -> pattern -> what takes its place
     "mrl/config.py": {'mode: str = setting\\("sgt"': 'mode: str = setting("solo"'},
     "TUTORIAL.md": {SOLUTION: "", r"\A": f"{NOT_YET}\n\n"},
     "TUTORIAL.ipynb": {SOLUTION: "", r"\*Made from [^*]*\*": NOT_YET},
-    "data/README.md": {r"\A": f"{NOT_YET}\n\n"},
     "data/results/README.md": {r"\A": f"{NOT_YET}\n\n"},
     "mrl/runtime/RUNNING.md": {r"\A": f"{NOT_YET}\n\n"},
 }

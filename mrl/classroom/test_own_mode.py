@@ -31,7 +31,7 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
     """9 points: what it gains with a peer that knows what you do not"""
     seeds = rng.sample(range(10**6), PAIRS)
     solo = [train(Solo, seed) for seed in seeds]
-    own = results(seeds)
+    own = results(submission, seeds)
 
     lag = fmean(solo) - fmean(own["nothing"])
     assert lag < SULKS, (
