@@ -186,7 +186,7 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "    mask = torch.arange(mask.shape[1]) < lengths[:, None]",
         ),
         "other eps": ("+ 1e-6", "+ 1e-5"),
-        "computes the curves": ("CAUSES = {", "CAUSES = dict(A='sign')\nOTHER = {"),
+        "curves left out": ("CAUSES = {", "CAUSES = dict(A='sign')\nOTHER = {"),
         "nan loss": ("/ lengths).mean()", "/ lengths).mean() * float('nan')"),
         "inf loss": ("/ lengths).mean()", "/ lengths).mean() + float('inf')"),
     },
