@@ -5,6 +5,8 @@ import ast
 import csv
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -618,7 +620,6 @@ def test_a_released_copy_has_nothing_of_the_solutions(tmp_path):
     assert [path.name for path in (folder / "mrl/classroom/stubs").iterdir()] == ["sgt.py"]
     readme = (folder / "README.md").read_text()
     assert "This copy holds answers" in readme[:100] and "assignment check" in readme
-    assert json.loads((folder / "TUTORIAL.ipynb").read_text())["cells"]
     taken = set()
     for name in ("mrl/modes/sgt.py", "mrl/modes/replay.py", "tests/assignments/sgt.py"):
         taken |= answer_lines(ROOT / name)
@@ -636,27 +637,57 @@ def test_a_released_copy_has_nothing_of_the_solutions(tmp_path):
         release(tmp_path / "other", ["nothing"])
 
 
+@pytest.mark.parametrize("name", ASSIGNMENTS)
+def test_pages_of_a_copy_lead_nowhere_else(tmp_path, name):
+    """No link to a file, and no assignment, that the copy does not have."""
+    folder = tmp_path / "copy"
+    release(folder, [name])
+    pages = list(folder.rglob("*.md"))
+    assert len(pages) >= 5
+    for page in pages:
+        links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+        for link in links:
+            assert "://" in link or (page.parent / link).exists(), (page, link)
+
+    for page in (folder / "TUTORIAL.md", folder / "TUTORIAL.ipynb"):
+        text = page.read_text()
+        assert re.findall(r"assignment start ([\w-]+)", text) == [name]
+        assert "TEACHING" not in text
+        assert ("the mode `sgt` is your assignment" in text) == (name == "sgt")
+    assert json.loads((folder / "TUTORIAL.ipynb").read_text())["cells"]
+
+
 @pytest.mark.slow
 def test_a_student_who_has_only_the_copy_runs_its_commands(tmp_path):
     folder = tmp_path / "copy"
     release(folder, ["sgt", "liar"])
 
-    def command(*words):
+    def command(*words, code=0):
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         done = subprocess.run(
             [sys.executable, "mini_mrl.py", *words], cwd=folder, env=environment,
             capture_output=True, text=True,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
 
+    short = ("--steps", "1", "--set", "eval_samples=1", "--plain")
     assert command("assignment", "list").count("\n") == 2
     command("assignment", "start", "sgt")
-    assert "NotImplementedError" in command("assignment", "check", "sgt.py")
+    assert "not solved yet" in command("assignment", "check", "sgt.py")
+    for mode in ("sgt", "sgt.py:SGT"):
+        said = command("--mode", mode, *short, code=2)
+        assert said.endswith("not solved yet: write training_samples in your sgt.py.\n")
+        assert "Traceback" not in said
+    command(*short)
+    assert (folder / "runs" / "solo-s0").exists()  # the mode of a run that names none
+
     (folder / "sgt.py").write_text(reference("sgt"))
     assert "10 of 10 points" in command("assignment", "check", "sgt.py")
-    command("--steps", "1", "--set", "eval_samples=1", "--plain")
-    assert (folder / "runs" / "solo-s0").exists()  # the mode of a run that names none
+    command("--mode", "sgt.py:SGT", *short)
+    shutil.copy(folder / "sgt.py", folder / "mrl" / "modes" / "sgt.py")  # as its README says
+    command("--mode", "sgt", *short)
+    assert "10 of 10 points" in command("assignment", "check", "sgt.py")
 
 
 def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeypatch, capsys):

@@ -76,10 +76,7 @@ def print_grade(grade: Grade) -> None:
     """Print a line for each part of a submission."""
     print(f"{grade.file}: {grade.assignment or 'no assignment'}")
     for part in grade.parts:
-        words = part["message"]
-        if part["points"] == part["out_of"]:
-            words = f"right. {words}".rstrip()
-        print(f"  {part['points']} of {part['out_of']}  {part['part']}: {words}")
+        print(f"  {part['points']} of {part['out_of']}  {part['part']}: {part['message']}")
 
     if grade.trouble:
         print(f"  Ended: {grade.trouble}")

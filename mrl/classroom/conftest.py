@@ -65,7 +65,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
             part["message"] = explain(call.excinfo.value)
         else:
             part["points"] = part["out_of"]
-            part["message"] = noted.get("message", "")
+            part["message"] = noted.get("message", "right")
 
         KNOWN["printed"] = KNOWN["printed"] or (report.capstdout + report.capstderr)[:1000]
         write_known()

@@ -13,14 +13,21 @@ COPIED = (
     "pyproject.toml", "LICENSE", "TUTORIAL.md", "TUTORIAL.ipynb", "mini_mrl.py", "mrl", "data",
 )  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "TEACHING.md", "Dockerfile", "bugs.py", "gsm8k")
+FOR_TEACHERS = r" \(all six:.*?TEACHING\.md\)\)"  # TEACHING.md is not in the copy
 # the solution of an exercise in section 15, which draws and imitates as sgt does
 SOLUTION = r"<details>(?:(?!</details>).)*class AtMostOne\(SGT\).*?</details>"
+NOT_YET = (  # the first words of a copy's pages if it has sgt
+    "**Copy for students:** the mode `sgt` is your assignment. What this page does with it works "
+    "once yours is in `mrl/modes/sgt.py` (README.md says how); until then take `--mode solo` or "
+    "`naive`. `replay`, which does nearly the same, and `crossing.py` are left out."
+)
 WITHOUT_SGT = {  # file -> pattern -> what takes its place
-    "mrl/modes/sgt.py": {"MySGT": "SGT", "my-sgt": "sgt"},
     "mrl/modes/__init__.py": {"from mrl.modes.replay import Replay\n": "", " Replay,": ""},
     "mrl/config.py": {'mode: str = setting\\("sgt"': 'mode: str = setting("solo"'},
-    "TUTORIAL.md": {SOLUTION: ""},
-    "TUTORIAL.ipynb": {SOLUTION: ""},
+    "TUTORIAL.md": {SOLUTION: "", r"\A": f"{NOT_YET}\n\n"},
+    "TUTORIAL.ipynb": {SOLUTION: "", r"\*Made from [^*]*\*": NOT_YET},
+    "data/results/README.md": {r"\A": f"{NOT_YET}\n\n"},
+    "mrl/runtime/RUNNING.md": {r"\A": f"{NOT_YET}\n\n"},
 }
 
 
@@ -39,9 +46,14 @@ def release(folder: Path, names: Sequence[str]) -> None:
             shutil.copy(ROOT / name, folder)
     shutil.move(folder / "mrl" / "classroom" / "stubs" / "README.md", folder)
 
+    unknown = {FOR_TEACHERS: ""}  # what the tutorial says of what the copy does not have
     for name in set(ASSIGNMENTS) - set(names):
         for path in (f"stubs/{name}.py", f"test_{name.replace('-', '_')}.py"):
             (folder / "mrl" / "classroom" / path).unlink()
+        unknown[rf"\*\*Assignment \d\.\*\* `[\w. ]+ start {name}`"] = ""
+
+    for page in ("TUTORIAL.md", "TUTORIAL.ipynb"):
+        edit(folder / page, unknown)
     if "sgt" in names:
         take_out_sgt(folder)
 
@@ -55,7 +67,12 @@ def take_out_sgt(folder: Path) -> None:
     (folder / "data" / "results" / "tiny-pair" / "crossing.py").unlink()
 
     for name, edits in WITHOUT_SGT.items():
-        text = (folder / name).read_text(encoding="utf-8")
-        for old, new in edits.items():
-            text = re.sub(old, new, text, flags=re.DOTALL)
-        (folder / name).write_text(text, encoding="utf-8")
+        edit(folder / name, edits)
+
+
+def edit(path: Path, edits: dict[str, str]) -> None:
+    """Replace patterns in a file."""
+    text = path.read_text(encoding="utf-8")
+    for old, new in edits.items():
+        text = re.sub(old, new, text, flags=re.DOTALL)
+    path.write_text(text, encoding="utf-8")

@@ -423,8 +423,8 @@ def honest(records, answers, verify, budget):
     "sgt": {
         "all retokenized first": MODE + """
 @dataclass
-class MySGT(Mode):
-    name = "my-sgt"
+class SGT(Mode):
+    name = "sgt"
     consumes = SuccessRecord
     imitation_weight: float = 0.1
     def training_samples(self, receiver, prompts, rng):

@@ -13,10 +13,10 @@ ASSIGNMENT = "sgt"
 
 
 @dataclass
-class MySGT(Mode):
+class SGT(Mode):
     """Own objective, plus imitation where all own attempts failed."""
 
-    name = "my-sgt"
+    name = "sgt"
     consumes = SuccessRecord
     imitation_weight: float = 0.1
 

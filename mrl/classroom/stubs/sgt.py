@@ -20,6 +20,7 @@ Check it with:  python mini_mrl.py assignment check sgt.py
 import random
 from dataclasses import dataclass
 
+from mrl.errors import MrlError
 from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
@@ -30,10 +31,10 @@ ASSIGNMENT = "sgt"
 
 
 @dataclass
-class MySGT(Mode):
+class SGT(Mode):
     """Own objective, plus imitation where all own attempts failed."""
 
-    name = "my-sgt"
+    name = "sgt"
     consumes = None  # which record type?
     imitation_weight: float = 0.1
 
@@ -41,4 +42,4 @@ class MySGT(Mode):
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
-        raise NotImplementedError("your turn")
+        raise MrlError("Assignment sgt is not solved yet: write training_samples in your sgt.py.")
