@@ -51,6 +51,13 @@ def test_a_runs_own_judge_is_taken_where_it_names_one(tmp_path):
     assert type(make_verifier(RunConfig([], judge="x.py"), print)) is OwnJudge
 
 
+def test_its_child_has_no_torch_whose_cuda_libraries_are_past_its_memory_limit(own_judge):
+    verifier, _ = own_judge("import sys\ndef judge(answer, text): return answer in sys.modules")
+    assert verifier.verify("sys", "x") is Verdict.CORRECT
+    assert verifier.verify("torch", "x") is Verdict.WRONG
+    assert verifier.verify("numpy", "x") is Verdict.WRONG
+
+
 def test_it_judges_whole_completions_and_says_which_were_cut(own_judge):
     verifier, said = own_judge(HONEST)
     assert verifier.check_answer("a")

@@ -13,11 +13,14 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime.verifier import START_LIMIT_S, Verifier, serve
 from mrl.samples import Verdict
+
+if TYPE_CHECKING:  # not in the child: with CUDA's libraries torch alone is past its memory limit
+    from mrl.config import RunConfig
 
 
 def checksum(path: str) -> str:
@@ -29,7 +32,7 @@ def checksum(path: str) -> str:
         raise MrlError(f"judge {path}: cannot be read ({reason}); name a Python file.") from None
 
 
-def check_judge(config: RunConfig) -> None:
+def check_judge(config: "RunConfig") -> None:
     """Raise MrlError if a run's judge is not the one that it began with any more."""
     if not config.judge:
         return
@@ -42,7 +45,7 @@ def check_judge(config: RunConfig) -> None:
         )
 
 
-def make_verifier(config: RunConfig, say: Callable[[str], None]) -> Verifier:
+def make_verifier(config: "RunConfig", say: Callable[[str], None]) -> Verifier:
     """Make the verifier of a run: its own judge if it names one, else math-verify."""
     if config.judge:
         return OwnJudge(config, say)
@@ -58,7 +61,7 @@ class OwnJudge(Verifier):
 
     reply = str  # a verdict, or a text on what the judge did in place of it
 
-    def __init__(self, config: RunConfig, say: Callable[[str], None]) -> None:
+    def __init__(self, config: "RunConfig", say: Callable[[str], None]) -> None:
         super().__init__(config.verify_timeout_s)
         self.config = config
         self.path = config.judge
