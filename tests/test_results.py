@@ -680,6 +680,63 @@ def test_the_memory_of_the_pretrained_pair_is_flat():
     )
 
 
+def short_run(folder, policies):
+    """Metrics by policy and scores of one of the runs of pretrained models."""
+    text = (RESULTS / folder / "metrics.jsonl").read_text()
+    of = {name: [] for name in policies}
+    for line in map(json.loads, text.splitlines()):
+        of[line["policy"]].append(line)
+    return of, json.loads((RESULTS / folder / "evaluation.json").read_text())
+
+
+def test_what_is_said_of_lora_beside_full_training_was_measured():
+    words = sentences_of("data/results/README.md")
+    full, scores = short_run("real-pair/sgt-s3", ("qwen", "smol"))
+    ends = [f"{100 * of['pass@1']:.1f}" for of in scores["after"]]
+    assert "`qwen` ends at {} and `smol` at {} %".format(*ends) in words
+
+    lora, scores = short_run("lora", ("qwen", "smol"))
+    assert len(lora["smol"]) == 20
+    for first in (1, 6, 11, 16):
+        cells = []
+        for policy in ("qwen", "smol"):
+            for run in (full, lora):
+                rewards = [line["reward"] for line in run[policy][first - 1 : first + 4]]
+                cells.append(f"{100 * mean(rewards):.0f}")
+        assert f"| {first} to {first + 4} | {' | '.join(cells)} |" in PAGE
+
+    starts, ends = ([f"{100 * of['pass@1']:.0f}" for of in scores[w]] for w in ("before", "after"))
+    said = f"brings `qwen` from {starts[0]} to {ends[0]} % and `smol` from {starts[1]} to {ends[1]}"
+    assert said in words
+    heldout = (RESULTS.parent / "words" / "heldout.jsonl").read_text().splitlines()
+    kept = (RESULTS / "lora" / "heldout-90.jsonl").read_text().splitlines()
+    assert kept == heldout[::4]
+
+    peaks = [run["smol"][19]["memory/peak_bytes"] / 2**30 for run in (lora, full)]
+    assert "reached {:.1f} GiB, that of full training {:.1f}".format(*peaks) in words
+    assert peaks[0] < 0.6 * peaks[1]
+    seconds = [median(line["time/step_s"] for line in run["smol"][:20]) for run in (lora, full)]
+    assert (
+        "took {:.0f} seconds at the median, that of full training {:.0f}".format(*seconds) in words
+    )
+
+
+def test_what_is_said_of_the_pair_that_was_not_tuned_was_measured():
+    words = sentences_of("data/results/README.md")
+    lines_of, scores = short_run("gemma-pair", ("gemma", "smol"))
+    assert len(lines_of["smol"]) == 10
+    rescues = [sum(line["rescues"] for line in lines_of[name]) for name in ("gemma", "smol")]
+    said = "`gemma` imitated {} of `smol`'s successes and `smol` {} of `gemma`'s"
+    assert said.format(*rescues) in words
+    starts, ends = ([f"{100 * of['pass@1']:.0f}" for of in scores[w]] for w in ("before", "after"))
+    said = (
+        f"`gemma` goes from {starts[0]} to {ends[0]} % and `smol` from {starts[1]} to {ends[1]} %"
+    )
+    assert said in words
+    peak = lines_of["smol"][-1]["memory/peak_bytes"] / 2**30
+    assert f"The process reached {peak:.1f} GiB (" in words
+
+
 TODAY = "tiny-pair/table.csv"  # solo, replay and sgt
 OTHERS = "tiny-pair/other-modes.csv"
 SETS = ("heldout", "newtemplates", "thirdset")
