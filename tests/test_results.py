@@ -44,7 +44,7 @@ def test_every_result_is_explained_and_every_picture_is_there():
 
 
 def test_links_to_its_sections_lead_somewhere():
-    headings = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
+    headings = re.findall(r"^##+ (.+)$", PAGE, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
     links = [
         anchor
