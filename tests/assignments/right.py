@@ -6,7 +6,7 @@ For `own-mode`: ideas, and the least points of each.
 MODE = """import random
 from dataclasses import dataclass, replace
 from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, pooled, retokenized, source_logprobs
+from mrl.modes.peers import peer_samples, pool_with_advantages, retokenized, source_logprobs
 from mrl.modes.solo import Solo, own_samples, samples_with
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord
 from mrl.samples import Group, TrainingSample
@@ -579,7 +579,7 @@ class Pooled(Mode):
         for group, records in prompts:
             foreign = [replace(s, behavior_logprobs=source_logprobs(r))
                        for s, r in peer_samples(receiver, group, records, batch)]
-            batch.samples += pooled(receiver, group, foreign)
+            batch.samples += pool_with_advantages(receiver, group, foreign)
         return batch
 """),
 }  # fmt: skip
