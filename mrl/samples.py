@@ -91,9 +91,8 @@ class TrainingSample:
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    behavior_logprobs: list[float] = field(
-        default_factory=list
-    )  # nats per token; own: of this step
+    # in nats, one per token, below the line of the ratio; own ones are of this step's sampling
+    behavior_logprobs: list[float] = field(default_factory=list)
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own
     chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for a chunk ratio

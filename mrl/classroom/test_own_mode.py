@@ -16,7 +16,7 @@ from mrl.modes.solo import Solo
 
 OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sgt", "xgrpo")
 HIDDEN = tuple(f"mrl.modes.{name}" for name in OTHERS)
-PAIRS = 20  # with five, a small gain was now and then not told from 0; 20 take some seconds
+PAIRS = 20  # with five, a small gain sometimes looked like none; 20 take some seconds
 T = 2.093  # Student's t for 95 % and PAIRS - 1 degrees of freedom
 GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # a gain of at least so much -> points for it
 SULKS = 10  # so many points below `solo` without records: it does not learn from its own tries
@@ -36,7 +36,8 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
     lag = fmean(solo) - fmean(own["nothing"])
     assert lag < SULKS, (
         f"without any records it ends {lag:.0f} points below `solo`: it has to learn from its own "
-        "tries as well, or what it gains by records cannot be told from what it does by itself"
+        "tries as well, or what it gains by records cannot be separated from what it does by "
+        "itself"
     )
 
     controls = {

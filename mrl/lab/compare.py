@@ -132,7 +132,7 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
         try:
             pool.shutdown()
         except KeyboardInterrupt:
-            _terminate(processes)  # a run ends at once when it is told so twice
+            _terminate(processes)  # a second signal ends a run at once
         raise
     finally:
         pool.shutdown(cancel_futures=True)
