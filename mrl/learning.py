@@ -89,10 +89,11 @@ def _gradients_that_fit(
 def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
     """Give own samples the log-probs that learning itself would compute before the first update.
 
-    With bfloat16, rounding puts sampled and scored log-probs up to 0.2 nats per token apart. gspo
-    clips outside 1 - 3e-4 .. 1 + 4e-4, so rounding alone would make it clip. Peers' samples keep
-    their log-probs: some modes have just computed them in this way (naive, graft), in others they
-    come from the peer, whose model is not here (hacpo, prp).
+    With bfloat16, rounding puts a token's sampled and scored log-prob apart, in the kept runs of
+    the real pair by up to 0.94 nats (`logprob_gap`). gspo clips outside 1 - 3e-4 .. 1 + 4e-4, so
+    rounding alone would make it clip. Peers' samples keep their log-probs: some modes have just
+    computed them in this way (naive, graft), in others they come from the peer, whose model is not
+    here (hacpo, prp).
     """
     own = []
     for sample in samples:

@@ -111,6 +111,13 @@ def test_no_run_gets_one_sentence(tmp_path, finished):
         write_report(finished)
 
 
+def test_panels_have_the_order_of_their_names_not_of_their_first_problems():
+    met = ("skill/sold", "skill/eats", "skill/bags")
+    lines = [{"step": step, "policy": "a", key: 0.5} for step, key in enumerate(met, 1)]
+    ((picture, keys),) = figures.pictures_of(lines)
+    assert (picture.name, keys) == ("skills", sorted(met))
+
+
 def test_a_series_is_averaged_over_the_steps_before(finished):
     lines = [{"step": s, "policy": "a", "x": v} for s, v in ((1, 1.0), (2, 3.0), (4, 5.0))]
     assert figures.series(lines, "a", "x") == ([1, 2, 4], [1.0, 3.0, 5.0])

@@ -71,6 +71,10 @@ def test_the_live_view_shows_both_policies_the_exchange_and_the_newest_rescue():
         assert part in text, part
     assert "\x1b" not in text
     assert "clipped_ratio" not in text  # a row of zeros
+
+    view.step(3, lines(**{"completions/clipped_ratio": 0.01}), [])
+    assert "clipped_ratio" not in shown(view)  # a mean of 0.003 would read 0.00
+    assert "grad_norm" in shown(view)
     assert "eats [/b]" in text  # no markup
     assert max(map(len, text.splitlines())) <= 100
 

@@ -52,7 +52,7 @@ class Picture:
 
 def pictures_of(lines: Lines) -> Iterator[tuple[Picture, list[str]]]:
     """The pictures that a run has numbers for, each with its metrics."""
-    logged = dict.fromkeys(key for line in lines for key in line)
+    logged = sorted({key for line in lines for key in line})
     for picture in PICTURES:
         keys = fnmatch.filter(logged, picture.pattern)
         if any(line.get(key) for line in lines for key in keys):
@@ -140,7 +140,8 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
             curve = series(lines, name, key, WINDOW)
             axes.plot(*curve, color=color, linestyle=style, label=name)
         axes.set_title(label_of(key), fontsize=12)
-        axes.set_ylim(bottom=0)
+        # panels of shares side by side are compared by height
+        axes.set_ylim(0, 1 if unit.startswith("share") else None)
     for axes in panels[len(keys) :]:
         axes.axis("off")
 

@@ -28,7 +28,7 @@ console = Console()  # the person's terminal
 SHOWN_CHARS = 300  # of a text in the newest rescue
 PATIENCE_S = 30  # between two plain lines about how far the scoring is
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one for each policy, in the order of the run
-# the metrics that are shown where they are not 0; the first ones are those of a plain line
+# the metrics that are shown unless they read 0.00; the first ones are those of a plain line
 PLAIN = ("reward", "groups/*", "rescue_set", "rescues", "completions/clipped_ratio")
 SHOWN = (
     *PLAIN, "grad_norm", "outcome/*", "exchange/received_bytes", "exchange/refused/*",
@@ -193,7 +193,7 @@ class View(AbstractContextManager):
         return text
 
     def rows(self, patterns: Sequence[str]) -> list[tuple[str, list[str]]]:
-        """(metric, a figure for each policy), where a policy's figure is not 0."""
+        """(metric, a figure for each policy), where not every figure would read 0.00."""
         logged: set[str] = set()
         for lines in self.history:
             logged.update(*lines.values())
@@ -202,8 +202,8 @@ class View(AbstractContextManager):
         for pattern in patterns:
             for metric in fnmatch.filter(sorted(logged), pattern):
                 means = [self.mean(name, metric) for name in self.policies]
-                if any(means):
-                    figures = [f"{m:,.0f}" if m >= 100 else f"{m:.2f}" for m in means]
+                figures = [f"{m:,.0f}" if m >= 100 else f"{m:.2f}" for m in means]
+                if set(figures) != {"0.00"}:
                     shown.append((metric, figures))
         return shown
 
