@@ -3,11 +3,14 @@
 import csv
 import json
 import math
+import random
 import re
+import runpy
 import shutil
 from itertools import product
 from pathlib import Path
 from statistics import mean, median
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +18,7 @@ import mini_mrl
 from mrl.lab.compare_view import estimate
 from mrl.modes import MODES
 from mrl.runtime.evaluation import half_width
+from mrl.runtime.run_directory import read_rescues
 from mrl.tiny.pair import HOLES, OWN_SKILLS, RARE_SKILLS
 
 ROOT = Path(mini_mrl.__file__).parent
@@ -715,13 +719,79 @@ def test_the_widest_gap_of_log_probs_is_the_one_that_the_code_names():
     assert f"the real pair by up to {max(gaps):.2f} nats (`logprob_gap`)" in code
 
 
+FINE_TUNED_RATES = ("1e-5", "3e-5", "1e-4")
+
+
 def short_run(folder, policies):
     """Metrics by policy and scores of one of the runs of pretrained models."""
     text = (RESULTS / folder / "metrics.jsonl").read_text()
     of = {name: [] for name in policies}
     for line in map(json.loads, text.splitlines()):
-        of[line["policy"]].append(line)
+        if line["policy"] in of:
+            of[line["policy"]].append(line)
     return of, json.loads((RESULTS / folder / "evaluation.json").read_text())
+
+
+def held_out(folder, policy):
+    """A run's held-out pass@1 of a policy in percent, after training."""
+    (after,) = (of for of in short_run(folder, (policy,))[1]["after"] if of["policy"] == policy)
+    return f"{100 * after['pass@1']:.1f}"
+
+
+def test_what_is_said_of_fine_tuning_was_measured():
+    words = sentences_of("data/results/README.md")
+    updates = {}
+    for rate in FINE_TUNED_RATES:
+        folder = f"real-pair/fine-tuned-{rate}"
+        assert f"| fine-tuned, {rate} | {held_out(folder, 'smol')} |" in PAGE
+        lines = short_run(folder, ("smol",))[0]["smol"]
+        updates[rate] = sum(line["updates"] for line in lines)
+    assert set(updates.values()) == {int(re.search(r"(\d+) updates of fine-tuning", words)[1])}
+    for mode in REAL_MODES:
+        assert f"| {mode} | {held_out(f'real-pair/{mode}-s3', 'smol')} |" in PAGE
+    assert f"| sgt, frozen peer | {held_out('real-pair/frozen-s3', 'smol')} |" in PAGE
+    # "level", "below every mode with RL"
+    ends = {
+        mode: float(held_out(f"real-pair/{mode}-s3", "smol")) for mode in (*REAL_MODES, "frozen")
+    }
+    assert abs(ends["frozen"] - ends["sgt"]) < 1
+    tuned = [float(held_out(f"real-pair/fine-tuned-{rate}", "smol")) for rate in FINE_TUNED_RATES]
+    assert max(tuned) < min(ends.values())
+
+    frozen, _ = short_run("real-pair/frozen-s3", ("qwen", "smol"))
+    assert sum(line["updates"] for line in frozen["qwen"]) == 0
+    rescues = [
+        sum(line["rescues"] for line in of) for of in (frozen["smol"], REAL["sgt", 3][0]["smol"])
+    ]
+    assert "gave {} texts to imitate, where the learning one gave {}".format(*rescues) in words
+
+
+def test_fine_tuning_learns_from_the_rescues_of_the_same_step():
+    module = runpy.run_path(RESULTS / "real-pair" / "fine_tuned.py")
+    mode = module["FineTuned"](run=str(RESULTS / "real-pair" / "sgt-s3"))
+    rescues = [r for r in read_rescues(RESULTS / "real-pair" / "sgt-s3") if r["receiver"] == "smol"]
+    imitated = REAL["sgt", 3][0]["smol"]
+    assert len(rescues) == sum(line["rescues"] for line in imitated)
+    smol = SimpleNamespace(
+        name="smol",
+        prompt_ids=lambda prompt: [1, *prompt.encode()],
+        codec=SimpleNamespace(encode=lambda text: list(text.encode())),
+        end_id=0,
+    )
+    for step in range(1, 4):
+        batch = mode.training_samples(smol, [], random.Random(0))
+        wanted = [r for r in rescues if r["step"] == step]
+        assert [bytes(sample.prompt_ids[1:]).decode() for sample in batch.samples] == [
+            rescue["prompt"] for rescue in wanted
+        ]
+        assert [bytes(sample.completion_ids[:-1]).decode() for sample in batch.samples] == [
+            rescue["source_text"] for rescue in wanted
+        ]
+        assert {(s.loss, s.completion_ids[-1]) for s in batch.samples} == {("imitation", 0)}
+    again = module["FineTuned"](run=mode.run)
+    again.restore(json.loads(json.dumps(mode.state())))
+    fourth = [r for r in rescues if r["step"] == 4]
+    assert len(again.training_samples(smol, [], random.Random(0)).samples) == len(fourth)
 
 
 def test_what_is_said_of_lora_beside_full_training_was_measured():
