@@ -193,7 +193,7 @@ class View(AbstractContextManager):
         return text
 
     def rows(self, patterns: Sequence[str]) -> list[tuple[str, list[str]]]:
-        """(metric, a figure for each policy), where not every figure would read 0.00."""
+        """(metric, a figure for each policy), without the rows that would read 0.00 throughout."""
         logged: set[str] = set()
         for lines in self.history:
             logged.update(*lines.values())
