@@ -19,7 +19,7 @@ SOLUTION = r"<details>(?:(?!</details>).)*class AtMostOne\(SGT\).*?</details>"
 NOT_YET = (  # the first words of a copy's pages if it has sgt
     "**Copy for students:** the mode `sgt` is your assignment. What this page does with it works "
     "once yours is in `mrl/modes/sgt.py` (README.md says how); until then take `--mode solo` or "
-    "`naive`. `replay`, which does nearly the same, and `crossing.py` are left out."
+    "`naive`. `replay`, `crossing.py` and `fine_tuned.py`, which imitate as it does, are left out."
 )
 WITHOUT_SGT = {  # file -> pattern -> what takes its place
     "mrl/modes/__init__.py": {"from mrl.modes.replay import Replay\n": "", " Replay,": ""},
@@ -62,9 +62,13 @@ def take_out_sgt(folder: Path) -> None:
     """Put the stub in the place of mrl/modes/sgt.py; the default mode becomes `solo`."""
     shutil.copy(HERE / "stubs" / "sgt.py", folder / "mrl" / "modes")
     (folder / "mrl" / "modes" / "replay.py").unlink()  # it does with own successes what sgt does
-    # these two have sgt in plain sight
-    (folder / "data" / "examples" / "one_file.py").unlink()
-    (folder / "data" / "results" / "tiny-pair" / "crossing.py").unlink()
+    # these imitate as sgt does, in plain sight
+    for path in (
+        "examples/one_file.py",
+        "results/tiny-pair/crossing.py",
+        "results/real-pair/fine_tuned.py",
+    ):
+        (folder / "data" / path).unlink()
 
     for name, edits in WITHOUT_SGT.items():
         edit(folder / name, edits)
