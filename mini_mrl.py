@@ -48,11 +48,12 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
     # of this process's policies; under placement `parallel` that is one, and peers are elsewhere
     results = {policy.name: StepResult() for policy in run.policies}
 
-    # A turn notes the time, and brings the policy to the device if its phase needs that.
+    # Each turn notes its time. Under placement `swap` it also brings the policy to the device.
+
     # 1. sample: each policy writes G completions per prompt                 policy.py, rollout.py
     for policy in run.policies:
         with allocation.turn(policy, "rollout"):
-            # all chance comes from run seed, step and policy: a resumed run has no state to restore
+            # all chance comes from run seed, step and policy: no random state has to be saved
             generator = torch.Generator().manual_seed(derive_seed(config.seed, step, policy.index))
             size = policy.config.group_size * run.modes[policy.name].rollout_factor
             results[policy.name].groups = policy.rollout(problems, generator, size)
@@ -70,9 +71,9 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             records = run.make_records(run.record_type, name, policy.version, groups, policy.codec)
             outgoing[name] = list(records)
     # within a step, policies of different processes meet only here
-    outgoing = allocation.gather(outgoing)
+    published = allocation.gather(outgoing)
     with run.explaining_disk_errors():  # what crosses goes into a log
-        for source, records in outgoing.items():
+        for source, records in published.items():
             for record in records:
                 exchange.publish(record, source)  # forgotten again in Run.finish_step
 
@@ -90,6 +91,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
 
         with allocation.turn(policy, "learn"):
             # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
+            # for each prompt: the own group, and the peers' records about it
             prompts = [(group, result.believed[group.problem.id]) for group in result.groups]
             # a seed of its own, so that a mode's draws do not depend on the sampling
             rng = random.Random(derive_seed(config.seed, step, policy.index, "mode"))
@@ -102,9 +104,9 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
 
 
 def train_loop(run: Run) -> bool:
-    """Score, train, score again. Returns whether the run got to its end (False: it was stopped)."""
+    """Evaluate, train, evaluate again. Returns False if the run was stopped before its end."""
     signal.signal(signal.SIGINT, run.stop)
-    if "before" not in run.evaluations:
+    if "before" not in run.evaluations:  # a resumed run has done it
         run.evaluate("before")
     for step in range(run.first_step, run.config.steps + 1):
         results = train_step(run, step)
@@ -144,10 +146,12 @@ def train(
     why_pair = ""
     if pair is None and config is None:
         pair, why_pair = choose_pair()
-    named = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
-    run_settings = run_config(pair, config, named, settings or [])
+    run_options = {
+        "mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement,
+    }  # fmt: skip
+    whole_config = run_config(pair, config, run_options, settings or [])
     start_run(
-        train_loop, program, context.obj, run_settings, plain, pair=pair or "", why_pair=why_pair
+        train_loop, program, context.obj, whole_config, plain, pair=pair or "", why_pair=why_pair
     )
 
 
@@ -167,7 +171,7 @@ def program(arguments: list[str]) -> launch.Ending:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line, say how it ended, and return the exit code."""
     signal.signal(signal.SIGTERM, launch.terminate)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set at the top: no longer wanted
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code, sentence = program(sys.argv[1:] if arguments is None else arguments)
     if sentence:

@@ -57,7 +57,7 @@ class ByteCodec:
         specials = [token for token in description["added_tokens"] if token["special"]]
         self._special = {token["id"] for token in specials}
 
-        # a normalizer may add a space to an added token, which then swallows one of the text
+        # a normalizer may add a space to an added token, which then also stands for one of the text
         changed = {
             token["id"]
             for token in description["added_tokens"]
@@ -66,7 +66,7 @@ class ByteCodec:
         vocabulary = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
         textless = {*self._special, *changed, self._unknown}
         self._bytes = {id: data for id, data in vocabulary.items() if id not in textless}
-        # several, as a special token may swallow the spaces beside it (rstrip)
+        # what `encode` puts before a text; several, because a special token may swallow spaces
         self._anchors = [*(token["content"] for token in specials[:3]), "", "\n", ":", "0"]
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
@@ -124,7 +124,7 @@ class ByteCodec:
             # bytes of the last 0, 1, 2, ... tokens: counted from the end, because how many tokens
             # the front (anchor, dummy space) took is not known
             sizes = list(accumulate(map(len, reversed(token_bytes)), initial=0))
-            # else a token straddles the start: it has merged with the anchor
+            # if not, a token lies across the edge between anchor and text: try the next anchor
             if len(wanted) in sizes and b"".join(token_bytes).endswith(wanted):
                 count = sizes.index(len(wanted))  # the text is the last `count` tokens
                 return token_ids[len(token_ids) - count :]
@@ -198,7 +198,9 @@ class Chunk(NamedTuple):
     @property
     def one_to_one(self) -> bool:
         """One source token against one receiver token: nothing has to be spread."""
-        return self.source[1] - self.source[0] == 1 == self.receiver[1] - self.receiver[0]
+        source_count = self.source[1] - self.source[0]
+        receiver_count = self.receiver[1] - self.receiver[0]
+        return source_count == 1 and receiver_count == 1
 
 
 def align(source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes]) -> list[Chunk]:

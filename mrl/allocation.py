@@ -1,7 +1,8 @@
 """MWRA, Multi-Worker Resource Allocation (arXiv 2605.07244): whose turn it is, and where.
 
-Policies take turns: `with allocation.turn(policy, "learn"):`. Inside, the policy's tensors are
-where the work is. Turns follow each other in a fixed order, so no policy waits for another forever.
+Policies take turns: `with allocation.turn(policy, "learn"):`. Inside, what the phase needs of the
+policy is on the device. Turns follow each other in a fixed order, so no policy waits for another
+forever.
 
     resident  all policies stay on one device
     swap      one policy is on the device; the others wait in host memory. To sample only the
@@ -27,7 +28,8 @@ from mrl.errors import PeerLost, RunFailed
 from mrl.policy import Policy
 
 PARTS = {"weights", "optimizer"}  # of a policy that move; gradients never do
-NEEDS = {"verify": set(), "learn": PARTS}  # on the device, by phase; else the weights
+# what a phase needs on the device; phases that are not named here need the weights
+NEEDS = {"verify": set(), "learn": PARTS}
 LOWER = {  # what helps where memory has run out in a phase
     "rollout": "lower prompts_per_step or group_size",
     "learn": "lower max_new_tokens or set checkpointing=true",
@@ -36,7 +38,8 @@ LOWER = {  # what helps where memory has run out in a phase
 }
 
 T = TypeVar("T")
-Waiting = dict[torch.Tensor, torch.Tensor]  # a policy's tensor -> where it waits in host memory
+# a policy's tensor -> its place in host memory, which it keeps while the tensor is on the device
+HostPlaces = dict[torch.Tensor, torch.Tensor]
 
 
 @dataclass
@@ -69,10 +72,10 @@ class Allocation:
         self.device = device
         self.ledger: list[Turn] = []  # cleared by every step
         self._fetched: dict[str, set[str]] = {policy.name: set() for policy in policies}
-        self._waiting: Waiting = {}
+        self._host_places: HostPlaces = {}
         if placement == "swap":  # all wait in host memory; the first turn fetches
             for policy in policies:
-                _move(policy, PARTS, "cpu", self._waiting)
+                _move(policy, PARTS, "cpu", self._host_places)
 
     @contextmanager
     def turn(self, policy: Policy, phase: str) -> Iterator[None]:
@@ -96,6 +99,7 @@ class Allocation:
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:
         """The entries of all processes, by policy and in the order of the policies."""
+        entries = mine
         if dist.is_initialized():
             parts: list = [None] * dist.get_world_size()
             try:
@@ -103,12 +107,12 @@ class Allocation:
                 dist.all_gather_object(parts, mine)
             except RuntimeError as error:  # "Connection closed by peer"
                 raise PeerLost("The process of another policy has ended.") from error
-            mine = {}
+            entries = {}
             for part in parts:
-                mine |= part
+                entries |= part
 
         # the order in which records are published, and logged, is the same under every placement
-        return {name: mine[name] for name in self.names if name in mine}
+        return {name: entries[name] for name in self.names if name in entries}
 
     def wait_for_all(self) -> None:
         """Go on when every process has come here; at once where there is one."""
@@ -123,7 +127,7 @@ class Allocation:
         moved = 0
         for other in self.policies:  # out first: two policies may not fit side by side
             if other is not policy:
-                moved += _move(other, self._fetched[other.name], "cpu", self._waiting)
+                moved += _move(other, self._fetched[other.name], "cpu", self._host_places)
                 self._fetched[other.name] = set()
 
         missing = wanted - self._fetched[policy.name]
@@ -132,12 +136,14 @@ class Allocation:
 
 
 @torch.no_grad()
-def _move(policy: Policy, parts: Iterable[str], device: str, waiting: Waiting | None = None) -> int:
+def _move(
+    policy: Policy, parts: Iterable[str], device: str, host_places: HostPlaces | None = None
+) -> int:
     """Copy parts of a policy to another place; returns the bytes.
 
-    waiting: for the way out, the places in host memory; they are pinned where there is CUDA, and
-    allocated once, because to pin takes longer than to copy. On a CPU both places are the same
-    memory, and the copy is made all the same, so that a run there goes through the same code.
+    host_places: for the way out. They are pinned where there is CUDA, and allocated once, because
+    to pin takes longer than to copy. On a CPU both places are in host memory, and the copy is made
+    all the same, so that a run there goes through the same code.
     """
     tensors: list[torch.Tensor] = []
     if "weights" in parts:
@@ -152,12 +158,13 @@ def _move(policy: Policy, parts: Iterable[str], device: str, waiting: Waiting | 
 
     pinned = device == "cpu" and torch.cuda.is_available()
     for tensor in tensors:
-        place = waiting.get(tensor) if waiting is not None else None
-        if place is None:
+        if host_places is not None and tensor in host_places:
+            place = host_places[tensor]
+        else:
             # pinned at once: a pageable copy in between would cost the time and the memory twice
             place = torch.empty_like(tensor.data, device=device, pin_memory=pinned)
-        if waiting is not None:
-            waiting[tensor] = place
+            if host_places is not None:
+                host_places[tensor] = place
 
         # into the same Parameter: the optimizer finds its state by that object
         tensor.data = place.copy_(tensor.data)

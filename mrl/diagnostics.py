@@ -1,6 +1,6 @@
 """What the updates of a step did, in numbers: the bookkeeping beside learning.py's mathematics.
 
-A loss function returns its loss and the tensors that describe it (`PolicyDiagnostics`). Here they
+`policy_loss` returns its loss and the tensors that describe it (`PolicyDiagnostics`). Here they
 become sums (`LearningStats`), and the sums become metrics under the names of metrics.jsonl.
 """
 
@@ -16,8 +16,8 @@ class PolicyDiagnostics:
 
     mask: Tensor  # [batch, seq] bool, True on completion tokens
     ratio: Tensor  # [batch, seq] pi_theta / pi_behavior
-    below: Tensor  # [batch, seq] bool: clipped, because the ratio is below the band
-    above: Tensor  # [batch, seq] bool: clipped, because the ratio is above the band
+    clipped_low: Tensor  # [batch, seq] bool: clipped, because the ratio is below the band
+    clipped_high: Tensor  # [batch, seq] bool: clipped, because the ratio is above the band
     weights: Tensor  # [batch] of the samples
     logprob_gap: Tensor  # [batch, seq] |log-prob now - behavior log-prob|, nats
     on_policy: bool  # own samples, and no update since they were written: any gap is numerical
@@ -25,37 +25,37 @@ class PolicyDiagnostics:
     @property
     def wholly_clipped(self) -> Tensor:
         """[batch] bool: every token is clipped, so the sample gives no gradient at all."""
-        clipped = (self.below | self.above) & self.mask
+        clipped = (self.clipped_low | self.clipped_high) & self.mask
         return clipped.sum(dim=1) == self.mask.sum(dim=1)
 
 
 @dataclass
 class TokenStats:
-    """Sums over the samples of one side, own or peers', whose policy loss was computed."""
+    """Sums and maxima of one side, own or peers', over samples whose policy loss was computed."""
 
     samples: int = 0
     tokens: float = 0.0
-    ratio: float = 0.0
+    ratio: float = 0.0  # sum over the tokens
     ratio_max: float = 0.0
     clipped_low: float = 0.0
     clipped_high: float = 0.0
-    weight: float = 0.0  # effective weight: 0 for a sample that is wholly clipped
+    weight: float = 0.0  # sum over the samples; one that is wholly clipped counts as 0
     logprob_gap_max: float = 0.0
     on_policy_gap_max: float = 0.0  # the same gap, only where the weights have not moved
 
-    def add_batch(self, batch: PolicyDiagnostics) -> None:
+    def add_micro_batch(self, micro: PolicyDiagnostics) -> None:
         """Add one micro-batch."""
-        mask, ratio = batch.mask, batch.ratio * batch.mask
+        mask, ratio = micro.mask, micro.ratio * micro.mask
         self.samples += len(mask)
         self.tokens += float(mask.sum())
         self.ratio += float(ratio.sum())
-        self.clipped_low += float((batch.below & mask).sum())
-        self.clipped_high += float((batch.above & mask).sum())
-        self.weight += float((batch.weights * ~batch.wholly_clipped).sum())
+        self.clipped_low += float((micro.clipped_low & mask).sum())
+        self.clipped_high += float((micro.clipped_high & mask).sum())
+        self.weight += float((micro.weights * ~micro.wholly_clipped).sum())
         self.ratio_max = max(self.ratio_max, float(ratio.max()))
-        gap = float((batch.logprob_gap * mask).max())
+        gap = float((micro.logprob_gap * mask).max())
         self.logprob_gap_max = max(self.logprob_gap_max, gap)
-        if batch.on_policy:
+        if micro.on_policy:
             self.on_policy_gap_max = max(self.on_policy_gap_max, gap)
 
     def add(self, other: "TokenStats") -> None:
@@ -86,7 +86,7 @@ class TokenStats:
 class LearningStats:
     """What one update did, or all updates of a step together."""
 
-    updates: int = 0  # optimizer steps that were made
+    updates: int = 0  # optimizer steps that were made; none is where the gradient is 0
     updates_skipped: int = 0  # because the gradient was not finite
     grad_norm: float = 0.0  # before clipping; of several updates, the sum
     loss: float = 0.0  # of the policy objective
@@ -96,7 +96,7 @@ class LearningStats:
     peer: TokenStats = field(default_factory=TokenStats)
     # What became of each sample: taught, clipped (in every token), rescued, replayed, dropped
     # (weight 0), all_fail or all_pass (no advantage), skipped. runtime/metrics.py makes shares.
-    outcomes: Counter[str] = field(default_factory=Counter)
+    sample_outcomes: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)  # sentences for the person who runs it
 
     def add(self, update: "LearningStats") -> None:
@@ -111,7 +111,7 @@ class LearningStats:
 
         self.own.add(update.own)
         self.peer.add(update.peer)
-        self.outcomes.update(update.outcomes)
+        self.sample_outcomes.update(update.sample_outcomes)
         self.warnings += update.warnings
 
     def metrics(self) -> dict[str, float]:

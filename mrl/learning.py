@@ -19,7 +19,7 @@ from mrl.objectives import (
     chunk_ratio,
     chunk_share,
     k3,
-    mean_over_sequences,
+    sequence_mean_coefficients,
     sequence_ratio,
     surrogate_loss,
     token_coefficients,
@@ -132,7 +132,7 @@ def add_gradients(
             loss = imitation_loss(batch, logprobs, mask, imitation_count)
             stats.nll_loss += float(loss.detach())
             # own earlier successes (mode replay) have no source
-            stats.outcomes["rescued" if from_peer else "replayed"] += len(batch)
+            stats.sample_outcomes["rescued" if from_peer else "replayed"] += len(batch)
         else:
             loss, diagnostics = policy_loss(
                 policy, batch, logprobs, mask, objective_counts, updates_done
@@ -196,8 +196,8 @@ def policy_loss(
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
 
-    # What stands below the line of the ratio, as it was recorded; in the dtype of logprobs, so
-    # that numbers which the policy computed itself give a ratio of exactly 1.
+    # The ratio's denominator, as it was recorded; in the dtype of logprobs, so that numbers which
+    # the policy computed itself give a ratio of exactly 1.
     recorded = torch.zeros_like(logprobs)  # [batch, seq]
     for row, sample in enumerate(batch):
         recorded[row, : len(sample.completion_ids)] = logprobs.new_tensor(sample.behavior_logprobs)
@@ -244,7 +244,8 @@ def imitation_loss(
     the `imitation_count` texts of the whole update.
     """
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
-    return -(logprobs * weights * mean_over_sequences(mask, imitation_count)).sum()
+    coefficients = sequence_mean_coefficients(mask, imitation_count)  # [batch, seq]
+    return -(logprobs * weights * coefficients).sum()
 
 
 def kl_divergence(
@@ -280,7 +281,7 @@ def optimizer_step(policy: Policy, update_stats: LearningStats) -> None:
     if not math.isfinite(norm):
         update_stats.updates_skipped = 1
         for outcome in ("taught", "clipped", "rescued", "replayed"):  # none of it happened
-            update_stats.outcomes["skipped"] += update_stats.outcomes.pop(outcome, 0)
+            update_stats.sample_outcomes["skipped"] += update_stats.sample_outcomes.pop(outcome, 0)
     elif norm > 0:
         policy.step_optimizer()
         update_stats.updates = 1
@@ -293,11 +294,11 @@ def _count_samples_without_gradient(
 ) -> None:
     for sample in samples:
         if sample.weight == 0:
-            stats.outcomes["dropped"] += 1
+            stats.sample_outcomes["dropped"] += 1
         elif not sample.has_gradient:
             # Its advantage is 0, so all rewards of its group agree with its own reward. (A reward
             # that lies exactly at the baseline of another mode is counted here, too.)
-            stats.outcomes["all_pass" if sample.reward else "all_fail"] += 1
+            stats.sample_outcomes["all_pass" if sample.reward else "all_fail"] += 1
 
 
 def _count_policy_loss(
@@ -305,7 +306,9 @@ def _count_policy_loss(
 ) -> None:
     clipped = int(diagnostics.wholly_clipped.sum())
     stats.loss += float(loss.detach())
-    stats.outcomes["clipped"] += clipped
-    stats.outcomes["taught"] += len(diagnostics.mask) - clipped  # the mask has a row per sample
+    stats.sample_outcomes["clipped"] += clipped
+    samples = len(diagnostics.mask)  # it has a row per sample
+    stats.sample_outcomes["taught"] += samples - clipped
+
     side = stats.peer if from_peer else stats.own
-    side.add_batch(diagnostics)
+    side.add_micro_batch(diagnostics)

@@ -34,8 +34,8 @@ def completion_logprobs(
     ([batch, seq] float32 nats, [batch, seq] bool), see `packed_logprobs`.
     """
     model = model or policy.model
-    # Training mode, because transformers computes activations again in no other. Dropout is 0 by
-    # then: the loading of the model has seen to that.
+    # Gradient checkpointing works in training mode alone. This brings no dropout back, because
+    # loading the model has set it to 0.
     model.train(policy.config.checkpointing and torch.is_grad_enabled())
     with policy.precision():
         return packed_logprobs(
@@ -65,7 +65,7 @@ class Packed:
     segments: Tensor  # [rows, seq]: 0 the prompt, 1.. its completions, -1 padding
     predictors: Tensor  # [places]: flat index (row * seq + position) of what predicts the token
     targets: Tensor  # [places]: the token
-    outputs: Tensor  # [places]: flat index (completion * longest + t) where its log-prob goes
+    destinations: Tensor  # [places]: flat index (completion * longest + t) where its log-prob goes
     mask: Tensor  # [completions, longest] bool, from lengths
 
 
@@ -84,7 +84,7 @@ def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Pack
     positions = torch.zeros_like(token_ids)
     segments = torch.full_like(token_ids, -1)
     mask = torch.zeros(len(completions), longest, dtype=torch.bool)
-    predictors, targets, outputs = [], [], []
+    predictors, targets, destinations = [], [], []
 
     for row, (prompt, numbers) in enumerate(numbers_of.items()):
         end = len(prompt)
@@ -105,24 +105,24 @@ def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Pack
             before[0] = len(prompt) - 1
             predictors.append(row * width + before)
             targets.append(completion)
-            outputs.append(number * longest + torch.arange(len(completion)))
+            destinations.append(number * longest + torch.arange(len(completion)))
 
     return Packed(
         token_ids, positions, segments,
-        torch.cat(predictors), torch.cat(targets), torch.cat(outputs), mask,
+        torch.cat(predictors), torch.cat(targets), torch.cat(destinations), mask,
     )  # fmt: skip
 
 
 def cut_by_tokens(
     prompts: Sequence[list[int]], completions: Sequence[list[int]], most: int
 ) -> Iterator[slice]:
-    """Cut a list of completions into neighbours that `pack` lays into up to `most` tokens.
+    """Slices of neighbouring completions, each of at most `most` tokens when packed, with padding.
 
-    Padding counts. Completions of one prompt are parted only if they alone are more than `most`,
-    and a single completion never. Equal prompts that are no neighbours may make it more, because
-    `pack` joins them, too.
+    A single completion is never cut, however long it is. Neighbours with the same prompt are
+    separated only where their common row would exceed `most`. A slice may still get longer where
+    equal prompts are no neighbours, because `pack` joins them, too.
     """
-    # 1. the rows that `pack` would make: the number of each one's first completion, and its width
+    # 1. the rows that `pack` would make: the index of each one's first completion, and its width
     firsts: list[int] = []
     widths: list[int] = []
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
@@ -189,7 +189,7 @@ def packed_logprobs(
     # 3. each to its completion and token
     mask = packed.mask.to(device)
     logprobs = place_logprobs.new_zeros(mask.numel())
-    logprobs = logprobs.index_copy(0, packed.outputs.to(device), place_logprobs)
+    logprobs = logprobs.index_copy(0, packed.destinations.to(device), place_logprobs)
     return logprobs.view_as(mask), mask
 
 
@@ -221,10 +221,10 @@ def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str
 
 
 def attention_bias(visible: Tensor, model: PreTrainedModel) -> Tensor:
-    """What attention adds to its scores: 0 where a query sees a key, else the smallest number.
+    """What attention adds to its scores: 0 where a query sees a key, else the most negative number.
 
-    In another dtype than that of the products, or with rows that are not 8 numbers apart, CUDA
-    would keep a copy of it in every layer.
+    It has the dtype of the products, and its rows lie a multiple of 8 numbers apart, because CUDA
+    would keep a copy of any other mask in every layer.
 
     visible: [batch, queries, keys] bool.  Returns [batch, 1, queries, keys].
     """
@@ -233,7 +233,7 @@ def attention_bias(visible: Tensor, model: PreTrainedModel) -> Tensor:
     if torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
 
-    padded = -(-size // 8) * 8
+    padded = (size + 7) // 8 * 8
     bias = torch.zeros(*visible.shape[:-1], padded, dtype=dtype, device=device)[..., :size]
     return bias.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
 

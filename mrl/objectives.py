@@ -96,8 +96,8 @@ def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
 def clip(ratio: Tensor, low: float, high: float) -> Tensor:
     """The ratio held within low .. high, with gradient 1 inside the band and at its bounds.
 
-    At a bound `torch.clamp` has gradient 1 up to torch 2.13 and 0 since 2.15; a peer that is as
-    likely as the learner (s = 1) stands exactly there.
+    At a bound `torch.clamp` has gradient 1 up to torch 2.13 and 0 since 2.15. A peer's text that is
+    as likely for the learner as it was for the peer (s = 1) stands exactly there.
     """
     outside = (ratio < low) | (ratio > high)
     return torch.where(outside, ratio.detach().clamp(low, high), ratio)
@@ -108,8 +108,9 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
 
     PPO's clipped objective as GRPO uses it, arXiv 2402.03300, eq. 3.
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
+
     At ratio 1 its value is -A. Where a group's A sum to 0 (solo, sgt) the loss starts near 0 by
-    construction, its gradient does not.
+    construction, but its gradient does not.
     """
     clipped = clip(ratio, 1 - clip_low, 1 + clip_high)
     # the smaller of both: a clip must never make a policy look better than it is
@@ -121,8 +122,8 @@ def surrogate_loss(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One objective's loss per token, and where clipping takes its gradient away.
 
-    `clipped_loss` for all but HACPO's peer samples, arXiv 2603.02604 (v1), eq. 50 and 52, with
-    ratio s after u updates:
+    All but HACPO's peer samples have `clipped_loss`. Theirs is, with ratio s after u updates (arXiv
+    2603.02604 v1, eq. 50 and 52):
         -clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * sg[s] ** ratio_power * A
     sg is stop-gradient, `.detach()`. There is no min(): outside the band there is no gradient, for
     either sign of A. We raise the clipped s to the power, not s itself: inside the band both are
@@ -160,7 +161,7 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     return torch.exp(difference) - difference - 1
 
 
-def mean_over_sequences(completion_mask: Tensor, sequences: int) -> Tensor:
+def sequence_mean_coefficients(completion_mask: Tensor, sequences: int) -> Tensor:
     """1 / (|y_i| * sequences) for each token: a mean over tokens, then over all sequences.
 
     completion_mask: [batch, seq] bool; sequences: of the *whole* update.  Returns [batch, seq].
@@ -186,7 +187,7 @@ def token_coefficients(
     sequences, tokens: counts of the *whole* update, samples without gradient included.
     """
     if aggregation == "sequence":  # a short answer's tokens weigh more than a long one's
-        return mean_over_sequences(completion_mask, sequences)
+        return sequence_mean_coefficients(completion_mask, sequences)
     if aggregation == "token":
         return completion_mask.float() / tokens
     if aggregation == "constant":

@@ -58,7 +58,8 @@ class Policy:
         self.end_ids = self._find_end_ids()
         self.end_id = self.end_ids[0]  # for a peer's completion, retokenized for this policy
         self.suppressed = self._find_suppressed().to(model.device)
-        self.max_new_tokens = config.max_new_tokens  # of what it writes, and of what it imitates
+        # the longest text that it writes, and that it learns from
+        self.max_new_tokens = config.max_new_tokens
         self.micro_batch = config.micro_batch  # in tokens; see halve_micro_batch
 
         # The weights are float32 always, because in bfloat16 0.02 + 1e-6 rounds back to 0.02.
@@ -129,7 +130,9 @@ class Policy:
         return self.tokenizer(text, add_special_tokens=not has_chat_template).input_ids
 
     def prompt_text(self, prompt: str) -> str:
-        """The prompt in the policy's template; without one, behind the system prompt."""
+        """The prompt in the setting `template`, which leaves the system prompt out; without one, in
+        the tokenizer's chat template; without that, as plain text behind the system prompt.
+        """
         system = self.config.system_prompt
         both = f"{system}\n\n{prompt}" if system else prompt
         if self.config.template:
@@ -169,7 +172,7 @@ class Policy:
         # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
         with self.precision():
             sampled = sample_completions(
-                self.model.eval(),
+                self.model.eval(),  # learning may have left it in training mode
                 prompts,
                 group_size,
                 max_new_tokens=self.max_new_tokens,
@@ -208,8 +211,8 @@ class Policy:
     ) -> list[list[float]]:
         """Log-probs of completions under the current weights, [completions][tokens], nats."""
         scored: list[list[float]] = []
-        for rows in cut_by_tokens(prompts, completions, self.micro_batch):
-            logprobs, _ = completion_logprobs(self, prompts[rows], completions[rows])
-            for completion, row in zip(completions[rows], logprobs.tolist(), strict=True):
+        for part in cut_by_tokens(prompts, completions, self.micro_batch):
+            logprobs, _ = completion_logprobs(self, prompts[part], completions[part])
+            for completion, row in zip(completions[part], logprobs.tolist(), strict=True):
                 scored.append(row[: len(completion)])
         return scored

@@ -1,7 +1,7 @@
 """What alignment cost: figures of one record, which add up to those of a run.
 
-The paper (arXiv 2605.07244) asks that the loss between tokenizers be measured, so that it can be
-budgeted for; which figures, is our reading.
+The paper (arXiv 2605.07244) asks to measure what is lost between tokenizers, so that it can be
+budgeted for. Which figures measure it is our reading.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from mrl.alignment import align
 
 
 class Residual(Counter[str]):
-    """What alignment lost, as sums. `run.update(record)` *adds*: a Counter's update does.
+    """What alignment lost, as sums. `total.update(other)` *adds*, as a Counter's update does.
 
     records, bytes, source_tokens, receiver_tokens; bytes_one_to_one: in chunks of one source and
     one receiver token; sampled_otherwise: records whose ids are not the source tokenizer's own for

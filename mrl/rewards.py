@@ -32,7 +32,8 @@ from mrl.samples import Verdict
 MAX_BOX_CHARS = 2_000  # a longer box is wrong, unread; no gold answer is as long
 MAX_TEXT_CHARS = 100_000  # from the end of a completion: a box further back is not looked for
 
-# \boxed{ opens a box, { and } nest, \{ and \} are text, and so is \\ unless it is a doubled \\boxed
+# \boxed{ opens a box, { and } nest, \{ and \} are text. \\ is text, too, but not before `boxed`, so
+# that a doubled \\boxed{ also opens a box
 _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3})+)")
 _WORDS = re.compile(r"[A-Za-z]{2,}|[A-Za-z]+(?: +[A-Za-z]+)+")

@@ -19,11 +19,15 @@ from transformers.cache_utils import DynamicLayer
 from mrl.logprobs import attention_bias, head_logits, scaled_logprobs
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
-COMPACT_BELOW = 0.8  # rows are copied out of the batch when fewer than this share still run
+# When fewer than this share of a batch still run, they are copied into a smaller one.
+COMPACT_BELOW = 0.8
 
 
 class _Cache(DynamicCache):
-    """Keys in the values' dtype: autocast makes float32 ones, to be cast back for every token."""
+    """Stores keys in the values' dtype.
+
+    Autocast makes float32 keys, and each would be cast again for every later token.
+    """
 
     def update(
         self, keys: Tensor, values: Tensor, layer: int, **kwargs: Any
@@ -42,7 +46,7 @@ class Completions:
 
 
 def keeps_all(cache: DynamicCache) -> bool:
-    """Whether no layer forgets (a sliding window) or keeps anything but keys and values."""
+    """Whether every layer keeps the keys and values of all tokens, and nothing else."""
     return all(type(layer) is DynamicLayer for layer in cache.layers)
 
 
@@ -86,10 +90,10 @@ def sample_completions(
     # on the CPU whatever the device, so that a seed means the same draw everywhere
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
 
-    def choose(logits: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(logits: Tensor, uniform_now: Tensor) -> tuple[Tensor, Tensor]:
         # the next token of each row and its log-prob (of greedy ones: at temperature 1)
         scaled = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [rows, vocab]
-        tokens = draw(scaled, draws) if temperature else scaled.argmax(dim=-1)
+        tokens = draw(scaled, uniform_now) if temperature else scaled.argmax(dim=-1)
         return tokens, scaled.gather(1, tokens[:, None])[:, 0]
 
     # 1. every prompt once, its cache repeated for the group
@@ -104,31 +108,32 @@ def sample_completions(
     logprobs = torch.zeros(rows, max_new_tokens, device=device)
     lengths = torch.full((rows,), max_new_tokens, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
-    active = torch.arange(rows, device=device)  # batch row -> output row
+    # batch row -> output row; a finished row stays in the batch until the others are copied out
+    in_batch = torch.arange(rows, device=device)
     for t in range(max_new_tokens):
-        tokens, token_logprobs = choose(logits, uniform[t, active])  # [active] each
+        tokens, token_logprobs = choose(logits, uniform[t, in_batch])  # [rows in batch] each
 
         # a finished row may still be computed, but it is no longer written down
-        writes = ~finished[active]
-        rows_now = active[writes]
+        writes = ~finished[in_batch]
+        rows_now = in_batch[writes]
         token_ids[rows_now, t] = tokens[writes]
         logprobs[rows_now, t] = token_logprobs[writes]
         ended = rows_now[torch.isin(tokens[writes], end_ids)]
         finished[ended] = True
         lengths[ended] = t + 1
 
-        goes_on = ~finished[active]
+        goes_on = ~finished[in_batch]
         still_running = int(goes_on.sum())
         if still_running == 0 or t + 1 == max_new_tokens:
             break
 
-        # finished rows leave the batch; copying the cache costs, so only below a share
-        if still_running < COMPACT_BELOW * len(active):
-            kept = goes_on.nonzero().squeeze(1)
-            cache.batch_select_indices(kept)
-            active, tokens, mask, positions = (x[kept] for x in (active, tokens, mask, positions))
+        # drop finished rows, but seldom, because that copies the cache of the others
+        if still_running < COMPACT_BELOW * len(in_batch):
+            cache.batch_select_indices(goes_on.nonzero().squeeze(1))
+            in_batch, tokens = in_batch[goes_on], tokens[goes_on]
+            mask, positions = mask[goes_on], positions[goes_on]
 
-        mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
+        mask = torch.cat([mask, mask.new_ones(len(in_batch), 1)], dim=1)
         positions = positions + 1
         logits = _last_logits(model, tokens[:, None], mask, positions, cache)
 
@@ -147,21 +152,24 @@ def _prefill(
     logits = _last_logits(model, prompt_ids, _prompt_mask(model, mask, cache), positions, cache)
 
     cache.batch_repeat_interleave(group_size)
-    rows = (x.repeat_interleave(group_size, dim=0) for x in (logits, mask, positions[:, -1:]))
-    return *rows, cache
+    logits = logits.repeat_interleave(group_size, dim=0)
+    mask = mask.repeat_interleave(group_size, dim=0)
+    positions = positions[:, -1:].repeat_interleave(group_size, dim=0)
+    return logits, mask, positions, cache
 
 
 def _prompt_mask(model: PreTrainedModel, mask: Tensor, cache: DynamicCache) -> Tensor:
     """The mask of the prompts, [prompts, 1, seq, seq], in which padding sees itself.
 
     Padding on the left would see nothing, and a row of attention that sees nothing is NaN in some
-    CUDA kernels. A model with other layers gets [prompts, seq]: it makes each kind its own mask.
+    CUDA kernels. Where not `keeps_all`, the mask stays [prompts, seq], because such a model makes
+    one for each kind of its layers.
     """
     if not keeps_all(cache):
         return mask
 
     square = torch.ones(mask.shape[1], mask.shape[1], dtype=torch.bool, device=mask.device)
-    itself = square.tril().triu()
+    itself = torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
     visible = (square.tril() & mask[:, None, :]) | itself
     return attention_bias(visible, model)
 

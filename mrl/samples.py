@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     WRONG = "wrong"
     UNPARSED = "unparsed"  # ended without a box, or with one that holds nothing readable
     TRUNCATED = "truncated"  # cut by the token limit before a box was complete
-    TIMEOUT = "timeout"  # judging took too long, or the child died of it
+    TIMEOUT = "timeout"  # judging took too long, or the process that judges died of it
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Rollout:
 
     completion_ids: list[int]
     logprobs: list[float]  # of each completion token when it was sampled, nats
-    finished: bool  # an end token was sampled before the token limit
+    finished: bool  # it ends in an end token, so the token limit did not cut it
     text: str = ""  # for the verifier and for people; may hold replacement characters
     verdict: Verdict | None = None
 
@@ -60,7 +60,7 @@ class Group:
     """The completions of one policy for one problem."""
 
     problem: Problem
-    prompt_ids: list[int]
+    prompt_ids: list[int]  # its tokens
     rollouts: list[Rollout]
 
     @property
@@ -91,7 +91,7 @@ class TrainingSample:
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    # in nats, one per token, below the line of the ratio; own ones are of this step's sampling
+    # nats, one per token: the ratio's denominator. An own sample's are of this step's sampling
     behavior_logprobs: list[float] = field(default_factory=list)
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own
@@ -101,9 +101,10 @@ class TrainingSample:
 
     @property
     def has_gradient(self) -> bool:
-        """False if weight or advantage alone make the gradient 0; no forward pass is made then.
+        """Whether a forward pass is made: False where its weight or its advantage is 0.
 
-        A sample that will be clipped says True: only the forward pass can tell.
+        True may still end without a gradient, because only the forward pass tells whether the
+        sample is clipped. A sample without forward pass has no KL term either.
         """
         return self.weight != 0 and (self.loss == "imitation" or self.advantage != 0)
 
@@ -120,7 +121,8 @@ class StepResult:
     """What one policy did in a step, stage by stage. A field is set when its stage has run."""
 
     groups: list[Group] = field(default_factory=list)  # stages 1 and 2: sampled, then judged
-    # stage 4: prompt id -> peers' records about that prompt whose verdict was confirmed
+    # stage 4: problem id -> the peers' records that the mode is given. Each verdict was confirmed,
+    # except in `RewardStats`, which hold no text, and under the setting trust=claim
     believed: dict[str, list["Record"]] = field(default_factory=dict)
     batch: "TrainingBatch | None" = None  # stage 5: what the mode decided
     stats: "LearningStats | None" = None  # stage 6: what the updates did

@@ -65,7 +65,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("logprobs", "mask[number, : len(completion)] = True", "mask[number, : len(completion) - 1] = True",
      POLICY),
     ("logprobs", "height * widest > most", "height > 1 and widest > most", POLICY),
-    ("logprobs", "-(-size // 8) * 8", "size", POLICY),
+    ("logprobs", "(size + 7) // 8 * 8", "size", POLICY),
     ("rollout", "keys.to(values.dtype)", "keys", ["tests/test_rollout.py"]),
     ("rollout", "drawn.clamp(max=logprobs.shape[-1] - 1)", "drawn", ["tests/test_rollout.py"]),
     ("runtime/cuda_graph", "bias.index_fill_(3, fixed.place, 0)", "pass", GRAPH),
@@ -82,7 +82,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      "objective = policy.objective\n    coefficients", POLICY),
     ("learning", "policy_samples = [sample for sample in samples if sample.loss == \"policy\"]",
      "policy_samples = [s for s in samples if s.loss == \"policy\" and s.has_gradient]", POLICY),
-    ("learning", "-(logprobs * weights * mean", "(logprobs * weights * mean", POLICY),
+    ("learning", "-(logprobs * weights * coefficients)", "(logprobs * weights * coefficients)", POLICY),
     ("alignment", "if end == 0 or end not", "if end not",
      ["tests/test_alignment.py"]),
     ("modes/peers", "if record.finished:  # as an id", "if True:  # as an id", MODES),
@@ -95,8 +95,8 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("modes/sgt", "group.outcome != \"all_fail\" or not", "group.outcome == \"all_pass\" or not", MODES),
     ("modes/sgt", "rng.choice(candidates)", "candidates[0]", MODES),
     ("modes/xgrpo", "peer.mean for peer", "peer.std for peer", MODES),
-    ("modes/peers", "[*samples_with([0.0] * len(group.rollouts), group), *peers]",
-     "[*peers, *samples_with([0.0] * len(group.rollouts), group)]", MODES),
+    ("modes/peers", "[*samples_with([0.0] * len(group.rollouts), group), *peers_samples]",
+     "[*peers_samples, *samples_with([0.0] * len(group.rollouts), group)]", MODES),
     ("modes/peers", "spread.append(record.end_logprob)", "spread.append(0.0)", MODES),
     ("modes/naive", "sample.behavior_logprobs = old_logprobs", "sample.behavior_logprobs = old_logprobs[1:]",
      MODES),
@@ -126,12 +126,14 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
 def main() -> int:
     """Plant, test, print."""
     words = sys.argv[1:]
-    chosen = [f for f in FAULTS if not words or any(w in f"{f[0]} {f[1]}" for w in words)]
+    faults = FAULTS
+    if words:
+        faults = [f for f in FAULTS if any(word in f"{f[0]} {f[1]}" for word in words)]
     missed, sound = [], set()  # sound: tests that passed on the copy as it is
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "runs", ".venv*"))
-        for number, (module, old, new, tests) in enumerate(chosen, start=1):
+        for number, (module, old, new, tests) in enumerate(faults, start=1):
             command = [sys.executable, *PYTEST, *tests]
             if str(tests) not in sound and subprocess.run(command, cwd=copy).returncode:
                 raise SystemExit(f"{' '.join(tests)}: fail without any fault")
@@ -147,8 +149,8 @@ def main() -> int:
             path.write_text(text)
             missed += [] if caught else [(module, old)]
             result = "caught" if caught else "NOT CAUGHT"
-            print(f"{number}/{len(chosen)} {result}: {module}: {' '.join(new.split())}", flush=True)
-    print(f"{len(chosen) - len(missed)} of {len(chosen)} faults were caught")
+            print(f"{number}/{len(faults)} {result}: {module}: {' '.join(new.split())}", flush=True)
+    print(f"{len(faults) - len(missed)} of {len(faults)} faults were caught")
     return int(bool(missed))
 
 

@@ -595,7 +595,7 @@ def test_commands(tmp_path, monkeypatch, capsys):
 GENERIC = {  # lines of what is taken out that every mode has, or the stub shows
     "batch = TrainingBatch()", "return batch", "loss=\"imitation\",", "reward=1.0,", "continue",
     "completion_ids=completion_ids,", "prompt_ids=group.prompt_ids,", "break", "return", ")",
-    "batch.samples += own_samples(receiver, group)", "batch.rescue_set += 1",
+    "batch.samples += own_samples(receiver, group)", "batch.rescue_set_size += 1",
     "for group, _ in prompts:", "for rollout in group.rollouts:", "if rollout.reward:",
     "batch.samples.append(", "TrainingSample(", "prompt_ids=prompt_ids,", "return {", "}", "]",
     "for group, records in prompts:",

@@ -38,7 +38,7 @@ def own_judge(tmp_path):
         path.write_text(text)
         config = RunConfig([], judge=str(path), verify_timeout_s=timeout_s)
         started.append(OwnJudge(config, said.append))
-        started[-1].canary()
+        started[-1].start_and_check()
         return started[-1], said
 
     yield make

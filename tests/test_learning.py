@@ -108,7 +108,7 @@ def test_rounding_is_no_ratio_in_any_minibatch(make_policy, minibatches):
     got = stats.metrics()
     assert stats.updates == minibatches
     assert (got["ratio/mean"], got["ratio/max"]) == (1, 1)
-    assert stats.outcomes["clipped"] == 0
+    assert stats.sample_outcomes["clipped"] == 0
 
 
 def test_an_update_without_gradient_moves_nothing(make_policy):
@@ -119,7 +119,7 @@ def test_an_update_without_gradient_moves_nothing(make_policy):
     far = sample(policy, "3", 1.0, source="b", objective=objective)
     far.behavior_logprobs = [value - 1.0 for value in far.behavior_logprobs]  # ratio e: clipped
     stats = learn(policy, [far])
-    assert (stats.updates, policy.version, stats.outcomes["clipped"]) == (0, 1, 1)
+    assert (stats.updates, policy.version, stats.sample_outcomes["clipped"]) == (0, 1, 1)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 
@@ -131,9 +131,9 @@ def test_a_band_narrows_with_updates_that_were_made(make_policy):
     peers = [sample(policy, text, 1.0, source="b", objective=objective) for text in ("3", "4")]
     for peer in peers:  # s = 0.85: within the band before any update, below it after one
         peer.behavior_logprobs = [value - math.log(0.85) for value in peer.behavior_logprobs]
-    assert learn(policy, flat + peers, minibatches=2).outcomes["taught"] == 2
+    assert learn(policy, flat + peers, minibatches=2).sample_outcomes["taught"] == 2
     own = [sample(policy, text, 1.0) for text in ("1", "2")]
-    assert learn(policy, own + peers, minibatches=2).outcomes["clipped"] == 2
+    assert learn(policy, own + peers, minibatches=2).sample_outcomes["clipped"] == 2
 
 
 def test_losses_are_means_over_updates(make_policy):
@@ -271,7 +271,13 @@ def test_every_completion_has_one_outcome(make_policy):
         replace(sample(policy, "6", 1.0), behavior_logprobs=[-99.0] * 2),
     ]
     stats = learn(policy, samples)
-    assert stats.outcomes == {"taught": 1, "all_fail": 2, "all_pass": 1, "rescued": 1, "clipped": 1}
+    assert stats.sample_outcomes == {
+        "taught": 1,
+        "all_fail": 2,
+        "all_pass": 1,
+        "rescued": 1,
+        "clipped": 1,
+    }
     batch = TrainingBatch(samples)
     batch.dropped.update(too_long=1)
     batch.residual["refused/not_utf8"] += 1
@@ -353,7 +359,7 @@ def test_micro_batches_do_not_mix_objectives(make_policy):
     ]
     for one in two:
         one.behavior_logprobs = [value - 1.0 for value in one.behavior_logprobs]
-    assert learn(policy, two).outcomes == {"clipped": 1, "taught": 1}
+    assert learn(policy, two).sample_outcomes == {"clipped": 1, "taught": 1}
 
 
 def test_dr_grpo_divides_by_the_longest_completion_allowed(make_policy):
@@ -368,7 +374,7 @@ def test_dr_grpo_divides_by_the_longest_completion_allowed(make_policy):
 def test_a_sample_of_weight_0_is_dropped(make_policy, loss):
     policy = make_policy()
     stats = learn(policy, [sample(policy, "1", 1.0, source="b", loss=loss, weight=0.0)])
-    assert (stats.outcomes, stats.updates) == ({"dropped": 1}, 0)
+    assert (stats.sample_outcomes, stats.updates) == ({"dropped": 1}, 0)
 
 
 def test_an_infinite_norm_changes_no_weight(make_policy):

@@ -63,7 +63,7 @@ def test_solo_gives_every_own_completion_its_group_advantage(receiver):
     assert batch.samples[1] == TrainingSample(
         [5, 6], [11, 0], "policy", batch.samples[1].advantage, [-0.5, -0.25]
     )
-    assert (batch.rescues, batch.rescue_set, batch.dropped) == ([], 0, {})
+    assert (batch.rescues, batch.rescue_set_size, batch.dropped) == ([], 0, {})
 
 
 def test_solo_follows_the_receivers_objective_about_the_std(receiver):
@@ -92,7 +92,7 @@ def test_sgt_imitates_a_peer_exactly_where_all_own_completions_failed(receiver):
         reward=1.0,
     )
     assert not batch.dropped  # what it did not need is received minus used
-    assert batch.rescue_set == 1
+    assert batch.rescue_set_size == 1
     ((failed, rescuing),) = batch.rescues
     assert (failed.problem.id, rescuing.source, rescuing.text) == ("all-fail", "b", "\\boxed{1}")
 
@@ -102,7 +102,7 @@ def test_sgt_without_peers_is_solo(receiver):
     for peers in ({}, {"x": [], "y": []}):
         batch = teach(SGT(), receiver, groups, peers)
         assert batch.samples == teach(Solo(), receiver, groups, {}).samples
-        assert batch.rescue_set == 0
+        assert batch.rescue_set_size == 0
 
 
 def test_sgt_adds_the_end_token_only_if_the_peer_had_finished(receiver):
@@ -128,7 +128,7 @@ def test_sgt_draws_on_until_a_success_fits_and_each_that_fits_has_the_same_chanc
         ((_, rescuing),) = batch.rescues  # never lost
         drawn.append(rescuing.text)
         unusable = batch.dropped["too_long"] + batch.residual["refused/not_round_trippable"]
-        assert (batch.rescue_set, batch.residual["records"]) == (1, 1)
+        assert (batch.rescue_set_size, batch.residual["records"]) == (1, 1)
         tried += unusable
     assert all(900 < drawn.count(text) < 1100 for text in (texts[1], texts[3]))
     assert 1200 < tried < 1467  # 2/3 a rescue: each of the two comes before both others in 1 of 3
@@ -151,7 +151,7 @@ def test_a_success_that_the_receiver_cannot_write_is_dropped_and_counted(receive
     groups = [group("x", [0, 0])]
     batch = teach(SGT(), receiver, groups, {"x": [success("x", text)]})
     assert batch.samples == teach(Solo(), receiver, groups, {}).samples
-    assert (batch.rescue_set, batch.rescues) == (1, [])
+    assert (batch.rescue_set_size, batch.rescues) == (1, [])
     assert batch.dropped[reason] + batch.residual[f"refused/{reason}"] == 1
     assert batch.dropped.total() + batch.residual.refused == 1
     assert (reason == "too_long") == bool(+batch.dropped)
@@ -206,7 +206,7 @@ def test_replay_imitates_an_own_success_of_an_earlier_step_on_the_same_skill(rec
     # behind its own prompt `a`, not behind `d`; not where something succeeded; no skill but "sold"
     assert imitated(batch) == [([97], [97, 1, 0], 0.1, 1.0, "")]
     assert batch.notes == {"replayed": 1}
-    assert (batch.rescues, batch.rescue_set) == ([], 0)  # no peer rescued it
+    assert (batch.rescues, batch.rescue_set_size) == ([], 0)  # no peer rescued it
 
 
 def test_replay_draws_uniformly_from_all_that_it_remembers(receiver):

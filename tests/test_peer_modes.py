@@ -295,14 +295,14 @@ def test_graft_is_balanced_with_ties_included(receiver):
     own, foreign = own_and_peers(batch)
     assert len(own) == 6  # x and w; y and z are replaced
     assert len(foreign) == 6
-    assert (batch.rescue_set, batch.replaced) == (2, 6)
+    assert (batch.rescue_set_size, batch.replaced) == (2, 6)
     assert [bool(s.source) for s in batch.samples] == [False] * 6 + [True] * 6  # peers last
 
 
 def test_graft_takes_every_candidate_when_nothing_has_to_be_balanced(receiver):
-    assert graft_case(receiver, balanced=False).rescue_set == 3
+    assert graft_case(receiver, balanced=False).rescue_set_size == 3
     groups = [group(receiver, "x", [0, 0, 0])]
-    assert teach(GRAFT(), receiver, groups, peers_of("x", [1, 0, 0])).rescue_set == 0
+    assert teach(GRAFT(), receiver, groups, peers_of("x", [1, 0, 0])).rescue_set_size == 0
 
 
 def test_graft_scores_inside_the_sources_group(receiver):
@@ -319,11 +319,11 @@ def test_graft_takes_no_group_of_which_a_part_was_refused(receiver):
     peers = {**peers_of("x", [1, 0, 0]), **peers_of("y", [1, 0]), **peers_of("z", [1, 1, 0])}
     batch = teach(GRAFT(balanced=False), receiver, groups, peers)
     _, foreign = own_and_peers(batch)
-    assert batch.rescue_set == 2
+    assert batch.rescue_set_size == 2
     assert len(foreign) == 6  # x and z
     groups.append(group(receiver, "w", [1, 0, 0]))
     peers["w"] = peers_of("w", [0, 0])["w"]  # its success was refused: the source did not fail
-    assert teach(GRAFT(), receiver, groups, peers).rescue_set == 0
+    assert teach(GRAFT(), receiver, groups, peers).rescue_set_size == 0
 
 
 @pytest.mark.parametrize(
@@ -449,19 +449,19 @@ def test_pooled_advantages_are_scaled_as_the_receivers_objective_says(receiver, 
 def test_graft_balances_with_mixed_groups_alone(receiver):
     groups = [group(receiver, "x", [0, 0, 0]), group(receiver, "w", [1, 1, 1])]
     peers = {**peers_of("x", [1, 0, 0]), **peers_of("w", [0, 0, 0])}
-    assert teach(GRAFT(), receiver, groups, peers).rescue_set == 0
+    assert teach(GRAFT(), receiver, groups, peers).rescue_set_size == 0
 
 
 def test_graft_takes_no_more_than_it_has_candidates(receiver):
     groups = [group(receiver, "x", [0, 0, 0]), *(group(receiver, n, [1, 0, 0]) for n in "vw")]
     peers = {**peers_of("x", [1, 0, 0]), **peers_of("v", [0, 0, 0]), **peers_of("w", [0, 0, 0])}
-    assert teach(GRAFT(), receiver, groups, peers).rescue_set == 1
+    assert teach(GRAFT(), receiver, groups, peers).rescue_set_size == 1
 
 
 def test_graft_balances_each_pair_by_itself(receiver):
     groups = [group(receiver, "x", [0, 0, 0]), group(receiver, "w", [1, 0, 0])]
     peers = {**peers_of("x", [1, 0, 0]), **peers_of("w", [0, 0, 0], source="c")}
-    assert teach(GRAFT(), receiver, groups, peers).rescue_set == 0
+    assert teach(GRAFT(), receiver, groups, peers).rescue_set_size == 0
 
 
 @pytest.mark.parametrize(

@@ -962,7 +962,7 @@ def test_what_is_said_of_all_modes_on_todays_pair_was_measured():
     behind = gap_today("sgt", "no-band", part="thirdset")
     assert not behind.clear
     assert f"It then ends {behind} points from `sgt`" in words
-    assert f"update per step, {behind} points from `sgt`" in sentences_of("TUTORIAL.md")
+    assert f"It then ends {behind} points from `sgt`" in sentences_of("TUTORIAL.md")
 
 
 def test_what_the_lower_end_of_hacpos_band_costs_was_measured():

@@ -252,7 +252,7 @@ def test_doubtful_comma_makes_no_integer(verifier, box):
 def test_expression_that_takes_for_ever_is_a_timeout_and_its_child_is_killed():
     with Verifier(timeout_s=1.0) as impatient:
         for box in ("10^{10^{10}}", "100000000!", "2^{10000000000}", r"\int \frac{1}{x^5+x+1} dx"):
-            impatient.canary()
+            impatient.start_and_check()
             child, begin = impatient._child.pid, time.monotonic()
             assert impatient.verify("7", rf"\boxed{{{box}}}") is TIMEOUT
             assert 1 <= time.monotonic() - begin < 4
@@ -262,7 +262,7 @@ def test_expression_that_takes_for_ever_is_a_timeout_and_its_child_is_killed():
 
 def test_timeout_is_tried_a_second_time_and_then_remembered():
     with fake(HANGING, timeout_s=0.3) as verifier:
-        verifier.canary()
+        verifier.start_and_check()
         for _ in range(2):
             begin = time.monotonic()
             assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
@@ -300,7 +300,7 @@ def bombs(number):
 
 def test_a_step_of_bombs_costs_a_few_time_limits_and_all_are_counted():
     with Verifier(timeout_s=0.5) as verifier:
-        verifier.canary()
+        verifier.start_and_check()
         begin = time.monotonic()
         group = bombs(48)
         group.rollouts = group.rollouts[:-2]
@@ -328,7 +328,7 @@ def test_after_bombs_other_boxes_are_judged_and_a_known_power_is_still_right():
 
 def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
     with fake(HANGING, timeout_s=1.0) as verifier:
-        verifier.canary()
+        verifier.start_and_check()
         os.kill(verifier._child.pid, signal.SIGKILL)  # while idle
         os.waitid(os.P_PID, verifier._child.pid, os.WEXITED | os.WNOWAIT)
         assert verifier.verify(*RIGHT) is CORRECT
@@ -364,7 +364,7 @@ def test_late_reply_is_not_taken_for_the_next_verdict_after_an_interrupt(monkeyp
         raise KeyboardInterrupt
 
     with Verifier() as verifier:
-        verifier.canary()
+        verifier.start_and_check()
         monkeypatch.setattr(Connection, "poll", interrupted)
         with pytest.raises(KeyboardInterrupt):
             verifier.verify("1/2", r"\boxed{0.6}")
@@ -385,7 +385,7 @@ def test_closed_verifier_has_no_child_and_can_be_used_again():
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads from /proc")
 def test_child_has_its_limits_and_is_out_of_reach_of_the_terminal():
     with Verifier() as verifier:
-        verifier.canary()
+        verifier.start_and_check()
         process = Path(f"/proc/{verifier._child.pid}")
         lines = (process / "limits").read_text().splitlines()
         assert [str(MEMORY_LIMIT_BYTES) in line for line in lines if "address space" in line] == [1]
@@ -413,7 +413,7 @@ def is_running(pid):
 def test_child_ends_when_its_parent_is_killed(box):
     code = (
         "from mrl.runtime.verifier import Verifier\nverifier = Verifier(timeout_s=0.8)\n"
-        f"verifier.command = {HANGING!r}\nverifier.canary()\n"
+        f"verifier.command = {HANGING!r}\nverifier.start_and_check()\n"
         "print(verifier._child.pid, flush=True)\n"
         f"verifier.verify('1/3', r'\\boxed{{{box}}}')\ninput()"
     )
@@ -442,11 +442,11 @@ def test_child_ends_when_its_parent_is_killed(box):
     ids=["calls all correct", "calls all wrong", "hangs", "dies", "no math-verify"],
 )
 def test_a_child_that_does_not_work_is_one_sentence_and_no_zero(command, monkeypatch, verifier):
-    for box in ("0.5", "0.6"):  # what the canary asks is remembered, and must not help
+    for box in ("0.5", "0.6"):  # what `start_and_check` asks is remembered, and must not help
         verifier.verify(r"\frac{1}{2}", rf"\boxed{{{box}}}")
     monkeypatch.setattr(mrl.runtime.verifier, "START_LIMIT_S", 2)
     monkeypatch.setattr(verifier, "command", command)
-    for ask in (verifier.canary, lambda: verifier.verify("1/3", r"\boxed{x^7}")):
+    for ask in (verifier.start_and_check, lambda: verifier.verify("1/3", r"\boxed{x^7}")):
         with pytest.raises(MrlError, match=r"verifier is broken.*install math-verify"):
             ask()
 

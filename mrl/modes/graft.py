@@ -71,7 +71,7 @@ class GRAFT(Mode):
                 continue
 
             # 3. the failed group gives way
-            batch.rescue_set += 1
+            batch.rescue_set_size += 1
             batch.replaced += len(group.rollouts)
             grafted += self._graft(receiver, group, _by_source(records)[source], objective, batch)
 
@@ -79,7 +79,7 @@ class GRAFT(Mode):
         return batch
 
     def _sources(self, prompts: Prompts) -> dict[str, str]:
-        """Prompt id -> the source whose group is grafted there."""
+        """Problem id -> the source whose group is grafted there."""
         # If a record of a group was refused, the group is incomplete and cannot be grafted (our
         # reading). A source's largest group shows how many records a complete one has.
         full_size: dict[str, int] = {}  # by source
@@ -88,37 +88,38 @@ class GRAFT(Mode):
                 full_size[source] = max(full_size.get(source, 0), len(records))
 
         # 1. candidates in both directions
-        # source -> prompt -> its successes there
-        could_receive: dict[str, dict[str, int]] = defaultdict(dict)
-        could_give: Counter[str] = Counter()  # source -> how many prompts
+        # source -> problem id -> successes of the source where the receiver failed
+        from_source: dict[str, dict[str, int]] = defaultdict(dict)
+        # source -> number of problems where the receiver could help the source
+        to_source: Counter[str] = Counter()
         for group, received in prompts:
             for source, records in _by_source(received).items():
                 if len(records) < full_size[source]:
                     continue
                 solved = sum(record.reward > 0 for record in records)
                 if group.outcome == "all_fail" and 0 < solved < len(records):
-                    could_receive[source][group.problem.id] = solved
+                    from_source[source][group.problem.id] = solved
                 if group.outcome == "mixed" and solved == 0:
-                    could_give[source] += 1
+                    to_source[source] += 1
 
-        # 2. as many as go the other way; a prompt takes the source with the most successes
-        best: dict[str, tuple[int, str]] = {}  # prompt -> (successes, source)
-        for source, candidates in could_receive.items():
-            least = self._least_successes(candidates, could_give[source])
-            for prompt, solved in candidates.items():
+        # 2. as many as go the other way; a problem takes the source with the most successes
+        best: dict[str, tuple[int, str]] = {}  # problem id -> (successes, source)
+        for source, candidates in from_source.items():
+            least = self._least_successes(candidates, to_source[source])
+            for problem_id, solved in candidates.items():
                 # between sources with as many successes the name decides: any fixed order will do
-                if solved >= least and (solved, source) > best.get(prompt, (0, "")):
-                    best[prompt] = solved, source
-        return {prompt: source for prompt, (_, source) in best.items()}
+                if solved >= least and (solved, source) > best.get(problem_id, (0, "")):
+                    best[problem_id] = solved, source
+        return {problem_id: source for problem_id, (_, source) in best.items()}
 
-    def _least_successes(self, candidates: dict[str, int], could_give: int) -> float:
-        """How many successes a source's group needs, so that no more come in than go out.
+    def _least_successes(self, candidates: dict[str, int], to_source: int) -> float:
+        """How many successes a group needs to be kept: as many as the `to_source` best ones have.
 
-        Groups with the same number of successes are kept or left together.
+        Groups that tie with the last of these are kept, too, so more may come in than go out.
         """
         if not self.balanced:
             return 0
-        kept = min(len(candidates), could_give)
+        kept = min(len(candidates), to_source)
         if kept == 0:
             return math.inf
         return sorted(candidates.values(), reverse=True)[kept - 1]

@@ -11,7 +11,9 @@ For a learner k and the completions of all n agents j, G each, on a prompt:
 4. stepwise clipping           only s within [1 - delta + u * delta_step, 1.0] teaches after u
                                updates: a peer's sample has no min() around the clip
 
-Parts 3 and 4 can be left out: `alpha=0`, and `delta=1`, which takes the band's lower end away.
+Parts 3 and 4 can be left out: `alpha=0`; and `delta=1` with `delta_step=0`, which takes the band's
+lower end away. (With `delta=1` alone it is gone in the first update and comes back by `delta_step`
+with each further one.)
 
 Own samples follow GSPO (`own_objective`), as published; with `own_objective=""` they follow the
 receiver's own.

@@ -49,7 +49,7 @@ class TrainingBatch:
     samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
     # own failed group, and the peer's success that is imitated there
     rescues: list[tuple[Group, SuccessRecord]] = field(default_factory=list)
-    rescue_set: int = 0  # prompts that failed here and on which it would use a peer's (sgt, graft)
+    rescue_set_size: int = 0  # prompts that failed here, where it would use a text of a peer
     dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by the mode's reason
     residual: Residual = field(default_factory=Residual)  # of the records that it retokenized
     replaced: int = 0  # own completions of failed groups that gave way to a peer's group

@@ -1,7 +1,7 @@
 """naive: peers' rollouts as if they were one's own (the baseline of arXiv 2603.02604).
 
 Pools as PRP does, but the ratio of a peer's completion has the receiver's *own* old log-probs
-below the line, as if it had sampled the text itself:
+in its denominator, as if the receiver had sampled the text itself:
 
     ratio = pi_theta(receiver's tokens) / pi_theta,old(the same tokens)
 
@@ -31,11 +31,12 @@ class Naive(Mode):
         """Own and peers' samples of a prompt side by side, advantages over all of them."""
         batch = TrainingBatch()
         for group, records in prompts:
-            peers = [sample for sample, _ in peer_samples(receiver, group, records, batch)]
-            batch.samples += pool_with_advantages(receiver, group, peers)
+            pairs = peer_samples(receiver, group, records, batch)
+            peers_samples = [sample for sample, _ in pairs]
+            batch.samples += pool_with_advantages(receiver, group, peers_samples)
 
-        # The records hold the peer's log-probs, but here the receiver's own stand below the line.
-        # Only samples with an advantage need them: this forward pass is what the mode costs.
+        # The records hold the peer's log-probs, but the denominator takes the receiver's own. Only
+        # samples with an advantage need them: this forward pass is what the mode costs.
         used = [sample for sample in batch.samples if sample.source and sample.has_gradient]
         scored = receiver.logprobs_of(*ids_of(used))
         for sample, old_logprobs in zip(used, scored, strict=True):

@@ -16,10 +16,11 @@ from mrl.samples import Group, TrainingSample
 def retokenized(
     receiver: Receiver, record: RolloutRecord | SuccessRecord, batch: TrainingBatch
 ) -> list[int] | None:
-    """A peer's completion in the receiver's tokens, its own end token iff the peer had finished.
+    """A peer's completion in the receiver's tokens.
 
-    None if the receiver's tokenizer cannot hold the text exactly, or if it is longer than what the
-    receiver could ever write itself; the batch counts why, and what alignment cost otherwise.
+    It ends in the receiver's end token if the peer had finished, and only then. None if the
+    receiver's tokenizer cannot hold the text exactly, if it has no token, or if it is longer than
+    what the receiver could ever write itself. The batch counts why, and what alignment cost.
     """
     try:
         content = receiver.codec.encode(record.text)
@@ -88,11 +89,11 @@ def peer_samples(
 
 
 def pool_with_advantages(
-    receiver: Receiver, group: Group, peers: Sequence[TrainingSample]
+    receiver: Receiver, group: Group, peers_samples: Sequence[TrainingSample]
 ) -> list[TrainingSample]:
     """Own and peers' samples of one prompt, each with its advantage among all of them."""
     # own advantages are not known before the peers' rewards are beside them
-    samples = [*samples_with([0.0] * len(group.rollouts), group), *peers]
+    samples = [*samples_with([0.0] * len(group.rollouts), group), *peers_samples]
     rewards = torch.tensor([[sample.reward for sample in samples]])  # [1, own + peers']
     advantages = group_advantages(rewards, receiver.objective.scale_by_std)[0]
 

@@ -6,8 +6,10 @@ advantages are taken over the pooled group. An own completion has the usual rati
     ratio = pi_theta(receiver's tokens) / pi_peer,old(the peer's log-probs, carried over by THL)
 
 clipped at `clip_low`, `clip_high`, whatever the own objective has. What the receiver's tokenizer
-refused takes no part in the pooled advantages. Who wrote a text is corrected for by the density
-ratio alone, which is paid for with its variance and with what alignment loses:
+refused takes no part in the pooled advantages.
+
+Only the density ratio corrects for who wrote a text. The price is its variance, and what alignment
+loses. `ratio_level` says of what the ratio is formed:
 
 - token: a chunk's log-prob spread over its receiver tokens by bytes; approximate;
 - chunk: both sides summed between shared byte boundaries, nothing is spread (our default). A
@@ -54,15 +56,15 @@ class PRP(Mode):
         )
 
         for group, records in prompts:
-            peers = []
+            peers_samples = []
             for sample, record in peer_samples(receiver, group, records, batch):
-                # below the line of the ratio: what the peer itself gave this text when it wrote it
+                # the ratio's denominator: what the peer itself gave this text when it wrote it
                 sample.behavior_logprobs, sample.chunk_of = projected(
                     receiver, record, sample.completion_ids
                 )
                 sample.objective = objective
-                peers.append(sample)
+                peers_samples.append(sample)
 
             # advantages need all of them: a peer's success lowers those of own successes
-            batch.samples += pool_with_advantages(receiver, group, peers)
+            batch.samples += pool_with_advantages(receiver, group, peers_samples)
         return batch

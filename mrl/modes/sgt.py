@@ -42,7 +42,7 @@ class SGT(Mode):
                 continue  # an own attempt succeeded, or no peer has a success to imitate
 
             # one success, drawn uniformly among those that the receiver can use
-            batch.rescue_set += 1  # a count of prompts
+            batch.rescue_set_size += 1
             candidates = list(successes)
             while candidates:
                 success = rng.choice(candidates)

@@ -26,7 +26,7 @@ from mrl.records import RewardStats
 
 @dataclass
 class XGRPO(Mode):
-    """Own completions only, scored against a baseline that peers' rewards take part in."""
+    """Own completions only, compared with a baseline that peers' rewards take part in."""
 
     name = "xgrpo"
     consumes = RewardStats

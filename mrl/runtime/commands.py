@@ -85,7 +85,7 @@ def evaluate(
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
     with make_verifier(config, view.say) as verifier:
-        verifier.canary()
+        verifier.start_and_check()
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
         problems = list(chain.from_iterable(parts.values()))
         how = (parts, verifier, count, config.seed, temperature, view.progress)

@@ -69,7 +69,7 @@ class OwnJudge(Verifier):
         self._say = say
         self._shown: set[str] = set()  # types of mistakes
 
-    def canary(self) -> None:
+    def start_and_check(self) -> None:
         """Start a child; MrlError if it cannot load the judge, or if that is another one now."""
         check_judge(self.config)
         self.start()

@@ -132,7 +132,7 @@ def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
 def batch_metrics(batch: TrainingBatch) -> dict[str, float]:
     """The figures of what a mode did, and of what alignment cost."""
     return {
-        "rescue_set": batch.rescue_set,
+        "rescue_set": batch.rescue_set_size,
         "rescues": len(batch.rescues),
         **{f"dropped/{why}": number for why, number in sorted(batch.dropped.items()) if number},
         **{f"thl/{name}": number for name, number in sorted(batch.residual.items())},
@@ -158,7 +158,7 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
             own_used += 1
 
     # learning has counted what became of the samples; here is what never became one
-    counts = Counter(result.stats.outcomes)
+    counts = Counter(result.stats.sample_outcomes)
     dropped, refused = sum(batch.dropped.values()), batch.residual.refused
     counts["refused"] = refused
     counts["dropped"] += dropped

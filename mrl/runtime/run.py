@@ -105,7 +105,7 @@ class Run(AbstractContextManager):
     def _load_problems(self) -> None:
         """Read the problems, with a verifier that was seen to work."""
         config = self.config
-        self.verifier.canary()
+        self.verifier.start_and_check()
         self.problems = load_problems(Path(config.train), self.verifier.check_answer)
         self.answers = {problem.id: problem.answer for problem in self.problems}
         self.heldout = load_heldout(config.heldout, self.verifier)
@@ -177,7 +177,7 @@ class Run(AbstractContextManager):
             self._lock(self.metrics_log)  # before anything is cut back
         self.samples_log = self._open_log(samples_log, opened)
         if resumed:
-            self._restore(checkpoint, state)  # and cut the logs back to the checkpoint
+            self._go_on_from(checkpoint, state)  # and cut the logs back to the checkpoint
 
         self.allocation.wait_for_all()  # the directory is in order now
         self.exchange = Exchange(exchange_log)
@@ -197,7 +197,7 @@ class Run(AbstractContextManager):
                 f"{self.directory}: another process writes this run; let it end first."
             ) from None
 
-    def _restore(self, checkpoint: Path | None, state: dict) -> None:
+    def _go_on_from(self, checkpoint: Path | None, state: dict) -> None:
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
         if checkpoint:
             restore_optimizers(checkpoint, self.policies, state)

@@ -105,7 +105,7 @@ class Verifier(AbstractContextManager):
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
             )
 
-    def canary(self) -> None:
+    def start_and_check(self) -> None:
         """Start a child and show it a right and a wrong answer; MrlError if a verdict is off."""
         self.start()
         half = r"\frac{1}{2}"
@@ -130,7 +130,7 @@ class Verifier(AbstractContextManager):
     def _judge(self, answer: str, box: str) -> Verdict:
         """Ask for a verdict, with a new child if the last one has ended."""
         if self._child is None or self._child.poll() is not None:
-            self.canary()
+            self.start_and_check()
         return self._ask(answer, box, self.timeout_s)
 
     def _ask(self, answer: str, box: str, limit_s: float) -> Verdict:

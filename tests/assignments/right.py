@@ -475,7 +475,7 @@ class First(Mode):
         for group, successes in rescue_set:
             batch.samples += imitate(receiver, group, rng.sample(successes, 1)[0], batch,
                                      self.imitation_weight)
-        batch.rescue_set = len(rescue_set)
+        batch.rescue_set_size = len(rescue_set)
         return batch
 """,
         "no dataclass": MODE + IMITATE + """

@@ -48,7 +48,7 @@ def main() -> None:
     """Measure and print."""
     pairs = latex_pairs()
     with Verifier() as verifier:
-        verifier.canary()
+        verifier.start_and_check()
         plainly("1/2", "0.5")
 
         def guarded(answer: str, box: str) -> bool:
