@@ -1,8 +1,10 @@
 """SEE, the Shared Experience Exchange (arXiv 2605.07244): which records reach which policy.
 
 A mode names the one type of record (records.py) that it consumes, and `collect` hands out that type
-and nothing else, so what may cross is visible in one line of a mode. Records live for one step.
-Each one that is published, received or refused is counted, because it is the price of a mode.
+and nothing else, so what may cross is visible in one line of a mode.
+
+Records live for one step. Each one that is published, received or refused is counted, because it is
+the price of a mode.
 """
 
 import os
@@ -52,7 +54,7 @@ class Exchange:
     ) -> dict[str, list[R]]:
         """Peers' records of one type about the given problems, by `prompt_id`; never the own ones.
 
-        record_type: None for a mode that consumes nothing (solo, replay): no record is of it.
+        record_type: None for a mode that consumes nothing (solo, replay), which gets empty lists.
         """
         traffic = self._traffic[receiver]
         # sorted, because the order of a set of names differs from process to process

@@ -71,7 +71,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("runtime/cuda_graph", "bias.index_fill_(3, fixed.place, 0)", "pass", GRAPH),
     ("runtime/cuda_graph", "positions.add_(1)", "pass", GRAPH),
     ("runtime/cuda_graph", "lengths.add_(~finished)", "lengths.add_(1)", GRAPH),
-    ("runtime/cuda_graph", "(seq + most) // 8) * 8", "(seq + most))", GRAPH),
+    ("runtime/cuda_graph", "(seq + most + 7) // 8 * 8", "(seq + most)", GRAPH),
     ("learning", "policy.version == policy.sampled_version and", "True and", POLICY),
     ("learning", "policy.version == policy.sampled_version and", "False and", POLICY),
     ("policy", "self.version += 1", "self.version += 2", POLICY),

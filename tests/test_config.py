@@ -216,6 +216,16 @@ class Mine(SGT):
     assert hasattr(sys.modules["random"], "Random")  # the library's
 
 
+def test_a_mode_named_by_set_has_its_settings_in_the_file(tmp_path):
+    code, path = tmp_path / "mine.py", tmp_path / "run.toml"
+    code.write_text("from mrl.modes.sgt import SGT\nclass Mine(SGT):\n    name = 'mine'\n")
+    path.write_text("[settings.mine]\nimitation_weight = 0.5")
+    config = made(f"mode={code}:Mine", file=path)
+    assert config.settings == {"mine": {"imitation_weight": 0.5}}
+    with pytest.raises(MrlError, match=r"settings\.mine: there is no such mode"):
+        made(file=path)
+
+
 def test_a_run_may_be_resumed_from_anywhere(tmp_path, monkeypatch, random_pair):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "llama-tiny").symlink_to(random_pair / "llama-tiny")

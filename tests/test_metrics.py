@@ -61,8 +61,8 @@ def test_the_residual_of_a_run_is_the_sum_over_its_lines():
     (sentence,) = residual_sentences([*lines, other])
     assert sentence == (
         "a retokenized 2 peer texts: 1.50 of its tokens for one of the source's, 33% of the bytes "
-        "in 1:1 chunks, 50% of the texts sampled in other tokens than their tokenizer's own, 3 of "
-        "them refused."
+        "in 1:1 chunks, 50% of the texts sampled in other tokens than their tokenizer's own; 3 "
+        "more were refused."
     )
 
 

@@ -169,7 +169,9 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
     assert all("3+2=5" in policy.system_prompt for policy in on_cpu.policies)
     assert (on_cpu.steps, on_cpu.prompts_per_step, on_cpu.eval_samples) == (60, 8, 1)
     assert [policy.dtype for policy in on_cpu.policies] == ["mixed", "mixed"]
-    assert (on_cpu.placement, on_cpu.threads) == ("resident", cores())
+    assert (on_cpu.placement, on_cpu.threads) == ("resident", min(cores(), 256))
+    monkeypatch.setattr("mrl.runtime.pairs.cores", lambda: 384)
+    assert run_config("qwen-smol", None, {}, []).threads == 256  # the most that the setting takes
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     short = run_config("qwen-smol", None, {"steps": 7}, [])  # an option wins over the recipe
     assert (short.steps, short.placement, short.threads) == (7, "auto", 1)
@@ -190,7 +192,7 @@ def test_directories_are_known_by_their_size(chat_pair, monkeypatch):
     pair = f"{chat_pair}/qwen,{chat_pair}/smol"
     small = run_config(pair, None, {}, [])
     assert (small.steps, small.prompts_per_step) == (RunConfig.steps, RunConfig.prompts_per_step)
-    monkeypatch.setattr("mrl.runtime.pairs.PRETRAINED", 1000)
+    monkeypatch.setattr("mrl.runtime.pairs.PRETRAINED_FROM", 1000)
     assert run_config(pair, None, {}, []).steps == 60
 
 

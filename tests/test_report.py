@@ -118,6 +118,12 @@ def test_panels_have_the_order_of_their_names_not_of_their_first_problems():
     assert (picture.name, keys) == ("skills", sorted(met))
 
 
+def test_a_label_is_the_name_without_its_first_part_whatever_a_skill_is_called():
+    names = ["skill/add/sub", "skill/a/b/c", "entropy", "exchange/success/qwen/bytes"]
+    labels = [figures.label_of(name) for name in [*names, "completions/mean_length"]]
+    assert labels == ["add/sub", "a/b/c", "entropy", "success from qwen", "mean length"]
+
+
 def test_a_series_is_averaged_over_the_steps_before(finished):
     lines = [{"step": s, "policy": "a", "x": v} for s, v in ((1, 1.0), (2, 3.0), (4, 5.0))]
     assert figures.series(lines, "a", "x") == ([1, 2, 4], [1.0, 3.0, 5.0])

@@ -61,7 +61,7 @@ def planned(tmp_path, mode="sgt", **settings):
     return SimpleNamespace(
         config=config, names=NAMES, policies=loaded,
         allocation=SimpleNamespace(gather=lambda mine: mine),
-        mode=mode_class(config.mode), device="cpu",
+        mode=mode_class(config.mode), record_type=mode_class(config.mode).consumes, device="cpu",
         directory=tmp_path, why_placed="Swap.", disk_bytes=31e9,
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
@@ -140,3 +140,10 @@ def test_the_last_lines_end_with_what_was_learnt(tmp_path):
         'qwen-tiny solved "e[/b]ats" problems 10% of the time before, 50% after. '
         "Nothing was shared in this mode."
     )
+
+
+def test_one_model_alone_shares_nothing_and_hears_so_in_every_mode(tmp_path):
+    run = planned(tmp_path, mode="sgt")
+    run.record_type = None  # as `Run` sets it where there is no peer
+    assert "Mode sgt shares nothing; " in first_lines(run)[1]
+    assert last_lines(run, True)[-1].endswith("Nothing was shared in this mode.")

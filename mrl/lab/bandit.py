@@ -92,7 +92,9 @@ class Toy:
     """A softmax over actions in the place of a policy: as a receiver, and for `learn`."""
 
     end_id, max_new_tokens, micro_batch, reference = 99, 1, 10**9, None
-    version, sampled_version, mixed_precision = 0, -1, False  # its samples are made up
+    mixed_precision = False
+    # it never sampled, so `learn` takes the log-probs that its samples bring
+    version, sampled_version = 0, -1
 
     def __init__(self, logits: Sequence[float], objective: str = "grpo") -> None:
         self.name, self.codec, self.objective = "receiver", CODEC, OBJECTIVES[objective]

@@ -59,7 +59,7 @@ class Plan:
         """All options of a mode's runs.
 
         A config file may hold `[settings.NAME]` of several modes of one's own, but a run knows only
-        its own mode: for the others' runs there is a copy of the file without them.
+        its own mode. So for the others' runs this writes a copy of the file without them.
         """
         options = [*self.options, *self.tuned.get(mode, ())]
         foreign = {mode_class(other).name for other in self.names} - {*MODES, mode_class(mode).name}
@@ -146,7 +146,7 @@ def _terminate(processes: set[subprocess.Popen]) -> None:
 
 
 def _request(mode: str, options: Sequence[str]) -> str:
-    """All that decides what a run is, beside its seed: options, and the files that they name."""
+    """All that decides what a run is, beside its seed: options, and texts of config and mode."""
     parts = [mode, *options]
     for name in (mode.rpartition(":")[0], *options):
         if Path(name).is_file():
@@ -225,11 +225,12 @@ def read_all(plan: Plan) -> list[Result]:
 def read_result(directory: Path, mode: str, seed: int) -> Result:
     """Scores, costs and metrics of a finished run."""
     lines = read_metrics(directory)
-    slowest: dict[int, float] = {}  # step -> seconds; its lines are of policies side by side
+    slowest: dict[int, float] = {}  # step -> seconds of its slowest line: each policy has one
     costs = dict.fromkeys(("rollouts", "sampled tokens", "updates", "bytes received"), 0.0)
     for line in lines:
         slowest[line["step"]] = max(slowest.get(line["step"], 0.0), line["time/step_s"])
-        costs["rollouts"] += line["num_tokens"] / line["completions/mean_length"]
+        completions = line["num_tokens"] / line["completions/mean_length"]
+        costs["rollouts"] += completions
         costs["sampled tokens"] += line["num_tokens"]
         costs["updates"] += line["updates"]
         costs["bytes received"] += line["exchange/received_bytes"]
@@ -270,9 +271,12 @@ def choose_settings(
     """The plan with the best combination of settings for each mode, chosen apart.
 
     Best: the highest mean held-out pass@1 (first part) over `seeds`, which the comparison must not
-    use again. After each seed a mode's worse half is given up, so that most of the time goes to
-    what may still win (successive halving, arXiv 1502.07943); two stay to the last seed. `MODE` in
-    a key is the mode's name. Every score is kept in `tune.csv`.
+    use again.
+
+    After each seed a mode's worse half is given up, so that most of the time goes to
+    what may still win (successive halving, arXiv 1502.07943); two stay to the last seed.
+
+    `MODE` in a key is the mode's name. Every score is kept in `tune.csv`.
     """
     settings = grid(texts)
     options = {}

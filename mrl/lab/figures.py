@@ -60,9 +60,11 @@ def pictures_of(lines: Lines) -> Iterator[tuple[Picture, list[str]]]:
 
 
 def label_of(key: str) -> str:
-    """A metric's own word in its name; of traffic the type and the source."""
-    parts = key.split("/")
-    return " from ".join(parts[1:3]) if len(parts) == 4 else parts[-1].replace("_", " ")
+    """What a metric is called in a picture: its name without the part before the first `/`."""
+    first, *rest = key.split("/")
+    if first == "exchange":  # exchange/<kind>/<source>/bytes
+        return " from ".join(rest[:2])
+    return "/".join(rest or [first]).replace("_", " ")
 
 
 def policies_of(lines: Lines) -> list[str]:
@@ -198,7 +200,9 @@ def mode_curves(results: Sequence[Any]) -> dict[str, tuple[Any, Any]]:
             policies = policies_of(run)
             tokens.append([series(run, policy, "num_tokens")[1] for policy in policies])
             rates.append([series(run, policy, "reward", COMPARED_WINDOW)[1] for policy in policies])
-        curves[mode] = numpy.array(tokens).sum(1).cumsum(1).mean(0), numpy.array(rates)
+        # [seeds, policies, steps] -> [steps]
+        sampled_so_far = numpy.array(tokens).sum(1).cumsum(1).mean(0)
+        curves[mode] = sampled_so_far, numpy.array(rates)
     return curves
 
 
@@ -226,11 +230,11 @@ def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
 
 def name_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
     """Names (end of the curve, name, color) beside a panel's curves, apart from one another."""
-    below = -1.0
+    height = -1.0
     for end, name, color in sorted(ends):
-        below = max(end, below + 0.06)
+        height = max(end, height + 0.06)  # above the label before
         beside = axes.get_yaxis_transform()
-        axes.text(1.02, below, name, color=color, va="center", transform=beside, fontsize=11)
+        axes.text(1.02, height, name, color=color, va="center", transform=beside, fontsize=11)
 
 
 def draw_gains(

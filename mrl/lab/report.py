@@ -63,6 +63,7 @@ def write_report(directory: Path) -> Path:
     ]
     if evaluations:
         columns = evaluation_table(evaluations).columns
+        # rich keeps columns, HTML wants rows
         head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
         parts.append(_table("Held-out problems, in percent", head, rows))
     for picture, keys in figures.pictures_of(lines):
@@ -128,7 +129,7 @@ def _rescued_problems(
         line = last.get((rescue["receiver"], rescue["problem_id"]))
         return line if line and line["step"] > rescue["step"] else None
 
-    # the last rescue of each skill, preferably one whose problem was met again
+    # the last rescue of each skill; sorted, so that one whose problem was met again comes last
     shown = {
         (r["receiver"], r["skill"]): r for r in sorted(rescues, key=lambda r: bool(met_again(r)))
     }

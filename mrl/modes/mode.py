@@ -20,7 +20,8 @@ from mrl.records import Record, SuccessRecord
 from mrl.residual import Residual
 from mrl.samples import Group, TrainingSample
 
-Prompts = Sequence[tuple[Group, Sequence[Record]]]  # own group, peers' records about its prompt
+# one per prompt: the own group (which has the prompt's tokens) and the peers' records about it
+Prompts = Sequence[tuple[Group, Sequence[Record]]]
 
 
 class Receiver(Protocol):

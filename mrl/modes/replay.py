@@ -56,7 +56,7 @@ class Replay(Mode):
             batch.samples += own_samples(receiver, group)
             successes = self._memory.get(group.problem.skill)
             if group.outcome != "all_fail" or not successes:
-                continue  # the receiver's own samples teach it something, or it has no success yet
+                continue  # an own attempt succeeded, or no success of this skill is remembered
 
             prompt_ids, completion_ids = rng.choice(successes)
             sample = TrainingSample(

@@ -1,4 +1,6 @@
-"""Sampling with one CUDA graph per token. A reader can skip it: rollout.py computes the same.
+"""Sampling with a CUDA graph that is recorded once and started again for each token.
+
+A reader can skip it: rollout.py computes the same.
 
 A token of a small model is a thousand short kernels, and starting them takes several times as long
 as they run. Here no tensor moves or grows and the host reads nothing, so the kernels of a token can
@@ -79,13 +81,13 @@ def decode(
 
     rows, seq = mask.shape
     most, device = len(uniform), mask.device
-    places = -(-(seq + most) // 8) * 8  # attention on CUDA would copy a mask of another width
+    places = (seq + most + 7) // 8 * 8  # attention on CUDA would copy a mask of another width
     fixed = FixedCache(prefilled, places)
     dtype = fixed.layers[0][0].dtype
     bias = torch.full((rows, 1, 1, places), torch.finfo(dtype).min, dtype=dtype, device=device)
     bias[:, 0, 0, :seq].masked_fill_(mask, 0)  # added to attention's scores: 0 where a key is seen
 
-    # what is being sampled; t is the place of the next token
+    # what is being sampled; t: how many tokens each row has, so where the next one is written
     t = torch.zeros(1, dtype=torch.int64, device=device)
     token_ids = torch.zeros(rows, most, dtype=torch.int64, device=device)
     logprobs = torch.zeros(rows, most, device=device)

@@ -42,8 +42,9 @@ def half_width(scores: dict) -> float:
     """Half the width of a 95 % interval around an entry's pass@1: the problems are a sample.
 
     For each skill it is Wilson's interval, measured to its farther end: eight solved of eight mean
-    at least 68 %, not certainty. For the mean over skills, which are equally large, it is
-    sqrt(sum of squares) / skills. With several completions per problem the interval is narrower.
+    at least 68 %, not certainty. For the mean over skills, taken as equally large, it is
+    sqrt(sum of squares) / skills. One completion per problem is assumed; with several the true
+    interval is narrower.
     """
     solved = [skill["pass@1"] for skill in scores["skills"].values()]
     spread = 1.96**2 / (scores["problems"] / len(solved))  # z^2 / problems of a skill

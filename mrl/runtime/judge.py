@@ -56,10 +56,11 @@ class OwnJudge(Verifier):
     """Judges whole completions with a person's file.
 
     A judge that raises, or returns no bool, is refused if that happens with an empty text, before a
-    run writes anything. Later its verdict is WRONG then, and each type of mistake is shown once.
+    run writes anything. If that happens later, its verdict is WRONG, and each type of mistake is
+    shown once.
     """
 
-    reply = str  # a verdict, or a text on what the judge did in place of it
+    reply_type = str  # a verdict, or a text on what the judge did in place of it
 
     def __init__(self, config: "RunConfig", say: Callable[[str], None]) -> None:
         super().__init__(config.verify_timeout_s)
@@ -146,7 +147,7 @@ def _verdict(judge: Callable[[str, str], bool], answer: str, text: str) -> str:
 if __name__ == "__main__":
     path, descriptor = sys.argv[1:]
     pipe = Connection(int(descriptor))
-    # this process ends itself then, in case it is still loading and the parent is gone
+    # if it is still loading by then it ends itself, because the parent may be gone
     faulthandler.dump_traceback_later(2 * START_LIMIT_S, exit=True)
     judge, problem = _load(path)
     pipe.send(problem)

@@ -29,7 +29,7 @@ Ending = tuple[int, str]  # how a program ended: exit code, and a last sentence 
 
 
 def processes_for(config: RunConfig) -> int:
-    """The number of processes that a run is started in: one for each policy, or 0 for this one."""
+    """The number of processes that a run is started in: one for each policy; 0: only this one."""
     policies = len(config.policies)
     if is_worker() or policies == 1 or config.placement not in ("auto", "parallel"):
         return 0
@@ -83,7 +83,7 @@ def launch(
     directory: Path,
     processes: int,
 ) -> Ending:
-    """Run the program once a policy, with the same arguments; returns how the run ended.
+    """Run the program once for each policy, with the same arguments; returns how the run ended.
 
     directory: where the run writes; nothing may be there that is not this run's.
     """
@@ -94,7 +94,7 @@ def launch(
     logging.disable()  # torchrun would tell of a worker's end, which our sentence does
     # a fork starts with everything imported; CUDA and macOS do not survive one
     fork = sys.platform == "linux" and not torch.cuda.is_available()
-    # a connection that no change of network breaks
+    # the loopback, because no change of network breaks its connections
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     signal.signal(signal.SIGINT, _CtrlC())
 
@@ -130,7 +130,7 @@ def launch(
 
 
 def terminate(number: int, frame: object) -> None:
-    """Handle SIGTERM as Ctrl-C, which a script's job in the background ignores."""
+    """Handle SIGTERM like Ctrl-C, also in a script's background job, where SIGINT is ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
@@ -139,14 +139,14 @@ def terminate(number: int, frame: object) -> None:
 class _CtrlC:
     """The launcher's handler of Ctrl-C: workers stop after their step, at a second time at once."""
 
-    signal = signal.SIGINT
+    sends = signal.SIGINT
 
     def __call__(self, number: int, frame: object) -> None:
         for worker in multiprocessing.active_children():
-            os.kill(worker.pid, self.signal)
-        if self.signal == signal.SIGKILL:
+            os.kill(worker.pid, self.sends)
+        if self.sends == signal.SIGKILL:
             raise KeyboardInterrupt
-        self.signal = signal.SIGKILL
+        self.sends = signal.SIGKILL
 
 
 def _worker(

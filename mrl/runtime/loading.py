@@ -31,7 +31,7 @@ from mrl.rollout import sample_completions
 from mrl.runtime.cuda_graph import decode
 from mrl.runtime.lora import add_adapters, base_alone, base_of, load_adapters
 
-TOLERANCE = 2e-2  # nats, between the packed and the plain computation; TF32 may cost some 1e-3
+TOLERANCE = 2e-2  # nats, between two float32 computations of a log-prob; TF32 may cost some 1e-3
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # logprobs.py makes masks for these
 
 # read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
@@ -51,7 +51,7 @@ def pick_device(wanted: str) -> str:
         wanted = "cpu"
 
     try:
-        place = torch.ones(1, device=wanted).device  # computed: an old card has no kernel for it
+        place = torch.ones(1, device=wanted).device  # an old card has no kernel to fill it
         if place.type not in ("cpu", "cuda"):
             raise MrlError(f"device is {wanted!r}, which was never tried; take cpu or cuda.")
         if place.type == "cuda":  # pinned memory and graphs belong to the current one
@@ -104,8 +104,8 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Po
     policy = Policy(config, model, tokenizer, reference, index)
     policy.graph_decode = decode if device.startswith("cuda") else None
 
-    # in mixed precision the base needs no more than bfloat16, which is half the memory; autocast
-    # would make a copy in bfloat16 of each frozen matrix for every token that is sampled
+    # In mixed precision the base needs no more than bfloat16, which is half the memory. In float32,
+    # autocast would make a bfloat16 copy of each frozen matrix for every token that is sampled.
     if rank and policy.mixed_precision:
         for parameter in model.parameters():
             if not parameter.requires_grad:
@@ -251,8 +251,9 @@ def _load(auto_class: type, path: str, **options: object) -> Any:
 def packing_problem(model: PreTrainedModel) -> str:
     """The reason why sampling and packing do not give a model's own numbers; empty if they do.
 
-    Both are tried on completions of two prompts. Small matrices are grown meanwhile, because with
-    weights near 0 all tokens get the same attention, whatever the mask and the positions are.
+    Both are tried on completions of two prompts. Matrices of small numbers are scaled up
+    meanwhile, because with weights near 0 all tokens get the same attention, whatever the mask and
+    the positions are.
     """
     if getattr(model, "_is_stateful", False):
         return "it has recurrent layers, whose state cannot keep packed completions apart"

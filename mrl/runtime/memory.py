@@ -13,8 +13,9 @@ from mrl.policy import Policy
 from mrl.runtime.evaluation import problems_at_once
 
 # fitted to the peaks of simulated learning steps of Qwen2.5-0.5B and SmolLM2-360M
-KEPT = {True: 17, False: 11}  # of the hidden size, a layer keeps so many for its backward (mixed?)
-KEPT_INNER = 4  # and so many of the MLP's size
+# mixed precision? -> numbers that a layer keeps for its backward pass, per token, in hidden sizes
+KEPT = {True: 17, False: 11}
+KEPT_INNER = 4  # and in sizes of the MLP
 LOGIT_BYTES = 14  # a logit while its gradient is computed: three times float32, and as it came
 DRAW_BYTES = 22  # a logit while a token is drawn, in float64
 FILL = 0.9  # how full a micro-batch of whole groups is
@@ -52,13 +53,13 @@ def estimate(
     # the weights, those of a reference (LoRA's is the base itself), and the part that learns
     lora = policy.config.lora_rank > 0
     weights = sum(p.nbytes for p in model.parameters())
-    frozen = 0
+    reference = 0
     if policy.reference and not lora:
-        frozen = sum(p.nbytes for p in policy.reference.parameters())
+        reference = sum(p.nbytes for p in policy.reference.parameters())
     learnt = sum(p.nbytes for p in model.parameters() if p.requires_grad or not lora)
     size = 2 if policy.mixed_precision else 4
-    wide = weights + frozen if model.dtype == torch.float32 else learnt
-    copies = wide // 2 if policy.mixed_precision else 0  # autocast's, in bfloat16
+    in_float32 = weights + reference if model.dtype == torch.float32 else learnt
+    copies = in_float32 // 2 if policy.mixed_precision else 0  # autocast's, in bfloat16
 
     # sampling, or scoring held-out problems: keys, values, and the logits that are drawn from
     scored = problems_at_once(model.device, config.eval_samples) * config.eval_samples
@@ -80,9 +81,10 @@ def estimate(
     logits = min(trained, TOKENS_AT_ONCE) * vocab * LOGIT_BYTES
     if not lora:  # a second gradient of the embedding, while micro-batches add it up
         logits += vocab * hidden * 4
-    learning = learnt + max(activations + logits, learnt)  # gradients; AdamW's square roots
+    # the gradients, and besides what is larger: the backward pass, or AdamW's square roots later
+    learning = learnt + max(activations + logits, learnt)
 
-    at_rest = weights + frozen + 2 * learnt  # AdamW keeps two moments a parameter
+    at_rest = weights + reference + 2 * learnt  # AdamW keeps two moments a parameter
     if policy.config.frozen:
         at_rest, learning = weights, 0
     stays = weights - learnt if lora else 0
@@ -97,7 +99,7 @@ def needed(estimates: Sequence[Estimate], placement: str) -> int:
 
 
 def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> tuple[str, str]:
-    """Choose a placement; `auto` is parallel under torchrun, resident if that fits, else swap.
+    """Choose a placement: parallel under torchrun; else `auto` is resident if that fits, or swap.
 
     Returns the placement and one sentence for the person: what was counted, and why.
     """

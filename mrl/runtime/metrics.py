@@ -44,8 +44,8 @@ METRICS = {
     "always 0 with one update per rollout",
     "peer/ratio/<mean|max>, peer/clip_ratio/<low|high>_mean": "the same of peers' tokens",
     "peer/weight_mean": "effective weight of peers' samples: 0 for one in the clip's flat part",
-    "logprob_gap": "largest |log-prob when sampled - when scored| of an own token, nats; not 0 "
-    "only by rounding as long as one step is one update",
+    "logprob_gap": "largest |log-prob when sampled - when scored| of an own token, nats; "
+    "with one update per step only rounding keeps it from 0",
     "outcome/<outcome>": "share of completions, own, received and replayed: taught, rescued, "
     "replayed (own earlier successes), clipped (wholly in the flat part), all_fail, all_pass (no "
     "advantage), not_needed (and all of a frozen policy's), dropped, refused (by "
@@ -57,7 +57,7 @@ METRICS = {
     "step, of one type of record from one peer",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
     "exchange/not_believed": "peers' claimed verdicts that this receiver's own check denied",
-    "time/<phase>_s": "seconds of this policy in rollout, verify, learn; judging again: in step_s",
+    "time/<phase>_s": "seconds of this policy in rollout, verify, learn (step_s has the rest)",
     "time/moved_bytes": "weights and optimizer state moved for its turns (placement swap)",
     "time/turns": "the ledger: [phase, start, stop, bytes moved], seconds since the step began",
     "time/step_s": "seconds of the whole step, all policies",

@@ -47,7 +47,8 @@ def _flaw(sample: TrainingSample, vocabulary: int) -> str:
         if not ids or min(ids) < 0 or max(ids) >= vocabulary:
             return f"has {name} that are not all tokens of its receiver (0 to {vocabulary - 1})"
 
-    if sample.loss not in ("policy", "imitation"):  # it would be left out
+    # another loss would be left out, or learnt from by the policy loss and counted as imitation
+    if sample.loss not in ("policy", "imitation"):
         return f"has the loss {sample.loss!r}; known are policy and imitation"
 
     # what a ratio needs at each token

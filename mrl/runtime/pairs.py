@@ -13,9 +13,9 @@ from mrl.runtime.loading import can_load, count_parameters
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
-PRETRAINED = 20_000_000  # parameters; the tiny pair has less than a million each
+PRETRAINED_FROM = 20_000_000  # parameters; each of the tiny pair has less than a million
 GSM8K = DATA / "gsm8k"
-TEST_PART = "test-264"  # every fifth problem of its test set: 95 % of intervals within 6 points
+TEST_PART = "test-264"  # every fifth problem of its test set: a 95 % interval of at most +-6 points
 
 
 def pair_settings(pair: str) -> dict[str, Any]:
@@ -36,7 +36,8 @@ def pair_settings(pair: str) -> dict[str, Any]:
     if paths == TINY:
         for policy in policies:
             policy.dtype = "float32"  # on a GPU, too: every table here is in float32
-    if paths == TINY or (paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED):
+    small = paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED_FROM
+    if paths == TINY or small:
         return {"policies": policies}  # all defaults are the tiny pair's
 
     # a pretrained pair gets GSM8K on a GPU, short problems elsewhere
@@ -63,7 +64,7 @@ def _short_problems(policies: list[PolicyConfig]) -> dict[str, Any]:
     }
     if not torch.cuda.is_available():
         # the largest model has most of the work: one process per policy would leave a core waiting
-        settings |= {"placement": "resident", "threads": cores()}
+        settings |= {"placement": "resident", "threads": min(cores(), 256)}  # 256: the most
     return settings
 
 

@@ -97,7 +97,7 @@ class Run(AbstractContextManager):
         """Make one mode for each policy of this process."""
         config = self.config
         self.modes = {name: make_mode(config.mode, config.settings) for name in self.names_here}
-        self.mode = self.modes[self.names_here[0]]  # all are of one class
+        self.mode = self.modes[self.names_here[0]]  # all are of one mode
 
         # the type of record that crosses; None: nothing does
         self.record_type = self.mode.consumes if len(self.names) > 1 else None
@@ -213,7 +213,9 @@ class Run(AbstractContextManager):
         """Ctrl-C: end after this step, so that no policy is a version behind; twice: at once."""
         if self.stopping or self.scoring:
             go_on = f"python mini_mrl.py resume {self.directory}"
-            self.view.say(f"Stopped; what the last checkpoint holds is kept. Go on with: {go_on}")
+            self.view.say(
+                f"Stopped; all but the steps since the last checkpoint is kept. Go on with: {go_on}"
+            )
             raise KeyboardInterrupt
 
         self.stopping = True
@@ -325,7 +327,7 @@ class Run(AbstractContextManager):
             )
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint: every process its policies, the first one the state as well."""
+        """Write a checkpoint: each process its policies, one of each machine the state as well."""
         for log in (self.metrics_log, self.samples_log, self.exchange):
             log.flush()
 

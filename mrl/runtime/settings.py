@@ -31,7 +31,11 @@ OWN_MODE = re.compile(r"(.+\.py)(?::(.*))?")  # file.py:Class
 def run_config(
     pair: str | None, file: Path | None, given: dict[str, Any], settings: Sequence[str]
 ) -> RunConfig:
-    """The settings of a new run, checked. given: options, or None; settings: texts of --set."""
+    """The settings of a new run, checked.
+
+    given: the value of each option of the command line, None where it was not used; settings: texts
+    of --set.
+    """
     from_file = load_config(file) if file else {}
     if pair is not None:
         from_file.pop("policies", None)
@@ -42,12 +46,16 @@ def run_config(
     values = preset | from_file | options
 
     for name, table in values.get("settings", {}).items():
-        if name not in MODES and name != mode_class(values.get("mode", RunConfig.mode)).name:
-            raise MrlError(f"settings.{name}: there is no such mode{_nearest(name, MODES)}")
         if not isinstance(table, dict):
             raise MrlError(f"settings.{name} is {table!r}; write [settings.{name}] as a table.")
     apply_settings(values, settings)
     config = RunConfig(**values)
+
+    # after --set, which may name the mode
+    own = mode_class(config.mode).name if config.settings else ""
+    for name in config.settings:
+        if name not in (*MODES, own):
+            raise MrlError(f"settings.{name}: there is no such mode{_nearest(name, MODES)}")
 
     # kept in config.json: a run is resumed with the prompt and the judge that it began with
     for policy in config.policies:
@@ -95,7 +103,7 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
     # a setting of all policies comes before one of a single policy, which may differ from it
     for text in sorted(texts, key=lambda text: "." in text.partition("=")[0]):
         key, equals, value = text.partition("=")
-        where, _, name = key.rpartition(".")
+        owner, _, name = key.rpartition(".")
         if not (equals and name) or key == "settings":
             raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
 
@@ -108,20 +116,20 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
             raise MrlError(f"--set {key}: its value has more lines than one; give each its --set.")
 
         # it is for policies, for the run, or else for the mode
-        if where in policies or (not where and name in of_policy):
-            receivers = [policies[where]] if where else list(policies.values())
-            for policy in receivers:
+        if owner in policies or (not owner and name in of_policy):
+            owners = [policies[owner]] if owner else list(policies.values())
+            for policy in owners:
                 vars(policy).update(check_table({name: parsed}, PolicyConfig, f"--set {text}"))
             continue
-        if not where:
+        if not owner:
             values |= check_table({name: parsed}, RunConfig, f"--set {text}")
             continue
 
         mode = mode_class(values.get("mode", RunConfig.mode)).name
-        if where != mode:
+        if owner != mode:
             known = ", ".join([mode, *policies])
             raise MrlError(
-                f"--set {text}: `{where}` is not for this run's mode or policies ({known})."
+                f"--set {text}: `{owner}` is not for this run's mode or policies ({known})."
             )
         settings = values.get("settings", {})
         values["settings"] = settings | {mode: settings.get(mode, {}) | {name: parsed}}
@@ -250,7 +258,10 @@ def usage_sentence(error: Any) -> str:
 
 
 def mode_class(name: str) -> type[Mode]:
-    """The class of a mode, by its name or as `file.py:Class`; MrlError if there is none."""
+    """The class of a mode, by its name or as `file.py:Class`; MrlError if there is none.
+
+    The file is run at each call, so the policies of a run share nothing of a mode of one's own.
+    """
     if name in MODES:
         return MODES[name]
 
@@ -264,7 +275,7 @@ def mode_class(name: str) -> type[Mode]:
     if not Path(path).is_file():
         raise MrlError(f"--mode {name}: there is no file {path}.")
 
-    # named so that a file random.py does not replace the module random; dataclasses look it up
+    # dataclasses look their module up by name; this one cannot replace another, such as `random`
     spec = importlib.util.spec_from_file_location(f"mode {Path(path).stem}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
@@ -290,7 +301,10 @@ def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
     mode = mode_type(**check_table(own, mode_type, f"settings.{mode_type.name}"))
     _check_rules(mode, f"{mode_type.name}.")
 
-    for key in ("minibatches", "rollout_factor"):  # a mode of a file may have lost the rule
+    for key in (
+        "minibatches",
+        "rollout_factor",
+    ):  # without a rule in a mode of one's own
         number = getattr(mode, key)
         if type(number) is not int or number < 1:
             raise MrlError(f"--mode {name}: {key} is {number!r}, but must be 1 or more.")

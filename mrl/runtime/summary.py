@@ -27,19 +27,19 @@ def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
     first_paths = {policy.name: policy.path for policy in config.policies}  # not a checkpoint's
 
     # gathered, because a process may hold only one of the policies
-    mine = {}
+    of_this_process = {}
     for policy in run.policies:
         size = f"{policy.model.num_parameters() / 1e6:.3g} M parameters"
         learner = f"{policy.name} ({size}, {_how_it_learns(policy.config)})"
         embedded = Path(first_paths[policy.name]).resolve().parent == DATA / "tiny"
-        mine[policy.name] = learner, policy_notes(policy, embedded)
-    of_policies = run.allocation.gather(mine).values()
+        of_this_process[policy.name] = learner, policy_notes(policy, embedded)
+    of_policies = run.allocation.gather(of_this_process).values()
 
     pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
     learners = " and ".join(learner for learner, _ in of_policies)
     groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
     problems = "/".join(Path(config.train).parts[-2:])
-    crosses = f"{mode.consumes.kind} records" if mode.consumes else "nothing"
+    crosses = f"{run.record_type.kind} records" if run.record_type else "nothing"
     lines = [
         f"Training {pair_words}{learners}, on {run.device}{why}.",
         f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
@@ -103,7 +103,7 @@ def last_lines(run: "Run", finished: bool) -> list[Table | str]:
     lines.append(f"Memory: {peak_memory(run.device) / 2**30:.1f} GiB at the peak.")
 
     sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
-    if run.mode.consumes is None:
+    if run.record_type is None:
         sentence += " Nothing was shared in this mode."
     elif run.config.trust == "claim":
         sentence += " Peers' claims were believed without a check."
@@ -127,7 +127,7 @@ def residual_sentences(lines: list[dict]) -> list[str]:
                 f"{residual.length_ratio:.2f} of its tokens for one of the source's, "
                 f"{residual.share_one_to_one:.0%} of the bytes in 1:1 chunks, "
                 f"{residual.non_canonical_share:.0%} of the texts sampled in other tokens than "
-                f"their tokenizer's own, {residual.refused} of them refused."
+                f"their tokenizer's own; {residual.refused} more were refused."
             )
     return sentences
 
@@ -172,7 +172,7 @@ def _add_skill(table: Table, part: str, skill: str | None, cells: list[str]) -> 
 def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, list[int]]]) -> Table:
     """A table of how many problems a policy failed at every try and another one did not.
 
-    solved: by policy and part, the right completions of each problem.
+    solved: by policy and part, how many completions of each problem are right.
     """
     directions = list(permutations(solved, 2))
     table = Table("part", "skill", "problems", title="what one policy could learn from another")

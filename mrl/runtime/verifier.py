@@ -17,7 +17,8 @@ from mrl.samples import Group, Verdict
 
 MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
 CACHE_SIZE = 4_096  # (answer, box) pairs whose verdict is remembered
-BUDGET = 3  # timeouts in one call of `verify_groups`; after them POWERS are a TIMEOUT at once
+# timeouts from one call of `verify_groups` to the next; after them POWERS are a TIMEOUT at once
+BUDGET = 3
 POWERS = re.compile(r"[\^!]")  # an expression that takes for ever nearly always has one of these
 TRIES = 2  # the first timeout may be the machine's fault; the second one is remembered
 START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine
@@ -33,14 +34,14 @@ class Verifier(AbstractContextManager):
     """
 
     command: tuple[str, ...] = (sys.executable, "-m", __name__)  # a file descriptor is added
-    reply: type[str] = Verdict  # what the child may say
+    reply_type: type[str] = Verdict  # of what the child says
 
     def __init__(self, timeout_s: float = 2.0) -> None:
         self.timeout_s = timeout_s
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._timeouts: Counter[tuple[str, str]] = Counter()  # (answer, box): how often
-        self._budget: float = math.inf  # of timeouts; limited once steps begin
+        self._budget: float = math.inf  # of timeouts; no limit before the first `verify_groups`
         self._known: dict[tuple[str, str], Verdict] = {}  # of (answer, box); no timeouts
 
     def __exit__(self, *_: object) -> None:
@@ -76,7 +77,8 @@ class Verifier(AbstractContextManager):
         """Give every rollout its verdict.
 
         A step's completions may all be `9^{9^{9}}`, and each would cost its own time limit. So
-        after `BUDGET` timeouts all others with a power or a factorial are a TIMEOUT at once.
+        after `BUDGET` timeouts all others with a power or a factorial are a TIMEOUT at once, up to
+        the next call. (Judging peers' records again comes before that, so it is cut short, too.)
         """
         self._budget = BUDGET
         for group in groups:
@@ -140,7 +142,7 @@ class Verifier(AbstractContextManager):
             with suppress(OSError, EOFError):  # the child died of it
                 self._pipe.send((answer, box, limit_s))
                 if self._pipe.poll(limit_s):
-                    verdict = self.reply(self._pipe.recv())
+                    verdict = self.reply_type(self._pipe.recv())
         finally:  # after Ctrl-C, too: a late verdict must not be taken for the next one
             if verdict is Verdict.TIMEOUT:
                 self.close()
@@ -160,7 +162,7 @@ def serve(pipe: Connection, judge: Callable[[str, str], str] | None = None) -> N
     with suppress(OSError, EOFError):  # the parent is gone
         while True:
             answer, box, limit_s = pipe.recv()
-            # this process ends itself then, in case the parent is gone
+            # after twice the limit this process ends itself, in case the parent is gone
             faulthandler.dump_traceback_later(2 * limit_s, exit=True)
             try:
                 verdict = judge(answer, box)

@@ -1,7 +1,6 @@
 """What a person sees of a run: a live view in a terminal, plain lines elsewhere.
 
-The only module of `mrl` outside the lab that prints. A figure is called as in `metrics.jsonl`;
-runtime/metrics.py says what each means.
+A figure is called as in `metrics.jsonl`; runtime/metrics.py says what each means.
 """
 
 import fnmatch
@@ -153,7 +152,7 @@ class View(AbstractContextManager):
     def render(self) -> RenderableType:
         """The whole live view: how far it is, the newest rescue, figures, solve rates by skill.
 
-        There is no frame around it: the `^C` that a terminal writes at its end stays on the last
+        No frame is around it, because a terminal writes `^C` at its end. So that stands on the last
         line, which is erased with the rest.
         """
         parts: list[RenderableType] = [Text(printable(self.title), style="bold")]
@@ -196,7 +195,7 @@ class View(AbstractContextManager):
         """(metric, a figure for each policy), without the rows that would read 0.00 throughout."""
         logged: set[str] = set()
         for lines in self.history:
-            logged.update(*lines.values())
+            logged.update(*lines.values())  # the metrics of every policy
 
         shown = []
         for pattern in patterns:
