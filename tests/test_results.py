@@ -17,8 +17,10 @@ import pytest
 import mini_mrl
 from mrl.lab.compare_view import estimate
 from mrl.modes import MODES
+from mrl.rewards import last_box, plain_verdict
 from mrl.runtime.evaluation import half_width
 from mrl.runtime.run_directory import read_rescues
+from mrl.samples import Verdict
 from mrl.tiny.pair import HOLES, OWN_SKILLS, RARE_SKILLS
 
 ROOT = Path(mini_mrl.__file__).parent
@@ -822,6 +824,87 @@ def test_what_is_said_of_lora_beside_full_training_was_measured():
     assert (
         "took {:.0f} seconds at the median, that of full training {:.0f}".format(*seconds) in words
     )
+
+
+SPECIALISTS = {
+    "smol": ("finds", "given", "eats", "sold"),
+    "gemma": ("bags", "days", "shares", "packs"),
+}
+
+
+def scores_of_specialists(mode, when):
+    """Held-out pass@1 in percent: each one's own skills, its peer's, and `loses`."""
+    cells = []
+    for scores in short_run(f"both-ways/{mode}-s1", SPECIALISTS)[1][when]:
+        (peers_skills,) = (SPECIALISTS[name] for name in SPECIALISTS if name != scores["policy"])
+        for skills in (SPECIALISTS[scores["policy"]], peers_skills, ("loses",)):
+            cells.append(100 * mean(scores["skills"][skill]["pass@1"] for skill in skills))
+    return cells
+
+
+def test_a_specialist_learns_right_solutions_of_its_own_skills_alone():
+    module = runpy.run_path(RESULTS / "both-ways" / "specialist.py")
+    assert module["OWN_SKILLS"] == SPECIALISTS
+    smol = SimpleNamespace(
+        name="smol",
+        prompt_ids=lambda prompt: list(prompt.encode()),
+        codec=SimpleNamespace(encode=lambda text: list(text.encode())),
+        end_id=0,
+    )
+    problems = {problem.prompt: problem for problem in module["PROBLEMS"]}
+    seen = set()
+    for step in range(100):
+        batch = module["Specialist"]().training_samples(smol, [], random.Random(step))
+        assert len(batch.samples) == 12
+        for sample in batch.samples:
+            problem = problems[bytes(sample.prompt_ids).decode()]
+            text = bytes(sample.completion_ids[:-1]).decode()
+            assert plain_verdict(problem.answer, last_box(text), True) is Verdict.CORRECT
+            assert (sample.loss, sample.completion_ids[-1]) == ("imitation", 0)
+            seen.add(problem.skill)
+    assert seen == set(SPECIALISTS["smol"])
+
+
+def test_what_is_said_of_the_specialists_was_measured():
+    words = sentences_of("data/results/README.md")
+    ends = {}
+    for mode in ("solo", "sgt"):
+        assert scores_of_specialists(mode, "before") == scores_of_specialists("sgt", "before")
+        ends[mode] = scores_of_specialists(mode, "after")
+    rows = {"start": scores_of_specialists("sgt", "before"), **ends}
+    for name, cells in rows.items():
+        assert f"| {name} | {' | '.join(f'{cell:.1f}' for cell in cells)} |" in PAGE
+
+    lines, _ = short_run("both-ways/sgt-s1", SPECIALISTS)
+    rescues = {name: [line["rescues"] for line in lines[name]] for name in SPECIALISTS}
+    totals = {name: sum(counts) for name, counts in rescues.items()}
+    assert len(rescues["smol"]) == 40
+    assert (
+        "`smol` imitated {smol} of `gemma`'s successes and `gemma` {gemma} of `smol`'s".format(
+            **totals
+        )
+        in words
+    )
+    assert f"{rescues['smol'][0]} and {rescues['gemma'][0]} of them in step 1" in words
+    assert 2.5 < totals["gemma"] / totals["smol"] < 3.5  # "three times as many"
+    peers = {mode: (of[1], of[4]) for mode, of in rows.items()}
+    said = f"`smol` solves {peers['sgt'][0]:.1f} % of its peer's problems at the end, alone"
+    assert f"{said} {peers['solo'][0]:.1f} %" in words
+    assert max(of_gemma for _, of_gemma in peers.values()) < 3  # "as rarely as before"
+    assert rows["start"][0] > ends["sgt"][0] > ends["solo"][0]  # "pays ... with old ones"
+
+    seconds = {}
+    for mode in ("sgt", "solo"):
+        of_smol = short_run(f"both-ways/{mode}-s1", SPECIALISTS)[0]["smol"]
+        seconds[mode] = f"{median(line['time/step_s'] for line in of_smol):.0f}"
+    assert f"took {seconds['sgt']} seconds at the median, one of `solo` {seconds['solo']}" in words
+    peak = max(line["memory/peak_bytes"] for line in lines["smol"]) / 2**30
+    assert f"reached {peak:.1f} GiB" in words
+    for line in (RESULTS / "both-ways" / "rescues.jsonl").read_text().splitlines():
+        rescue = json.loads(line)["rescue"]
+        cells = [f"`{rescue['receiver']}`", rescue["prompt"]]
+        cells += [rescue["receiver_text"], rescue["source_text"]]
+        assert f"| {' | '.join(cells)} |" in PAGE
 
 
 def test_what_is_said_of_the_pair_that_was_not_tuned_was_measured():

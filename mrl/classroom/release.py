@@ -19,7 +19,8 @@ SOLUTION = r"<details>(?:(?!</details>).)*class AtMostOne\(SGT\).*?</details>"
 NOT_YET = (  # the first words of a copy's pages if it has sgt
     "**Copy for students:** the mode `sgt` is your assignment. What this page does with it works "
     "once yours is in `mrl/modes/sgt.py` (README.md says how); until then take `--mode solo` or "
-    "`naive`. `replay`, `crossing.py` and `fine_tuned.py`, which imitate as it does, are left out."
+    "`naive`. `replay`, `crossing.py`, `fine_tuned.py` and `specialist.py`, which imitate as it "
+    "does, are left out."
 )
 WITHOUT_SGT = {  # file -> pattern -> what takes its place
     "mrl/modes/__init__.py": {"from mrl.modes.replay import Replay\n": "", " Replay,": ""},
@@ -67,6 +68,7 @@ def take_out_sgt(folder: Path) -> None:
         "examples/one_file.py",
         "results/tiny-pair/crossing.py",
         "results/real-pair/fine_tuned.py",
+        "results/both-ways/specialist.py",
     ):
         (folder / "data" / path).unlink()
 
