@@ -48,7 +48,7 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
     # of this process's policies; under placement `parallel` that is one, and peers are elsewhere
     results = {policy.name: StepResult() for policy in run.policies}
 
-    # Each turn notes its time. Under placement `swap` it also brings the policy to the device.
+    # Each turn notes its time. Under placement `swap` it also brings what it needs to the device.
 
     # 1. sample: each policy writes G completions per prompt                 policy.py, rollout.py
     for policy in run.policies:

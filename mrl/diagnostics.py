@@ -86,7 +86,7 @@ class TokenStats:
 class LearningStats:
     """What one update did, or all updates of a step together."""
 
-    updates: int = 0  # optimizer steps that were made; none is where the gradient is 0
+    updates: int = 0  # optimizer steps that were made; a gradient of 0 makes none
     updates_skipped: int = 0  # because the gradient was not finite
     grad_norm: float = 0.0  # before clipping; of several updates, the sum
     loss: float = 0.0  # of the policy objective

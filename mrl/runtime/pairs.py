@@ -63,8 +63,9 @@ def _short_problems(policies: list[PolicyConfig]) -> dict[str, Any]:
         "eval_samples": 1,
     }
     if not torch.cuda.is_available():
-        # the largest model has most of the work: one process per policy would leave a core waiting
-        settings |= {"placement": "resident", "threads": min(cores(), 256)}  # 256: the most
+        # the largest model has most of the work: one process per policy would leave a core waiting;
+        # `threads` takes no more than 256
+        settings |= {"placement": "resident", "threads": min(cores(), 256)}
     return settings
 
 

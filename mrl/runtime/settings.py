@@ -29,12 +29,11 @@ OWN_MODE = re.compile(r"(.+\.py)(?::(.*))?")  # file.py:Class
 
 
 def run_config(
-    pair: str | None, file: Path | None, given: dict[str, Any], settings: Sequence[str]
+    pair: str | None, file: Path | None, options: dict[str, Any], settings: Sequence[str]
 ) -> RunConfig:
     """The settings of a new run, checked.
 
-    given: the value of each option of the command line, None where it was not used; settings: texts
-    of --set.
+    options: of the command line, None for one that was not used; settings: texts of --set.
     """
     from_file = load_config(file) if file else {}
     if pair is not None:
@@ -42,8 +41,8 @@ def run_config(
     preset = {}
     if "policies" not in from_file:
         preset = pair_settings("tiny" if pair is None else pair)
-    options = {key: value for key, value in given.items() if value is not None}
-    values = preset | from_file | options
+    used_options = {key: value for key, value in options.items() if value is not None}
+    values = preset | from_file | used_options
 
     for name, table in values.get("settings", {}).items():
         if not isinstance(table, dict):
