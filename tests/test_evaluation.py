@@ -3,7 +3,7 @@ import torch
 
 from mrl.runtime.evaluation import (
     PROBLEMS_AT_ONCE,
-    evaluate,
+    count_solved,
     half_width,
     problems_at_once,
     scores_of,
@@ -30,10 +30,10 @@ def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
     policy, noted = make_policy(max_new_tokens=6), []
     problems = [Problem(str(number), "1+1?", "2", "x") for number in range(PROBLEMS_AT_ONCE + 3)]
     parts = {"a": problems, "b": problems[:5]}
-    one = evaluate(policy, parts, verifier, 2, 0, progress=lambda *about: noted.append(about))
-    two = evaluate(policy, parts, verifier, 2, 0)
+    one = count_solved(policy, parts, verifier, 2, 0, progress=lambda *about: noted.append(about))
+    two = count_solved(policy, parts, verifier, 2, 0)
     assert one == two
-    assert [(found["part"], found["problems"]) for found in one] == [("a", 67), ("b", 5)]
+    assert {part: len(counts) for part, counts in one.items()} == {"a": 67, "b": 5}
     assert policy.version == 0
     whole, part = "qwen-tiny on a", "qwen-tiny on b"
     assert noted == [(whole, 0, 67), (whole, 64, 67), (part, 0, 5)]
@@ -53,9 +53,9 @@ def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
         return rollout(batch, *rest)
 
     monkeypatch.setattr(policy, "rollout", small)
-    (scores,) = evaluate(policy, {"part": problems}, verifier, 1, 0)
+    solved = count_solved(policy, {"part": problems}, verifier, 1, 0)
     assert sizes == [16, 16, 16, 16, 6]
-    assert scores["problems"] == 70
+    assert len(solved["part"]) == 70
     monkeypatch.setattr("mrl.runtime.evaluation.PROBLEMS_AT_ONCE", 1)
 
     def never(batch, *rest):
@@ -63,7 +63,7 @@ def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
 
     monkeypatch.setattr(policy, "rollout", never)
     with pytest.raises(torch.OutOfMemoryError):  # one problem does not fit: the turn says so
-        evaluate(policy, {"part": problems}, verifier, 1, 0)
+        count_solved(policy, {"part": problems}, verifier, 1, 0)
 
 
 def test_the_interval_over_problems_by_hand():

@@ -93,10 +93,7 @@ DAMAGE = [  # of a stopped run: file, and what stands in it (None: deleted)
     *[("config.json", text) for text in (None, "", "[]", "{}", '{"policies": []}', DEEP)],
     *[("evaluation.json", text) for text in (None, "", "[]", DEEP)],
     *[("metrics.jsonl", text) for text in (None, "", "null\n")],
-    *[
-        ("checkpoints/step-000001/state.json", text)
-        for text in ("", "[]", "{}", DEEP, '{"step": "1"}', '{"step": 1, "versions": 3}')
-    ],
+    *[("checkpoints/step-000001/state.json", text) for text in ("", "[]", DEEP)],
     *[
         (f"checkpoints/step-000001/llama-tiny/{name}", "x")
         for name in ("optimizer.pt", "model.safetensors", "config.json", "tokenizer.json")

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mrl.config import DATA, PolicyConfig
-from mrl.runtime.evaluation import evaluate
+from mrl.runtime.evaluation import count_solved, score_entries
 from mrl.runtime.loading import load_policy
 from mrl.runtime.problems import load_problems
 from mrl.runtime.settings import run_config
@@ -44,8 +44,10 @@ def start_scores(directory, verifier):
     scores = {}
     for name in OWN_SKILLS:
         policy = load_policy(PolicyConfig(name, str(directory / name)))
-        (found,) = evaluate(policy, {"heldout": HELDOUT}, verifier, samples=2, seed=0)
-        scores[name] = {skill: of["pass@1"] for skill, of in found["skills"].items()}
+        parts = {"heldout": HELDOUT}
+        solved = count_solved(policy, parts, verifier, samples=2, seed=0)
+        (entry,) = score_entries(name, parts, solved, samples=2)
+        scores[name] = {skill: of["pass@1"] for skill, of in entry["skills"].items()}
     return scores
 
 

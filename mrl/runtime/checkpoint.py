@@ -20,12 +20,11 @@ from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.policy import Policy
 from mrl.runtime.lora import save_adapters
-from mrl.runtime.reading import fits, parse, read_text
+from mrl.runtime.reading import parse, read_text
 
 KEEP = 2  # checkpoints
 PARTIAL = ".partial-"
 LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
-STATE = {"step": int, "versions": dict, "modes": dict, "logs": dict}
 
 
 def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
@@ -123,12 +122,9 @@ def read_state(checkpoint: Path | None) -> dict:
 
     path = checkpoint / "state.json"
     try:
-        state = parse(read_text(path), path.name)
+        return parse(read_text(path), path.name)
     except MrlError as error:
         raise _damaged(path, error) from None
-    if not fits(state, STATE):
-        raise _damaged(path, "it is not what a run writes")
-    return state
 
 
 def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict) -> None:

@@ -16,8 +16,7 @@ from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.modes import MODES
 from mrl.runtime.checkpoint import newest_checkpoint
-from mrl.runtime.evaluation import count_solved, load_heldout
-from mrl.runtime.evaluation import evaluate as score
+from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import Ending
 from mrl.runtime.loading import load_policies, pick_device
@@ -94,14 +93,15 @@ def evaluate(
             for policy in policies:  # problems that the run did not have may be too long for it
                 longest_prompt(policy, problems)
 
+            solved = {policy.name: count_solved(policy, *how) for policy in policies}
+            del policies, policy  # before the newest weights are loaded
+
             if pair:
-                solved = {policy.name: count_solved(policy, *how) for policy in policies}
                 console.print(pair_table(parts, solved))
                 return
             results[when] = []
-            for policy in policies:
-                results[when] += score(policy, *how)
-            del policies, policy  # before the newest weights are loaded
+            for name, counts in solved.items():
+                results[when] += score_entries(name, parts, counts, count)
     console.print(evaluation_table(results))
 
 

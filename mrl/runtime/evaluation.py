@@ -63,29 +63,6 @@ def problems_at_once(device: torch.device, samples: int) -> int:
     return max(PROBLEMS_AT_ONCE, 256 // samples) if device.type == "cuda" else PROBLEMS_AT_ONCE
 
 
-def evaluate(
-    policy: Policy,
-    heldout: dict[str, list[Problem]],
-    verifier: Verifier,
-    samples: int,
-    seed: int,
-    temperature: float | None = None,
-    progress: Progress = lambda what, done, total: None,
-) -> list[dict]:
-    """Sample every problem `samples` times; returns each part's entry of `evaluation.json`.
-
-    temperature: 0 is greedy, None the policy's own.
-    """
-    entries = []
-    solved = count_solved(policy, heldout, verifier, samples, seed, temperature, progress)
-    for part, counts in solved.items():
-        problems = zip(heldout[part], counts, strict=True)
-        scores = scores_of([(problem.skill, count) for problem, count in problems], samples)
-        entry = {"policy": policy.name, "part": part, "problems": len(counts), "samples": samples}
-        entries.append(entry | scores)
-    return entries
-
-
 def count_solved(
     policy: Policy,
     heldout: dict[str, list[Problem]],
@@ -95,7 +72,10 @@ def count_solved(
     temperature: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, list[int]]:
-    """How many of `samples` completions of each problem are right, by part, in their order."""
+    """How many of `samples` completions of each problem are right, by part, in their order.
+
+    temperature: 0 is greedy, None the policy's own.
+    """
     solved: dict[str, list[int]] = {part: [] for part in heldout}
     at_once = problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
@@ -118,6 +98,19 @@ def count_solved(
             verifier.verify_groups(groups)
             solved[part] += [int(sum(group.rewards)) for group in groups]
     return solved
+
+
+def score_entries(
+    policy: str, heldout: dict[str, list[Problem]], solved: dict[str, list[int]], samples: int
+) -> list[dict]:
+    """One policy's entry of `evaluation.json` for each part; solved: from `count_solved`."""
+    entries = []
+    for part, counts in solved.items():
+        problems = zip(heldout[part], counts, strict=True)
+        scores = scores_of([(problem.skill, count) for problem, count in problems], samples)
+        entry = {"policy": policy, "part": part, "problems": len(counts), "samples": samples}
+        entries.append(entry | scores)
+    return entries
 
 
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:

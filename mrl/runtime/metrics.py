@@ -58,7 +58,6 @@ METRICS = {
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
     "exchange/not_believed": "peers' claimed verdicts that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, learn (step_s has the rest)",
-    "time/moved_bytes": "weights and optimizer state moved for its turns (placement swap)",
     "time/turns": "the ledger: [phase, start, stop, bytes moved], seconds since the step began",
     "time/step_s": "seconds of the whole step, all policies",
     "memory/peak_bytes": "the most so far: of tensors on a CUDA device, of the process on a CPU",
@@ -113,20 +112,13 @@ def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
     began = ledger[0].start_s
     seconds: Counter[str] = Counter()
     turns = []
-    moved_bytes = 0
     for turn in ledger:
         if turn.policy == policy:
             start, stop = turn.start_s - began, turn.stop_s - began
             seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
             turns.append([turn.phase, round(start, 4), round(stop, 4), turn.moved_bytes])
-            moved_bytes += turn.moved_bytes
 
-    return {
-        **seconds,
-        "time/step_s": time.perf_counter() - began,
-        "time/moved_bytes": moved_bytes,
-        "time/turns": turns,
-    }
+    return {**seconds, "time/step_s": time.perf_counter() - began, "time/turns": turns}
 
 
 def batch_metrics(batch: TrainingBatch) -> dict[str, float]:

@@ -36,7 +36,7 @@ from mrl.runtime.checkpoint import (
     room_for_checkpoints,
     save_policies,
 )
-from mrl.runtime.evaluation import evaluate, half_width, load_heldout
+from mrl.runtime.evaluation import count_solved, half_width, load_heldout, score_entries
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
@@ -371,9 +371,10 @@ class Run(AbstractContextManager):
         for policy in self.policies:
             with self.allocation.turn(policy, "evaluate"):
                 samples, seed = self.config.eval_samples, self.config.seed
-                scored[policy.name] = evaluate(
+                solved = count_solved(
                     policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
                 )
+            scored[policy.name] = score_entries(policy.name, self.heldout, solved, samples)
         self.scoring = False
         self.view.scoring_s = time.monotonic() - began
 

@@ -8,14 +8,8 @@ from pathlib import Path
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime.checkpoint import newest_checkpoint, read_state
-from mrl.runtime.reading import fits, parse, read_json_lines, read_text
+from mrl.runtime.reading import parse, read_json_lines, read_text
 from mrl.runtime.settings import OWN_MODE, load_config, mode_class
-
-# The keys that a line or an entry must have; one without them is left out
-METRICS_LINE = {"step": int, "policy": str}
-SCORES = {"policy": str, "part": str, "problems": int, "samples": int, "skills": dict}
-RESCUE = dict.fromkeys(("problem_id", "prompt", "skill", "receiver", "source"), str)
-RESCUE |= {"receiver_text": str, "source_text": str}
 
 
 def new_directory(config: RunConfig) -> Path:
@@ -111,27 +105,21 @@ def read_evaluations(directory: Path) -> dict[str, list[dict]]:
     """Read the scores that a run has written so far; {} if there are none or the file is torn."""
     path = directory / "evaluation.json"
     with suppress(MrlError):
-        document = parse(read_text(path), str(path))
-        for part in document.values():
-            if not isinstance(part, list) or not part:
-                return {}
-            if not all(fits(scores, SCORES) for scores in part):
-                return {}
-        return document
+        return parse(read_text(path), str(path))
     return {}
 
 
 def read_metrics(directory: Path) -> list[dict]:
     """Read all lines of a run's `metrics.jsonl`."""
-    return read_json_lines(directory / "metrics.jsonl", METRICS_LINE)
+    return read_json_lines(directory / "metrics.jsonl")
 
 
 def read_samples(directory: Path) -> list[dict]:
     """Read all lines of a run's `samples.jsonl`: completions, rescues, what went wrong."""
-    return read_json_lines(directory / "samples.jsonl", {"step": int})
+    return read_json_lines(directory / "samples.jsonl")
 
 
 def read_rescues(directory: Path) -> list[dict]:
     """Read all rescues in a run's `samples.jsonl`, with their steps."""
-    lines = [line for line in read_samples(directory) if fits(line.get("rescue"), RESCUE)]
+    lines = [line for line in read_samples(directory) if "rescue" in line]
     return [{"step": line["step"], **line["rescue"]} for line in lines]

@@ -3,7 +3,6 @@
 from collections import Counter
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -12,15 +11,13 @@ from mrl.policy import Policy
 from mrl.residual import Residual
 from mrl.runtime.evaluation import half_width
 from mrl.runtime.memory import peak_memory
+from mrl.runtime.run import Run
 from mrl.runtime.run_directory import read_metrics, read_rescues
 from mrl.runtime.view import cell
 from mrl.samples import Problem
 
-if TYPE_CHECKING:
-    from mrl.runtime.run import Run
 
-
-def first_lines(run: "Run", pair: str = "", why: str = "") -> list[str]:
+def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     """Sentences on what is about to happen. pair: its name; why: the reason for its choice."""
     config, mode = run.config, run.mode
 
@@ -94,7 +91,7 @@ def _how_it_learns(config: PolicyConfig) -> str:
     return f"{lora}learning rate {config.learning_rate:g}"
 
 
-def last_lines(run: "Run", finished: bool) -> list[Table | str]:
+def last_lines(run: Run, finished: bool) -> list[Table | str]:
     """A table and sentences on what happened; the last sentence says what was learnt."""
     if not finished:
         return [f"Saved. Go on with: python mini_mrl.py resume {run.directory}"]
