@@ -60,8 +60,7 @@ def test_what_is_imported_is_declared():
     declared = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in lines}
     for path in CODE:
         tops = {name.partition(".")[0] for name in imported(path)} - {"mrl"}
-        optional = {"pyarrow"}  # `data gsm8k` says how to install it where a file needs it
-        missing = tops - declared - optional - sys.stdlib_module_names
+        missing = tops - declared - sys.stdlib_module_names
         assert not missing, f"{path} imports {missing}, which pyproject.toml does not declare"
 
 

@@ -82,17 +82,7 @@ def compare(
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, curves.csv, figures/"]))
     if quick:
-        say(_what_the_whole_comparison_found())
-
-
-def _what_the_whole_comparison_found() -> str:
-    kept = (TINY.parent / "results" / "tiny-pair" / "table.md").read_text(encoding="utf-8")
-    for line in kept.splitlines():
-        if line.startswith("- sgt beats solo"):
-            return (
-                f"Two seeds have a wide interval. The whole comparison (data/results): {line[2:]}"
-            )
-    return "Two seeds have a wide interval; data/results has the whole comparison."
+        say("Two seeds have a wide interval; data/results/README.md has the whole comparison.")
 
 
 def bandit() -> None:
@@ -155,16 +145,12 @@ def warmstart(
 
 def data(
     name: Annotated[str, typer.Argument(help="gsm8k")],
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Local copies, JSONL or parquet; none: fetched, with a checksum."),
-    ] = None,
     out: Folder = TINY.parent / "gsm8k",
 ) -> None:
-    """Make a published problem set ready for --set train=FILE."""
+    """Fetch a published problem set, and make it ready for --set train=FILE."""
     if name != "gsm8k":
         raise MrlError(f"There is no problem set {name!r} to fetch; known is gsm8k.")
-    make_gsm8k(out, files or ())
+    make_gsm8k(out)
     say(f"Written: {out}")
 
 

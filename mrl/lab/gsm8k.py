@@ -1,16 +1,14 @@
 """`python mini_mrl.py data gsm8k`: GSM8K (arXiv 2110.14168) as JSONL for `--set train=FILE`.
 
-The files are fetched from the authors' repository at one commit and must have the checksums below,
-or they are local copies as published there (JSONL) or for the `datasets` library (parquet). Only
-the question becomes the prompt, and only what stands behind `####` the answer: the worked solution
-with its `<<..>>` notes is left out.
+The files are fetched from the authors' repository at one commit and must have the checksums below.
+Only the question becomes the prompt, and only what stands behind `####` the answer: the worked
+solution with its `<<..>>` notes is left out.
 """
 
 import hashlib
 import http.client
 import json
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 
 from mrl.errors import MrlError
@@ -28,58 +26,39 @@ SHA256 = {  # as published with the `datasets` library's gsm8k 1.1.0, of the sam
 }
 
 
-def make_gsm8k(out: Path, files: Sequence[Path] = ()) -> None:
-    """Write problem files into `out` once all of them are right.
+def make_gsm8k(out: Path) -> None:
+    """Fetch the problems, and write them into `out` once all of them are there.
 
-    files: local copies with "train" or "test" in their names; none: both parts are fetched. Raises
-    MrlError with one sentence for what cannot be used, OSError for a folder that cannot be written.
+    Raises MrlError with one sentence for what could not be fetched, OSError for a folder that
+    cannot be written.
     """
     parts: dict[str, list[Problem]] = {}
-    for file in files or map(Path, SHA256):
-        part = "train" if "train" in file.name else "test"
-        try:
-            entries = _local(file) if files else _json_lines(_fetched(part))
-            parts[part] = []
-            for number, entry in enumerate(entries, start=1):
-                answer = entry["answer"].rpartition("####")[2].strip().replace(",", "")
-                problem_id = f"gsm8k-{part}-{number:04d}"
-                parts[part].append(Problem(problem_id, entry["question"].strip(), answer))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            wrong = f"{file}: is not GSM8K as published ({error!r})"
-            raise MrlError(f"{wrong}; data/README.md shows how to bring other data.") from None
+    for part in SHA256:
+        parts[part] = []
+        # not splitlines(): a question may hold other line breaks
+        lines = _fetched(part).decode().strip().split("\n")
+        for number, line in enumerate(lines, start=1):
+            entry = json.loads(line)
+            answer = entry["answer"].rpartition("####")[2].strip().replace(",", "")
+            problem_id = f"gsm8k-{part}-{number:04d}"
+            parts[part].append(Problem(problem_id, entry["question"].strip(), answer))
 
-    if "test" in parts:
-        parts[TEST_PART] = parts["test"][::5]  # what a run scores by default
+    parts[TEST_PART] = parts["test"][::5]  # what a run scores by default
     for part, problems in parts.items():
         save_problems(out / f"{part}.jsonl", problems)
     (out / "system_prompt.txt").write_text(SYSTEM_PROMPT, encoding="utf-8")
 
 
-def _local(file: Path) -> list[dict]:
-    if file.suffix != ".parquet":
-        return _json_lines(file.read_bytes())
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise MrlError(f"{file}: reading parquet needs `pip install pyarrow`.") from None
-    return parquet.read_table(file).to_pylist()
-
-
-def _json_lines(data: bytes) -> list[dict]:
-    # not splitlines(): a question may hold other line breaks
-    return [json.loads(line) for line in data.decode().strip().split("\n")]
-
-
 def _fetched(part: str) -> bytes:
     url = f"{BASE_URL}/{part}.jsonl"
-    copies = "name local copies: python mini_mrl.py data gsm8k train.jsonl test.jsonl."
+    remedy = "try again, or copy data/gsm8k from a machine that has it."
     try:
         with urllib.request.urlopen(url, timeout=30) as response:
             data = response.read()
     except (http.client.HTTPException, OSError) as error:  # a URLError is an OSError
-        raise MrlError(f"{url}: could not be fetched ({error}); try again, or {copies}") from None
+        raise MrlError(f"{url}: could not be fetched ({error}); {remedy}") from None
 
     checksum = hashlib.sha256(data).hexdigest()
     if checksum != SHA256[part]:
-        raise MrlError(f"{url}: has the SHA-256 {checksum}, so it was not used; {copies}")
+        raise MrlError(f"{url}: has the SHA-256 {checksum}, so it was not used; {remedy}")
     return data
