@@ -10,8 +10,6 @@ import random
 import signal
 import sys
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the libraries load: no traceback
 try:
     import torch
     import typer
@@ -72,10 +70,9 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             outgoing[name] = list(records)
     # within a step, policies of different processes meet only here
     published = allocation.gather(outgoing)
-    with run.explaining_disk_errors():  # what crosses goes into a log
-        for source, records in published.items():
-            for record in records:
-                exchange.publish(record, source)  # forgotten again in Run.finish_step
+    for source, records in published.items():
+        for record in records:
+            exchange.publish(record, source)  # logged, and forgotten again, in Run.finish_step
 
     # In reverse order: under placement `swap` the policy that sampled last is still on the device.
     for policy in reversed(run.policies):
@@ -171,8 +168,6 @@ def program(arguments: list[str]) -> launch.Ending:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line, say how it ended, and return the exit code."""
     signal.signal(signal.SIGTERM, launch.terminate)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set at the top: no longer wanted
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     code, sentence = program(sys.argv[1:] if arguments is None else arguments)
     if sentence:
         print(sentence, file=sys.stderr)

@@ -38,8 +38,7 @@ LOWER = {  # what helps where memory has run out in a phase
 }
 
 T = TypeVar("T")
-# a policy's tensor -> its place in host memory, which it keeps while the tensor is on the device
-HostPlaces = dict[torch.Tensor, torch.Tensor]
+Places = dict[torch.Tensor, torch.Tensor]  # a policy's tensor -> where its numbers are copied to
 
 
 @dataclass
@@ -72,7 +71,7 @@ class Allocation:
         self.device = device
         self.ledger: list[Turn] = []  # cleared by every step
         self._fetched: dict[str, set[str]] = {policy.name: set() for policy in policies}
-        self._host_places: HostPlaces = {}
+        self._host_places: Places = {}  # kept while the tensors are on the device
         if placement == "swap":  # all wait in host memory; the first turn fetches
             for policy in policies:
                 _move(policy, PARTS, "cpu", self._host_places)
@@ -132,18 +131,17 @@ class Allocation:
 
         missing = wanted - self._fetched[policy.name]
         self._fetched[policy.name] |= wanted  # noted first: a fetch that fails half-way is evicted
-        return moved + _move(policy, missing, self.device)
+        return moved + _move(policy, missing, self.device, {})
 
 
 @torch.no_grad()
-def _move(
-    policy: Policy, parts: Iterable[str], device: str, host_places: HostPlaces | None = None
-) -> int:
-    """Copy parts of a policy to another place; returns the bytes.
+def _move(policy: Policy, parts: Iterable[str], device: str, places: Places) -> int:
+    """Copy parts of a policy to another device; returns the bytes.
 
-    host_places: for the way out. They are pinned where there is CUDA, and allocated once, because
-    to pin takes longer than to copy. On a CPU both places are in host memory, and the copy is made
-    all the same, so that a run there goes through the same code.
+    places: those that earlier moves have allocated; missing ones are added. For the way out they
+    are kept and, where there is CUDA, pinned, because to pin takes longer than to copy. On a CPU
+    both ways end in host memory, and the copy is made all the same, so that a run there goes
+    through the same code.
     """
     tensors: list[torch.Tensor] = []
     if "weights" in parts:
@@ -158,15 +156,11 @@ def _move(
 
     pinned = device == "cpu" and torch.cuda.is_available()
     for tensor in tensors:
-        if host_places is not None and tensor in host_places:
-            place = host_places[tensor]
-        else:
+        if tensor not in places:
             # pinned at once: a pageable copy in between would cost the time and the memory twice
-            place = torch.empty_like(tensor.data, device=device, pin_memory=pinned)
-            if host_places is not None:
-                host_places[tensor] = place
+            places[tensor] = torch.empty_like(tensor.data, device=device, pin_memory=pinned)
 
         # into the same Parameter: the optimizer finds its state by that object
-        tensor.data = place.copy_(tensor.data)
+        tensor.data = places[tensor].copy_(tensor.data)
 
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -7,10 +7,8 @@ Records live for one step. Each one that is published, received or refused is co
 the price of a mode.
 """
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 
 from mrl.alignment import LossyText
 from mrl.records import R, Record, flaw
@@ -19,16 +17,11 @@ ALWAYS_REPORTED = ("published_records", "published_bytes", "received_records", "
 
 
 class Exchange:
-    """Takes records from every policy, and gives each receiver its peers' records of one type.
+    """Takes records from every policy, and gives each receiver its peers' records of one type."""
 
-    log: the file where each published record becomes a line.
-    """
-
-    def __init__(self, log: Path = Path(os.devnull)) -> None:
-        self._records: dict[tuple[str, str], list[Record]] = {}  # (source, prompt id) -> records
+    def __init__(self) -> None:
+        self.records: list[Record] = []  # of this step, as they were published
         self._traffic: dict[str, Counter[str]] = defaultdict(Counter)  # by policy: `take_traffic`
-        self._log = log.open("ab")  # a resumed run goes on with its log
-        self.flush, self.close = self._log.flush, self._log.close
 
     def publish(self, record: Record | LossyText, source: str) -> str | None:
         """Take a record in, or refuse it and count why. Returns the reason of a refusal."""
@@ -43,8 +36,7 @@ class Exchange:
             traffic[f"refused/{reason}"] += 1
             return reason
 
-        self._records.setdefault((source, record.prompt_id), []).append(record)
-        self._log.write(record.line + b"\n")
+        self.records.append(record)
         traffic["published_records"] += 1
         traffic["published_bytes"] += len(record.line)
         return None
@@ -52,29 +44,25 @@ class Exchange:
     def collect(
         self, record_type: type[R] | None, receiver: str, problem_ids: Iterable[str]
     ) -> dict[str, list[R]]:
-        """Peers' records of one type about the given problems, by `prompt_id`; never the own ones.
+        """Peers' records of one type, by problem, for each of a step's problems.
 
         record_type: None for a mode that consumes nothing (solo, replay), which gets empty lists.
         """
         traffic = self._traffic[receiver]
-        # sorted, because the order of a set of names differs from process to process
-        peers = sorted({source for source, _ in self._records} - {receiver})
+        collected: dict[str, list[R]] = {problem_id: [] for problem_id in problem_ids}
 
-        collected: dict[str, list[R]] = {}
-        for problem_id in problem_ids:
-            collected[problem_id] = []
-            for source in peers:
-                for record in self._records.get((source, problem_id), []):
-                    if type(record) is not record_type:
-                        continue
-                    collected[problem_id].append(record)
+        # by the names of the sources: who publishes first is not the same under each placement
+        for record in sorted(self.records, key=lambda record: record.source):
+            if record.source == receiver or type(record) is not record_type:
+                continue
+            collected[record.prompt_id].append(record)
 
-                    # counted in all, and by type and source
-                    size = len(record.line)
-                    traffic["received_records"] += 1
-                    traffic["received_bytes"] += size
-                    traffic[f"{record.kind}/{source}/records"] += 1
-                    traffic[f"{record.kind}/{source}/bytes"] += size
+            # counted in all, and by type and source
+            about = f"{record.kind}/{record.source}"
+            traffic["received_records"] += 1
+            traffic["received_bytes"] += len(record.line)
+            traffic[f"{about}/records"] += 1
+            traffic[f"{about}/bytes"] += len(record.line)
         return collected
 
     def count_not_believed(self, receiver: str, count: int) -> None:
@@ -84,7 +72,7 @@ class Exchange:
 
     def end_step(self) -> None:
         """Forget the records: those of the next step come from newer weights."""
-        self._records.clear()
+        self.records.clear()
 
     def take_traffic(self, policy: str) -> dict[str, int]:
         """What one policy published and received since the last call, as metrics of a step."""

@@ -81,9 +81,7 @@ class SuccessRecord(Record):
     verdict: str
 
 
-RECORD_TYPES = {
-    record_type.kind: record_type for record_type in (RolloutRecord, RewardStats, SuccessRecord)
-}
+RECORD_TYPES = (RolloutRecord, RewardStats, SuccessRecord)
 R = TypeVar("R", bound=Record)
 LEAST_LOGPROB = -1e4  # far below what a sampler draws; sums over a text stay finite
 

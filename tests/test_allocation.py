@@ -132,7 +132,7 @@ def test_a_swap_changes_no_number(make_policy):
     before = {k: v.clone() for k, v in policy.model.state_dict().items()}
     places = [p.data_ptr() for p in policy.model.parameters()]
     moments = [s["exp_avg"].clone() for s in policy.optimizer.state.values()]
-    assert _move(policy, PARTS, "cpu") > 0
+    assert _move(policy, PARTS, "cpu", {}) > 0
     assert places != [p.data_ptr() for p in policy.model.parameters()]  # really copied
     assert all(torch.equal(v, before[k]) for k, v in policy.model.state_dict().items())
     after = [s["exp_avg"] for s in policy.optimizer.state.values()]
@@ -210,7 +210,7 @@ def test_the_reference_moves_with_its_policy(make_policy):
     policy = make_policy(kl_coef=1.0)
     tensors = [*policy.model.parameters(), *policy.model.buffers()]
     size = sum(t.numel() * t.element_size() for t in tensors)
-    assert allocation_module._move(policy, {"weights"}, "cpu") == 2 * size  # the reference, too
+    assert allocation_module._move(policy, {"weights"}, "cpu", {}) == 2 * size  # the reference, too
 
 
 def test_what_was_fetched_in_part_is_evicted_all_the_same(make_policy, monkeypatch):

@@ -7,7 +7,6 @@ it only has to be one, with exit code 2 (1 where a model or a machine is at faul
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -212,18 +211,6 @@ def test_a_terminal_that_knows_ascii_alone_gets_its_tables(place, monkeypatch):
     program = start(place, *SMALL, "--steps", "1", "--placement", "resident")
     assert ended(program) == (0, "")
     assert ended(start(place, "align", "né", "--svg", "a.svg"))[0] in (0, 2)
-
-
-@pytest.mark.parametrize("seconds", [0.2, 0.8, 1.6, 2.5])
-def test_ctrl_c_while_the_libraries_load_says_nothing(place, seconds):
-    program = start(place, *SMALL, "--steps", "100000", "--placement", "resident")
-    time.sleep(seconds)
-    while program.poll() is None:  # the first may stop after a step, the second at once
-        os.killpg(program.pid, signal.SIGINT)
-        time.sleep(1)
-    code, error = ended(program)
-    assert code in (-signal.SIGINT, 130), error
-    assert "Error" not in error
 
 
 def test_sigterm_saves_and_says_how_to_go_on(place):

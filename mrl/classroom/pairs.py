@@ -90,7 +90,7 @@ def exchanged(records: list[Record], rng: random.Random) -> list[Record]:
 
 def train(mode_class: type[Mode], seed: int, received: str = "records") -> float:
     """Train a pair; return the expected reward of both policies at the end, in points."""
-    assert mode_class.consumes in (None, *RECORD_TYPES.values()), (
+    assert mode_class.consumes in (None, *RECORD_TYPES), (
         f"`consumes` is {shown(mode_class.consumes)}, expected a type of mrl.records, or None"
     )
     tables, right = draw_pair(seed)

@@ -119,10 +119,8 @@ class GRAFT(Mode):
         """
         if not self.balanced:
             return 0
-        kept = min(len(candidates), to_source)
-        if kept == 0:
-            return math.inf
-        return sorted(candidates.values(), reverse=True)[kept - 1]
+        best = sorted(candidates.values(), reverse=True)[:to_source]
+        return min(best, default=math.inf)
 
     def _graft(
         self,

@@ -180,8 +180,8 @@ class Run(AbstractContextManager):
             self._go_on_from(checkpoint, state)  # and cut the logs back to the checkpoint
 
         self.allocation.wait_for_all()  # the directory is in order now
-        self.exchange = Exchange(exchange_log)
-        opened.callback(_close, self.exchange)
+        self.exchange = Exchange()
+        self.exchange_log = self._open_log(exchange_log, opened)
 
     def _open_log(self, path: Path, opened: ExitStack) -> TextIO:
         log = path.open("a", encoding="utf-8")
@@ -289,11 +289,14 @@ class Run(AbstractContextManager):
             entries += samples
         stopping = any(process_stops for _, _, process_stops in gathered.values())
 
-        with self.explaining_disk_errors():
+        with self._explaining_disk_errors():
             for line in lines.values():
                 self.metrics_log.write(json.dumps(line, allow_nan=False) + "\n")
             for entry in entries:
                 self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
+            for record in self.exchange.records:
+                self.exchange_log.write(record.line.decode() + "\n")
+        self.exchange.end_step()
 
         rescues = [entry["rescue"] for entry in entries if "rescue" in entry]
         failures = [entry["failure"] for entry in entries if "failure" in entry]
@@ -307,12 +310,11 @@ class Run(AbstractContextManager):
                     f"{name}: the gradient of step {step} was not finite, so its update was "
                     "skipped; lower its learning rate if this goes on."
                 )
-        self.exchange.end_step()
 
         every = self.config.checkpoint_every  # 0: only at the end
         is_due = every > 0 and step % every == 0
         if is_due or stopping or step == self.config.steps:
-            with self.explaining_disk_errors():
+            with self._explaining_disk_errors():
                 self._save(step)
         return stopping
 
@@ -328,7 +330,7 @@ class Run(AbstractContextManager):
 
     def _save(self, step: int) -> None:
         """Write a checkpoint: each process its policies, one of each machine the state as well."""
-        for log in (self.metrics_log, self.samples_log, self.exchange):
+        for log in (self.metrics_log, self.samples_log, self.exchange_log):
             log.flush()
 
         partial = save_policies(self.directory, step, self.policies)
@@ -346,7 +348,7 @@ class Run(AbstractContextManager):
         finish_checkpoint(self.directory, partial, state)
 
     @contextmanager
-    def explaining_disk_errors(self) -> Iterator[None]:
+    def _explaining_disk_errors(self) -> Iterator[None]:
         """Turn the error of a disk that cannot be written into one sentence."""
         try:
             yield
@@ -390,14 +392,14 @@ class Run(AbstractContextManager):
                 )
 
         if self.writes_files:
-            with self.explaining_disk_errors():
+            with self._explaining_disk_errors():
                 path = self.directory / "evaluation.json"
                 partial = path.with_suffix(".partial")
                 partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
                 partial.replace(path)  # whole or not at all
 
 
-def _close(log: TextIO | Exchange) -> None:
+def _close(log: TextIO) -> None:
     with suppress(OSError):  # the disk is full
         log.close()
 

@@ -307,6 +307,6 @@ def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
         number = getattr(mode, key)
         if type(number) is not int or number < 1:
             raise MrlError(f"--mode {name}: {key} is {number!r}, but must be 1 or more.")
-    if mode.consumes not in (None, *RECORD_TYPES.values()):
+    if mode.consumes not in (None, *RECORD_TYPES):
         raise MrlError(f"--mode {name}: consumes is {mode.consumes!r}, which is no type of record.")
     return mode

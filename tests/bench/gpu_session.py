@@ -306,7 +306,7 @@ def decode(scale: Scale, name: str = "qwen2.5") -> tuple[dict, bool]:
     # other weights at other places: a new recording must see both
     learn(policy, samples_of(scale)[: scale.group])
     for device in ("cpu", scale.device):
-        allocation._move(policy, allocation.PARTS, device)
+        allocation._move(policy, allocation.PARTS, device, {})
     moved = gaps_of(policy, scale, sample(policy, scale))
     figures |= {
         "gap_first": float(first.mean()),
@@ -406,7 +406,7 @@ def swapping(scale: Scale) -> tuple[dict, bool]:
         started = wait(scale)
         moved = allocation._move(policy, allocation.PARTS, "cpu", waiting)
         away = wait(scale)
-        allocation._move(policy, allocation.PARTS, scale.device)
+        allocation._move(policy, allocation.PARTS, scale.device, {})
         figures[when] = {"out": round(away - started, 2), "back": round(wait(scale) - away, 2)}
     figures["GiB"] = round(moved / GIB, 2)
     return figures, figures["recorded"]["out"] < 2 * figures["again"]["out"] + 0.2

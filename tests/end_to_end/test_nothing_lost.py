@@ -166,10 +166,16 @@ def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
         monkeypatch.setattr("mrl.runtime.checkpoint.torch.save", fail)
     else:  # what a full buffer meets
 
-        def fail(*arguments):
+        def fail(line):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("mrl.exchange.Exchange.publish", fail)
+        open_log = run_module.Run._open_log
+
+        def full(run, path, opened):
+            log = open_log(run, path, opened)
+            return SimpleNamespace(write=fail) if path.name == what else log
+
+        monkeypatch.setattr(run_module.Run, "_open_log", full)
     assert small("--steps", "2", "--name", "r") == 2
     error = capsys.readouterr().err
     assert "cannot be written any more" in error
