@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from mrl import logprobs as module
+from mrl.config import DATA
 from mrl.logprobs import completion_logprobs, cut_by_tokens, pack, packed_logprobs
-from mrl.runtime.loading import packing_problem
+from mrl.runtime.loading import load_model, packing_problem
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
 COMPLETIONS = [[10, 11], [12], [13, 14, 15, 16], [17, 18, 19], [20]]
@@ -82,13 +83,9 @@ def test_a_model_that_ignores_the_mask_is_found_out(make_policy, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", ["positions", "head"])
-def test_small_weights_do_not_hide_a_wrong_computation(make_policy, monkeypatch, fault):
-    model = make_policy().model
-    assert model.lm_head.weight.std() < 0.021  # as made, so that logits are near 0
-    before = [parameter.clone() for parameter in model.parameters()]
+def test_a_wrong_computation_of_a_trained_model_is_found(monkeypatch, fault):
+    model = load_model(str(DATA / "tiny" / "qwen-tiny")).eval()
     assert not packing_problem(model)
-    for old, parameter in zip(before, model.parameters(), strict=True):
-        assert torch.equal(old, parameter)  # grown for the trial, and back to the last bit
     if fault == "head":  # a scale that this program does not know
         model.lm_head.register_forward_hook(lambda layer, given, made: made * 1.1)
         monkeypatch.setattr(module, "head_logits", lambda model, x: x @ model.lm_head.weight.T)

@@ -17,9 +17,6 @@ from mrl.runtime.loading import _enable_checkpointing
 from mrl.runtime.lora import add_adapters
 from mrl.runtime.memory import (
     HEADROOM,
-    Estimate,
-    card_of,
-    cards_sentence,
     choose_placement,
     estimate,
     needed,
@@ -261,20 +258,6 @@ def test_the_plan_follows_the_memory_that_is_free(make_policy, monkeypatch):
         f"Placement swap: {one / 2**30:.1f} GiB of tensors at the peak "
         f"(qwen-tiny {one / 2**30:.1f}, qwen-tiny {one / 2**30:.1f} alone).",
     )
-
-
-def test_parallel_is_held_against_each_card(make_policy, monkeypatch):
-    gib = 2**30
-    about = SimpleNamespace(uuid="x", name="RTX 4090", total_memory=24 * gib)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
-    one = card_of(Estimate("a", 5 * gib, 10 * gib), "cuda:0")
-    other = one._replace(uuid="y", name="RTX 3060", total=12 * gib, needed=8 * gib)
-    good = cards_sentence([one, other])
-    assert good == (" The processes need 15.0 of 24 GiB on RTX 4090 and 8.0 of 12 GiB on RTX 3060.")
-    small = cards_sentence([one, other._replace(needed=11 * gib)])
-    assert small.endswith("; that may not fit: lower micro_batch or take --placement swap.")
-    shared = cards_sentence([one, one._replace(needed=9 * gib)])  # two processes on one card
-    assert shared.startswith(" The processes need 24.0 of 24 GiB on RTX 4090; that may not fit")
 
 
 def test_the_peak_counts_bytes_of_the_whole_process():

@@ -202,8 +202,8 @@ def test_what_auto_tokenizer_loads_tokenizes_as_what_was_saved(random_pair):
 @pytest.mark.parametrize(
     ("path", "part"),
     [
-        ("/no/such/dir", "no such model directory"),
-        ("./missing", "no such model directory"),
+        ("/no/such/dir", "is neither a directory here"),
+        ("./missing", "is neither a directory here"),
         ("nobody/such-model", "neither a directory here nor a model"),
     ],
 )

@@ -23,7 +23,7 @@ from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import longest_prompt
 from mrl.runtime.run_directory import read_run_config, with_checkpoint_paths
-from mrl.runtime.settings import check, mode_class, run_config, usage_sentence
+from mrl.runtime.settings import check, mode_class, run_config
 from mrl.runtime.summary import evaluation_table, pair_table
 from mrl.runtime.view import View, console, printable
 
@@ -89,7 +89,7 @@ def evaluate(
         problems = list(chain.from_iterable(parts.values()))
         how = (parts, verifier, count, config.seed, temperature, view.progress)
         for when, state in states.items():
-            policies = load_policies(state.policies, pick_device(config.device), config.threads)
+            policies = load_policies(state, pick_device(config.device))
             for policy in policies:  # problems that the run did not have may be too long for it
                 longest_prompt(policy, problems)
 
@@ -127,7 +127,8 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Ending:
         if isinstance(error, torch.OutOfMemoryError | FloatingPointError):
             return 1, printable(str(error).split("\n")[0], 2000)
         if hasattr(error, "format_message"):  # a usage error of the command line
-            return 2, printable(usage_sentence(error), 2000)
+            hint = "add --help to see the options; a run's settings change with --set KEY=VALUE"
+            return 2, printable(f"{error.format_message().rstrip('.')}; {hint}.", 2000)
         if isinstance(error, OSError) and error.filename:
             return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
 

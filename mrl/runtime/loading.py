@@ -1,6 +1,5 @@
 """Models and tokenizers from a directory or the hub; a failure is one plain sentence."""
 
-import math
 import os
 import re
 from collections.abc import Iterable
@@ -23,7 +22,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from mrl.config import PolicyConfig
+from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.logprobs import packed_logprobs, scaled_logprobs
 from mrl.policy import Policy
@@ -125,17 +124,14 @@ def usual_learning_rate(parameters: int, lora: bool = False) -> float:
 
 
 def load_policies(
-    configs: Iterable[PolicyConfig],
-    device: str,
-    threads: int = 1,
-    names: Iterable[str] | None = None,
+    config: RunConfig, device: str, names: Iterable[str] | None = None
 ) -> list[Policy]:
     """Load the policies of a run, or those named, on one device; each knows its index there."""
-    torch.set_num_threads(threads)  # results depend on the number, so no default decides on it
+    torch.set_num_threads(config.threads)  # results depend on the number, so no default decides
     policies = []
-    for index, config in enumerate(configs):
-        if names is None or config.name in names:
-            policies.append(load_policy(config, index, device))
+    for index, policy in enumerate(config.policies):
+        if names is None or policy.name in names:
+            policies.append(load_policy(policy, index, device))
     return policies
 
 
@@ -220,9 +216,6 @@ def can_load(name: str) -> bool:
 
 def _load(auto_class: type, path: str, **options: object) -> Any:
     """Call `from_pretrained` of a class; MrlError with one sentence for whatever goes wrong."""
-    local = path.startswith((".", "/", "~")) or path.count("/") > 1
-    if local and not Path(path).is_dir():
-        raise MrlError(f"{path}: no such model directory; give one that save_pretrained wrote.")
     if not can_load(path):  # `from_pretrained` would try for a minute
         raise MrlError(
             f"{path}: is neither a directory here nor a model that the hub could give; check the "
@@ -251,9 +244,8 @@ def _load(auto_class: type, path: str, **options: object) -> Any:
 def packing_problem(model: PreTrainedModel) -> str:
     """The reason why sampling and packing do not give a model's own numbers; empty if they do.
 
-    Both are tried on completions of two prompts. Matrices of small numbers are scaled up
-    meanwhile, because with weights near 0 all tokens get the same attention, whatever the mask and
-    the positions are.
+    Both are tried on completions of two prompts. (With weights near 0, as before any training, all
+    tokens get the same attention, whatever the mask and the positions are, so nothing is found.)
     """
     if getattr(model, "_is_stateful", False):
         return "it has recurrent layers, whose state cannot keep packed completions apart"
@@ -265,9 +257,6 @@ def packing_problem(model: PreTrainedModel) -> str:
     chance = torch.Generator().manual_seed(0)
     prompts = [[1, 2, 3, 4], [1, 2, 3, 4], [5, 6], [5, 6]]
 
-    factors = _growth_factors(model)
-    for parameter, factor in factors.items():
-        parameter.mul_(factor)
     try:
         sampled = sample_completions(
             model, prompts[::2], 2, max_new_tokens=4, end_ids=no_end, generator=chance, **scaling
@@ -280,8 +269,6 @@ def packing_problem(model: PreTrainedModel) -> str:
     except Exception as error:  # from a model's own code, which was written for other calls
         reason = str(error).strip().split("\n")[0][:200]
         return f"its code cannot score several completions behind one prompt ({reason})"
-    for parameter, factor in factors.items():  # exact, because factors are powers of two
-        parameter.div_(factor)
 
     gap = float((torch.stack([packed, sampled.logprobs]) - torch.stack(plain)).abs().max())
     if gap < TOLERANCE:  # not so for NaN
@@ -290,17 +277,6 @@ def packing_problem(model: PreTrainedModel) -> str:
         "scored several at a time, completions get other log-probs than each alone "
         f"({gap:.2g} nats off), so its attention or its head is none that is known here"
     )
-
-
-def _growth_factors(model: PreTrainedModel) -> dict[Tensor, float]:
-    """Powers of two for those matrices whose output is less than half as large as their input."""
-    factors = {}
-    for parameter in model.parameters():
-        width = parameter.shape[-1] if parameter.dim() > 1 else 0  # 0: no matrix
-        gain = float(parameter.std(correction=0)) * width**0.5
-        if 0 < gain < 0.5:
-            factors[parameter] = 2.0 ** round(-math.log2(gain))
-    return factors
 
 
 def plain_logprobs(
@@ -318,8 +294,7 @@ def _enable_checkpointing(model: PreTrainedModel) -> None:
 
     transformers does so only in training mode, which would turn dropout on, so dropout becomes 0.
     """
-    older = getattr(model, "gradient_checkpointing_enable", None)  # its name before transformers 6
-    getattr(model, "activation_checkpointing_enable", older)({"use_reentrant": False})
+    model.activation_checkpointing_enable({"use_reentrant": False})
 
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):

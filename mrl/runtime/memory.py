@@ -2,7 +2,7 @@
 
 import resource
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -124,36 +124,6 @@ def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) ->
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
     peak = needed(estimates, name) / GIB
     return name, f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
-
-
-class Card(NamedTuple):
-    """A GPU under `parallel`, and what one of the policies on it needs."""
-
-    uuid: str
-    name: str
-    total: int  # bytes
-    needed: int  # bytes; the other policies' turns come at the same time
-
-
-def card_of(estimate: Estimate, device: str) -> Card:
-    """The card of this process."""
-    properties = torch.cuda.get_device_properties(device)
-    return Card(str(properties.uuid), properties.name, properties.total_memory, estimate.peak)
-
-
-def cards_sentence(cards: Iterable[Card]) -> str:
-    """A sentence on what the policies of each card need of it together."""
-    together: dict[str, int] = {}
-    texts: dict[str, str] = {}
-    full = False
-    for card in cards:
-        together[card.uuid] = together.get(card.uuid, 0) + card.needed
-        full |= together[card.uuid] > HEADROOM * card.total
-        used, total = together[card.uuid] / GIB, card.total / GIB
-        texts[card.uuid] = f"{used:.1f} of {total:.0f} GiB on {card.name}"
-
-    advice = "; that may not fit: lower micro_batch or take --placement swap" if full else ""
-    return f" The processes need {' and '.join(texts.values())}{advice}."
 
 
 def peak_memory(device: str) -> int:

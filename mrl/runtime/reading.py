@@ -10,11 +10,9 @@ from mrl.errors import MrlError
 
 
 def read_text(path: Path) -> str:
-    """A file's text; MrlError if the file cannot be read or is not UTF-8."""
+    """A file's text; OSError if it cannot be read, MrlError if it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise MrlError(f"{path}: cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
         raise MrlError(f"{path}: is not UTF-8 text ({error.reason}); convert it first.") from None
 

@@ -40,7 +40,7 @@ from mrl.runtime.evaluation import count_solved, half_width, load_heldout, score
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
-from mrl.runtime.memory import card_of, cards_sentence, choose_placement, estimate, peak_memory
+from mrl.runtime.memory import choose_placement, estimate, peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import load_problems, longest_prompt
@@ -125,7 +125,7 @@ class Run(AbstractContextManager):
         for policy in start.policies:
             if not Path(policy.path).is_dir():
                 self.view.say(f"Loading {policy.path}; what is not in the cache is downloaded.")
-        self.policies = load_policies(start.policies, self.device, config.threads, self.names_here)
+        self.policies = load_policies(start, self.device, self.names_here)
 
         # what each policy will need depends on the longest prompt that it meets
         problems = list(self.problems)
@@ -138,9 +138,6 @@ class Run(AbstractContextManager):
 
         placement, self.why_placed = choose_placement(estimates, config.placement, self.device)
         self.allocation = Allocation(self.policies, self.names, placement, self.device)
-        if placement == "parallel" and self.device.startswith("cuda"):
-            cards = {needs.policy: card_of(needs, self.device) for needs in estimates}
-            self.why_placed += cards_sentence(self.allocation.gather(cards).values())
 
     def _open_directory(
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
@@ -169,22 +166,20 @@ class Run(AbstractContextManager):
             self.directory.mkdir(parents=True)
             write_run_config(self.directory, self.config)
 
-        metrics_log, samples_log, exchange_log = (
-            self.directory / name if self.writes_files else Path(os.devnull) for name in LOGS
+        self.metrics_log, self.samples_log, self.exchange_log = (
+            self._open_log(name, opened) for name in LOGS
         )
-        self.metrics_log = self._open_log(metrics_log, opened)
         if self.writes_files:
             self._lock(self.metrics_log)  # before anything is cut back
-        self.samples_log = self._open_log(samples_log, opened)
         if resumed:
             self._go_on_from(checkpoint, state)  # and cut the logs back to the checkpoint
 
         self.allocation.wait_for_all()  # the directory is in order now
         self.exchange = Exchange()
-        self.exchange_log = self._open_log(exchange_log, opened)
 
-    def _open_log(self, path: Path, opened: ExitStack) -> TextIO:
-        log = path.open("a", encoding="utf-8")
+    def _open_log(self, name: str, opened: ExitStack) -> TextIO:
+        path = self.directory / name if self.writes_files else Path(os.devnull)
+        log = path.open("a", encoding="utf-8")  # a resumed run goes on with its logs
         opened.callback(_close, log)
         return log
 

@@ -104,7 +104,7 @@ def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
 def read_evaluations(directory: Path) -> dict[str, list[dict]]:
     """Read the scores that a run has written so far; {} if there are none or the file is torn."""
     path = directory / "evaluation.json"
-    with suppress(MrlError):
+    with suppress(MrlError, OSError):
         return parse(read_text(path), str(path))
     return {}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from mrl.config import HELP, PolicyConfig, RunConfig
+from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
 from mrl.records import RECORD_TYPES
@@ -107,12 +107,9 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
             raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
 
         try:
-            document = parse(f"value = {value}", text, "TOML")
+            parsed = parse(f"value = {value}", text, "TOML")["value"]
         except MrlError:  # a text without quotation marks
-            document = {"value": value}
-        parsed = document.pop("value")
-        if document:
-            raise MrlError(f"--set {key}: its value has more lines than one; give each its --set.")
+            parsed = value
 
         # it is for policies, for the run, or else for the mode
         if owner in policies or (not owner and name in of_policy):
@@ -238,21 +235,6 @@ def _check_rules(config: object, where: str = "") -> None:
             )
 
 
-def usage_sentence(error: Any) -> str:
-    """A sentence on click's UsageError; it names --set, as most settings are no options."""
-    message = error.format_message().rstrip(".")
-    option = next((word for word in message.split() if word.startswith("--")), "")
-    key = option.strip("-.").replace("-", "_")
-
-    context = error.ctx  # None if click has not got as far as a command
-    command = ""
-    if context:
-        command = context.command_path.removeprefix(context.find_root().info_name)
-    all_options = f"`python mini_mrl.py{command} --help` shows all options"
-    hint = f"write --set {key}=VALUE" if key in HELP else all_options
-    return f"{message}; {hint}."
-
-
 # ------------------------------------------------------------------------------ modes
 
 
@@ -300,10 +282,7 @@ def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
     mode = mode_type(**check_table(own, mode_type, f"settings.{mode_type.name}"))
     _check_rules(mode, f"{mode_type.name}.")
 
-    for key in (
-        "minibatches",
-        "rollout_factor",
-    ):  # without a rule in a mode of one's own
+    for key in ("minibatches", "rollout_factor"):  # without a rule in a mode of one's own
         number = getattr(mode, key)
         if type(number) is not int or number < 1:
             raise MrlError(f"--mode {name}: {key} is {number!r}, but must be 1 or more.")

@@ -171,9 +171,9 @@ def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
 
         open_log = run_module.Run._open_log
 
-        def full(run, path, opened):
-            log = open_log(run, path, opened)
-            return SimpleNamespace(write=fail) if path.name == what else log
+        def full(run, name, opened):
+            log = open_log(run, name, opened)
+            return SimpleNamespace(write=fail) if name == what else log
 
         monkeypatch.setattr(run_module.Run, "_open_log", full)
     assert small("--steps", "2", "--name", "r") == 2
