@@ -832,10 +832,10 @@ SPECIALISTS = {
 }
 
 
-def scores_of_specialists(mode, when):
+def scores_of_specialists(run, when):
     """Held-out pass@1 in percent: each one's own skills, its peer's, and `loses`."""
     cells = []
-    for scores in short_run(f"both-ways/{mode}-s1", SPECIALISTS)[1][when]:
+    for scores in short_run(f"both-ways/{run}-s1", SPECIALISTS)[1][when]:
         (peers_skills,) = (SPECIALISTS[name] for name in SPECIALISTS if name != scores["policy"])
         for skills in (SPECIALISTS[scores["policy"]], peers_skills, ("loses",)):
             cells.append(100 * mean(scores["skills"][skill]["pass@1"] for skill in skills))
@@ -894,6 +894,18 @@ def test_what_is_said_of_the_specialists_was_measured():
     assert peers["sgt"][0] - peers["replay"][0] < 5  # "comes close to what the peer gives"
     assert max(of_gemma for _, of_gemma in peers.values()) < 4  # "as rarely as before"
     assert max(of[0] for of in ends.values()) < rows["start"][0]  # "pays ... with old ones"
+
+    higher = {
+        mode: scores_of_specialists(f"higher-rate/{mode}", "after")
+        for mode in ends
+        if mode != "replay"
+    }
+    assert f"solves {higher['sgt'][4]:.1f} % of its peer's problems after `sgt`" in words
+    left = (higher["sgt"][3], higher["solo"][3])
+    assert "solves {:.1f} % after `sgt` and {:.1f} % after `solo`".format(*left) in words
+    said = "ends at {:.1f} % of its own skills and {:.1f} % of its peer's"
+    assert said.format(*higher["sgt"][:2]) in words
+    assert higher["solo"][:3] == ends["solo"][:3]  # alone, `smol` is as it was
 
     seconds = {}
     for mode in ("sgt", "solo"):
