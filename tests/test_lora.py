@@ -197,7 +197,7 @@ def test_swap_moves_adapters_and_their_moments_only(make_policy):
         assert (p.data_ptr() != places[name]) == (".lora_" in name)
 
 
-@pytest.mark.parametrize("placement", ["resident", "swap"])
+@pytest.mark.parametrize("placement", ["resident", pytest.param("swap", marks=pytest.mark.slow)])
 def test_one_policy_with_and_one_without_go_on_exactly_with_a_small_checkpoint(
     place, monkeypatch, capfd, placement
 ):
@@ -227,6 +227,7 @@ def test_one_policy_with_and_one_without_go_on_exactly_with_a_small_checkpoint(
     assert run("evaluate", "runs/whole", "--samples", "1") == 0
 
 
+@pytest.mark.slow
 def test_a_lora_runs_checkpoint_can_be_the_next_runs_teacher_or_start(place):
     assert small("--steps", "2", "--name", "first", "--mode", "solo", *LORA) == 0
     folder = place / "runs/first/checkpoints/step-000002"

@@ -312,6 +312,7 @@ def test_a_step_of_bombs_costs_a_few_time_limits_and_all_are_counted():
         assert sum(verifier._timeouts.values()) == 2 * asked == 2 * BUDGET
 
 
+@pytest.mark.slow
 def test_after_bombs_other_boxes_are_judged_and_a_known_power_is_still_right():
     with Verifier(timeout_s=1.0) as verifier:
         power = ("1/1024", r"\boxed{2^{-10}}")

@@ -76,6 +76,7 @@ def test_a_finished_runs_checkpoint_can_be_the_teacher(place):
     assert kept["frozen"] and kept["path"] == str(place / teacher)
 
 
+@pytest.mark.slow
 def test_placement_parallel_takes_a_frozen_policy_in_the_process_that_writes(place):
     frozen = ("--set", "qwen-tiny.frozen=true", "--placement", "parallel")
     assert small("--steps", "2", "--name", "one", *frozen) == 0

@@ -105,6 +105,7 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(place, monkeypatc
     assert "is finished" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_last_step_ends_before_the_scoring_which_resume_makes(
     place, monkeypatch, capsys
 ):
@@ -125,7 +126,7 @@ def test_ctrl_c_in_the_last_step_ends_before_the_scoring_which_resume_makes(
     assert_same_run("runs/whole", "runs/cut", 2)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_ctrl_c_while_scoring_ends_at_once_with_a_sentence_and_loses_nothing(
     place, monkeypatch, capsys, when
 ):
@@ -230,6 +231,7 @@ template = "<s>[INST]{{prompt}}[/INST]"
     assert load_config(Path("runs/own/config.json"))["policies"][1].objective == "gspo"
 
 
+@pytest.mark.slow
 def test_with_verify_liars_change_nothing_and_with_claim_they_do(place):
     many = [*FAST, "--steps", "3"]
     runs = {"honest": [], "verify": settings("liar=0.5")}

@@ -42,14 +42,8 @@ BAD_LUCK = {
 }
 
 
-@pytest.mark.parametrize(
-    "phase",
-    [
-        pytest.param("rollout", marks=pytest.mark.slow),
-        pytest.param("verify", marks=pytest.mark.slow),
-        "learn",
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["rollout", "verify", "learn"])
 def test_a_turn_that_raises_ends_the_run_and_resume_goes_on(place, monkeypatch, capsys, phase):
     """The last checkpoint is kept, and the resumed run is the one that was to be."""
     assert small("--steps", "4", "--name", "whole") == 0
@@ -228,7 +222,8 @@ def test_a_mode_that_keeps_groups_has_none_of_another_policy(place, monkeypatch)
     assert saved == {name: {"saw": [name]} for name in ("qwen-tiny", "llama-tiny")}
 
 
-@pytest.mark.parametrize("mode", ["hacpo", pytest.param("graft", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["hacpo", "graft"])
 def test_a_mode_with_a_memory_resumes_exactly_under_any_placement(place, monkeypatch, mode):
     assert small("--mode", mode, "--steps", "4", "--name", "whole") == 0
     with monkeypatch.context() as patch:
