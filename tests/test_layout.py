@@ -121,7 +121,7 @@ def test_there_is_not_more_code_to_read_than_agreed(most, parts):
 def test_the_python_beside_the_data_is_counted_too():
     size = count(ROOT.glob("data/**/*.py"))
     print(f"data/: {size} code lines")
-    assert size <= 1000, f"data/: {size - 1000} code lines too many"
+    assert size <= 950, f"data/: {size - 950} code lines too many"
 
 
 def test_the_program_fits_on_a_few_pages():

@@ -28,8 +28,7 @@ from mrl.alignment import ByteCodec, align
 from mrl.lab import figures
 from mrl.lab.alignment_view import CHUNK_COLORS, visible
 from mrl.lab.bandit import analyse, bandit_modes, complementary
-from mrl.lab.compare import Result
-from mrl.lab.compare_view import estimate, gains
+from mrl.lab.compare_view import estimate
 from mrl.lab.quiet_run import quiet_run
 from mrl.objectives import clipped_loss
 from mrl.runtime.loading import load_tokenizer
@@ -466,61 +465,6 @@ def kinds(path: Path) -> None:
     figures.save_figure(figure, path)
 
 
-def best_results() -> list[Result]:
-    """The kept table of all modes, each at its best, a result per run."""
-    scores = defaultdict(dict)
-    with (RESULTS / "best" / "table.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["part"]:  # no cost
-                key = row["part"], row["policy"], row["skill"], row["metric"]
-                scores[row["mode"], int(row["seed"])][key] = float(row["value"])
-    return [Result(mode, seed, of_run, {}, {}, []) for (mode, seed), of_run in scores.items()]
-
-
-def best(path: Path) -> None:
-    """Each mode at its best: its gain over `solo`."""
-    title = "An earlier pair; right of the line: more than a policy learns alone"
-    figures.draw_gains(gains(best_results()), path, title)
-
-
-def by_skill(results: list[Result]) -> list[tuple[float, str, dict[str, list[float]]]]:
-    """How far the modes' means differ, what on, and mode -> pass@1 by seed; the widest first."""
-    shares = defaultdict(lambda: defaultdict(list))
-    for result in results:
-        for (part, policy, skill, metric), value in result.scores.items():
-            if (part, metric) == ("heldout", "pass@1") and skill != "all":
-                shares[f'{policy}: "{skill}" problems'][result.mode].append(value)
-    rows = []
-    for title, by_mode in shares.items():
-        means = [fmean(values) for values in by_mode.values()]
-        rows.append((max(means) - min(means), title, by_mode))
-    return sorted(rows, key=lambda row: -row[0])
-
-
-def best_skills(path: Path) -> None:
-    """The two skills on which the modes differ most, each mode at its best, a dot per seed."""
-    results = best_results()
-    above = gains(results)
-    order = ["solo", *sorted(above, key=lambda mode: above[mode][0])]
-    *shown, (others, _, _) = by_skill(results)[:3]
-    figure, panels = figures.new_figure(9.5, 0.35 * len(order) + 1.7, columns=2)
-    for axes, (_, title, by_mode) in zip(panels, shown, strict=True):
-        for place, mode in enumerate(order):
-            color, values = figures.color_of(mode), by_mode[mode]
-            axes.plot(values, [place] * len(values), "o", color=color, alpha=0.5)
-            axes.plot(fmean(values), place, "|", color=color, markersize=16, markeredgewidth=3)
-        axes.set_title(title, fontsize=12)
-        axes.set_yticks(range(len(order)), order if axes is panels[0] else [])
-        axes.set(xlim=(0, 102), ylim=(-0.6, len(order) - 0.4))
-        axes.tick_params(labelsize=12)
-        axes.set_xlabel("held-out pass@1 in percent", fontsize=12)
-    words = (
-        f"the two skills on which the modes differ most (the others: {others:.0f} points at most)"
-    )
-    figure.suptitle(f"An earlier pair: {words}", fontsize=13)
-    figures.save_figure(figure, path)
-
-
 LIVE_STEP = 24  # of the kept run, for the picture of the live view
 
 
@@ -555,8 +499,6 @@ def main(folder: Path = HERE) -> None:
         (folder / f"{draw.__name__}.svg").write_text(str(draw()), encoding="utf-8")
     skills(folder / "skills.png")
     kinds(folder / "kinds.png")
-    best(folder / "best.png")
-    best_skills(folder / "best-skills.png")
 
 
 if __name__ == "__main__":
