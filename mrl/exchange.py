@@ -55,6 +55,8 @@ class Exchange:
         for record in sorted(self.records, key=lambda record: record.source):
             if record.source == receiver or type(record) is not record_type:
                 continue
+            if record.prompt_id not in collected:  # a peer's mistake: no problem of this step
+                continue
             collected[record.prompt_id].append(record)
 
             # counted in all, and by type and source

@@ -62,9 +62,9 @@ def test_what_is_sound_is_taken(record):
     assert exchange.collect(type(record), "b", ["p"]) == {"p": [record]}
 
 
-def test_collect_gives_the_declared_type_and_never_the_own():
+def test_collect_gives_the_declared_type_never_the_own_and_only_the_asked_prompts():
     exchange = Exchange()
-    for record in (SUCCESS, STATS, ROLLOUT):
+    for record in (SUCCESS, STATS, ROLLOUT, replace(SUCCESS, prompt_id="q")):
         assert exchange.publish(record, "a") is None
     assert exchange.publish(replace(SUCCESS, source="b"), "b") is None
     assert exchange.collect(SuccessRecord, "b", ["p", "r"]) == {"p": [SUCCESS], "r": []}

@@ -26,7 +26,7 @@ PAIRS = ["", ",", " ", "my model", "a:b", "no/", "/no/such", "ümlaut", "x" * 12
 PAIRS += ["~nobody/x", "http://a.b/c", ".", "tiny,", "a b/c d", "C:\\model", "file", f"{QWEN},none"]
 
 SETS = [
-    "steps", "steps=", "=3", "steps=true", "steps=1.5", "settings=3",
+    "steps", "steps=", "=3", "steps=3\nseed=4", "steps=true", "steps=1.5", "settings=3",
     "policies=[]", "train=", "train=file", "heldout=", "heldout=[3]", "heldout=[]", "name=a/b",
     "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "device=cuda:99", "device=", "liar=-1",
     "verify_timeout_s=0", "record=all", "peer_log=none", "qwen-tiny.path=x", "temperature=0",

@@ -116,7 +116,7 @@ def newest_checkpoint(run: Path) -> Path | None:
 
 
 def read_state(checkpoint: Path | None) -> dict:
-    """`state.json` of a checkpoint (None: of a run's beginning); MrlError if it is damaged."""
+    """`state.json` of a checkpoint (None: of a beginning); MrlError if it is no JSON object."""
     if checkpoint is None:
         return {"step": 0, "versions": {}, "modes": {}, "logs": {}}
 

@@ -1,4 +1,4 @@
-"""The reader of JSON and TOML: every fault of a file is one sentence."""
+"""The reader of JSON and TOML: a fault of a file's content is one sentence."""
 
 import json
 import tomllib

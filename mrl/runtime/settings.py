@@ -107,9 +107,12 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
             raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
 
         try:
-            parsed = parse(f"value = {value}", text, "TOML")["value"]
+            document = parse(f"value = {value}", text, "TOML")
         except MrlError:  # a text without quotation marks
-            parsed = value
+            document = {"value": value}
+        if len(document) > 1:
+            raise MrlError(f"--set {key}: its value has more lines than one; give each its --set.")
+        parsed = document["value"]
 
         # it is for policies, for the run, or else for the mode
         if owner in policies or (not owner and name in of_policy):
