@@ -197,7 +197,8 @@ def test_swap_moves_adapters_and_their_moments_only(make_policy):
         assert (p.data_ptr() != places[name]) == (".lora_" in name)
 
 
-@pytest.mark.parametrize("placement", ["resident", pytest.param("swap", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["resident", "swap"])
 def test_one_policy_with_and_one_without_go_on_exactly_with_a_small_checkpoint(
     place, monkeypatch, capfd, placement
 ):

@@ -67,6 +67,7 @@ def model_of(kind, hidden, inner, layers, vocab, heads=4, kv_heads=2):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "settings"),
     [

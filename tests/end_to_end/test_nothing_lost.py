@@ -262,6 +262,7 @@ def test_a_checkpoint_of_other_policies_gets_a_sentence(stopped, capsys):
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_is_resumed_from_its_beginning(place, monkeypatch):
     rarely = ["--set", "checkpoint_every=2", "--steps", "4"]
     assert small(*rarely, "--name", "whole") == 0
@@ -342,6 +343,7 @@ def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, ca
 # ------------------------------------------------------------------------------ numbers
 
 
+@pytest.mark.slow
 def test_an_update_that_is_not_finite_is_skipped_and_the_run_goes_on(place, monkeypatch, capsys):
     from mrl import learning
 
