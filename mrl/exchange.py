@@ -51,7 +51,7 @@ class Exchange:
         traffic = self._traffic[receiver]
         collected: dict[str, list[R]] = {problem_id: [] for problem_id in problem_ids}
 
-        # by the names of the sources: who publishes first is not the same under each placement
+        # by the names of their sources: the order of the policies in a config file plays no part
         for record in sorted(self.records, key=lambda record: record.source):
             if record.source == receiver or type(record) is not record_type:
                 continue
