@@ -62,28 +62,20 @@ def learn(
 
     stats = LearningStats()
     for minibatch in batches:
-        update_stats = _gradients_that_fit(policy, minibatch, stats.updates, score)
+        update_stats = None
+        while update_stats is None:
+            try:
+                update_stats = add_gradients(policy, minibatch, stats.updates, score)
+            except torch.OutOfMemoryError:  # so once more, with half the micro-batch
+                longest = max(len(sample.completion_ids) for sample in minibatch)
+                if policy.micro_batch <= longest:  # in tokens: one completion alone does not fit
+                    raise
+                stats.warnings.append(policy.halve_micro_batch())
+            # tried again here, because inside `except` the traceback would keep the failed tensors
+
         optimizer_step(policy, update_stats)
         stats.add(update_stats)
     return stats
-
-
-def _gradients_that_fit(
-    policy: Policy, samples: Sequence[TrainingSample], updates_done: int, score: Scorer
-) -> LearningStats:
-    """`add_gradients`, and again with half the micro-batch each time that memory runs out."""
-    longest = max(len(sample.completion_ids) for sample in samples)
-    warnings: list[str] = []
-    while True:
-        try:
-            stats = add_gradients(policy, samples, updates_done, score)
-            stats.warnings += warnings
-            return stats
-        except torch.OutOfMemoryError:
-            if policy.micro_batch <= longest:  # in tokens: one completion alone does not fit
-                raise
-            warnings.append(policy.halve_micro_batch())
-        # tried again here, because inside `except` the traceback would keep the failed tensors
 
 
 def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
