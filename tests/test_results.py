@@ -475,7 +475,7 @@ def test_what_falls_below_hacpos_band_is_counted():
     assert shares["10"].mean < 50 < shares["0"].mean - shares["0"].half  # most
 
     today = below_band("tiny-pair/below-band.csv")["one update"]
-    said = f"lie {today} % of the peers' tokens below it"
+    said = f"{today} % of the peers' tokens lie below it"
     assert said in sentences_of("data/results/README.md")
     assert today.mean - today.half > 50
 

@@ -39,7 +39,7 @@ from mrl.samples import StepResult
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "data" / "results"
-DIAL = (0, 3, 10, 30)  # how often the warm start showed the peer's reading, in percent
+DIAL = (0, 1, 3, 10, 30)  # how often the warm start showed the peer's reading, in percent
 DIAL_MODES = {"solo": "alone (solo)", "replay": "+ memory (replay)", "sgt": "+ peer (sgt)",
               "hacpo": "hacpo, no lower end"}  # fmt: skip
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
@@ -348,7 +348,7 @@ def dial() -> Drawing:
     base, tall, low = 290, 240, 30
 
     def place(number: int, score: float) -> tuple[float, float]:
-        return 82 + 108 * number, base - tall * (score - low) / (95 - low)
+        return 76 + 86 * number, base - tall * (score - low) / (95 - low)
 
     drawing.say(16, 22, "held-out pass@1 in percent, three seeds, with 95 % intervals")
     for score in range(low, 95, 10):
