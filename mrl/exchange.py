@@ -4,7 +4,7 @@ A mode names the one type of record (records.py) that it consumes, and `collect`
 and nothing else, so what may cross is visible in one line of a mode.
 
 Records live for one step. Each one that is published, received or refused is counted, because it is
-the price of a mode.
+the price of a mode. (One about a problem that is not of the step reaches no policy.)
 """
 
 from collections import Counter, defaultdict

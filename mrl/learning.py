@@ -46,7 +46,8 @@ def learn(
              + mean over all "imitation" samples of weight * (mean NLL of a token)
              + kl_coef * average of k3 over own "policy" samples that have a gradient
 
-    "Average" is the objective's own aggregation, over the whole update. A sample without gradient
+    "Average" is the objective's own aggregation, over the whole update. (Where the samples do not
+    divide evenly the last update has fewer, and each weighs more in it.) A sample without gradient
     (advantage 0 or weight 0) needs no forward pass. It adds 0 to the sum of its term, but it
     counts in that term's denominator.
 
@@ -84,8 +85,8 @@ def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]
     With bfloat16, rounding puts a token's sampled and scored log-prob apart, in the kept runs of
     the real pair by up to 0.94 nats (`logprob_gap`). gspo clips outside 1 - 3e-4 .. 1 + 4e-4, so
     rounding alone would make it clip. Peers' samples keep their log-probs: some modes have just
-    computed them in this way (naive, graft), in others they come from the peer, whose model is not
-    here (hacpo, prp).
+    computed them in nearly this way (naive, graft), in others they come from the peer, whose model
+    is not here (hacpo, prp).
     """
     own = []
     for sample in samples:

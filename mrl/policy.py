@@ -56,7 +56,7 @@ class Policy:
         self.graph_decode = None  # on CUDA, a faster way to sample: runtime/cuda_graph.py
 
         self.end_ids = self._find_end_ids()
-        self.end_id = self.end_ids[0]  # for a peer's completion, retokenized for this policy
+        self.end_id = self._find_end_id()  # for a peer's completion, retokenized for this policy
         self.suppressed = self._find_suppressed().to(model.device)
         # the longest text that it writes, and that it learns from
         self.max_new_tokens = config.max_new_tokens
@@ -106,6 +106,24 @@ class Policy:
             )
         return ends
 
+    def _find_end_id(self) -> int:
+        """The end token of its own that the policy writes: the one that ends a turn.
+
+        A chat model may have several. Gemma's tokenizer names <eos>, but its turns end in
+        <end_of_turn>, so the model never writes <eos> there: as the end of a peer's completion it
+        would be next to impossible. The chat template shows which one follows an answer.
+        """
+        if not self.has_chat_template:
+            return self.end_ids[0]
+
+        answer = "42"
+        turns = [{"role": "user", "content": "6*7?"}, {"role": "assistant", "content": answer}]
+        behind = self.tokenizer.apply_chat_template(turns, tokenize=False).rpartition(answer)[2]
+        for token_id in self.tokenizer(behind, add_special_tokens=False).input_ids:
+            if token_id in self.end_ids:
+                return token_id
+        return self.end_ids[0]  # the template writes none
+
     def _find_suppressed(self) -> Tensor:
         """Tokens that must not be written, [vocab] bool.
 
@@ -122,12 +140,17 @@ class Policy:
 
     # -------------------------------------------------------------------------- sampling
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether prompts are in the tokenizer's chat template, which the setting replaces."""
+        return not self.config.template and self.tokenizer.chat_template is not None
+
     def prompt_ids(self, prompt: str) -> list[int]:
         """The prompt in this policy's own template and tokens, up to where a completion starts."""
         # a chat template writes special tokens itself; some would be there twice
-        has_chat_template = not self.config.template and self.tokenizer.chat_template is not None
+        add_special_tokens = not self.has_chat_template
         text = self.prompt_text(prompt)
-        return self.tokenizer(text, add_special_tokens=not has_chat_template).input_ids
+        return self.tokenizer(text, add_special_tokens=add_special_tokens).input_ids
 
     def prompt_text(self, prompt: str) -> str:
         """The prompt in the setting `template`, which leaves the system prompt out; without one, in

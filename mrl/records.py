@@ -94,7 +94,7 @@ def flaw(record: Record) -> str | None:
     """
     if isinstance(record, RewardStats):
         in_range = 0 <= record.mean <= 1 and 0 <= record.std <= 1  # nan is in no range
-        return None if in_range else "bad_number"
+        return None if in_range and record.count >= 1 else "bad_number"
 
     # 1. verified: a success says that it is right, a rollout has the reward of its verdict
     right = float(record.verdict == Verdict.CORRECT)
@@ -103,7 +103,8 @@ def flaw(record: Record) -> str | None:
         return "unverified"
 
     # 2. the tokens make up the text
-    if sum(record.token_lengths) != len(record.text.encode("utf-8")):
+    text_bytes = len(record.text.encode("utf-8"))
+    if sum(record.token_lengths) != text_bytes or min(record.token_lengths, default=0) < 0:
         return "wrong_trace"
     if isinstance(record, SuccessRecord):
         return None

@@ -1,7 +1,8 @@
 """What alignment cost: figures of one record, which add up to those of a run.
 
 The paper (arXiv 2605.07244) asks to measure what is lost between tokenizers, so that it can be
-budgeted for. Which figures measure it is our reading.
+budgeted for. Which figures measure it is our reading; the spread of log-probs within a chunk and
+bits per byte are not among them.
 """
 
 from collections import Counter

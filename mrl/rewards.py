@@ -18,7 +18,8 @@ are compared exactly, everything else by math-verify: as mathematics, never eval
   of the values is not enough.
 - Not guarded: math-verify takes `50\%` for 0.5 and for 50, the last side of `8=7` for 7, and rounds
   decimals to six places; inside sets, matrices and equations 1e-15 makes no difference to it.
-- A verdict near the time limit depends on the machine.
+- A verdict near the time limit depends on the machine. After three timeouts in one step a power is
+  a timeout at once, unless the verifier remembers its verdict (runtime/verifier.py).
 
 math-verify can spend hours or gigabytes on a short expression: runtime/verifier.py runs it in a
 process of its own, with limits.
@@ -45,9 +46,11 @@ _DOUBTFUL = re.compile(r"\\[lc]?dots|\.\.|\u2026|'|\\prime|\[[^\[\]]*,[^\[\]]*\]
 _NUMBER_AND_WORD = re.compile(r"([+-]?[0-9][0-9.,]*) +([A-Za-z]{2,})")
 _NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*")
 NO_UNITS = {  # words that change the number before them
-    "and", "billion", "cos", "cubed", "dozen", "dozens", "factorial", "half", "halves",
-    "hundred", "hundreds", "ln", "log", "million", "minus", "mod", "of", "or", "over", "percent",
-    "pi", "plus", "sin", "sqrt", "squared", "tan", "tens", "thousand", "thousands", "times",
+    "and", "base", "billion", "cos", "cubed", "dozen", "dozens", "factorial", "fifth", "fifths",
+    "half", "halves", "hundred", "hundreds", "hundredth", "hundredths", "ln", "log", "million",
+    "minus", "mod", "negative", "of", "or", "over", "percent", "pi", "plus", "quarter", "quarters",
+    "sin", "sqrt", "squared", "tan", "tens", "tenth", "tenths", "third", "thirds", "thousand",
+    "thousands", "thousandth", "thousandths", "times", "trillion",
 }  # fmt: skip
 # around a whole answer these change its look alone
 _LOOK = re.compile(

@@ -55,7 +55,8 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
 
     logprobs: [rows, vocab]; uniform: [rows] in [0, 1).  Returns [rows] int64.
     This needs one uniform number per row, where torch.multinomial draws one exponential per logit.
-    The sum is in float64, so that the tail of a large vocabulary is not rounded away. A token of
+    The sum is in float64, so that the tail of a large vocabulary is not rounded away (the uniform
+    number is float32, a multiple of 2^-24, so a chance is right up to 6e-8). A token of
     probability 0 is never drawn: the first entry *above* the uniform number is taken.
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)

@@ -91,7 +91,9 @@ class TrainingSample:
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    # nats, one per token: the ratio's denominator. An own sample's are of this step's sampling
+    # nats, one per token: the ratio's denominator. An own sample's are of this step's sampling, and
+    # the first update does without them, because its ratios are 1; so an own text of an *earlier*
+    # step needs `source` set, for instance to the policy's own name
     behavior_logprobs: list[float] = field(default_factory=list)
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own

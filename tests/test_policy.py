@@ -4,7 +4,7 @@ import shutil
 import pytest
 import torch
 from tokenizers import processors
-from transformers import AutoTokenizer, ByT5Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
@@ -77,6 +77,32 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
     assert not policy.suppressed[policy.end_id]
     _, mask = completion_logprobs(policy, [[5, 6]], [[7, policy.end_id]])
     assert mask.tolist() == [[True, True]]
+
+
+@pytest.mark.parametrize(
+    "answer_end, template, end",
+    [("<|end|>", "", "<|end|>"), ("", "", "<eos>"), ("<|end|>", "{prompt}", "<eos>")],
+)
+def test_a_peers_text_ends_as_the_models_own_turns_do(
+    random_pair, tmp_path, answer_end, template, end
+):
+    # as with Gemma: the tokenizer names <eos>, but the chat template ends a turn with another token
+    shutil.copytree(random_pair / "qwen-tiny", tmp_path / "m")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "m")
+    tokenizer.add_special_tokens({"eos_token": "<eos>", "additional_special_tokens": ["<|end|>"]})
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|user|>{{ m.content }}" + answer_end + "\n{% endfor %}"
+    )
+    tokenizer.save_pretrained(tmp_path / "m")
+    ends = tokenizer.convert_tokens_to_ids(["<eos>", "<|end|>"])
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "m")
+    model.resize_token_embeddings(len(tokenizer))
+    model.generation_config.eos_token_id = ends
+    model.save_pretrained(tmp_path / "m")
+
+    policy = load_policy(PolicyConfig("m", str(tmp_path / "m"), template=template))
+    assert policy.end_ids == ends
+    assert policy.tokenizer.convert_ids_to_tokens(policy.end_id) == end
 
 
 def metrics_of(policy, samples):

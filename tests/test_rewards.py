@@ -174,9 +174,9 @@ VERDICTS = {  # what a group shows, and of which verdict: answer, box
         ("5.5", "5.50 dollars"), ("1234", "1,234 books"), ("-3", "-3 degrees"), ("70", "70 kg"),
     ],
     ("a word that changes the number is none", WRONG): [
-        ("5", "5 dozen"), ("5", "5 hundred"), ("7", "7 of 10"), ("5", "5 and 6"), ("5", "5 or 6"),
-        ("11", "5 and 6"), ("70", "70 shells and 5"), ("2", "2 shells 2"), ("60", "70 shells"),
-        ("3 xy", "3 ab"), ("70", "about 70"),
+        ("5", "5 dozen"), ("5", "5 tenths"), ("5", "5 hundred"), ("7", "7 of 10"), ("5", "5 and 6"),
+        ("5", "5 or 6"), ("11", "5 and 6"), ("70", "70 shells and 5"), ("2", "2 shells 2"),
+        ("60", "70 shells"), ("3 xy", "3 ab"), ("70", "about 70"),
     ],
     ("what changes only the look counts for nothing", CORRECT): [
         ("70", "= 70"), ("90", "90\u00b0"), ("2", r"\boldsymbol{2}"), ("2", r"\underline{2}"),

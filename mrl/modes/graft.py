@@ -16,8 +16,9 @@ the weight alone. DAPO-style (`own_objective`): clip 0.2 / 0.28, token-mean loss
 grafted groups come last. Minibatches are cut by samples (the paper cuts by 32 prompts), so the
 samples of one group may fall into two updates. With more than two policies each pair is balanced by
 itself, and a prompt that several sources could give takes the one with the most successes (our
-reading). The paper also learns from stored trajectories of a finished run; here a peer is always
-live.
+reading). The paper also learns from stored trajectories of a finished run, without balancing. Here
+that is a frozen peer with `balanced=false`: a frozen peer takes nothing, but it would be balanced
+against, so that one which solves every prompt now and then would give nothing.
 """
 
 import math

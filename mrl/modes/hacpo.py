@@ -15,8 +15,8 @@ Parts 3 and 4 can be left out: `alpha=0`; and `delta=1` with `delta_step=0`, whi
 lower end away. (With `delta=1` alone it is gone in the first update and comes back by `delta_step`
 with each further one.)
 
-Own samples follow GSPO (`own_objective`), as published; with `own_objective=""` they follow the
-receiver's own.
+Own samples follow GSPO (`own_objective`), as published; with `own_objective=""` they have ratio,
+clip and averaging of the receiver's own objective. The advantage is part 1's with each of them.
 
 We follow the text (v1). In four places the released program departs from it, and we do the same:
 
