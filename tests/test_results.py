@@ -371,52 +371,65 @@ def test_four_updates_cost_every_mode_something_at_the_common_rate_alone():
 
 
 def dial_scores(shown, mode, wanted=of_all_skills):
-    """Of the first three seeds; hacpo: with one update per step, hacpo/4: with four."""
+    """Of the first three seeds; hacpo: with one update per step, hacpo/4: with four.
+
+    no-band: hacpo without the lower end of its band, with one update per step.
+    """
     path = f"dial/right-{shown}.csv"
     if shown == 3 and mode != "replay":
         path = "pair-3-percent/table.csv"
+    if mode == "no-band":
+        return kept_scores(f"dial/no-band-{shown}.csv", "hacpo", wanted)
     if mode == "hacpo":
         path = "best/table.csv" if shown == 3 else f"dial/one-update-{shown}.csv"
     return kept_scores(path, mode.removesuffix("/4"), wanted)[:3]
 
 
+DIAL = 0, 1, 3, 10, 30  # percent of the demonstrations that show a foreign skill's right reading
+
+
+def dial_gap(shown, one, two):
+    """How far mode one ends above mode two on the pair of this share, paired by seed."""
+    scores = (dial_scores(shown, mode) for mode in (one, two))
+    return estimate([a - b for a, b in zip(*scores, strict=True)])
+
+
 def test_the_dial_is_the_measured_one():
-    gains, memory = {}, {}
-    for shown in (0, 3, 10, 30):
-        modes = "solo", "replay", "sgt", "hacpo", "hacpo/4"
-        of = {mode: dial_scores(shown, mode) for mode in modes}
-        solo, replay, sgt, hacpo, four = (estimate(values) for values in of.values())
-
-        def gap(higher, lower, of=of):
-            return estimate([a - b for a, b in zip(of[higher], of[lower], strict=True)])
-
-        gains[shown] = gap("sgt", "solo"), gap("hacpo", "solo")
-        memory[shown] = gap("replay", "solo"), gap("sgt", "replay")
-        cells = [f"{shown} %", solo, replay, sgt, memory[shown][0], gains[shown][0]]
-        assert f"| {' | '.join(map(str, [*cells, memory[shown][1]]))} |" in PAGE
-        cells = [f"{shown} %", hacpo, four, gains[shown][1]]
+    for shown in DIAL:
+        ends = [estimate(dial_scores(shown, mode)) for mode in ("solo", "replay", "sgt")]
+        cells = [f"{shown} %", *ends]
+        for gap in (("replay", "solo"), ("sgt", "solo"), ("sgt", "replay")):
+            cells.append(dial_gap(shown, *gap))
         assert f"| {' | '.join(map(str, cells))} |" in PAGE
-    assert [gain.clear for gain, _ in gains.values()] == [True, True, True, False]
-    assert [gain.clear for _, gain in gains.values()] == [False, False, True, False]
-    assert [gain.clear for gain, _ in memory.values()] == [True, True, True, False]
-    assert [gain.clear for _, gain in memory.values()] == [True, False, False, False]
 
-    assert f"the peer adds {memory[0][1]} points to it" in sentences_of("data/results/README.md")
-    assert f"and {memory[0][1]} points above `replay`" in sentences_of("README.md")
-    tutorial = sentences_of("TUTORIAL.md")
-    assert f"{memory[0][1]} points more than a memory gains" in tutorial
+        cells = [f"{shown} %", *(estimate(dial_scores(shown, m)) for m in ("hacpo", "no-band"))]
+        for gap in (("no-band", "hacpo"), ("no-band", "replay"), ("sgt", "no-band")):
+            cells.append(dial_gap(shown, *gap))
+        assert f"| {' | '.join(map(str, cells))} |" in PAGE
+
+    def clear(one, two):
+        return [dial_gap(shown, one, two).clear for shown in DIAL]
+
+    assert clear("sgt", "solo") == [True, True, True, True, False]
+    assert clear("replay", "solo") == [True, True, True, True, False]
+    assert clear("sgt", "replay") == [True, True, False, False, False]
+
+    page, tutorial = sentences_of("data/results/README.md"), sentences_of("TUTORIAL.md")
+    gains, memory = ({s: dial_gap(s, "sgt", of) for s in DIAL} for of in ("solo", "replay"))
+    assert f"adds {memory[0]} points to it; at 1 % it adds {memory[1]}" in page
+    told = f"`sgt` ends {gains[0]} points above `solo` and {memory[0]} above `replay`"
+    assert told in sentences_of("README.md")
+    assert f"these are {gains[1]} and {memory[1]} points" in sentences_of("README.md")
+    assert f"`sgt` gains {gains[0]} points, which is {memory[0]} points more than" in tutorial
+    assert f"At 1 % these are {gains[1]} and {memory[1]}" in tutorial
     ends = estimate(dial_scores(3, "replay"))
-    assert f"a memory ends at {ends}, `sgt` {memory[3][1]} above it" in tutorial
-    four = [a - b for a, b in zip(*(dial_scores(30, m) for m in ("solo", "hacpo/4")), strict=True)]
-    assert f"with four updates per step `hacpo` costs {estimate(four)} points" in " ".join(
-        PAGE.split()
-    )
-    assert f"what the other knows, `sgt` gains {gains[0][0]} points" in sentences_of("TUTORIAL.md")
-    assert f"30 of 100 cases, `sgt` gains {gains[30][0]} (" in sentences_of("TUTORIAL.md")
+    assert f"a memory ends at {ends}, `sgt` {memory[3]} above it" in tutorial
+    assert f"At 30 % `sgt` gains {gains[30]}" in tutorial
+    assert f"with four updates per step `hacpo` costs {dial_gap(30, 'solo', 'hacpo/4')} p" in page
 
 
-def test_what_opens_at_the_ends_of_the_dial():
-    text = " ".join(PAGE.split())
+def opened(shown, mode):
+    """Scores above 10 % among the 24 cases of a lacked skill and a seed, and the largest other."""
     lacked = [
         (policy, skill)
         for policy in OWN_SKILLS
@@ -424,16 +437,15 @@ def test_what_opens_at_the_ends_of_the_dial():
         for skill in skills
         if other != policy
     ]
+    cases = []
+    for one in lacked:
+        cases += dial_scores(shown, mode, lambda *of, one=one: of == one)
+    assert len(cases) == 24
+    return [v for v in cases if v > 10], max([v for v in cases if v <= 10], default=0)
 
-    def opened(shown, mode):  # shares of a skill with a seed above 10 %, and the largest below
-        found = [
-            share
-            for one in lacked
-            for share in dial_scores(shown, mode, lambda *of, one=one: of == one)
-        ]
-        assert len(found) == 24
-        return [v for v in found if v > 10], max([v for v in found if v <= 10], default=0)
 
+def test_what_opens_at_the_ends_of_the_dial():
+    text = " ".join(PAGE.split())
     (alone,), below = opened(0, "solo")
     assert f"with one seed (`packs`, {alone:.0f} %); the others stay below 9 %" in text
     assert below < 9
@@ -441,6 +453,9 @@ def test_what_opens_at_the_ends_of_the_dial():
     assert f"all eight with every seed ({min(shares):.0f} to {max(shares):.0f} %)" in text
     assert len(shares) == len(opened(10, "hacpo")[0]) == 24 and len(opened(0, "hacpo")[0]) == 4
     assert f"`replay` opens {len(opened(0, 'replay')[0])} of the 24 cases" in text
+    assert len(opened(1, "replay")[0]) == len(opened(1, "sgt")[0]) == 24
+    assert f"so does `sgt`; `solo` opens {len(opened(1, 'solo')[0])}" in text
+    assert f"opens four of these 24 cases, at 1 % {len(opened(1, 'hacpo')[0])}." in text
     own = {
         mode: estimate(dial_scores(0, mode, lambda policy, skill: skill in OWN_SKILLS[policy]))
         for mode in ("solo", "sgt", "hacpo")
@@ -470,7 +485,10 @@ def below_band(path):
 
 def test_what_falls_below_hacpos_band_is_counted():
     shares = below_band("dial/below-band.csv")
-    said = f"lie {shares['0']} % of the peers' tokens at 0 % and {shares['10']} % at 10 %"
+    said = (
+        f"lie {shares['0']} % of the peers' tokens at 0 %, {shares['1']} at 1 % and "
+        f"{shares['10']} % at 10 %"
+    )
     assert said in sentences_of("data/results/README.md")
     assert shares["10"].mean < 50 < shares["0"].mean - shares["0"].half  # most
 
@@ -481,27 +499,18 @@ def test_what_falls_below_hacpos_band_is_counted():
 
 
 def test_without_its_band_hacpo_opens_what_sgt_opens():
-    words, free = sentences_of("data/results/README.md"), "dial/no-band-0.csv"
-    ends = kept_scores(free, "hacpo")
-    with_band, sgt = (dial_scores(0, mode) for mode in ("hacpo", "sgt"))
-    gain = estimate([a - b for a, b in zip(ends, with_band, strict=True)])
-    left = estimate([a - b for a, b in zip(sgt, ends, strict=True)])
-    assert gain.clear and not left.clear
-    memory = estimate([a - b for a, b in zip(ends, dial_scores(0, "replay"), strict=True)])
-    said = (
-        f"ends at {estimate(ends)} at 0 %, {gain} above itself with it and {memory} above `replay`"
-    )
-    assert memory.clear and said in words
-    lifts = f"lifts `hacpo` from {estimate(with_band)} to {estimate(ends)} %"
-    tutorial = sentences_of("TUTORIAL.md")
-    assert f"{lifts}. `sgt` ends there at {estimate(dial_scores(0, 'sgt'))} %" in tutorial
-    opened = [
-        share > 10
-        for policy, own in OWN_SKILLS.items()
-        for skill in {skill for skills in OWN_SKILLS.values() for skill in skills} - {*own}
-        for share in kept_scores(free, "hacpo", lambda *of, one=(policy, skill): of == one)
-    ]
-    assert f"opens {sum(opened)} of the {len(opened)} cases; `sgt` is {left} above that" in words
+    words, tutorial = sentences_of("data/results/README.md"), sentences_of("TUTORIAL.md")
+    with_band, ends, sgt = (estimate(dial_scores(0, m)) for m in ("hacpo", "no-band", "sgt"))
+    gain, memory = dial_gap(0, "no-band", "hacpo"), dial_gap(0, "no-band", "replay")
+    assert gain.clear and memory.clear
+    said = f"ends at {ends} at 0 %, {gain} above itself with it and {memory} above `replay`"
+    assert said in words
+    lifts = f"lifts `hacpo` from {with_band} to {ends} %"
+    assert f"{lifts}. `sgt` ends there at {sgt} %" in tutorial
+    left = dial_gap(0, "sgt", "no-band")
+    said = f"opens {len(opened(0, 'no-band')[0])} of the 24 cases; `sgt` is {left} above that"
+    assert said in words
+    assert not any(dial_gap(shown, "sgt", "no-band").clear for shown in DIAL)
 
 
 def kept_costs(path, mode, name):
@@ -1057,7 +1066,7 @@ def test_what_is_said_of_all_modes_on_todays_pair_was_measured():
         mode: today(mode, KINDS["holes"], "thirdset") for mode in MODES if MODES[mode].consumes
     }
     assert {mode for mode, scores in holes.items() if mean(scores) > 2} == {"sgt", "naive"}
-    said = "`sgt` ends at {} % in the holes and `naive` at {} %; every other sharing mode stays"
+    said = "`sgt` ends at {} % there and `naive` at {} %; every other sharing mode stays"
     assert said.format(*(estimate(holes[mode]) for mode in ("sgt", "naive"))) in readme
 
     naive = gap_today("naive", "solo", KINDS["own"], "thirdset")
@@ -1070,7 +1079,7 @@ def test_what_is_said_of_all_modes_on_todays_pair_was_measured():
 
     without = today("no-band", KINDS["holes"], "thirdset")
     banded = today("hacpo, one update", KINDS["holes"], "thirdset")
-    fills = "fills the holes without it ({} %) and not with it ({} %)"
+    fills = "fills the holes without the limit ({} %) and not with it ({} %)"
     assert fills.format(estimate(without), estimate(banded)) in readme
     behind = gap_today("sgt", "no-band", part="thirdset")
     assert not behind.clear
