@@ -118,7 +118,11 @@ class Policy:
 
         answer = "42"
         turns = [{"role": "user", "content": "6*7?"}, {"role": "assistant", "content": answer}]
-        behind = self.tokenizer.apply_chat_template(turns, tokenize=False).rpartition(answer)[2]
+        try:
+            text = self.tokenizer.apply_chat_template(turns, tokenize=False)
+        except Exception:  # a template is a program; if prompts fail, too, loading says why
+            return self.end_ids[0]
+        behind = text.rpartition(answer)[2]
         for token_id in self.tokenizer(behind, add_special_tokens=False).input_ids:
             if token_id in self.end_ids:
                 return token_id
