@@ -107,7 +107,7 @@ class Policy:
         return ends
 
     def _find_end_id(self) -> int:
-        """The end token of its own that the policy writes: the one that ends a turn.
+        """The end token that the policy itself writes: the one that ends a turn.
 
         A chat model may have several. Gemma's tokenizer names <eos>, but its turns end in
         <end_of_turn>, so the model never writes <eos> there: as the end of a peer's completion it

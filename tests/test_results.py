@@ -1191,10 +1191,15 @@ def test_what_is_said_of_four_updates_and_of_the_crossing_was_measured():
     more = [four_gap("sgt", "replay", part=part) for part in SETS[:2]]
     assert "on `heldout` {}, on `newtemplates` {} above `replay`".format(*more) in words
     assert all(gap.clear for gap in (over_solo, over_replay, *more))
-    pairs = zip(four_updates("sgt")[:3], four_updates("replay")[:3], strict=True)
-    first_three = estimate([a - b for a, b in pairs])
-    assert f"left that difference open on `thirdset` ({first_three})" in words
-    assert not first_three.clear
+    first_three = []
+    for mode in ("sgt", NO_LOWER_END):
+        pairs = zip(four_updates(mode)[:3], four_updates("replay")[:3], strict=True)
+        first_three.append(estimate([a - b for a, b in pairs]))
+    assert f"left that difference open on `thirdset` ({first_three[0]})" in words
+    assert f"({first_three[1]} with three seeds," in words
+    assert "differences from `replay` open: {} and {}.".format(*first_three) in pages[1]
+    assert f"three had given {first_three[0]}," in pages[2]
+    assert not any(gap.clear for gap in first_three)
     assert not four_gap("replay", "solo").clear
 
     naive = four_gap("naive", "solo", KINDS["own"])
