@@ -1,5 +1,6 @@
 import io
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.policy import uses_bfloat16
-from mrl.runtime.settings import mode_class
+from mrl.runtime.settings import make_mode, mode_class, run_config
 from mrl.runtime.summary import (
     evaluation_table,
     first_lines,
@@ -95,6 +96,22 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
     assert lines[2] == "Swap."
     assert "claim 30% of their failures" in lines[3]
     assert len(first_lines(planned(tmp_path), "tiny", "")) == 3
+
+
+@pytest.mark.parametrize("setting", [{"objective": "dr_grpo"}, {"clip_low": 0.1}])
+def test_the_first_lines_say_that_a_mode_with_an_objective_of_its_own_ignores_the_policys(
+    tmp_path, setting
+):
+    def notes(mode, *options):
+        run = planned(tmp_path, mode)
+        run.mode = make_mode(mode, run_config("tiny", None, {"mode": mode}, options).settings)
+        run.config.policies[1] = replace(run.config.policies[1], **setting)
+        return [line for line in first_lines(run) if "are not used" in line]
+
+    (note,) = notes("hacpo")
+    assert note.startswith("llama-tiny: its `objective`, `clip_low` and `clip_high` are not used")
+    assert "mode hacpo trains by gspo, as published; `--set hacpo.own_objective=` " in note
+    assert notes("hacpo", "hacpo.own_objective=") == notes("sgt") == []
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,18 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     for _, notes in of_policies:
         lines += notes
 
+    # hacpo and graft bring the objective that they were published with
+    own_objective = getattr(mode, "own_objective", "")
+    default = (PolicyConfig.objective, None, None)
+    for policy in config.policies:
+        asked = (policy.objective, policy.clip_low, policy.clip_high)
+        if own_objective and asked != default:
+            lines.append(
+                f"{policy.name}: its `objective`, `clip_low` and `clip_high` are not used, because "
+                f"mode {mode.name} trains by {own_objective}, as published; "
+                f"`--set {mode.name}.own_objective=` (with nothing behind the =) uses them."
+            )
+
     if config.judge:
         lines.append(f"Judge: {config.judge} (checksum {config.judge_checksum}).")
     if config.liar:
