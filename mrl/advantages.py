@@ -75,12 +75,12 @@ def capability_advantages(rewards: Tensor, capability_ratio: Tensor, eps: float 
 
     rewards: [completions] of all agents; capability_ratio: [completions], w(k, j) = P_k / P_j for
     the agent j that wrote each.  Returns [completions].
-    Rewards that all agree give exact zeros: the text would divide by eps there; the released
-    program does as we do.
+    Rewards that all agree give exact zeros, as in the authors' program. The paper's formula would
+    divide by eps there.
     """
     rewards = rewards.float()
     if bool((rewards == rewards[0]).all()):
         return torch.zeros_like(rewards)
-    # a stronger peer's success raises it by less than 1
+    # a stronger peer has w < 1, so its success raises this by less than an own one would
     baseline = (capability_ratio * rewards).mean()
     return (rewards - baseline) / (rewards.std(correction=0) + eps)

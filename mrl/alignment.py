@@ -57,7 +57,8 @@ class ByteCodec:
         specials = [token for token in description["added_tokens"] if token["special"]]
         self._special = {token["id"] for token in specials}
 
-        # a normalizer may add a space to an added token, which then also stands for one of the text
+        # A normalizer may turn the added token "<t>" into " <t>". Whether its id then stands for
+        # "<t>" or takes a space of the text along is not known, so it has no bytes here.
         changed = {
             token["id"]
             for token in description["added_tokens"]
@@ -96,8 +97,10 @@ class ByteCodec:
     def encode(self, text: str) -> list[int]:
         """The tokenizer's own ids for `text` behind a prompt; their bytes are those of `text`.
 
-        Raises LossyText: "special_token" if the text spells one, "not_round_trippable" if the
-        tokenizer changes it (normalisers do) or cannot write it.
+        Raises LossyText: "special_token" if the text spells one, "unknown_token" if it holds a
+        character that the tokenizer cannot write, "not_round_trippable" if the tokenizer changes
+        it (normalisers do), "not_utf8" for a lone surrogate, and "lossy_tokenizer" if the bytes of
+        its tokens are not known.
 
         The text is tried behind anchors whose tokens are cut off again, and alone. Chat templates
         end in a special token, so that anchor comes first. Metaspace tokenizers put a space in
@@ -118,7 +121,9 @@ class ByteCodec:
             try:
                 token_bytes = self.token_bytes(token_ids)
             except LossyText as error:
-                refusal = error  # another anchor may still do, so the last reason counts
+                # another anchor may still do; the reason without one is the text's alone
+                if not anchor:
+                    refusal = error
                 continue
 
             # bytes of the last 0, 1, 2, ... tokens: counted from the end, because how many tokens
@@ -153,8 +158,11 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
     pieces = set()
     for entry in description["model"]["vocab"]:
         pieces.add(entry if isinstance(entry, str) else entry[0])  # Unigram: [piece, score]
-    for token in description["added_tokens"]:  # matched in the raw text, so they stand for it as is
-        # but one that is a piece, too, may also stand for the text that this piece is a mark for
+
+    # An added token is found in the raw text, so its bytes are its content. If the vocabulary has a
+    # piece that is written alike, the id may come from there, where "▁" can mean a space. So then
+    # the decoder's reading stays.
+    for token in description["added_tokens"]:
         if token["content"] not in pieces or token_bytes[token["id"]] is None:
             token_bytes[token["id"]] = token["content"].encode("utf-8")
 

@@ -27,7 +27,9 @@ import torch.distributed as dist
 from mrl.errors import PeerLost, RunFailed
 from mrl.policy import Policy
 
-PARTS = {"weights", "optimizer"}  # of a policy that move; gradients never do
+# The parts of a policy that move; gradients never do. The reference is the frozen model of the KL
+# term, which only learning needs.
+PARTS = {"weights", "reference", "optimizer"}
 # what a phase needs on the device; phases that are not named here need the weights
 NEEDS = {"verify": set(), "learn": PARTS}
 LOWER = {  # what helps where memory has run out in a phase
@@ -138,18 +140,18 @@ class Allocation:
 def _move(policy: Policy, parts: Iterable[str], device: str, places: Places) -> int:
     """Copy parts of a policy to another device; returns the bytes.
 
-    places: those that earlier moves have allocated; missing ones are added. For the way out they
-    are kept and, where there is CUDA, pinned, because to pin takes longer than to copy. On a CPU
-    both ways end in host memory, and the copy is made all the same, so that a run there goes
-    through the same code.
+    places: where the copies go; missing ones are added. On the way to host memory the caller keeps
+    them for the next time, pinned where there is CUDA, because pinning takes longer than copying.
+    On the way to the device it keeps none. On a CPU both ways end in host memory. The copy is made
+    all the same, so that a run there goes through the same code.
     """
     tensors: list[torch.Tensor] = []
     if "weights" in parts:
-        for model in (policy.model, policy.reference):
-            if model is not None:
-                tensors += [*model.parameters(), *model.buffers()]
-        if policy.config.lora_rank:  # its base has no gradient and no moments: it stays
-            tensors = [tensor for tensor in tensors if tensor.requires_grad]
+        tensors += [*policy.model.parameters(), *policy.model.buffers()]
+    if "reference" in parts and policy.reference is not None:
+        tensors += [*policy.reference.parameters(), *policy.reference.buffers()]
+    if policy.config.lora_rank:  # its base has no gradient and no moments: it stays
+        tensors = [tensor for tensor in tensors if tensor.requires_grad]
     if "optimizer" in parts:  # AdamW keeps its step counters on the CPU
         for state in policy.optimizer.state.values():
             tensors += [moment for name, moment in state.items() if name != "step"]

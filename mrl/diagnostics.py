@@ -19,12 +19,12 @@ class PolicyDiagnostics:
     clipped_low: Tensor  # [batch, seq] bool: clipped, because the ratio is below the band
     clipped_high: Tensor  # [batch, seq] bool: clipped, because the ratio is above the band
     weights: Tensor  # [batch] of the samples
-    logprob_gap: Tensor  # [batch, seq] |log-prob now - behavior log-prob|, nats
+    logprob_gap: Tensor  # [batch, seq] |log-prob now - the sample's behavior_logprobs|, nats
     on_policy: bool  # own samples, and no update since they were written: any gap is numerical
 
     @property
     def wholly_clipped(self) -> Tensor:
-        """[batch] bool: every token is clipped, so the sample gives no gradient at all."""
+        """[batch] bool: every token is clipped, so of its losses only a KL term has a gradient."""
         clipped = (self.clipped_low | self.clipped_high) & self.mask
         return clipped.sum(dim=1) == self.mask.sum(dim=1)
 
@@ -91,7 +91,7 @@ class LearningStats:
     grad_norm: float = 0.0  # before clipping; of several updates, the sum
     loss: float = 0.0  # of the policy objective
     nll_loss: float = 0.0  # of the imitation, weight included
-    kl: float | None = None  # None: there is no KL term
+    kl: float | None = None  # None: no KL term, or no own sample that had a gradient
     own: TokenStats = field(default_factory=TokenStats)
     peer: TokenStats = field(default_factory=TokenStats)
     # What became of each sample: taught, clipped (in every token), rescued, replayed, dropped

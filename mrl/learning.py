@@ -48,8 +48,9 @@ def learn(
 
     "Average" is the objective's own aggregation, over the whole update. (Where the samples do not
     divide evenly the last update has fewer, and each weighs more in it.) A sample without gradient
-    (advantage 0 or weight 0) needs no forward pass. It adds 0 to the sum of its term, but it
-    counts in that term's denominator.
+    (advantage 0 or weight 0) needs no forward pass. In the first two terms it still counts in the
+    denominator, because the other samples would weigh more without it. In the third it does not
+    count, because its KL is never computed.
 
     score: gives the log-probs of completions; a policy without a transformer brings its own.
     """
@@ -57,7 +58,7 @@ def learn(
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
     if policy.mixed_precision:
-        # the first one needs none: there policy_loss sets the ratios of own samples to 1 anyway
+        # the first minibatch needs none, because there policy_loss sets own ratios to 1 anyway
         for minibatch in batches[1:]:
             _replace_behavior_logprobs(policy, minibatch)
 
@@ -68,7 +69,7 @@ def learn(
             try:
                 update_stats = add_gradients(policy, minibatch, stats.updates, score)
             except torch.OutOfMemoryError:  # so once more, with half the micro-batch
-                longest = max(len(sample.completion_ids) for sample in minibatch)
+                longest = max(len(s.completion_ids) for s in minibatch if s.has_gradient)
                 if policy.micro_batch <= longest:  # in tokens: one completion alone does not fit
                     raise
                 stats.warnings.append(policy.halve_micro_batch())
@@ -82,11 +83,13 @@ def learn(
 def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
     """Give own samples the log-probs that learning itself would compute before the first update.
 
-    With bfloat16, rounding puts a token's sampled and scored log-prob apart, in the kept runs of
-    the real pair by up to 0.94 nats (`logprob_gap`). gspo clips outside 1 - 3e-4 .. 1 + 4e-4, so
-    rounding alone would make it clip. Peers' samples keep their log-probs: some modes have just
-    computed them in nearly this way (naive, graft), in others they come from the peer, whose model
-    is not here (hacpo, prp).
+    Sampling and scoring round differently in bfloat16. In the kept runs of two pretrained models
+    they put a token's log-prob up to 0.94 nats apart (metric `logprob_gap`). gspo clips outside
+    1 - 3e-4 .. 1 + 4e-4, so rounding alone would make it clip. Here both sides of the ratio come
+    from scoring, so the rounding cancels.
+
+    Peers' samples keep their log-probs. naive and graft have just computed them in nearly this way.
+    In hacpo and prp they come from the peer, whose model is not here.
     """
     own = []
     for sample in samples:
@@ -153,7 +156,7 @@ def _counts_to_average_over(policy: Policy, samples: Sequence[TrainingSample]) -
 def micro_batches(
     samples: Sequence[TrainingSample], max_tokens: int
 ) -> Iterator[list[TrainingSample]]:
-    """Samples that one loss function can take together, up to `max_tokens` of them.
+    """Samples that one loss function can take together, of about `max_tokens` tokens.
 
     Those of a micro-batch agree in three things: own or a peer's, imitation or not, objective.
     Own ones come first. Which come first changes nothing but the rounding of sums, so any fixed
@@ -265,8 +268,8 @@ def kl_divergence(
 def optimizer_step(policy: Policy, update_stats: LearningStats) -> None:
     """Update the weights if the gradient is finite and not 0, and note it; else they stay.
 
-    The gradient is 0 if every token was clipped, or if no sample has one. Adam's momentum alone
-    would still move the weights then.
+    The gradient is 0 if every sample has advantage 0 or weight 0, and if every token was clipped
+    and there is no KL term. Adam's momentum alone would still move the weights then.
     """
     norm = float(
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), policy.config.max_grad_norm)

@@ -58,12 +58,17 @@ def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> T
 
 @dataclass(frozen=True)
 class Packed:
-    """Completions packed behind their prompts. `Place i` is the i-th completion token of all."""
+    """Completions packed behind their prompts.
+
+    A place is one completion token. Places are counted row by row, so where equal prompts are no
+    neighbours they are not in the order of the completions; `destinations` puts that right. A
+    column counts along a row, and a position is the number that the model gets for it.
+    """
 
     token_ids: Tensor  # [rows, seq]
-    positions: Tensor  # [rows, seq]
+    positions: Tensor  # [rows, seq]: in every completion they go on from the prompt's end
     segments: Tensor  # [rows, seq]: 0 the prompt, 1.. its completions, -1 padding
-    predictors: Tensor  # [places]: flat index (row * seq + position) of what predicts the token
+    predictors: Tensor  # [places]: flat index (row * seq + column) of what predicts the token
     targets: Tensor  # [places]: the token
     destinations: Tensor  # [places]: flat index (completion * longest + t) where its log-prob goes
     mask: Tensor  # [completions, longest] bool, from lengths
@@ -197,7 +202,7 @@ def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str
     """What attention adds to its scores, [rows, 1, seq, seq]: one mask, or one per kind of layer.
 
     A completion sees the prompt and itself. A sliding window also hides what lies `window` or more
-    *positions* back: places in the row would not do, because other completions stand between.
+    *positions* back. Columns would not do, because other completions stand between.
     """
     segments = packed.segments.to(model.device)
     size = segments.shape[1]

@@ -135,8 +135,9 @@ class Policy:
         token, which has no text, unless it also ends a completion.
         """
         vocab_size = self.model.get_input_embeddings().num_embeddings
-        suppressed = torch.zeros(vocab_size, dtype=torch.bool)
-        suppressed[len(self.tokenizer) :] = True
+        suppressed = torch.ones(vocab_size, dtype=torch.bool)
+        token_ids = torch.tensor(list(self.tokenizer.get_vocab().values()))  # may have gaps
+        suppressed[token_ids[token_ids < vocab_size]] = False
         pad_id = self.tokenizer.pad_token_id
         if pad_id is not None and pad_id not in self.end_ids:
             suppressed[pad_id] = True

@@ -160,11 +160,11 @@ def _prefill(
 
 
 def _prompt_mask(model: PreTrainedModel, mask: Tensor, cache: DynamicCache) -> Tensor:
-    """The mask of the prompts, [prompts, 1, seq, seq], in which padding sees itself.
+    """What the model gets as `attention_mask`: a bias [prompts, 1, seq, seq], or `mask` itself.
 
-    Padding on the left would see nothing, and a row of attention that sees nothing is NaN in some
-    CUDA kernels. Where not `keeps_all`, the mask stays [prompts, seq], because such a model makes
-    one for each kind of its layers.
+    In the bias padding on the left sees itself, because a row of attention that sees nothing is NaN
+    in some CUDA kernels. A model whose layers do not all keep everything (`keeps_all`) gets the
+    [prompts, seq] as it is, because it makes a bias of it for each kind of its layers.
     """
     if not keeps_all(cache):
         return mask

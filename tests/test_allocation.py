@@ -210,7 +210,8 @@ def test_the_reference_moves_with_its_policy(make_policy):
     policy = make_policy(kl_coef=1.0)
     tensors = [*policy.model.parameters(), *policy.model.buffers()]
     size = sum(t.numel() * t.element_size() for t in tensors)
-    assert allocation_module._move(policy, {"weights"}, "cpu", {}) == 2 * size  # the reference, too
+    assert allocation_module._move(policy, {"weights"}, "cpu", {}) == size
+    assert allocation_module._move(policy, {"reference"}, "cpu", {}) == size
 
 
 def test_what_was_fetched_in_part_is_evicted_all_the_same(make_policy, monkeypatch):

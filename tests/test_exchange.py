@@ -34,6 +34,7 @@ from tests.test_records import ROLLOUT, STATS, SUCCESS
         (replace(ROLLOUT, end_logprob=None), "wrong_trace"),
         (replace(ROLLOUT, finished=False), "wrong_trace"),
         (replace(SUCCESS, token_lengths=(10,)), "wrong_trace"),
+        (replace(SUCCESS, text="\ud800", token_lengths=(3,)), "wrong_trace"),
         (replace(SUCCESS, source="b"), "wrong_source"),  # in the receiver's own name
         (replace(STATS, source=""), "wrong_source"),
         (LossyText("not_utf8"), "not_utf8"),

@@ -238,6 +238,11 @@ def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy):
     with pytest.raises(torch.OutOfMemoryError):
         learn(short, samples, score=none_at_all)
 
+    # a sample that takes no forward pass may be longer than what fits
+    again = make_policy(micro_batch=64)
+    learn(again, [*samples, sample(again, "1" * 60, 0)], score=scarce)
+    assert again.micro_batch == 16
+
 
 def test_an_attempt_that_ran_out_of_memory_leaves_nothing_behind(make_policy):
     """Nor does it wait for the garbage collector: the next attempt needs the memory."""

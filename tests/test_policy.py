@@ -1,5 +1,6 @@
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,6 +78,13 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
     assert not policy.suppressed[policy.end_id]
     _, mask = completion_logprobs(policy, [[5, 6]], [[7, policy.end_id]])
     assert mask.tolist() == [[True, True]]
+
+
+def test_what_the_tokenizer_has_no_token_for_is_suppressed_and_ids_may_have_gaps(make_policy):
+    policy = make_policy()
+    policy.tokenizer = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 2}, pad_token_id=None)
+    suppressed = policy._find_suppressed().tolist()
+    assert suppressed[:4] == [False, True, False, True] and all(suppressed[4:])
 
 
 @pytest.mark.parametrize(

@@ -741,7 +741,7 @@ def test_the_widest_gap_of_log_probs_is_the_one_that_the_code_names():
         for lines in lines_by_policy.values():
             gaps += [line["logprob_gap"] for line in lines]
     code = " ".join((RESULTS.parent.parent / "mrl" / "learning.py").read_text().split())
-    assert f"the real pair by up to {max(gaps):.2f} nats (`logprob_gap`)" in code
+    assert f"put a token's log-prob up to {max(gaps):.2f} nats apart (metric `logprob_gap`)" in code
 
 
 FINE_TUNED_RATES = ("1e-5", "3e-5", "1e-4")

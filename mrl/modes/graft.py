@@ -17,8 +17,9 @@ grafted groups come last. Minibatches are cut by samples (the paper cuts by 32 p
 samples of one group may fall into two updates. With more than two policies each pair is balanced by
 itself, and a prompt that several sources could give takes the one with the most successes (our
 reading). The paper also learns from stored trajectories of a finished run, without balancing. Here
-that is a frozen peer with `balanced=false`: a frozen peer takes nothing, but it would be balanced
-against, so that one which solves every prompt now and then would give nothing.
+that is a frozen peer with `balanced=false`. With balancing, a strong frozen peer would give
+nothing: it has a success on nearly every prompt, so there are no candidates in its direction and
+m is 0, although it takes nothing anyway.
 """
 
 import math
@@ -82,7 +83,8 @@ class GRAFT(Mode):
     def _sources(self, prompts: Prompts) -> dict[str, str]:
         """Problem id -> the source whose group is grafted there."""
         # If a record of a group was refused, the group is incomplete and cannot be grafted (our
-        # reading). A source's largest group shows how many records a complete one has.
+        # reading). A source's largest group shows how many records a complete one has. (If each of
+        # its groups has lost a record in this step, that shows too few, and they are grafted.)
         full_size: dict[str, int] = {}  # by source
         for _, received in prompts:
             for source, records in _by_source(received).items():

@@ -4,8 +4,10 @@ For a learner k and the completions of all n agents j, G each, on a prompt:
 
 1. capability-aware advantage  A_i = (r_i - mu_k) / sigma,  mu_k = mean_i w(k, j) * r_i,
    w(k, j) = P_k / P_j, P = an agent's mean reward over the last `window` steps, this one included
-2. capability discrepancy      a sample of j weighs w(j, k) = P_j / P_k (as in eq. 50, where it is
-                               the learner's advantage that is weighed; eq. 10 weighs the source's)
+2. capability discrepancy      a sample of j weighs w(j, k) = P_j / P_k, the inverse of part 1's
+                               ratio, so a stronger peer's sample weighs more. It multiplies the
+                               learner's advantage, that of part 1, as in eq. 50 (in eq. 10 it
+                               multiplies the source's)
 3. exponential importance      s * sg[s]^alpha, s = (pi_k(y) / pi_j,old(y))^(1/|y|), each side over
                                its own tokens; sg[.] is stop-gradient
 4. stepwise clipping           only s within [1 - delta + u * delta_step, 1.0] teaches after u

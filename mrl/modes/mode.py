@@ -20,7 +20,8 @@ from mrl.records import Record, SuccessRecord
 from mrl.residual import Residual
 from mrl.samples import Group, TrainingSample
 
-# one per prompt: the own group (which has the prompt's tokens) and the peers' records about it
+# What a mode is given, one entry per prompt: the own group, and the peers' records about it. (These
+# are not token ids, as `prompts` are elsewhere; those of a prompt are in `group.prompt_ids`.)
 Prompts = Sequence[tuple[Group, Sequence[Record]]]
 
 

@@ -30,8 +30,9 @@ class XGRPO(Mode):
 
     name = "xgrpo"
     consumes = RewardStats
-    # 0 keeps the own mean as baseline; sigma is of all rewards either way
-    peer_share: float = setting(1.0, "of all rewards' mean in the baseline", least=0, most=1)
+    # How much the mean of all rewards counts in the baseline. The own mean has the rest, so at 0 it
+    # is the baseline. (The mean of all has the own rewards in it, too.) sigma is of all either way.
+    peer_share: float = setting(1.0, "weight of the mean of all in the baseline", least=0, most=1)
 
     def training_samples(
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
