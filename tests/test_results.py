@@ -247,10 +247,10 @@ def test_what_each_mode_opens_and_pays_is_measured(table):
         assert f"| {mode} | {' | '.join(cells)} |" in PAGE
 
 
-def kept_trials():
+def kept_trials(path="best/tune.csv"):
     """Mode -> (learning rate, updates per step) -> held-out pass@1 with each seed of the choice."""
     found = {}
-    with (RESULTS / "best" / "tune.csv").open(encoding="utf-8") as file:
+    with (RESULTS / path).open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             setting = tuple(part.split("=")[1] for part in row["setting"].split())
             trials = found.setdefault(row["mode"], {}).setdefault(setting, {})
@@ -1172,6 +1172,30 @@ def test_the_table_of_four_updates_is_the_measured_one():
         if mode != "solo" and four_gap(mode, "solo").clear:
             clear.append(mode)
     assert clear == ["naive", "sgt", NO_LOWER_END]
+
+
+def test_the_grid_of_settings_is_the_measured_one():
+    trials = kept_trials("tiny-pair/tune.csv")
+    assert trials.keys() == MODES.keys() - {"naive", "prp"}
+
+    behind_best = {}  # by mode: how far 3e-5 with four updates is below the best cell
+    for mode, of_mode in trials.items():
+        settings = product(("1e-4", "3e-5"), updates_tried(mode))
+        cells = [of_mode[setting]["11"] for setting in settings]
+        name = "solo-x2: two, eight" if mode == "solo-x2" else mode
+        assert f"| {name} | {' | '.join(f'{cell:.1f}' for cell in cells)} |" in PAGE
+        behind_best[mode] = max(cells) - cells[-1]
+
+    words = sentences_of("data/results/README.md")
+    assert [mode for mode, gap in behind_best.items() if gap > 0] == ["graft"]
+    assert f"for `graft` the best one is {behind_best['graft']:.1f} points above it" in words
+    *level, slow_one, slow_four = trials["sgt"].values()
+    scores = [of["11"] for of in (*level, slow_four)]
+    assert max(scores) - min(scores) < 1
+    assert f"too little for it ({slow_one['11']:.1f})" in words
+    lucky = trials["replay"]["3e-5", "4"]["11"]
+    assert f"its {lucky:.1f} are more than" in words
+    assert lucky > max(four_updates("replay", part="heldout"))
 
 
 def test_what_is_said_of_four_updates_and_of_the_crossing_was_measured():
