@@ -1188,6 +1188,8 @@ def test_the_grid_of_settings_is_the_measured_one():
 
     words = sentences_of("data/results/README.md")
     assert [mode for mode, gap in behind_best.items() if gap > 0] == ["graft"]
+    said = "the best of four settings for each mode tried but `graft` (one seed)"
+    assert said in sentences_of("TUTORIAL.md")
     assert f"for `graft` the best one is {behind_best['graft']:.1f} points above it" in words
     *level, slow_one, slow_four = trials["sgt"].values()
     scores = [of["11"] for of in (*level, slow_four)]
