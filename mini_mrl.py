@@ -96,7 +96,8 @@ def train_step(run: Run, step: int) -> dict[str, StepResult]:
             result.batch = checked_batch(batch, mode, policy)  # the mode may be your own
 
             # 6. learn: updates from these samples       learning.py, objectives.py, logprobs.py
-            result.stats = learn(policy, result.batch.samples, mode.minibatches)
+            updates = mode.updates_per_step(policy.config)
+            result.stats = learn(policy, result.batch.samples, updates)
     return results
 
 

@@ -30,6 +30,9 @@ class PolicyConfig:
     learning_rate: float | None = setting(
         None, "of AdamW; none: from the number of parameters", above=0, most=1
     )
+    updates_per_step: int | None = setting(
+        None, "optimizer updates from a step's samples; none: as the mode was published", least=1
+    )
     objective: str = setting("grpo", "what it maximizes", choices=OBJECTIVES)
     clip_low: float | None = setting(None, "none: as the objective was published", least=0)
     clip_high: float | None = setting(None, "none: as the objective was published", least=0)

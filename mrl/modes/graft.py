@@ -50,7 +50,7 @@ class GRAFT(Mode):
 
     name = "graft"
     consumes = RolloutRecord
-    minibatches: int = setting(4, "optimizer updates of a step", least=1)
+    published_updates = 4
     own_objective: str = setting(
         "dapo", "of own and grafted samples; empty: the policy's", choices=OWN_OBJECTIVES
     )

@@ -67,7 +67,7 @@ class HACPO(Mode):
 
     name = "hacpo"
     consumes = RolloutRecord
-    minibatches: int = setting(4, "optimizer updates of a step", least=1)
+    published_updates = 4
     own_objective: str = setting(
         "gspo", "of own samples; empty: the policy's", choices=OWN_OBJECTIVES
     )
@@ -80,7 +80,7 @@ class HACPO(Mode):
     def training_samples(
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
-        """Own and peers' samples of a prompt side by side, for `minibatches` updates."""
+        """Own and peers' samples of a prompt side by side, each with its weight."""
         batch = TrainingBatch()
         capability = self._update_capability(receiver.name, prompts)
 

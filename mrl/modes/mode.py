@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from mrl.alignment import ByteCodec
-from mrl.config import setting
+from mrl.config import PolicyConfig
 from mrl.objectives import Objective
 from mrl.records import Record, SuccessRecord
 from mrl.residual import Residual
@@ -64,9 +64,8 @@ class Mode(ABC):
 
     name: ClassVar[str]
     consumes: ClassVar[type[Record] | None] = None  # the only record type it is ever given
-    rollout_factor: ClassVar[int] = 1  # times the policy's group size
-
-    minibatches: int = setting(1, "optimizer updates of a step", least=1)
+    rollout_factor: ClassVar[int] = 1  # times the policy's group size, and its updates per step
+    published_updates: ClassVar[int] = 1  # per step, where the policy's settings name no number
 
     @abstractmethod
     def training_samples(
@@ -76,6 +75,10 @@ class Mode(ABC):
 
         rng: seeded by run, step and receiver; the only source of chance that a mode may use.
         """
+
+    def updates_per_step(self, policy: PolicyConfig) -> int:
+        """Optimizer updates of a step: as many times more as there are more samples."""
+        return (policy.updates_per_step or self.published_updates) * self.rollout_factor
 
     def state(self) -> dict:
         """What it remembers from step to step, as JSON for a checkpoint."""

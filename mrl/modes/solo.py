@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.objectives import Objective
 from mrl.samples import Group, TrainingSample
@@ -40,7 +39,6 @@ class SoloX2(Solo):
 
     name = "solo-x2"
     rollout_factor = 2
-    minibatches: int = setting(2, "optimizer updates of a step", least=1)
 
 
 def own_samples(

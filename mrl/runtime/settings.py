@@ -51,14 +51,15 @@ def run_config(
     config = RunConfig(**values)
 
     # after --set, which may name the mode
-    own = mode_class(config.mode).name if config.settings else ""
+    mode = mode_class(config.mode)
     for name in config.settings:
-        if name not in (*MODES, own):
+        if name not in (*MODES, mode.name):
             raise MrlError(f"settings.{name}: there is no such mode{_nearest(name, MODES)}")
 
     # kept in config.json: a run is resumed with the prompt and the judge that it began with
     for policy in config.policies:
         policy.system_prompt = policy.system_prompt or system_prompt_of(Path(config.train))
+        policy.updates_per_step = policy.updates_per_step or mode.published_updates
     if config.judge and not config.judge_checksum:
         config.judge_checksum = checksum(config.judge)
     check(config)
@@ -285,7 +286,7 @@ def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
     mode = mode_type(**check_table(own, mode_type, f"settings.{mode_type.name}"))
     _check_rules(mode, f"{mode_type.name}.")
 
-    for key in ("minibatches", "rollout_factor"):  # without a rule in a mode of one's own
+    for key in ("published_updates", "rollout_factor"):  # no settings, so they have no rule
         number = getattr(mode, key)
         if type(number) is not int or number < 1:
             raise MrlError(f"--mode {name}: {key} is {number!r}, but must be 1 or more.")
