@@ -12,6 +12,7 @@ from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
 from mrl.modes.replay import Replay
+from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo, SoloX2
 from mrl.modes.xgrpo import XGRPO
@@ -19,5 +20,5 @@ from mrl.modes.xgrpo import XGRPO
 __all__ = ["MODES", "Mode", "Prompts", "Receiver", "TrainingBatch"]
 
 MODES: dict[str, type[Mode]] = {
-    kind.name: kind for kind in (Solo, SoloX2, Replay, Naive, PRP, XGRPO, SGT, HACPO, GRAFT)
+    kind.name: kind for kind in (Solo, SoloX2, Replay, SFT, Naive, PRP, XGRPO, SGT, HACPO, GRAFT)
 }

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import retokenized
+from mrl.modes.peers import draw_success
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
@@ -41,24 +41,20 @@ class SGT(Mode):
             if group.outcome != "all_fail" or not successes:
                 continue  # an own attempt succeeded, or no peer has a success to imitate
 
-            # one success, drawn uniformly among those that the receiver can use
             batch.rescue_set_size += 1
-            candidates = list(successes)
-            while candidates:
-                success = rng.choice(candidates)
-                candidates.remove(success)
-                completion_ids = retokenized(receiver, success, batch)
-                if completion_ids is None:
-                    continue  # the receiver cannot use this text: try another
-                sample = TrainingSample(
-                    prompt_ids=group.prompt_ids,
-                    completion_ids=completion_ids,
-                    loss="imitation",
-                    weight=self.imitation_weight,
-                    source=success.source,
-                    reward=1.0,
-                )
-                batch.samples.append(sample)
-                batch.rescues.append((group, success))
-                break
+            drawn = draw_success(receiver, successes, rng, batch)
+            if drawn is None:
+                continue  # no peer's text fits the receiver's tokenizer and its length limit
+
+            success, completion_ids = drawn
+            sample = TrainingSample(
+                prompt_ids=group.prompt_ids,
+                completion_ids=completion_ids,
+                loss="imitation",
+                weight=self.imitation_weight,
+                source=success.source,
+                reward=1.0,
+            )
+            batch.samples.append(sample)
+            batch.rescues.append((group, success))
         return batch

@@ -1,0 +1,56 @@
+"""sft: SGT without RL. The control that tells what reinforcement learning adds to a peer's texts.
+
+SGT does two things at once: it learns from its own attempts by RL, and it imitates a peer's success
+where all of them failed. `replay` takes the peer away; this mode takes the RL away. Wherever a peer
+has a verified success, one is drawn and imitated, and nothing else is learnt from:
+
+    L_k = mean over prompts x with a peer's success of NLL_k(y_peer | x)
+
+NLL is the mean over the receiver's tokens, as in SGT. There is no gate: own attempts are sampled
+only because the peer learns from their successes in turn.
+
+So this is online rejection sampling, between peers. Relatives, where a model imitates its own or a
+larger model's verified texts: STaR (arXiv 2203.14465), ReST-EM (2312.06585), rejection-sampling
+fine-tuning (2308.01825).
+"""
+
+import random
+from dataclasses import dataclass
+
+from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.peers import draw_success
+from mrl.records import SuccessRecord
+from mrl.samples import TrainingSample
+
+
+@dataclass
+class SFT(Mode):
+    """Fine-tuning on peers' verified successes, without RL."""
+
+    name = "sft"
+    consumes = SuccessRecord
+
+    def training_samples(
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
+        """One imitated success for each prompt where a peer has one."""
+        batch = TrainingBatch()
+        for group, successes in prompts:
+            all_failed = group.outcome == "all_fail"
+            batch.rescue_set_size += int(all_failed and bool(successes))
+            drawn = draw_success(receiver, successes, rng, batch)
+            if drawn is None:
+                continue  # no peer solved this prompt, or not in a text that the receiver can use
+
+            success, completion_ids = drawn
+            sample = TrainingSample(
+                prompt_ids=group.prompt_ids,
+                completion_ids=completion_ids,
+                loss="imitation",
+                source=success.source,
+                reward=1.0,
+            )
+            batch.samples.append(sample)
+            if all_failed:
+                batch.rescues.append((group, success))
+        return batch
