@@ -31,12 +31,13 @@ from mrl.policy import Policy
 # term, which only learning needs.
 PARTS = {"weights", "reference", "optimizer"}
 # what a phase needs on the device; phases that are not named here need the weights
-NEEDS = {"verify": set(), "learn": PARTS}
+NEEDS = {"verify": set(), "judge": set(), "learn": PARTS}
 LOWER = {  # what helps where memory has run out in a phase
     "rollout": "lower prompts_per_step or group_size",
     "learn": "lower max_new_tokens or set checkpointing=true",
     "evaluate": "lower max_new_tokens",
     "verify": "lower prompts_per_step",
+    "judge": "lower prompts_per_step",
 }
 
 T = TypeVar("T")

@@ -90,7 +90,7 @@ def flaw(record: Record) -> str | None:
     """Why a record must not reach a mode, as a word to count by; None if it is sound.
 
     A flaw here is a bug or a lie of the source. Whether the claimed verdict is *true* is another
-    question, which the receiver asks its own verifier (`Run.judge_again`).
+    question, which the receiver asks its own verifier (`Team.confirms`).
     """
     if isinstance(record, RewardStats):
         in_range = 0 <= record.mean <= 1 and 0 <= record.std <= 1  # nan is in no range

@@ -8,10 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # not at run time: the verifier's process reads this file and needs no torch
-    from mrl.diagnostics import LearningStats
-    from mrl.modes.mode import TrainingBatch
     from mrl.objectives import Objective
-    from mrl.records import Record
 
 
 @dataclass(frozen=True)
@@ -116,18 +113,6 @@ def ids_of(samples: Sequence[TrainingSample]) -> tuple[list[list[int]], list[lis
     prompts = [sample.prompt_ids for sample in samples]
     completions = [sample.completion_ids for sample in samples]
     return prompts, completions
-
-
-@dataclass
-class StepResult:
-    """What one policy did in a step, stage by stage. A field is set when its stage has run."""
-
-    groups: list[Group] = field(default_factory=list)  # stages 1 and 2: sampled, then judged
-    # stage 4: problem id -> the peers' records that the mode is given. Each verdict was confirmed,
-    # except in `RewardStats`, which hold no text, and under the setting trust=claim
-    believed: dict[str, list["Record"]] = field(default_factory=dict)
-    batch: "TrainingBatch | None" = None  # stage 5: what the mode decided
-    stats: "LearningStats | None" = None  # stage 6: what the updates did
 
 
 def derive_seed(*parts: object) -> int:

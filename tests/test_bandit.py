@@ -122,7 +122,7 @@ def peer_alignment(context, group):
     fall outside the band.
     """
     # with a band of width 0 no peer's sample teaches (unless s is exactly 1), but all stay in mu
-    equal = {"minibatches": 1, "own_objective": "grpo", "known": {"receiver": 1, "peer": 1}}
+    equal = {"own_objective": "grpo", "known": {"receiver": 1, "peer": 1}}
     with_peer, without = (
         moments(KnownCapability(**equal, delta=delta), context, group)[0]
         for delta in (HACPO.delta, 0.0)

@@ -209,8 +209,8 @@ def test_a_grid_has_all_combinations_and_names_the_mode(tmp_path, monkeypatch):
             grid([wrong])
     monkeypatch.chdir(tmp_path)
     one = plan(tmp_path, ("sgt",), (11,))
-    made = choose_settings(one, ["MODE.minibatches=4"], (11,), print)
-    assert made.tuned == {"sgt": ["--set", "sgt.minibatches=4"]}
+    made = choose_settings(one, ["MODE.imitation_weight=4"], (11,), print)
+    assert made.tuned == {"sgt": ["--set", "sgt.imitation_weight=4"]}
     with pytest.raises(MrlError, match="xgrpo: no setting of --tune finished"):
         choose_settings(plan(tmp_path, ("xgrpo",), (1,)), ["steps=4"], (11,), print)
 
@@ -351,17 +351,17 @@ def test_a_mode_of_ones_own_is_called_by_its_name(tmp_path, monkeypatch):
 def test_settings_of_a_mode_of_ones_own_are_for_its_runs_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(OWN_MODE.format("mine"))
-    Path("run.toml").write_text("steps = 9\n[settings.mine]\nminibatches = 2\n"
-                                "[settings.sgt]\nminibatches = 3\n")  # fmt: skip
+    Path("run.toml").write_text("steps = 9\n[settings.mine]\nimitation_weight = 2\n"
+                                "[settings.sgt]\nimitation_weight = 3\n")  # fmt: skip
     chosen = Plan(["mine.py:Mine", "sgt"], (1,), tmp_path / "out", 1, ["--config", "run.toml"])
     for subset in (chosen, replace(chosen, modes=["sgt"])):
         for mode in subset.modes:
             _, file = subset.options_of(mode)
             config = run_config("tiny", Path(file), {"mode": mode}, [])  # refuses unknown modes
             assert config.steps == 9
-            assert config.settings["sgt"] == {"minibatches": 3}
+            assert config.settings["sgt"] == {"imitation_weight": 3}
             assert ("mine" in config.settings) == (mode == "mine.py:Mine")
-    Path("run.toml").write_text("[settings.sgtt]\nminibatches = 2\n")
+    Path("run.toml").write_text("[settings.sgtt]\nimitation_weight = 2\n")
     _, file = chosen.options_of("sgt")
     with pytest.raises(MrlError, match="did you mean `sgt`"):
         run_config("tiny", Path(file), {"mode": "sgt"}, [])

@@ -137,14 +137,15 @@ def test_set_reaches_run_policies_one_policy_and_mode():
     config = made(
         "qwen-tiny.objective=gspo", "objective=dapo", "clip_high=1", "checkpointing=true",
         "llama-tiny.template={prompt}?", "name=mine", "prompts_per_step=3", "train=my.jsonl",
-        "heldout=a.jsonl", "liar=0.5", "sgt.imitation_weight=0.3", "sgt.minibatches=2",
+        "heldout=a.jsonl", "liar=0.5", "sgt.imitation_weight=0.3", "updates_per_step=2",
     )  # fmt: skip
     qwen, llama = config.policies
     assert (qwen.objective, llama.objective) == ("gspo", "dapo")  # the nearer one, in any order
     assert (qwen.clip_high, llama.checkpointing, llama.template) == (1.0, True, "{prompt}?")
     assert (config.prompts_per_step, config.train, config.heldout) == (3, "my.jsonl", ["a.jsonl"])
     assert (config.liar, config.name, qwen.name) == (0.5, "mine", "qwen-tiny")
-    assert config.settings == {"sgt": {"imitation_weight": 0.3, "minibatches": 2}}
+    assert config.settings == {"sgt": {"imitation_weight": 0.3}}
+    assert (qwen.updates_per_step, llama.updates_per_step) == (2, 2)
     assert made('heldout=["a", "b"]').heldout == ["a", "b"]
     for number, policy in enumerate(made("group_size=3").policies):
         assert policy.group_size == 3, number
@@ -162,7 +163,7 @@ def test_set_reaches_run_policies_one_policy_and_mode():
         ("qwen-tiny.objectve=gspo", "did you mean `objective`"),
         ("qwen-tiny.steps=3", "there is no setting `steps`"),
         ("gpt.objective=gspo", "`gpt` is not for this run's mode or policies (sgt, qwen-tiny"),
-        ("graft.minibatches=2", "`graft` is not for this run's mode"),
+        ("graft.balanced=false", "`graft` is not for this run's mode"),
         ("policies=3", "there is no setting `policies`"),
         ("path=models/x", "there is no setting `path`"),  # every policy would be the same
         ("settings={sgt=3}", "write it as key=value, e.g. sgt.imitation_weight=0.5"),
@@ -178,9 +179,9 @@ def test_options_win_over_the_file_and_the_file_over_the_pair(tmp_path, random_p
     random = random_pair / "llama-tiny"
     path = tmp_path / "run.toml"
     path.write_text("steps = 7\nseed = 7\nmode = 'graft'\n[settings.graft]\nbalanced = false")
-    config = made("seed=9", "graft.minibatches=2", file=path, steps=8, name=None)
+    config = made("seed=9", "graft.min_compatibility=0.5", file=path, steps=8, name=None)
     assert (config.steps, config.seed, config.mode, len(config.policies)) == (8, 9, "graft", 2)
-    assert config.settings == {"graft": {"balanced": False, "minibatches": 2}}
+    assert config.settings == {"graft": {"balanced": False, "min_compatibility": 0.5}}
     path.write_text("[[policy]]\npath = 'm/own'\neval_samples = 2")
     with pytest.raises(MrlError, match="number 1: there is no setting `eval_samples`"):
         made(file=path)

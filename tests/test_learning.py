@@ -17,7 +17,8 @@ from mrl.objectives import OBJECTIVES
 from mrl.runtime.loading import TOLERANCE
 from mrl.runtime.metrics import outcome_metrics
 from mrl.runtime.run import Run
-from mrl.samples import Group, Problem, StepResult, TrainingSample, ids_of
+from mrl.samples import Group, Problem, TrainingSample, ids_of
+from mrl.team import StepResult
 
 
 def sample(policy, text, advantage, **fields):

@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import pytest
 
-from mrl.records import RewardStats, SuccessRecord, make_records
+from mrl.records import RewardStats, SuccessRecord
 from mrl.runtime.liars import lying_records
 from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.team import honest_records
 
 
 @pytest.fixture
@@ -18,31 +21,41 @@ def groups(make_policy):
     return made, codec
 
 
+def policy(codec, name="a", version=0):
+    return SimpleNamespace(name=name, version=version, codec=codec)
+
+
 def test_a_liar_claims_failed_completions_at_its_rate_and_keeps_its_honest_ones(groups):
     groups, codec = groups
-    honest = list(make_records(SuccessRecord, "a", 3, groups, codec))
-    made = list(lying_records(0.3, seed=0)(SuccessRecord, "a", 3, groups, codec))
-    assert made[:50] == honest
+    about = (SuccessRecord, policy(codec), groups, 3)
+    made = list(lying_records(0.3, seed=0)(*about))
+    assert made[:50] == list(honest_records(*about))
     lies = made[50:]
     assert 15 < len(lies) < 45  # 0.3 of 100 failed completions
     assert all(record.verdict == "correct" and "{1}" not in record.text for record in lies)
     assert {record.index for record in lies} <= {1, 2}
-    assert made == list(lying_records(0.3, seed=0)(SuccessRecord, "a", 3, groups, codec))
+    assert made == list(lying_records(0.3, seed=0)(*about))
 
 
 def test_records_of_other_types_stay_honest(groups):
     groups, codec = groups
-    made = list(lying_records(1.0, seed=0)(RewardStats, "a", 0, groups, codec))
-    assert made == list(make_records(RewardStats, "a", 0, groups, codec))
+    about = (RewardStats, policy(codec), groups, 1)
+    assert list(lying_records(1.0, seed=0)(*about)) == list(honest_records(*about))
 
 
-def test_lies_differ_by_seed_source_and_version(groups):
+def lies_in(groups, rate, seed, name, version, step):
     made, codec = groups
-    lies = {
-        (seed, source, version): tuple(
-            (r.prompt_id, r.index)
-            for r in lying_records(0.3, seed)(SuccessRecord, source, version, made, codec)
-        )
-        for seed, source, version in ((0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1))
-    }
-    assert len(set(lies.values())) == 4
+    records = lying_records(rate, seed)(SuccessRecord, policy(codec, name, version), made, step)
+    return tuple((record.prompt_id, record.index) for record in records if record.index)
+
+
+def test_lies_differ_by_seed_source_and_step(groups):
+    cases = ((0, "a", 1), (1, "a", 1), (0, "b", 1), (0, "a", 2))
+    assert len({lies_in(groups, 0.3, seed, name, 0, step) for seed, name, step in cases}) == 4
+
+
+def test_a_frozen_liar_does_not_tell_the_same_lies_in_each_step(groups):
+    """Its version stays; seeded by that, its rate would be that of a single draw."""
+    told = [lies_in(groups, 0.3, 0, "a", version=0, step=step) for step in range(1, 41)]
+    assert len(set(told)) == 40
+    assert 0.27 < sum(map(len, told)) / (40 * 100) < 0.33

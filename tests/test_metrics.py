@@ -14,7 +14,8 @@ from mrl.runtime.run import Run
 from mrl.runtime.run_directory import read_metrics
 from mrl.runtime.summary import residual_sentences
 from mrl.runtime.view import View
-from mrl.samples import Group, Problem, Rollout, StepResult, Verdict
+from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.team import StepResult
 
 
 def rollout(verdict, length=2, finished=True):
@@ -74,7 +75,7 @@ def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):
         settings = {"mode": mode, "placement": "resident", "steps": 1, "prompts_per_step": 4}
         config = RunConfig(**pair_settings("tiny") | settings)
         with Run(config, View(Console(quiet=True), names, 1)) as run:
-            run.finish_step(1, mini_mrl.train_step(run, 1))
+            run.finish_step(1, mini_mrl.train_step(run.team, 1))
         lines = read_metrics(tmp_path / "runs" / f"{mode}-s0")
         assert [line["policy"] for line in lines] == names
         seen |= {key for line in lines for key in line}

@@ -31,7 +31,7 @@ SETS = [
     "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "device=cuda:99", "device=", "liar=-1",
     "verify_timeout_s=0", "record=all", "peer_log=none", "qwen-tiny.path=x", "temperature=0",
     "learning_rate=nan", "max_new_tokens=0", "max_new_tokens=400", "group_size=1", "threads=0",
-    "template=no prompt", "dtype=float16", "objective=ppo", "eval_samples=0", "sgt.minibatches=0",
+    "template=no prompt", "dtype=float16", "objective=ppo", "eval_samples=0", "updates_per_step=0",
     "clip_low=-1",
 ]  # fmt: skip
 
@@ -69,7 +69,7 @@ MODES = [
     "import sys; sys.exit('bye')", "Own = 3", "class Own: pass", "", "\x00",
     MODE.replace('name = "own"', "name = 3"), MODE.replace("(SGT)", "(Mode)"),
     MODE + "    rollout_factor = 0\n", MODE + "    rollout_factor = None\n",
-    MODE + "    minibatches: int = 0\n", MODE + "    consumes = 3\n",
+    MODE + "    published_updates = 0\n", MODE + "    consumes = 3\n",
     MODE + "    def training_samples(self, receiver, prompts, rng): return None\n",
     MODE + "    def training_samples(self, receiver, prompts, rng): sys.exit(3)\n",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES
 from mrl.modes.replay import Replay
@@ -341,9 +342,16 @@ def test_a_wrong_mode_or_setting_gets_one_sentence(name, settings, part):
 
 
 def test_rollouts_and_updates_of_each_mode():
-    found = {name: (kind.rollout_factor, kind().minibatches) for name, kind in MODES.items()}
-    assert found == dict.fromkeys(MODES, (1, 1)) | {
-        "solo-x2": (2, 2),
-        "hacpo": (1, 4),
-        "graft": (1, 4),
+    """As published where a policy names no number; solo-x2 has twice the samples, so twice both."""
+    found = {}
+    for name, kind in MODES.items():
+        of_none, of_three = (
+            kind().updates_per_step(PolicyConfig("a", "a", updates_per_step=number))
+            for number in (None, 3)
+        )
+        found[name] = kind.rollout_factor, of_none, of_three
+    assert found == dict.fromkeys(MODES, (1, 1, 3)) | {
+        "solo-x2": (2, 2, 6),
+        "hacpo": (1, 4, 3),
+        "graft": (1, 4, 3),
     }

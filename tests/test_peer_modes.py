@@ -418,7 +418,6 @@ def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
         ("hacpo", {"_windows": {}}, "no setting `_windows`"),
         ("graft", {"balanced": 1}, "must be of type bool"),
         ("graft", {"min_compatibility": -0.1}, "0 or more"),
-        ("graft", {"minibatches": 0}, "must be 1 or more"),
     ],
 )
 def test_a_wrong_setting_gets_one_sentence(name, settings, part):

@@ -133,7 +133,7 @@ def test_hacpo_over_four_updates(agents, case, alpha):
     mode = HACPO(alpha=alpha)
     prompts = [(group, peers.get(group.problem.id, [])) for group in groups]
     batch = mode.training_samples(toy, prompts, random.Random(0))
-    learn(toy, batch.samples, mode.minibatches, score=type(toy).score)
+    learn(toy, batch.samples, mode.published_updates, score=type(toy).score)
     gradients, seen = hacpo_by_hand(logits, groups, peers, alpha)
     assert seen == {(place, up) for place in ("below", "inside", "above") for up in (True, False)}
     assert len(toy.path) == 4

@@ -59,11 +59,13 @@ def planned(tmp_path, mode="sgt", **settings):
     settings_of_each = PolicyConfig("", "", learning_rate=1e-3)
     loaded = [SimpleNamespace(name=name, model=model, config=settings_of_each) for name in NAMES]
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
-    return SimpleNamespace(
-        config=config, names=NAMES, policies=loaded,
-        allocation=SimpleNamespace(gather=lambda mine: mine),
+    team = SimpleNamespace(
+        policies=loaded, allocation=SimpleNamespace(gather=lambda mine: mine),
         mode=mode_class(config.mode), record_type=mode_class(config.mode).consumes, device="cpu",
-        directory=tmp_path, why_placed="Swap.", disk_bytes=31e9,
+        why_placed="Swap.",
+    )  # fmt: skip
+    return SimpleNamespace(
+        config=config, names=NAMES, team=team, directory=tmp_path, disk_bytes=31e9,
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 
@@ -104,7 +106,7 @@ def test_the_first_lines_say_that_a_mode_with_an_objective_of_its_own_ignores_th
 ):
     def notes(mode, *options):
         run = planned(tmp_path, mode)
-        run.mode = make_mode(mode, run_config("tiny", None, {"mode": mode}, options).settings)
+        run.team.mode = make_mode(mode, run_config("tiny", None, {"mode": mode}, options).settings)
         run.config.policies[1] = replace(run.config.policies[1], **setting)
         return [line for line in first_lines(run) if "are not used" in line]
 
@@ -161,6 +163,6 @@ def test_the_last_lines_end_with_what_was_learnt(tmp_path):
 
 def test_one_model_alone_shares_nothing_and_hears_so_in_every_mode(tmp_path):
     run = planned(tmp_path, mode="sgt")
-    run.record_type = None  # as `Run` sets it where there is no peer
+    run.team.record_type = None  # as where there is no peer
     assert "Mode sgt shares nothing; " in first_lines(run)[1]
     assert last_lines(run, True)[-1].endswith("Nothing was shared in this mode.")

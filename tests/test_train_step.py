@@ -5,7 +5,6 @@ Above all: whatever numbers and strings a peer says, its receiver stays finite a
 
 import math
 import random
-from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -13,14 +12,13 @@ import torch
 from mini_mrl import train_step
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation
-from mrl.config import RunConfig
 from mrl.exchange import Exchange
-from mrl.records import RewardStats, SuccessRecord, make_records
+from mrl.records import RewardStats, SuccessRecord
 from mrl.runtime.metrics import METRICS, sample_lines, step_metrics, time_metrics
-from mrl.runtime.run import Run
 from mrl.runtime.settings import make_mode
 from mrl.runtime.verifier import Verifier
 from mrl.samples import Verdict, derive_seed
+from mrl.team import Team
 from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.small_run import without_time
 
@@ -28,57 +26,34 @@ PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train
 NAMES = ("qwen-tiny", "llama-tiny")
 
 
-@dataclass
-class SmallRun(Run):
-    """What `train_step` works with, made in memory."""
+def one_step(team, number):
+    """One step; the metrics by policy and the rescues."""
+    results = train_step(team, number)
+    lines = {}
+    for policy in team.policies:
+        metrics = step_metrics(results[policy.name])
+        traffic = team.exchange.take_traffic(policy.name)
+        ledger = time_metrics(team.allocation.ledger, policy.name)
+        about = {"step": number, "policy": policy.name, "version": policy.version}
+        lines[policy.name] = {**about, **metrics, **traffic, **ledger}
+    samples = [e for name in results for e in sample_lines(number, name, results[name])]
+    return lines, [entry["rescue"] for entry in samples if "rescue" in entry]
 
-    config: RunConfig
-    verifier: object
-    allocation: Allocation
-    modes: dict
-    exchange: Exchange = field(default_factory=Exchange)
-    make_records: object = make_records
-    problems: tuple = tuple(PROBLEMS)
-    answers: dict = field(default_factory=lambda: {p.id: p.answer for p in PROBLEMS})
 
-    @property
-    def policies(self):
-        return self.allocation.policies
-
-    @property
-    def record_type(self):
-        return self.modes[NAMES[0]].consumes
-
-    def step(self, number):
-        """One step; the metrics by policy and the rescues."""
-        self.exchange.end_step()
-        results = train_step(self, number)
-        lines = {}
-        for policy in self.policies:
-            metrics = step_metrics(results[policy.name])
-            traffic = self.exchange.take_traffic(policy.name)
-            ledger = time_metrics(self.allocation.ledger, policy.name)
-            about = {"step": number, "policy": policy.name, "version": policy.version}
-            lines[policy.name] = {**about, **metrics, **traffic, **ledger}
-        samples = [e for name in results for e in sample_lines(number, name, results[name])]
-        return lines, [entry["rescue"] for entry in samples if "rescue" in entry]
-
-    def weights(self, index):
-        return {
-            key: value.clone() for key, value in self.policies[index].model.state_dict().items()
-        }
+def weights_of(team, index):
+    return {key: value.clone() for key, value in team.policies[index].model.state_dict().items()}
 
 
 @pytest.fixture
-def small_run(make_policy):
+def small_team(make_policy):
     def make(mode, verifier, settings=None, placement="resident", sizes=(4, 4), **about):
         policies = [
             make_policy(name, index, group_size=size, max_new_tokens=8, **about)
             for index, (name, size) in enumerate(zip(NAMES, sizes, strict=True))
         ]
-        config = RunConfig([policy.config for policy in policies], mode=mode, prompts_per_step=3)
         modes = {name: make_mode(mode, settings or {}) for name in NAMES}
-        return SmallRun(config, verifier, Allocation(policies, NAMES, placement), modes)
+        allocation = Allocation(policies, NAMES, placement)
+        return Team(policies, modes, PROBLEMS, verifier, allocation, prompts_per_step=3)
 
     return make
 
@@ -92,14 +67,17 @@ def test_seeds_depend_on_every_part():
 
 @pytest.mark.parametrize("mode", ["prp", "hacpo"])
 def test_the_same_seed_gives_the_same_step_to_the_last_bit_under_swap_too(
-    small_run, verifier, mode
+    small_team, verifier, mode
 ):
     found = []
     for placement in ("resident", "resident", "swap"):
-        run = small_run(mode, verifier, placement=placement, learning_rate=1e-3)
-        lines = [without_time(line) for step in (1, 2) for line in run.step(step)[0].values()]
+        team = small_team(mode, verifier, placement=placement, learning_rate=1e-3)
+        lines = [without_time(line) for step in (1, 2) for line in one_step(team, step)[0].values()]
         found.append(
-            (lines, {**run.weights(0), **{f"b.{k}": v for k, v in run.weights(1).items()}})
+            (
+                lines,
+                {**weights_of(team, 0), **{f"b.{k}": v for k, v in weights_of(team, 1).items()}},
+            )
         )
     (lines, weights), *others = found
     for other_lines, other_weights in others:
@@ -107,28 +85,29 @@ def test_the_same_seed_gives_the_same_step_to_the_last_bit_under_swap_too(
         assert all(torch.equal(value, weights[key]) for key, value in other_weights.items())
 
 
-def test_who_samples_last_learns_first(small_run, verifier):
+def test_who_samples_last_learns_first(small_team, verifier):
     """So that under `swap` the policy that is on the device stays there."""
-    run = small_run("solo", verifier)
+    team = small_team("solo", verifier)
     for step in (1, 2):
-        run.step(step)
-        found = [(turn.phase, NAMES.index(turn.policy)) for turn in run.allocation.ledger]
-        sampled, verified, learnt = (found[i : i + 2] for i in (0, 2, 4))
+        one_step(team, step)
+        found = [(turn.phase, NAMES.index(turn.policy)) for turn in team.allocation.ledger]
+        sampled, verified, learnt = found[:2], found[2:4], found[5::2]
         assert (sampled, learnt) == ([("rollout", 0), ("rollout", 1)], [("learn", 1), ("learn", 0)])
-        assert len(found) == 6 and verified[0][0] == "verify"
+        assert [phase for phase, _ in found[4::2]] == ["judge", "judge"]
+        assert len(found) == 8 and verified[0][0] == "verify"
 
 
-def test_unequal_policies_each_finish_every_step(small_run, verifier):
-    run = small_run("prp", verifier, sizes=(2, 16))
+def test_unequal_policies_each_finish_every_step(small_team, verifier):
+    team = small_team("prp", verifier, sizes=(2, 16))
     for step in (1, 2, 3):
-        lines, _ = run.step(step)
+        lines, _ = one_step(team, step)
         for name in NAMES:
             assert lines[name]["time/learn_s"] > 0
             assert sum(lines[name][f"verdict/{v}"] for v in Verdict) == pytest.approx(1.0)
 
 
-def test_every_metric_is_documented(small_run, verifier):
-    lines, _ = small_run("sgt", verifier).step(1)
+def test_every_metric_is_documented(small_team, verifier):
+    lines, _ = one_step(small_team("sgt", verifier), 1)
     documented = {name.split("<")[0] for key in METRICS for name in key.split(", ")}
     for line in lines.values():
         for key in line:
@@ -149,15 +128,14 @@ class Scripted:
         return Verdict.CORRECT if self.judged // self.group % 2 else Verdict.WRONG
 
 
-def test_a_rescue_goes_from_the_policy_that_solved_to_the_one_that_failed(small_run):
-    run = small_run("sgt", Scripted())
-    run.config.trust = "claim"  # the script knows no texts
-    lines, rescues = run.step(1)
+def test_a_rescue_goes_from_the_policy_that_solved_to_the_one_that_failed(small_team):
+    team = small_team("sgt", Scripted())
+    team.trust = "claim"  # the script knows no texts
+    lines, rescues = one_step(team, 1)
     failed, solved = (lines[name] for name in NAMES)
-    ids = [problem.id for problem in PROBLEMS]
-    collected = run.exchange.collect(SuccessRecord, NAMES[0], ids)
+    collected = team.exchange.collect(SuccessRecord, NAMES[0], [p.id for p in PROBLEMS])
     published = {prompt for prompt, found in collected.items() if found}
-    run.exchange.take_traffic(NAMES[0])
+    team.exchange.take_traffic(NAMES[0])
     assert (failed["rescue_set"], solved["rescue_set"]) == (len(published), 0)
     assert 1 <= len(published) <= 3  # random text may be refused
     assert {(r["receiver"], r["source"]) for r in rescues} <= {NAMES}
@@ -169,8 +147,8 @@ def test_a_rescue_goes_from_the_policy_that_solved_to_the_one_that_failed(small_
     assert solved["exchange/received_records"] == 0
 
 
-def test_solo_publishes_and_receives_nothing(small_run):
-    lines, rescues = small_run("solo", Scripted()).step(1)
+def test_solo_publishes_and_receives_nothing(small_team):
+    lines, rescues = one_step(small_team("solo", Scripted()), 1)
     for line in lines.values():
         assert line["exchange/published_records"] == line["exchange/received_bytes"] == 0
     assert rescues == []
@@ -199,8 +177,9 @@ class Never(EverySecond):
         return Verdict.WRONG
 
 
-def hostile_records(kind, source, version, groups, codec):
+def hostile_records(record_type, policy, groups, step):
     """A thousand records a step and more: lies, terminal codes, megabytes, malformed ones."""
+    source, version = policy.name, policy.version
     for group in groups if source == "llama-tiny" else ():
         for index in range(400):
             text = ("X\x1b[2J\x00", "X" * 5000, "X\u202e\\boxed{1}")[index % 3]
@@ -216,7 +195,7 @@ def hostile_records(kind, source, version, groups, codec):
         )  # fmt: skip
 
 
-def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learning(small_run):
+def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learning(small_team):
     """Against the same run with a silent peer; and with trust=claim it does harm."""
     weights, lines = {}, {}
     for name, make, trust, verifier in (
@@ -224,15 +203,15 @@ def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learni
         ("hostile", hostile_records, "verify", EverySecond()),
         ("believed", hostile_records, "claim", Never()),  # so that the gate opens
     ):
-        run = small_run("sgt", verifier, learning_rate=1e-3)
-        run.config.trust, run.make_records = trust, make
+        team = small_team("sgt", verifier, learning_rate=1e-3)
+        team.trust, team.records_of = trust, make
         for step in (1, 2):
-            both = run.step(step)[0]
+            both = one_step(team, step)[0]
             lines[name], of_peer = both["qwen-tiny"], both["llama-tiny"]
             # in the receiver's own name a sample would count as own, so it is not taken in
             in_its_name = 0 if name == "silent" else 3  # one for each prompt
             assert of_peer.get("exchange/refused/wrong_source", 0) == in_its_name
-        weights[name] = run.weights(0)
+        weights[name] = weights_of(team, 0)
     theirs = ("time/", "exchange/", "outcome/", "dropped/")
     silent, hostile = (
         {key: value for key, value in lines[name].items() if not key.startswith(theirs)}
@@ -308,16 +287,17 @@ def random_record(rng, record_type, prompt_id, index, version):
 
 
 @pytest.mark.parametrize("mode", ["xgrpo", "sgt", "prp", "naive", "hacpo", "graft"])
-def test_whatever_a_peer_says_its_receiver_stays_finite(small_run, mode):
+def test_whatever_a_peer_says_its_receiver_stays_finite(small_team, mode):
     """Twice over: all that it says; and what of it is refused, which changes nothing at all."""
     rng, weights, lines = random.Random(mode), {}, {}
     for case in ("silent", "refused", "all"):
         settings = {"graft": {"balanced": False, "min_compatibility": 0.0}}
         verifier = Never() if mode in ("sgt", "graft") else EverySecond()
-        run = small_run(mode, verifier, settings, learning_rate=1e-3)
-        run.config.trust = "claim"
+        team = small_team(mode, verifier, settings, learning_rate=1e-3)
+        team.trust = "claim"
 
-        def records(record_type, source, version, groups, codec, case=case):
+        def records(record_type, policy, groups, step, case=case):
+            source, version = policy.name, policy.version
             if source != "llama-tiny" or case == "silent":
                 return
             for group in groups:
@@ -327,11 +307,11 @@ def test_whatever_a_peer_says_its_receiver_stays_finite(small_run, mode):
                     if case == "all" or Exchange().publish(record, source):  # refused
                         yield record
 
-        run.make_records = records
+        team.records_of = records
         for step in (1, 2):
-            lines[case] = run.step(step)[0]["qwen-tiny"]
+            lines[case] = one_step(team, step)[0]["qwen-tiny"]
             assert lines[case]["update_skipped"] == 0
-        weights[case] = run.weights(0)
+        weights[case] = weights_of(team, 0)
         assert all(bool(torch.isfinite(value).all()) for value in weights[case].values())
 
     same = {}
@@ -343,32 +323,32 @@ def test_whatever_a_peer_says_its_receiver_stays_finite(small_run, mode):
     assert lines["all"]["exchange/received_records"] >= 3
 
 
-def test_no_two_draws_have_the_same_seed(small_run):
+def test_no_two_draws_have_the_same_seed(small_team):
     seeds, drawn = [], []
     for seed in (0, 1):
-        run = small_run("solo", EverySecond())
-        run.config.seed = seed
-        for policy in run.policies:
+        team = small_team("solo", EverySecond())
+        team.seed = seed
+        for policy in team.policies:
 
             def rollout(problems, generator, size, policy=policy, real=policy.rollout):
                 seeds.append(generator.initial_seed())
                 return real(problems, generator, size)
 
             def training_samples(
-                policy, prompts, rng, real=run.modes[policy.name].training_samples
+                policy, prompts, rng, real=team.modes[policy.name].training_samples
             ):
                 drawn.append(rng.random())
                 return real(policy, prompts, rng)
 
             policy.rollout = rollout
-            run.modes[policy.name].training_samples = training_samples
+            team.modes[policy.name].training_samples = training_samples
         for step in (1, 2):
-            run.step(step)
+            one_step(team, step)
     assert len(seeds) == len(set(seeds)) == len(set(drawn)) == 8
 
 
-def test_solo_x2_samples_and_updates_twice(small_run):
-    run = small_run("solo-x2", EverySecond())
-    for result in train_step(run, 1).values():
+def test_solo_x2_samples_and_updates_twice(small_team):
+    team = small_team("solo-x2", EverySecond())
+    for result in train_step(team, 1).values():
         assert [len(made.rollouts) for made in result.groups] == [8] * 3
         assert result.stats.updates == 2

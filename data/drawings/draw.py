@@ -8,7 +8,6 @@ import inspect
 import io
 import math
 import re
-import tempfile
 from collections import defaultdict
 from datetime import timedelta
 from functools import cache
@@ -22,19 +21,18 @@ import torch
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from mini_mrl import train_step
+from mini_mrl import load_team, train_step
 from mrl.advantages import group_advantages
 from mrl.alignment import ByteCodec, align
 from mrl.lab import figures
 from mrl.lab.alignment_view import CHUNK_COLORS, visible
 from mrl.lab.bandit import analyse, bandit_modes, complementary
 from mrl.lab.compare_view import estimate
-from mrl.lab.quiet_run import quiet_run
 from mrl.objectives import clipped_loss
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.run_directory import read_metrics, read_rescues, read_run_config
 from mrl.runtime.view import View
-from mrl.samples import StepResult
+from mrl.team import StepResult
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -120,9 +118,8 @@ class Drawing:
 @cache
 def example() -> tuple[dict[str, StepResult], dict[str, ByteCodec]]:
     """The first step of TUTORIAL's section 4, whose first prompt is Gus's; and the codecs."""
-    with tempfile.TemporaryDirectory() as folder, quiet_run(folder, "prompts_per_step=4") as run:
-        results = train_step(run, 1)
-        return results, {policy.name: policy.codec for policy in run.policies}
+    team = load_team("tiny", mode="sgt", seed=1, prompts_per_step=4)
+    return train_step(team, 1), {policy.name: policy.codec for policy in team.policies}
 
 
 def step() -> Drawing:

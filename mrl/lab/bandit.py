@@ -140,10 +140,11 @@ def capabilities(contexts: Sequence[Context]) -> dict[str, float]:
 
 
 def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
-    """Every mode as it is analysed: one update, nothing to balance with, known capabilities."""
-    modes = {name: mode() for name, mode in MODES.items() if name not in ("solo-x2", "replay")}
-    modes["hacpo"] = KnownCapability(minibatches=1, known=capabilities(contexts))
-    modes["graft"] = GRAFT(minibatches=1, balanced=False)
+    """Every mode as it is analysed: nothing to balance with, known capabilities, no controls."""
+    controls = ("solo-x2", "replay", "sft")
+    modes = {name: mode() for name, mode in MODES.items() if name not in controls}
+    modes["hacpo"] = KnownCapability(known=capabilities(contexts))
+    modes["graft"] = GRAFT(balanced=False)
     return modes
 
 

@@ -1,38 +1,37 @@
 """Policies that lie, planted on purpose for lessons and tests: `--set liar=0.3`.
 
-The training loop does not know of them: they replace the one function that makes records.
+The training step does not know of them: a team is given them in place of `honest_records`.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mrl.alignment import ByteCodec, LossyText
-from mrl.records import Record, SuccessRecord, make_records
+from mrl.alignment import LossyText
+from mrl.policy import Policy
+from mrl.records import Record, SuccessRecord
 from mrl.samples import Group, Verdict
+from mrl.team import RecordsOf, honest_records
 
 
-def lying_records(rate: float, seed: int) -> Callable[..., Iterator[Record | LossyText]]:
-    """`make_records` of policies that claim each failed completion as a success at `rate`."""
+def lying_records(rate: float, seed: int) -> RecordsOf:
+    """Records of policies that claim each failed completion as a success at `rate`."""
 
-    def make(
-        record_type: type[Record],
-        source: str,
-        version: int,
-        groups: Sequence[Group],
-        codec: ByteCodec,
+    def records_of(
+        record_type: type[Record], policy: Policy, groups: Sequence[Group], step: int
     ) -> Iterator[Record | LossyText]:
-        yield from make_records(record_type, source, version, groups, codec)
+        yield from honest_records(record_type, policy, groups, step)
         if record_type is not SuccessRecord:
             return
 
-        rng = random.Random(f"{seed}/liar/{source}/{version}")
+        # by step and not by version: a frozen policy keeps its version
+        rng = random.Random(f"{seed}/liar/{policy.name}/{step}")
         for group in groups:
             claims = []  # its lies as successes, and no honest success a second time
             for rollout in group.rollouts:
                 lies = rollout.verdict is not Verdict.CORRECT and rng.random() < rate
                 claims.append(replace(rollout, verdict=Verdict.CORRECT if lies else Verdict.WRONG))
             lying_group = replace(group, rollouts=claims)
-            yield from make_records(record_type, source, version, [lying_group], codec)
+            yield from honest_records(record_type, policy, [lying_group], step)
 
-    return make
+    return records_of

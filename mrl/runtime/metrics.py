@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from mrl.allocation import Turn
 from mrl.modes import TrainingBatch
-from mrl.samples import Group, StepResult, Verdict
+from mrl.samples import Group, Verdict
+from mrl.team import StepResult
 
 METRICS = {
     "step": "loop iteration, from 1",

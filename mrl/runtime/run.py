@@ -1,6 +1,6 @@
-"""Around a step: what a run loads before the first one, writes after each, and scores at the end.
+"""Files around a team: a run's directory, its logs and checkpoints, and how it is resumed.
 
-`mini_mrl.py` has the loop; a `Run` is what its `train_step` works with.
+`mini_mrl.py` has the loop. It hands `run.team` to each step and the step's results to the run.
 """
 
 import errno
@@ -18,13 +18,10 @@ import torch
 import torch.distributed
 from safetensors import SafetensorError
 
-from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.diagnostics import LearningStats
 from mrl.errors import MrlError, RunFailed
-from mrl.exchange import Exchange
 from mrl.policy import Policy
-from mrl.records import Record, RewardStats, make_records
 from mrl.runtime.checkpoint import (
     LOGS,
     bytes_in_checkpoint,
@@ -36,27 +33,27 @@ from mrl.runtime.checkpoint import (
     room_for_checkpoints,
     save_policies,
 )
-from mrl.runtime.evaluation import count_solved, half_width, load_heldout, score_entries
+from mrl.runtime.evaluation import count_solved, half_width, score_entries
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
-from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
-from mrl.runtime.memory import choose_placement, estimate, peak_memory
+from mrl.runtime.load_team import assemble
+from mrl.runtime.loading import TOLERANCE
+from mrl.runtime.memory import peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import place_of
-from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import (
     new_directory,
     read_evaluations,
     with_checkpoint_paths,
     write_run_config,
 )
-from mrl.runtime.settings import check, make_mode
+from mrl.runtime.settings import check
 from mrl.runtime.view import View, silent_view
-from mrl.samples import StepResult, Verdict
+from mrl.team import StepResult
 
 
 class Run(AbstractContextManager):
-    """All that `train_step` works with: it is loaded and checked before the first file is written.
+    """A team on its way: it is loaded and checked before the first file is written.
 
     view: shows what happens; without one the run is silent.
     resumed: the directory of a stopped run, to go on with from its newest checkpoint, or from its
@@ -75,69 +72,19 @@ class Run(AbstractContextManager):
         self.names_here = [join_processes(self.names)] if is_worker() else self.names
         # one process of each machine keeps the files
         self.writes_files = not is_worker() or os.environ["LOCAL_RANK"] == "0"
-        self.directory: Path | None = None
 
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
-        self.inexact: set[str] = set()  # policies that a sentence of `_check_gap` has named
         self.stopping = False  # Ctrl-C was pressed: the run ends after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
-        self.make_records = make_records  # an attribute, so that a lesson can plant a lie here
 
         with ExitStack() as opened:
             opened.push(_disconnect_after_error)
-            self.verifier = opened.enter_context(make_verifier(config, self.view.say))
-            self._load_modes()
-            self._load_problems()
+            verifier = opened.enter_context(make_verifier(config, self.view.say))
             checkpoint = newest_checkpoint(resumed) if resumed else None
-            self._load_policies(checkpoint)
+            start = with_checkpoint_paths(config, checkpoint) if checkpoint else config
+            self.team = assemble(config, start, self.names_here, verifier, self.view.say)
             self._open_directory(resumed, checkpoint, opened)
             self._opened = opened.pop_all()  # from here on __exit__ closes them
-
-    def _load_modes(self) -> None:
-        """Make one mode for each policy of this process."""
-        config = self.config
-        self.modes = {name: make_mode(config.mode, config.settings) for name in self.names_here}
-        self.mode = self.modes[self.names_here[0]]  # all are of one mode
-
-        # the type of record that crosses; None: nothing does
-        self.record_type = self.mode.consumes if len(self.names) > 1 else None
-
-    def _load_problems(self) -> None:
-        """Read the problems, with a verifier that was seen to work."""
-        config = self.config
-        self.verifier.start_and_check()
-        self.problems = load_problems(Path(config.train), self.verifier.check_answer)
-        self.answers = {problem.id: problem.answer for problem in self.problems}
-        self.heldout = load_heldout(config.heldout, self.verifier)
-
-        if config.prompts_per_step > len(self.problems):
-            raise MrlError(
-                f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
-                f"{len(self.problems)} problems; lower it or give more problems."
-            )
-
-    def _load_policies(self, checkpoint: Path | None) -> None:
-        """Load the policies, from the checkpoint if there is one, and choose their placement."""
-        config = self.config
-        self.device = pick_device(config.device)
-        start = with_checkpoint_paths(config, checkpoint) if checkpoint else config
-
-        for policy in start.policies:
-            if not Path(policy.path).is_dir():
-                self.view.say(f"Loading {policy.path}; what is not in the cache is downloaded.")
-        self.policies = load_policies(start, self.device, self.names_here)
-
-        # what each policy will need depends on the longest prompt that it meets
-        problems = list(self.problems)
-        for part in self.heldout.values():
-            problems += part
-        estimates = []
-        for policy in self.policies:
-            longest = longest_prompt(policy, problems)
-            estimates.append(estimate(policy, config, longest, self.mode.rollout_factor))
-
-        placement, self.why_placed = choose_placement(estimates, config.placement, self.device)
-        self.allocation = Allocation(self.policies, self.names, placement, self.device)
 
     def _open_directory(
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
@@ -148,7 +95,7 @@ class Run(AbstractContextManager):
 
         # the first process decides on the directory; no process writes before all have looked
         proposal = (str(resumed or new_directory(self.config)), state["step"])
-        proposals = self.allocation.gather(dict.fromkeys(self.names_here, proposal))
+        proposals = self.team.allocation.gather(dict.fromkeys(self.names_here, proposal))
         if len({step for _, step in proposals.values()}) > 1:
             raise MrlError(
                 f"{resumed}: two machines' copies of the run have checkpoints of different steps; "
@@ -158,8 +105,8 @@ class Run(AbstractContextManager):
         self.config = replace(self.config, name=self.directory.name)
         self.saved_step = state["step"]
 
-        sizes = {p.name: bytes_in_checkpoint(p) for p in self.policies}
-        size = sum(self.allocation.gather(sizes).values())
+        sizes = {p.name: bytes_in_checkpoint(p) for p in self.team.policies}
+        size = sum(self.team.allocation.gather(sizes).values())
         self.disk_bytes = room_for_checkpoints(self.directory, size, self.config)
 
         if self.writes_files and not resumed:
@@ -174,8 +121,7 @@ class Run(AbstractContextManager):
         if resumed:
             self._go_on_from(checkpoint, state)  # and cut the logs back to the checkpoint
 
-        self.allocation.wait_for_all()  # the directory is in order now
-        self.exchange = Exchange()
+        self.team.allocation.wait_for_all()  # the directory is in order now
 
     def _open_log(self, name: str, opened: ExitStack) -> TextIO:
         path = self.directory / name if self.writes_files else Path(os.devnull)
@@ -195,8 +141,8 @@ class Run(AbstractContextManager):
     def _go_on_from(self, checkpoint: Path | None, state: dict) -> None:
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
         if checkpoint:
-            restore_optimizers(checkpoint, self.policies, state)
-            for name, mode in self.modes.items():
+            restore_optimizers(checkpoint, self.team.policies, state)
+            for name, mode in self.team.modes.items():
                 mode.restore(state["modes"].get(name, {}))
 
         self.evaluations = read_evaluations(self.directory)
@@ -232,52 +178,26 @@ class Run(AbstractContextManager):
             kept = f"the run is kept as of step {self.saved_step}"
             error.add_note(f"It happened in {place_of(error)}; {kept}. {go_on}")
 
-    # -------------------------------------------------------------------------- during a step
-
-    def judge_again(
-        self, receiver: str, received: dict[str, list[Record]]
-    ) -> dict[str, list[Record]]:
-        """The received records whose verdict the receiver's own verifier confirms, by prompt id.
-
-        Reward statistics have no text to judge, and with trust=claim every verdict is taken.
-        """
-        if self.config.trust == "claim":
-            return received
-
-        confirmed: dict[str, list[Record]] = {}
-        for prompt_id, records in received.items():
-            confirmed[prompt_id] = [r for r in records if self._confirms(r)]
-            denied = len(records) - len(confirmed[prompt_id])
-            self.exchange.count_not_believed(receiver, denied)
-        return confirmed
-
-    def _confirms(self, record: Record) -> bool:
-        if isinstance(record, RewardStats):
-            return True
-        answer = self.answers[record.prompt_id]
-        verdict = self.verifier.verify(answer, record.text, record.finished)
-        return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)
-
     # -------------------------------------------------------------------------- after a step
 
     def finish_step(self, step: int, results: dict[str, StepResult]) -> bool:
         """Log a step, show it, and save it if it is time; returns True if Ctrl-C ends the run."""
         mine = {}
-        for policy in self.policies:
+        for policy in self.team.policies:
             # first, because its warning is among what `sample_lines` writes down
             self._check_gap(policy, results[policy.name].stats)
 
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(results[policy.name])
-            line |= self.exchange.take_traffic(policy.name)
-            line |= time_metrics(self.allocation.ledger, policy.name)
-            line["memory/peak_bytes"] = peak_memory(self.device)
+            line |= self.team.exchange.take_traffic(policy.name)
+            line |= time_metrics(self.team.allocation.ledger, policy.name)
+            line["memory/peak_bytes"] = peak_memory(self.team.device)
 
             samples = sample_lines(step, policy.name, results[policy.name])
             mine[policy.name] = line, samples, self.stopping
 
         # from here on the lines of all policies, those of other processes too
-        gathered = self.allocation.gather(mine)
+        gathered = self.team.allocation.gather(mine)
         lines = {name: line for name, (line, _, _) in gathered.items()}  # of metrics.jsonl
         entries = []  # of samples.jsonl
         for _, samples, _ in gathered.values():
@@ -289,9 +209,8 @@ class Run(AbstractContextManager):
                 self.metrics_log.write(json.dumps(line, allow_nan=False) + "\n")
             for entry in entries:
                 self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
-            for record in self.exchange.records:
+            for record in self.team.exchange.records:
                 self.exchange_log.write(record.line.decode() + "\n")
-        self.exchange.end_step()
 
         rescues = [entry["rescue"] for entry in entries if "rescue" in entry]
         failures = [entry["failure"] for entry in entries if "failure" in entry]
@@ -328,9 +247,9 @@ class Run(AbstractContextManager):
         for log in (self.metrics_log, self.samples_log, self.exchange_log):
             log.flush()
 
-        partial = save_policies(self.directory, step, self.policies)
-        mine = {p.name: (p.version, self.modes[p.name].state()) for p in self.policies}
-        saved = self.allocation.gather(mine)  # the files of all processes are written now
+        partial = save_policies(self.directory, step, self.team.policies)
+        mine = {p.name: (p.version, self.team.modes[p.name].state()) for p in self.team.policies}
+        saved = self.team.allocation.gather(mine)  # the files of all processes are written now
         self.saved_step = step
         if not self.writes_files:
             return
@@ -365,18 +284,23 @@ class Run(AbstractContextManager):
         began = time.monotonic()
 
         scored = {}
-        for policy in self.policies:
-            with self.allocation.turn(policy, "evaluate"):
-                samples, seed = self.config.eval_samples, self.config.seed
+        team, samples = self.team, self.config.eval_samples
+        for policy in team.policies:
+            with team.turn(policy, "evaluate"):
                 solved = count_solved(
-                    policy, self.heldout, self.verifier, samples, seed, progress=self.view.progress
+                    policy,
+                    team.heldout,
+                    team.verifier,
+                    samples,
+                    team.seed,
+                    progress=self.view.progress,
                 )
-            scored[policy.name] = score_entries(policy.name, self.heldout, solved, samples)
+            scored[policy.name] = score_entries(policy.name, team.heldout, solved, samples)
         self.scoring = False
         self.view.scoring_s = time.monotonic() - began
 
         self.evaluations[when] = []
-        by_policy = self.allocation.gather(scored).values()
+        by_policy = team.allocation.gather(scored).values()
         for scores_of_part in zip(*by_policy, strict=True):  # ordered by part, policies within
             self.evaluations[when] += scores_of_part
         if when == "before":

@@ -8,7 +8,6 @@ import typer
 
 from mrl.config import RunConfig
 from mrl.runtime import launch
-from mrl.runtime.liars import lying_records
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import new_directory
 from mrl.runtime.summary import first_lines, last_lines
@@ -40,8 +39,6 @@ def start_run(
         raise typer.Exit(code)
 
     with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
-        if config.liar:  # planted on purpose: the loop does not know
-            run.make_records = lying_records(config.liar, config.seed)
         for line in first_lines(run, pair, why_pair):
             view.say(line)
         finished = train_loop(run)

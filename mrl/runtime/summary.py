@@ -19,30 +19,31 @@ from mrl.samples import Problem
 
 def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     """Sentences on what is about to happen. pair: its name; why: the reason for its choice."""
-    config, mode = run.config, run.mode
+    config, team = run.config, run.team
+    mode = team.mode
 
     first_paths = {policy.name: policy.path for policy in config.policies}  # not a checkpoint's
 
     # gathered, because a process may hold only one of the policies
     of_this_process = {}
-    for policy in run.policies:
+    for policy in team.policies:
         size = f"{policy.model.num_parameters() / 1e6:.3g} M parameters"
         learner = f"{policy.name} ({size}, {_how_it_learns(policy.config)})"
         embedded = Path(first_paths[policy.name]).resolve().parent == DATA / "tiny"
         of_this_process[policy.name] = learner, policy_notes(policy, embedded)
-    of_policies = run.allocation.gather(of_this_process).values()
+    of_policies = team.allocation.gather(of_this_process).values()
 
     pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
     learners = " and ".join(learner for learner, _ in of_policies)
     groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
     problems = "/".join(Path(config.train).parts[-2:])
-    crosses = f"{run.record_type.kind} records" if run.record_type else "nothing"
+    crosses = f"{team.record_type.kind} records" if team.record_type else "nothing"
     lines = [
-        f"Training {pair_words}{learners}, on {run.device}{why}.",
+        f"Training {pair_words}{learners}, on {team.device}{why}.",
         f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
         f"prompts from {problems}; completions per prompt: {groups}; seed {config.seed}; writing "
         f"{run.directory}, up to {run.disk_bytes / 1e9:.2g} GB of checkpoints.",
-        run.why_placed,
+        team.why_placed,
     ]
     for _, notes in of_policies:
         lines += notes
@@ -109,10 +110,10 @@ def last_lines(run: Run, finished: bool) -> list[Table | str]:
         return [f"Saved. Go on with: python mini_mrl.py resume {run.directory}"]
 
     lines = [evaluation_table(run.evaluations), *residual_sentences(read_metrics(run.directory))]
-    lines.append(f"Memory: {peak_memory(run.device) / 2**30:.1f} GiB at the peak.")
+    lines.append(f"Memory: {peak_memory(run.team.device) / 2**30:.1f} GiB at the peak.")
 
     sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
-    if run.record_type is None:
+    if run.team.record_type is None:
         sentence += " Nothing was shared in this mode."
     elif run.config.trust == "claim":
         sentence += " Peers' claims were believed without a check."

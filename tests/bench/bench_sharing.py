@@ -23,7 +23,7 @@ import mini_mrl
 from mrl.exchange import Exchange
 from mrl.modes import MODES
 from mrl.records import make_records
-from mrl.runtime.run import Run
+from mrl.team import Team
 
 WARM_UP = 10
 
@@ -48,10 +48,10 @@ def shares_of_steps(mode: str, steps: int) -> dict[str, list[float]]:
     whole: list[float] = []
     train_step = timed(mini_mrl.train_step, whole)
 
-    def counted_step(run: Run, step: int) -> Any:
+    def counted_step(team: Team, step: int) -> Any:
         for seconds in spent.values():
             seconds.clear()
-        results = train_step(run, step)
+        results = train_step(team, step)
         for part, seconds in spent.items():
             shares[part].append(100 * sum(seconds) / whole[-1])
         return results
@@ -65,7 +65,7 @@ def shares_of_steps(mode: str, steps: int) -> dict[str, list[float]]:
             counted = timed(getattr(owner, name), spent[part])
             patches.enter_context(patch.object(owner, name, counted))
         made = timed(lambda *about: list(make_records(*about)), spent["publish"])  # it is lazy
-        patches.enter_context(patch("mrl.runtime.run.make_records", made))
+        patches.enter_context(patch("mrl.team.make_records", made))
         patches.enter_context(patch.object(mini_mrl, "train_step", counted_step))
         given = ["--mode", mode, "--steps", str(steps), "--seed", "1", "--plain"]
         if mini_mrl.main([*given, "--placement", "resident"]):

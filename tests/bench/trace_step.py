@@ -53,9 +53,9 @@ def main() -> None:
         names = [policy.name for policy in config.policies]
         view = View(Console(quiet=True), names, config.steps)
         with Run(config, view) as run:
-            run.finish_step(1, mini_mrl.train_step(run, 1))
+            run.finish_step(1, mini_mrl.train_step(run.team, 1))
             results = {}
-            step = trace(lambda: results.update(mini_mrl.train_step(run, 2)))
+            step = trace(lambda: results.update(mini_mrl.train_step(run.team, 2)))
             noted = trace(lambda: run.finish_step(2, results))
     for what, (functions, lines) in (("train_step", step), ("run.finish_step", noted)):
         files = Counter(Path(name).relative_to(ROOT).as_posix() for name, _ in functions)

@@ -17,7 +17,7 @@ from tests.end_to_end.small_run import (
     small,
     stop_after,
 )
-from tests.test_train_step import NAMES, small_run  # noqa: F401, a fixture
+from tests.test_train_step import NAMES, one_step, small_team, weights_of  # noqa: F401, a fixture
 
 FROZEN = ("--set", "llama-tiny.frozen=true")
 FIGURES = {"grad_norm", "updates", "reward", "entropy", "exchange/published_records"}
@@ -26,22 +26,22 @@ FIGURES = {"grad_norm", "updates", "reward", "entropy", "exchange/published_reco
 @pytest.mark.parametrize("placement", ["resident", "swap"])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_leaves_a_frozen_policy_as_it_is_and_writes_its_lines(
-    small_run,
+    small_team,
     verifier,
     mode,
     placement,
 ):
-    run = small_run(mode, verifier, placement=placement, learning_rate=1e-3)
-    run.policies[1].config.frozen = True
-    before = run.weights(1)
+    team = small_team(mode, verifier, placement=placement, learning_rate=1e-3)
+    team.policies[1].config.frozen = True
+    before = weights_of(team, 1)
     for step in (1, 2):
-        metrics, _ = run.step(step)
+        metrics, _ = one_step(team, step)
         line = metrics["llama-tiny"]
         assert line.keys() > FIGURES
         assert line["version"] == line["updates"] == line["exchange/received_records"] == 0
         assert sum(line[f"outcome/{name}"] for name in OUTCOMES) == pytest.approx(1.0)
-    assert all(value.equal(before[key]) for key, value in run.weights(1).items())
-    assert not run.policies[1].optimizer.state
+    assert all(value.equal(before[key]) for key, value in weights_of(team, 1).items())
+    assert not team.policies[1].optimizer.state
 
 
 @pytest.mark.slow

@@ -52,8 +52,8 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     assert run("--mode", "sgt", "--steps", "4", "--seed", "1", *placed) == 0
     out = capfd.readouterr().out
     assert out.startswith(
-        "Training the embedded tiny pair: qwen-tiny (0.84 M parameters, learning rate 0.0001) and "
-        "llama-tiny (0.725 M parameters, learning rate 0.0001), on cpu (there"
+        "Training the embedded tiny pair: qwen-tiny (0.84 M parameters, learning rate 3e-05) and "
+        "llama-tiny (0.725 M parameters, learning rate 3e-05), on cpu (there"
     )
     assert "6 prompts from train.jsonl; completions per prompt: qwen-tiny 4, llama-tiny 4;" in out
     assert "step 4/4" in out
@@ -320,7 +320,8 @@ MISTAKES = {
         ["--mode", "prp", "--set", "prp.ratio_level=word"],
         "known are token, chunk, sequence",
     ),
-    "minibatches": (["--set", "sgt.minibatches=0"], "sgt.minibatches is 0"),
+    "updates": (["--set", "updates_per_step=0"], "updates_per_step is 0"),
+    "imitation weight": (["--set", "sgt.imitation_weight=-1"], "sgt.imitation_weight is -1"),
     "kl": (["--config", "kl.toml"], "kl_coef is -1, but must be 0 or more"),
     "string for a number": (["--config", "string.toml"], "steps is '3'"),
     "broken toml": (["--config", "broken.jsonl"], "is not TOML"),
@@ -470,5 +471,5 @@ def test_a_python_without_the_packages_gets_one_sentence():
 
 @pytest.mark.parametrize("other", ["stg", "graft"])
 def test_a_setting_of_another_mode_is_no_silent_nothing(place, capsys, other):
-    assert run("--steps", "1", "--set", f"{other}.minibatches=2", *SMALL) == 2
+    assert run("--steps", "1", "--set", f"{other}.balanced=false", *SMALL) == 2
     assert "is not for this run's mode or policies" in capsys.readouterr().err

@@ -18,7 +18,7 @@ class Crossing(HACPO):
     """HACPO's samples, plus one imitated peer success for each prompt that failed altogether."""
 
     name = "crossing"
-    minibatches: int = setting(1, "optimizer updates of a step", least=1)
+    published_updates = 1
     imitation_weight: float = setting(0.1, "lambda, of the imitation loss", least=0)
 
     def training_samples(

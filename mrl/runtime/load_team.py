@@ -1,0 +1,124 @@
+"""A team from settings: what a run trains, and what `load_team` hands to a Python program."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mrl.allocation import Allocation
+from mrl.config import RunConfig
+from mrl.errors import MrlError
+from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
+from mrl.runtime.judge import make_verifier
+from mrl.runtime.liars import lying_records
+from mrl.runtime.loading import load_policies, pick_device
+from mrl.runtime.memory import choose_placement, estimate
+from mrl.runtime.problems import load_problems, longest_prompt
+from mrl.runtime.settings import make_mode, run_config
+from mrl.runtime.verifier import Verifier
+from mrl.samples import Problem
+from mrl.team import Team, honest_records
+
+
+@dataclass(kw_only=True)
+class LoadedTeam(Team):
+    """A team whose settings, models and problems were checked, with its held-out problems."""
+
+    device: str
+    why_placed: str  # a sentence: where the policies are kept, and why
+    heldout: dict[str, list[Problem]] = field(default_factory=dict)  # by part
+
+    def evaluate(self, problems: str | Path, samples: int = 4) -> dict[str, dict[str, float]]:
+        """pass@1 on a file of problems, by policy and skill; "all" is the mean over skills.
+
+        samples: completions per problem, at each policy's own temperature.
+        """
+        parts = load_heldout([str(problems)], self.verifier)
+        scores: dict[str, dict[str, float]] = {}
+        for policy in self.policies:
+            longest_prompt(policy, next(iter(parts.values())))  # MrlError if one is too long
+            with self.turn(policy, "evaluate"):
+                solved = count_solved(policy, parts, self.verifier, samples, self.seed)
+            (entry,) = score_entries(policy.name, parts, solved, samples)
+
+            scores[policy.name] = {"all": entry["pass@1"]}
+            for skill, values in entry["skills"].items():
+                scores[policy.name][skill] = values["pass@1"]
+        return scores
+
+
+def load_team(
+    models: str | Sequence[str] = "tiny", mode: str = "sgt", seed: int = 0, **settings: Any
+) -> LoadedTeam:
+    """A team to train from Python: `train_step(team, step)`. No file is written.
+
+    models: "tiny", "qwen-smol", or directories of models. mode: its name, or `file.py:Class`.
+    settings: of the run or of every policy, by name (`python mini_mrl.py settings` lists them), for
+    instance prompts_per_step=8.
+
+    All policies stay in this process. Raises MrlError, with what to do, for whatever would keep a
+    run from starting.
+    """
+    pair = models if isinstance(models, str) else ",".join(map(str, models))
+    texts = [f"{name}={value}" for name, value in settings.items()]
+    config = run_config(pair, None, {"mode": mode, "seed": seed}, texts)
+    names = [policy.name for policy in config.policies]
+    return assemble(config, config, names, make_verifier(config, print))
+
+
+def assemble(
+    config: RunConfig,
+    start: RunConfig,
+    names: Iterable[str],
+    verifier: Verifier,
+    say: Callable[[str], None] = print,
+) -> LoadedTeam:
+    """Load and check all that a team is made of; MrlError before anything is trained.
+
+    start: the same settings, with the paths of the weights to begin with (a checkpoint's, perhaps).
+    names: the policies of this process. say: where a sentence about a download goes.
+    """
+    modes = {name: make_mode(config.mode, config.settings) for name in names}
+    mode = next(iter(modes.values()))
+
+    verifier.start_and_check()
+    problems = load_problems(Path(config.train), verifier.check_answer)
+    heldout = load_heldout(config.heldout, verifier)
+    if config.prompts_per_step > len(problems):
+        raise MrlError(
+            f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
+            f"{len(problems)} problems; lower it or give more problems."
+        )
+
+    device = pick_device(config.device)
+    for policy in start.policies:
+        if not Path(policy.path).is_dir():
+            say(f"Loading {policy.path}; what is not in the cache is downloaded.")
+    policies = load_policies(start, device, modes)
+
+    # what each policy will need depends on the longest prompt that it meets
+    every_problem = list(problems)
+    for part in heldout.values():
+        every_problem += part
+    estimates = []
+    for policy in policies:
+        longest = longest_prompt(policy, every_problem)
+        estimates.append(estimate(policy, config, longest, mode.rollout_factor))
+    placement, why_placed = choose_placement(estimates, config.placement, device)
+
+    all_names = [policy.name for policy in config.policies]
+    records_of = lying_records(config.liar, config.seed) if config.liar else honest_records
+    return LoadedTeam(
+        policies=policies,
+        modes=modes,
+        problems=problems,
+        verifier=verifier,
+        allocation=Allocation(policies, all_names, placement, device),
+        seed=config.seed,
+        prompts_per_step=config.prompts_per_step,
+        trust=config.trust,
+        records_of=records_of,
+        device=device,
+        why_placed=why_placed,
+        heldout=heldout,
+    )
