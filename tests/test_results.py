@@ -86,55 +86,9 @@ def measured_rows(document_line, heldout):
     return [f"| {' | '.join(row[column] for column in columns)} |" for row in rows]
 
 
-def test_the_table_of_modes_is_the_measured_one():
-    kept = (RESULTS / "pair-3-percent" / "table.md").read_text(encoding="utf-8")
-    of_earlier_pair = PAGE.split("\n## All modes\n")[1]
-    shown = next(
-        line for line in of_earlier_pair.splitlines() if line.startswith("| mode | pass@1")
-    )
-    rows = measured_rows(shown, kept.split("## newtemplates")[0])
-    assert len(rows) == 8
-    assert all(row in PAGE for row in rows)
-
-
-def test_what_is_said_of_sgt_at_its_best_was_measured():
-    best, words = "best/table.csv", sentences_of("TUTORIAL.md")
-    over = above((best, "sgt"), (best, "solo-x2"), of_all_skills)
-    assert f"`sgt` beats `solo` by {gain_in(best, 'sgt')} points and `solo-x2`" in words
-    assert f" by {over}" in words.split("points and `solo-x2`")[1][:60]
-    assert over.clear
-
-
-def on_new_sentences(mode, control):
-    of = (kept_scores("best/table.csv", m, part="newtemplates") for m in (mode, control))
-    return estimate([a - b for a, b in zip(*of, strict=True)])
-
-
-def test_what_is_said_of_all_modes_at_one_rate_was_measured():
-    kept = (RESULTS / "pair-3-percent" / "table.md").read_text(encoding="utf-8")
-    heldout = kept.split("## newtemplates")[0]
-    begun = re.findall(r"^\| \S+-tiny \| sgt \| (\S+) \|", heldout, re.MULTILINE)
-    start, words = f"(start: {mean(map(float, begun)):.1f})", sentences_of("data/results/README.md")
-    assert start in words
-    beaten = re.findall(r"\*\* `sgt` beats `(solo)` by (\S+ ± \S+) points", words)
-    beaten += re.findall(r"`(solo-x2)`, which[^,]+, by (\d+\.\d ± \d+\.\d)", words)
-    assert len(beaten) == 2
-    for control, gain in beaten:
-        assert f" beats {control} by {gain} points" in heldout, (control, gain)
-
-
-CLOSED = {("qwen-tiny", "sold"), ("llama-tiny", "eats")}  # what `solo` never gets right
-
-
 def of_all_skills(policy, skill):
     """The mean of all."""
     return skill == "all"
-
-
-def modes_in(path):
-    """The modes of a table under data/results."""
-    with (RESULTS / path).open(encoding="utf-8") as file:
-        return list(dict.fromkeys(line["mode"] for line in csv.DictReader(file)))
 
 
 def kept_scores(path, mode, wanted=of_all_skills, metric="pass@1", part="heldout"):
@@ -148,12 +102,7 @@ def kept_scores(path, mode, wanted=of_all_skills, metric="pass@1", part="heldout
     return [mean(values) for values in scores.values()]
 
 
-def open_skill(policy, skill):
-    """Neither closed nor the mean of all."""
-    return skill != "all" and (policy, skill) not in CLOSED
-
-
-def above(one, two, wanted=open_skill):
+def above(one, two, wanted):
     """How far one (path, mode) is above another, paired by the seeds that both have."""
     pairs = zip(kept_scores(*one, wanted), kept_scores(*two, wanted), strict=False)
     return estimate([a - b for a, b in pairs])
@@ -175,82 +124,10 @@ def wider(comparisons):
     return low / 2.776
 
 
-def test_for_seven_comparisons_at_once_only_sgt_is_clear_of_solo():
-    table = "pair-3-percent/table.csv"
-    assert f"it is {wider(7):.1f} times as wide" in sentences_of("data/results/README.md")
-    clear = [
-        mode
-        for mode in ("solo-x2", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
-        if (gap := above((table, mode), (table, "solo"), of_all_skills))
-        and abs(gap.mean) > wider(7) * gap.half
-    ]
-    assert clear == ["sgt"]
-
-
-def test_the_table_of_lies_is_the_measured_one():
-    for weight, honest, believed in (
-        ("0.1", "pair-3-percent/table.csv", "liar/believed.csv"),
-        ("1.0", "liar/honest-w1.csv", "liar/believed-w1.csv"),
-    ):
-        two = kept_scores(honest, "sgt")[:3], kept_scores(believed, "sgt")
-        cost = estimate([b - a for a, b in zip(*two, strict=True)])
-        cells = (", ".join(f"{value:.1f}" for value in values) for values in two)
-        assert f"| {weight} | {' | '.join(cells)} | {cost} |" in PAGE
-    solo = "pair-3-percent/table.csv", "solo"
-    for path, place in (("liar/believed-w1.csv", "below"), ("liar/honest-w1.csv", "above")):
-        apart = above((path, "sgt"), solo, of_all_skills)
-        assert (apart.mean < 0) == (place == "below")
-        assert str(apart).removeprefix("-") in PAGE
-    for path, mode, learnt in (
-        ("liar/believed-w1.csv", "sgt", False), ("liar/honest-w1.csv", "sgt", True), (*solo, True)
-    ):  # fmt: skip
-        shares = kept_scores(path, mode, lambda policy, skill: skill == "loses")
-        assert min(shares) > 40 if learnt else max(shares) < 1
-
-
-@pytest.mark.parametrize(
-    ("changed", "path", "modes"),
-    [
-        ("nothing", "pair-3-percent/table.csv", ("solo", "sgt")),
-        ("a group of 4", "sweeps/group4.csv", ("solo", "sgt")),
-        ("`sgt.imitation_weight`", "liar/honest-w1.csv", ("", "sgt")),
-    ],
-)
-def test_the_table_of_what_was_changed_is_the_measured_one(changed, path, modes):
-    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {changed}"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")][1:]
-    scores = [kept_scores(path, mode) if mode else [] for mode in modes]
-    seeds = max(len(values) for values in scores)
-    assert cells == [str(seeds), *(str(estimate(values)) if values else "" for values in scores)]
-
-
-def test_the_curves_in_bfloat16_stand_beside_those_in_float32():
-    for dtype, folder in (("float32", "pair-3-percent"), ("bfloat16", "mixed")):
-        with (ROOT / "data" / "results" / folder / "curves.csv").open(encoding="utf-8") as file:
-            rate = {(row["mode"], row["step"]): float(row["mean"]) for row in csv.DictReader(file)}
-        for mode in ("solo", "sgt"):
-            cells = (f"{rate[mode, step]:.1%}" for step in ("60", "120", "180", "240"))
-            assert f"| {mode}, {dtype} | {' | '.join(cells)} |" in PAGE
-    sgt, solo = (estimate(kept_scores("mixed/table.csv", mode)) for mode in ("sgt", "solo"))
-    assert f"(held-out `sgt` {sgt}, `solo` {solo})" in " ".join(PAGE.split())
-
-
-@pytest.mark.parametrize("table", ["pair-3-percent/table.csv", "best/table.csv"])
-def test_what_each_mode_opens_and_pays_is_measured(table):
-    assert len(modes_in(table)) >= 7
-    for mode in modes_in(table):
-        cells = [
-            str(estimate(kept_scores(table, mode, lambda *of, closed=closed: of == closed)))
-            for closed in sorted(CLOSED, reverse=True)
-        ]
-        cells.append("" if mode == "solo" else str(above((table, mode), (table, "solo"))))
-        assert f"| {mode} | {' | '.join(cells)} |" in PAGE
-
-
-def kept_trials(path="best/tune.csv"):
+def kept_trials():
     """Mode -> (learning rate, updates per step) -> held-out pass@1 with each seed of the choice."""
     found = {}
-    with (RESULTS / path).open(encoding="utf-8") as file:
+    with (RESULTS / "tiny-pair" / "tune.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             setting = tuple(part.split("=")[1] for part in row["setting"].split())
             trials = found.setdefault(row["mode"], {}).setdefault(setting, {})
@@ -258,131 +135,21 @@ def kept_trials(path="best/tune.csv"):
     return found
 
 
-def chosen_settings():
-    """Mode -> its learning rate and updates per step with the best mean over three seeds."""
-    found = {}
-    for mode, trials in kept_trials().items():
-        last = {setting: mean(of.values()) for setting, of in trials.items() if len(of) == 3}
-        found[mode] = max(last, key=last.get)
-    return dict(sorted(found.items(), key=lambda of: -mean(kept_scores("best/table.csv", of[0]))))
-
-
-def gain_in(path, mode):
-    """Above `solo` with its settings of that table, as a cell."""
-    gap = above((path, mode), (path, "solo"), of_all_skills)
-    return "" if mode == "solo" else str(gap)
-
-
-def test_each_mode_at_its_best_is_the_measured_one():
-    best = "best/table.csv"
-    assert set(chosen_settings()) == set(MODES) - {"replay"}  # younger than the earlier pair
-    for mode, setting in chosen_settings().items():
-        scores, any_of_k = (kept_scores(best, mode, metric=m) for m in ("pass@1", "pass@4"))
-        cells = [mode, ", ".join(setting), estimate(scores), gain_in(best, mode)]
-        cells += [estimate(any_of_k), f"{mean(kept_costs(best, mode, 'updates')):,.0f}"]
-        assert f"| {' | '.join(map(str, cells))} |" in PAGE
-
-
-def test_what_is_said_of_the_modes_at_their_best_was_measured():
-    best, words = "best/table.csv", sentences_of("data/results/README.md")
-    gaps = {mode: above((best, mode), (best, "solo"), of_all_skills) for mode in chosen_settings()}
-    assert len(gaps) == 8 and f"it is {wider(7):.1f} times as wide" in words
-    new = {mode: on_new_sentences(mode, "solo") for mode in gaps if mode != "solo"}
-    assert [m for m, g in new.items() if g.mean > wider(7) * g.half] == ["sgt", "hacpo"]
-    said = f"`sgt` is {new['sgt']} and `hacpo` {new['hacpo']} above `solo`, both clear"
-    assert said in words
-    assert f"`sgt` is {on_new_sentences('sgt', 'solo-x2')} above `solo-x2`." in words
-    for times, clear in ((1, ["sgt", "hacpo", "solo-x2"]), (wider(7), ["sgt", "solo-x2"])):
-        assert [m for m, gap in gaps.items() if abs(gap.mean) > times * gap.half] == clear
-    assert f"**`hacpo` beats `solo`, too**, by {gaps['hacpo']} points" in words
-    one_or_four = above((best, "hacpo"), ("pair-3-percent/table.csv", "hacpo"), of_all_skills)
-    assert f"it ended {one_or_four} lower" in words and not one_or_four.clear
-    apart = above((best, "sgt"), (best, "hacpo"), of_all_skills)
-    assert f"`sgt` and `hacpo` are {apart} apart, on the edge" in words
-    assert apart.mean == pytest.approx(apart.half, rel=0.05)
-    lucky = mean(kept_trials()["solo-x2"][chosen_settings()["solo-x2"]].values())
-    compared = mean(kept_scores(best, "solo-x2"))
-    assert f"reached {lucky:.1f}, on those compared {compared:.1f}" in words
-    others = {mode: above((best, mode), (best, "solo")) for mode in gaps}
-    assert [mode for mode, gap in others.items() if gap.clear] == ["solo-x2", "naive"]
-    price = str(others["naive"]).removeprefix("-")
-    pays = f"`naive` opens both and pays {price} points on all other skills"
-    assert pays in words
-    assert f"all other skills, {price} with settings chosen for it" in sentences_of("TUTORIAL.md")
-    assert f"gains {others['solo-x2']} on all other skills" in words
-    over = {mode: above((best, mode), (best, "solo-x2"), of_all_skills) for mode in gaps}
-    assert [mode for mode, gap in over.items() if gap.clear] == ["sgt", "xgrpo", "solo"]
-    assert f"by more than noise ({over['hacpo']}); `graft`, `naive`, `prp` and `xgrpo`" in words
-    assert f"by more than noise ({over['xgrpo']})" in words
-    assert all(over[mode].mean < 0 for mode in ("graft", "naive", "prp", "xgrpo"))
-    itself = above((best, "solo-x2"), ("pair-3-percent/table.csv", "solo-x2"), of_all_skills)
-    assert f"is {gaps['solo-x2']} above `solo` and {itself} above itself" in words
-    before = above(("pair-3-percent/table.csv", "hacpo"), ("pair-3-percent/table.csv", "solo"))
-    assert f"(at the common rate {before})" in words
-    assert f"(at its best: {estimate(kept_scores(best, 'graft'))})" in words
-    opened = {}
-    for mode in chosen_settings():
-        for skill in sorted(CLOSED, reverse=True):  # sold, eats
-            shares = kept_scores(best, mode, lambda *of, skill=skill: of == skill)
-            opened.setdefault(mode, []).append(sum(share > 10 for share in shares))
-    assert opened == {
-        "sgt": [5, 5], "hacpo": [5, 4], "naive": [5, 5], "graft": [0, 2], "prp": [0, 1],
-        "xgrpo": [0, 0], "solo": [0, 0], "solo-x2": [0, 2],
-    }  # fmt: skip
-
-
 def updates_tried(mode):
     """Of `--tune`, in a step; `solo-x2` has twice as many completions."""
     return "28" if mode == "solo-x2" else "14"
 
 
-def test_the_settings_were_chosen_as_the_page_says():
-    behind = []
-    for mode, trials in kept_trials().items():
-        first, left = {setting: scores["11"] for setting, scores in trials.items()}, trials
-        assert first.keys() == {*product(("1e-5", "3e-5", "1e-4", "3e-4"), updates_tried(mode))}
-        for count, halved in ((1, 4), (2, 2)):  # after each seed the worse half is given up
-            means = {setting: mean([*trials[setting].values()][:count]) for setting in left}
-            left = sorted(means, key=means.get, reverse=True)[:halved]
-            assert {s for s, scores in trials.items() if len(scores) > count} == {*left}
-        outer = [score for (rate, _), score in first.items() if rate in ("1e-5", "3e-4")]
-        behind.append(max(first.values()) - max(outer))
-    assert f"ended {math.floor(10 * min(behind)) / 10} points or more below" in " ".join(
-        PAGE.split()
-    )
-
-
-def test_the_runs_that_are_compared_have_the_chosen_settings():
-    for mode, (_, updates) in chosen_settings().items():
-        made = kept_costs("best/table.csv", mode, "updates")
-        assert len(made) == 5
-        # 240 steps, two policies; a batch without a gradient is no update
-        assert all(0.7 < count / (480 * int(updates)) <= 1 for count in made)
-
-
-def test_four_updates_cost_every_mode_something_at_the_common_rate_alone():
-    trials = kept_trials()
-    for mode in chosen_settings():
-        settings = product(("1e-4", "3e-5"), updates_tried(mode))
-        one, four, slow_one, slow_four = cells = [trials[mode][s]["11"] for s in settings]
-        name = "solo-x2: two, eight" if mode == "solo-x2" else mode
-        assert f"| {name} | {' | '.join(f'{cell:.1f}' for cell in cells)} |" in PAGE
-        assert four < one and (slow_four > slow_one) == (mode != "solo-x2")
-
-
 def dial_scores(shown, mode, wanted=of_all_skills):
-    """Of the first three seeds; hacpo: with one update per step, hacpo/4: with four.
+    """pass@1 by seed; hacpo: with one update per step, hacpo/4: with four.
 
     no-band: hacpo without the lower end of its band, with one update per step.
     """
-    path = f"dial/right-{shown}.csv"
-    if shown == 3 and mode != "replay":
-        path = "pair-3-percent/table.csv"
     if mode == "no-band":
         return kept_scores(f"dial/no-band-{shown}.csv", "hacpo", wanted)
     if mode == "hacpo":
-        path = "best/table.csv" if shown == 3 else f"dial/one-update-{shown}.csv"
-    return kept_scores(path, mode.removesuffix("/4"), wanted)[:3]
+        return kept_scores(f"dial/one-update-{shown}.csv", "hacpo", wanted)
+    return kept_scores(f"dial/right-{shown}.csv", mode.removesuffix("/4"), wanted)
 
 
 DIAL = 0, 1, 3, 10, 30  # percent of the demonstrations that show a foreign skill's right reading
@@ -525,60 +292,6 @@ def test_without_its_band_hacpo_opens_what_sgt_opens():
     said = f"opens {len(opened(0, 'no-band')[0])} of the 24 cases; `sgt` is {left} above that"
     assert said in words
     assert not any(dial_gap(shown, "sgt", "no-band").clear for shown in DIAL)
-
-
-def kept_costs(path, mode, name):
-    """A cost of every seed's run, from a table under data/results."""
-    with (RESULTS / path).open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if (row["mode"], row["metric"]) == (mode, name)]
-    return [float(row["value"]) for row in rows]
-
-
-def test_a_larger_group_is_compared_with_a_peer():
-    table, larger = "pair-3-percent/table.csv", "sweeps/group32.csv"
-    for mode, group, path in (
-        ("sgt", 8, table), ("solo", 32, larger), ("solo", 8, table), ("graft", 8, table)
-    ):  # fmt: skip
-        scores, any_of_k = (kept_scores(path, mode, metric=m) for m in ("pass@1", "pass@4"))
-        cells = [mode, group, len(scores), estimate(scores), estimate(any_of_k)]
-        cells += [f"{mean(kept_costs(path, mode, name)):,.0f}" for name in ("rollouts", "updates")]
-        cells.append(f"{median(kept_costs(path, mode, 'seconds')):,.0f}")
-        assert f"| {' | '.join(map(str, cells))} |" in PAGE
-    gains = [
-        above((table, "sgt"), (larger, "solo"), of_all_skills),
-        above((larger, "solo"), (table, "solo"), of_all_skills),
-    ]
-    assert f"`sgt` is {gains[0]} points above `solo` with groups of 32" in " ".join(PAGE.split())
-    assert f"four times the rollouts bring `solo` {gains[1]}" in " ".join(PAGE.split())
-    assert gains[0].clear
-    assert not gains[1].clear
-    eats, sold = (
-        [f"{v:.0f}" for v in kept_scores(larger, "solo", lambda *of, closed=closed: of == closed)]
-        for closed in sorted(CLOSED)
-    )
-    assert f"({', '.join(eats[:3])} and {eats[3]} %)" in PAGE
-    assert f"(at most {max(map(int, sold))} %)" in " ".join(PAGE.split())
-
-
-def test_what_the_tutorial_quotes_is_the_measured_one():
-    words = sentences_of("TUTORIAL.md")
-    pays = above(("pair-3-percent/table.csv", "naive"), ("pair-3-percent/table.csv", "solo"))
-    assert f"pays {str(pays).removeprefix('-')} points on all other skills" in words
-    costs = {
-        weight: estimate([
-            b - a
-            for a, b in zip(kept_scores(honest, "sgt"), kept_scores(believed, "sgt"), strict=False)
-        ])
-        for weight, honest, believed in (
-            ("0.1", "pair-3-percent/table.csv", "liar/believed.csv"),
-            ("1.0", "liar/honest-w1.csv", "liar/believed-w1.csv"),
-        )
-    }  # fmt: skip
-    lost = {weight: str(cost).removeprefix("-") for weight, cost in costs.items()}
-    assert f"lost {lost['0.1']} points at the published weight lambda = 0.1" in words
-    assert f"lost {lost['1.0']} at 1.0" in words
-    assert costs["1.0"].clear
-    assert not costs["0.1"].clear
 
 
 REAL_SEEDS = (1, 2, 3)
@@ -1175,7 +888,7 @@ def test_the_table_of_four_updates_is_the_measured_one():
 
 
 def test_the_grid_of_settings_is_the_measured_one():
-    trials = kept_trials("tiny-pair/tune.csv")
+    trials = kept_trials()
     assert trials.keys() == MODES.keys() - {"naive", "prp"}
 
     behind_best = {}  # by mode: how far 3e-5 with four updates is below the best cell
@@ -1245,6 +958,7 @@ def test_what_is_said_of_four_updates_and_of_the_crossing_was_measured():
         assert f"it ends {str(pays).removeprefix('-')} points below `solo`" in page
         assert f" {four_gap('replay', 'solo')} from `solo`" in page
     assert f"and on rare ones {str(pays_rare).removeprefix('-')}." in words
+    assert f"knows and pays {str(pays).removeprefix('-')} points of pass@1 on the" in pages[1]
     assert pays.clear and pays_rare.clear
     gain, factor = four_gap("naive", "solo"), wider(9)
     assert f"on all skills together it is {gain} above `solo`" in words
@@ -1340,6 +1054,9 @@ def test_what_is_said_of_the_peer_was_measured():
     assert max(max(scores) for scores in hole_scores("solo").values()) < 1
 
 
+LUCKY = [("llama-tiny", "eats"), ("qwen-tiny", "sold")]  # holes in which a memory had luck
+
+
 def test_what_is_said_of_the_memory_was_measured():
     words = sentences_of("data/results/README.md")
     for part, kind in product(SETS, (of_all_skills, *KINDS.values())):
@@ -1355,13 +1072,13 @@ def test_what_is_said_of_the_memory_was_measured():
         score
         for (_, policy, skill), of_seeds in scores.items()
         for number, score in enumerate(of_seeds, start=1)
-        if number != 2 or (policy, skill) not in CLOSED
+        if number != 2 or (policy, skill) not in LUCKY
     ]
     assert len(rest) == 30 and 3 < max(rest) < 4
 
     kept = json.loads((RESULTS / "replay-s0" / "evaluation.json").read_text(encoding="utf-8"))
     of = {entry["policy"]: entry["skills"] for entry in kept["after"] if entry["part"] == "heldout"}
-    eats, sold = (100 * of[policy][skill]["pass@1"] for policy, skill in sorted(CLOSED))
+    eats, sold = (100 * of[policy][skill]["pass@1"] for policy, skill in LUCKY)
     assert f"it got {eats:.0f} % of `eats` and {sold:.0f} % of `sold`" in words
     for control, part in product(("solo", "replay"), SETS):
         assert not gap_today("sgt", control, KINDS["rare"], part).clear
