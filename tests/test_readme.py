@@ -19,16 +19,21 @@ from mrl.config import RunConfig
 from mrl.modes import MODES
 from mrl.runtime.settings import check, load_config
 from mrl.runtime.summary import evaluation_table
-from mrl.tiny.pair import HOLES, RARE_SKILLS
+from mrl.tiny.pair import HOLES
 from tests.test_results import (
-    REAL_MODES,
+    ALL_HOLES,
+    NO_LOWER_END,
     RESULTS,
-    above,
+    at_1e4,
     dial_scores,
     estimate,
-    gap_of_solve_rates,
-    kept_scores,
-    real_cells,
+    gap_at_1e4,
+    held_out_of_smol,
+    is_hole,
+    is_rare,
+    kept_table,
+    only,
+    row,
     shown_gap,
 )
 
@@ -44,7 +49,6 @@ README, RUNNING = PAGES["README.md"], PAGES["mrl/runtime/RUNNING.md"]
 WORDS = " ".join(README.split())
 FOUND = re.findall(r"`python (mini_mrl\.py[^`]*)`", "".join(PAGES.values()))
 COMMANDS = sorted({" ".join(command.split()) for command in FOUND})
-TINY = "tiny-pair/table.csv"
 
 
 # ------------------------------------------------------------------------ what is named exists
@@ -154,27 +158,23 @@ def evaluation_of_the_run():
     return json.loads((RESULTS / "sgt-s0" / "evaluation.json").read_text(encoding="utf-8"))
 
 
-def of(skills):
-    """Whether a policy's skill is one of those: policy -> skills."""
-    return lambda policy, skill: skill in skills.get(policy, ())
-
-
-def before(skills):
+def before(wanted):
     """Held-out pass@1 in percent before training, mean over what is wanted."""
     return 100 * mean(
-        scores["skills"][skill]["pass@1"]
+        skill_scores["pass@1"]
         for scores in evaluation_of_the_run()["before"]
         if scores["part"] == "heldout"
-        for skill in skills[scores["policy"]]
+        for skill, skill_scores in scores["skills"].items()
+        if wanted(scores["policy"], skill)
     )
 
 
-@pytest.mark.parametrize(("name", "skills"), [("rare skills", RARE_SKILLS), ("holes", HOLES)])
-def test_the_table_of_the_first_screen_is_the_measured_one(name, skills):
-    (row,) = re.findall(rf"^\| \*\*{name}\*\*.*", README, re.MULTILINE)
-    cells = [cell.strip(" *") for cell in row.strip("|").split("|")][1:]
-    measured = [before(skills)]
-    measured += [mean(kept_scores(TINY, mode, of(skills))) for mode in ("solo", "replay", "sgt")]
+@pytest.mark.parametrize(("name", "wanted"), [("rare skills", is_rare), ("holes", is_hole)])
+def test_the_table_of_the_first_screen_is_the_measured_one(name, wanted):
+    (line,) = re.findall(rf"^\| \*\*{name}\*\*.*", README, re.MULTILINE)
+    cells = [cell.strip(" *") for cell in line.strip("|").split("|")][1:]
+    measured = [before(wanted)]
+    measured += [mean(at_1e4(mode, wanted)) for mode in ("solo", "replay", "sgt")]
     assert cells == [f"{value:.0f}" for value in measured]
 
 
@@ -184,62 +184,56 @@ def test_with_a_memory_two_seeds_filled_no_hole_and_with_a_peer_each_filled_all(
         "above 50 % in each."
     )
     assert said in WORDS
-    holes = [(policy, skill) for policy, skills in HOLES.items() for skill in skills]
 
-    def by_seed(mode):
-        shares = [kept_scores(TINY, mode, lambda *at, hole=hole: at == hole) for hole in holes]
-        return list(zip(*shares, strict=True))
-
-    assert len(holes) == 4 and len(by_seed("sgt")) == 3
-    assert sum(max(shares) < 3 for shares in by_seed("replay")) == 2
-    assert all(min(shares) > 50 for shares in by_seed("sgt"))
-    assert all(max(shares) < 3 for shares in by_seed("solo"))
+    by_seed = {}  # mode -> the four holes of each run
+    for mode in ("solo", "replay", "sgt"):
+        of_holes = [at_1e4(mode, only(*hole)) for hole in ALL_HOLES]
+        by_seed[mode] = list(zip(*of_holes, strict=True))
+        assert [len(holes) for holes in by_seed[mode]] == [4, 4, 4]
+    assert sum(max(holes) < 3 for holes in by_seed["replay"]) == 2
+    assert all(min(holes) > 50 for holes in by_seed["sgt"])
+    assert all(max(holes) < 3 for holes in by_seed["solo"])
 
 
 def test_the_row_of_the_third_set_is_the_measured_one():
     table = (RESULTS / "tiny-pair" / "table.md").read_text(encoding="utf-8")
     table = table.split("## thirdset")[1]
     start = mean(map(float, re.findall(r"^\| \S+-tiny \| sgt \| (\S+) \|", table, re.MULTILINE)))
-    scores = {m: kept_scores(TINY, m, part="thirdset") for m in ("solo", "replay", "sgt")}
-    cells = [f"{start:.0f}", *map(estimate, scores.values())]
+    kept = kept_table("thirdset")
+    cells = [f"{start:.0f}", *(kept[mode]["pass@1"] for mode in ("solo", "replay", "sgt"))]
     for control in ("replay", "solo"):
-        gap = estimate([a - b for a, b in zip(scores["sgt"], scores[control], strict=True)])
-        assert gap.clear
-        cells.append(gap)
-    assert f"| third set | {' | '.join(map(str, cells))} |" in README
+        assert gap_at_1e4("sgt", control, part="thirdset").clear
+        cells.append(kept["sgt"][f"above {control}"])
+    assert row("third set", *cells) in README
 
 
 def test_what_is_said_of_rare_skills_and_holes_was_measured():
-    rare = above((TINY, "sgt"), (TINY, "solo"), of(RARE_SKILLS))
+    rare = gap_at_1e4("sgt", "solo", is_rare)
     assert f"There `sgt` differs from `solo` by {rare} points (first set)" in WORDS
-    memory = above((TINY, "replay"), (TINY, "solo"), of(RARE_SKILLS))
-    assert not rare.clear and not memory.clear
+    assert not rare.clear and not gap_at_1e4("replay", "solo", is_rare).clear
 
-    holes = above((TINY, "sgt"), (TINY, "replay"), of(HOLES))
+    holes = gap_at_1e4("sgt", "replay", is_hole)
     assert f"In the holes `sgt` is {holes} points above `replay` (first set)" in WORDS
     assert holes.clear
 
 
 def test_what_is_said_of_hacpos_limit_was_measured():
-    ends = (estimate(dial_scores(0, mode)) for mode in ("hacpo", "no-band"))
+    ends = (estimate(dial_scores(0, mode)) for mode in ("hacpo", NO_LOWER_END))
     assert "{} % with the limit and at {} % without".format(*ends) in WORDS
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_mode_has_its_row_and_its_gain(mode):
-    (row,) = re.findall(rf"^\| `{mode}`.*\|$", README, re.MULTILINE)
+    (line,) = re.findall(rf"^\| `{mode}`.*\|$", README, re.MULTILINE)
     # of hacpo and graft the gain with one update per step stands before it (tests/test_results.py)
-    assert row.strip("|").split("|")[-1].strip().endswith(shown_gap(mode, "solo"))
-    assert ("*reconstructed*" in row) == (mode in ("prp", "xgrpo"))
+    assert line.strip("|").split("|")[-1].strip().endswith(shown_gap(mode, "solo"))
+    assert ("*reconstructed*" in line) == (mode in ("prp", "xgrpo"))
 
 
-def test_what_is_said_of_the_pretrained_models_was_measured():
-    gaps = [gap_of_solve_rates("sgt", control, 11, 20) for control in ("solo", "replay")]
-    assert "{} points above `solo` and {} above `replay`".format(*gaps) in WORDS
-    assert all(gap.clear for gap in gaps)
-    ends = {mode: [scores["pass@1"] for scores in real_cells(mode)[3:]] for mode in REAL_MODES}
-    highest = map(max, ends["solo"], ends["replay"])
-    assert all(one > two for one, two in zip(ends["sgt"], highest, strict=True))
+def test_smol_ends_highest_with_its_peer_with_each_seed():
+    modes = ("solo", "replay", "sgt")
+    for alone, memory, peer in zip(*(held_out_of_smol(mode) for mode in modes), strict=True):
+        assert peer > max(alone, memory)
 
 
 def test_the_lines_of_a_terminal_are_those_of_the_kept_run():

@@ -392,8 +392,6 @@ def dial_scores() -> dict[tuple[str, int], list[float]]:
     for right, mode in product(DIAL, DIAL_MODES):
         name = f"no-band-{right}" if mode == "hacpo" else f"right-{right}"
         path = RESULTS / "dial" / f"{name}.csv"
-        if right == 3 and mode in ("solo", "sgt"):
-            path = RESULTS / "pair-3-percent" / "table.csv"
         by_seed = defaultdict(list)
         for row in csv.DictReader(path.open(encoding="utf-8")) if path.exists() else ():
             key = row["mode"], row["part"], row["skill"], row["metric"]

@@ -1,8 +1,8 @@
 """How the two tokenizers of the tiny pair were made: `python data/tiny/make_tokenizers.py`.
 
-Their merges were learnt from demonstrations of the first pair, whose foreign skills were all shown
-right in 3 % of the cases. They are kept since then, so that pairs of different recipes differ in
-their weights alone. The command writes the same files again; a test compares them.
+Their merges were learnt from demonstrations that show each skill of the peer right in 3 % of the
+cases. All pairs have these tokenizers, whatever their own demonstrations show, so that pairs differ
+in their weights alone. The command writes the same files again; a test compares them.
 """
 
 import json

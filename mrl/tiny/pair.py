@@ -15,8 +15,7 @@ problems for reinforcement learning:
 
 Two rare skills and two holes per model were chosen by what training alone and a memory of a
 model's own successes (mode `replay`) do with them, on other seeds than those that the results
-compare. An earlier pair had one kind only, all foreign skills at 3 %, and `warmstart
---foreign-right 0.03` still makes it.
+compare.
 """
 
 import random
