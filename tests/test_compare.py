@@ -25,6 +25,7 @@ from mrl.lab.compare import (
     is_finished,
     read_all,
     run_all,
+    seeds_of,
 )
 from mrl.lab.compare_view import (
     HEAD,
@@ -106,6 +107,34 @@ def stand_in(tmp_path, monkeypatch, request):
     if request.node.get_closest_marker("slow") is None:
         program = (sys.executable, str(tmp_path / "stand_in.py"))
         monkeypatch.setattr("mrl.lab.compare.PROGRAM", program)
+
+
+@pytest.mark.parametrize(("text", "seeds"), [
+    ("1", [1]), ("5", [1, 2, 3, 4, 5]), ("31-34", [31, 32, 33, 34]), ("7-7", [7]), ("0,2", [0, 2]),
+    ("1,2,5", [1, 2, 5]), ("3, 11-12", [3, 11, 12]),
+])  # fmt: skip
+def test_seeds_are_a_number_of_them_or_named(text, seeds):
+    assert seeds_of(text) == seeds
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("0", "names no seed"), ("5-3", "names no seed"), ("1,1", "a seed twice"),
+    ("1-3,2", "a seed twice"), ("", "write how many"), ("-1", "write how many"),
+    ("1,", "write how many"), ("a", "write how many"), ("9" * 5000, "write how many"),
+])  # fmt: skip
+def test_wrong_seeds_get_one_sentence(text, said):
+    with pytest.raises(MrlError, match=f"--seeds {text[:5]}.*{said}"):
+        seeds_of(text)
+
+
+def test_named_seeds_are_run_and_stand_in_the_kept_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan(tmp_path, seeds=(2, 31, 32))
+    arguments = ["compare", "--modes", "solo,sgt", "--seeds", "2,31-32", "--out", "out"]
+    assert mini_mrl.main(arguments) == 0
+    made = {path.name for path in Path("out/runs").iterdir() if path.is_dir()}
+    assert made == {f"{mode}-s{seed}" for mode in ("solo", "sgt") for seed in (2, 31, 32)}
+    assert "--modes solo,sgt --seeds 2,31-32`" in Path("out/table.md").read_text()
 
 
 def test_the_interval_over_seeds_by_hand():
@@ -245,7 +274,7 @@ def test_the_seeds_that_chose_a_setting_are_not_those_that_are_compared(tmp_path
         raise MrlError("enough")
 
     monkeypatch.setattr("mrl.lab.commands.choose_settings", choose)
-    for seeds, first in (("5", 11), ("12", 13)):
+    for seeds, first in (("5", 11), ("12", 13), ("31-40", 41)):
         arguments = ["compare", "--modes", "sgt", "--seeds", seeds, "--tune", "steps=3,4"]
         assert mini_mrl.main(arguments) == 2
         compared, tuned = found.pop()

@@ -11,7 +11,7 @@ from rich.markdown import Markdown
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import alignment_svg, render_alignment
-from mrl.lab.compare import Plan, choose_settings, read_all, run_all
+from mrl.lab.compare import Plan, choose_settings, read_all, run_all, seeds_of
 from mrl.lab.gsm8k import make_gsm8k
 from mrl.runtime.launch import cores
 from mrl.runtime.loading import load_tokenizer
@@ -29,7 +29,7 @@ say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 def compare(
     modes: Annotated[str, typer.Option(help="With commas.")] = "solo,solo-x2,replay,sgt",
-    seeds: Annotated[int, typer.Option(min=1, help="How many: seeds 1, 2, ...")] = 3,
+    seeds: Annotated[str, typer.Option(help="5: seeds 1 to 5; or which: 31-40, or 1,2,5.")] = "3",
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
     pair: Annotated[str | None, typer.Option(help="As for training.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
@@ -48,7 +48,7 @@ def compare(
     from mrl.lab import compare_view, figures
 
     if quick:  # below 180 steps the curves have not parted yet
-        modes, seeds, steps = "solo,sgt", 2, steps or 200
+        modes, seeds, steps = "solo,sgt", "2", steps or 200
     out = out or Path("runs", "quick" if quick else "compare")
     jobs = jobs or (1 if torch.cuda.is_available() else cores())
 
@@ -56,13 +56,13 @@ def compare(
     for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
         if value is not None:
             options += [option, str(value)]
-    plan = Plan(modes.split(","), range(1, seeds + 1), out, jobs, options)
-    command = ["python mini_mrl.py compare --modes", modes, "--seeds", str(seeds), *options]
+    plan = Plan(modes.split(","), seeds_of(seeds), out, jobs, options)
+    command = ["python mini_mrl.py compare --modes", modes, "--seeds", seeds, *options]
     if tune:
         for text in tune:
             command += ["--tune", text]
         command += ["--tune-seeds", str(tune_seeds)]
-        first = max(11, seeds + 1)  # none of those that are compared
+        first = max(10, *plan.seeds) + 1  # none of those that are compared
         plan = choose_settings(plan, tune, range(first, first + tune_seeds), say)
 
     failures = run_all(plan, say)

@@ -6,6 +6,7 @@ is paired by seed: two runs of a seed begin with the same weights and the same o
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -76,6 +77,28 @@ class Plan:
             copy.write_text(json.dumps(table), encoding="utf-8")
             options[number] = str(copy)
         return options
+
+
+def seeds_of(text: str) -> list[int]:
+    """The seeds that `--seeds` asks for: `5` (the first five), `31-40` or `1,2,31-35`.
+
+    MrlError if it is none of these, or names no seed or one of them twice.
+    """
+    seeds = []
+    for part in text.split(","):
+        numbers = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
+        if not numbers:
+            raise MrlError(
+                f"--seeds {text}: write how many, like 5, or which, like 31-40 or 1,2,5."
+            )
+        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+        if part == text and numbers[2] is None:  # a number alone says how many
+            first = 1
+        seeds += range(first, last + 1)
+
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise MrlError(f"--seeds {text}: names {'a seed twice' if seeds else 'no seed'}.")
+    return seeds
 
 
 def names_of(modes: Sequence[str]) -> dict[str, str]:
