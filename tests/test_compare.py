@@ -265,7 +265,7 @@ def test_a_grid_has_all_combinations():
     for wrong in ("a", "a=", "=1", "a=1,,2"):
         with pytest.raises(MrlError, match="write it like"):
             name_modes(["sgt"], (), [wrong])
-    with pytest.raises(MrlError, match="sgt a=1 is named twice in sgt a=1,1"):
+    with pytest.raises(MrlError, match="sgt a=1 is named twice"):
         name_modes(["sgt"], (), ["a=1,1"])
 
 
@@ -372,10 +372,10 @@ class Mine(Solo):
 
 def test_a_mode_of_ones_own_is_called_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for file, name in (("first", "mine"), ("second", "mine"), ("memory", "replay")):
+    for file, name in (("first", "mine"), ("second", "yours"), ("memory", "replay")):
         Path(f"{file}.py").write_text(OWN_MODE.format(name))
-    modes = [*(f"{file}.py:Mine" for file in ("first", "second", "memory")), "solo"]
-    names = ["mine", "second.py", "memory.py", "solo"]
+    modes = ["first.py:Mine", "second.py:Mine", "solo"]
+    names = ["mine", "yours", "solo"]
     chosen = plan(tmp_path, modes, ())
     assert list(chosen.modes) == names
     assert [path.name for _, _, path in replace(chosen, seeds=(4,)).runs()] == [
@@ -385,6 +385,8 @@ def test_a_mode_of_ones_own_is_called_by_its_name(tmp_path, monkeypatch):
         write_run(place(tmp_path, name, 1), 50)
     assert [result.mode for result in read_all(replace(chosen, seeds=(1,)))] == names
     assert [mode for mode, _ in chosen.modes.values()] == modes
+    with pytest.raises(MrlError, match="replay is named twice; each mode needs a `name`"):
+        name_modes(["replay", "memory.py:Mine"])
 
 
 def test_what_a_peer_gives_is_the_difference_from_replay(tmp_path):
@@ -475,7 +477,7 @@ def test_openings_are_drawn_and_kept_as_numbers(tmp_path):
     results = with_holes(tmp_path, {"solo": [(0, 0)] * 3, "sgt": [(90, 80)] * 3})
     draw_openings(results, holes_of(results), tmp_path / "openings.png")
     assert (tmp_path / "openings.png").stat().st_size > 5000
-    write_csv(results, tmp_path)
+    write_csv(results, tmp_path / "table.csv")
     table = list(csv.DictReader((tmp_path / "table.csv").open()))
     opened = [row for row in table if row["metric"] == "opened at step" and row["seed"] == "1"]
     assert [(row["mode"], row["skill"], row["value"]) for row in opened] == [
@@ -489,16 +491,15 @@ def test_openings_are_drawn_and_kept_as_numbers(tmp_path):
 
 
 def test_the_curves_are_kept_as_numbers(tmp_path):
-    chosen = plan(tmp_path, ("solo",), (1, 2))
     for seed, score in ((1, 30), (2, 50)):
         write_run(place(tmp_path, "solo", seed), score, steps=25)
-    write_csv(read_all(chosen), chosen.out)
-    with (tmp_path / "out" / "curves.csv").open() as file:
-        table = list(csv.DictReader(file))
-    assert [row["step"] for row in table] == ["10", "20", "25"]
-    assert table[1] == {
-        "mode": "solo", "step": "20", "sampled_tokens": "8000",  # 20 steps, 2 policies, 200 each
-        "mean": "0.4000", "lowest": "0.3000", "highest": "0.5000",
+    write_csv(read_all(plan(tmp_path, ("solo",), (1, 2))), tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open() as file:
+        table = [row for row in csv.DictReader(file) if row["metric"].startswith("solve rate")]
+    assert len(table) == 2 * 2 * 2  # seeds, policies, every tenth step
+    assert table[-1] == {
+        "mode": "solo", "seed": "2", "part": "training", "policy": "b", "skill": "all",
+        "metric": "solve rate at step 20", "value": "50.00", "before": None,
     }  # fmt: skip
 
 
@@ -511,7 +512,7 @@ def test_tables_and_figures(tmp_path, monkeypatch):
     assert list(best.values())[:4] == ["sgt", "63.0 ± 2.5", "10.0 ± 0.0", ""]
     assert list(second.values())[:4] == ["solo", "53.0 ± 2.5", "", ""]
     assert (best["a"], best["b"], start["a"]) == ("62.0 ± 2.5", "64.0 ± 2.5", "57.0")
-    write_csv(results, chosen.out)
+    write_csv(results, chosen.out / "table.csv")
     text = summary(results, "the command")
     assert re.findall("(?m)^## (.*)", text) == ["heldout", "Costs of a run"]
     assert "`the command`" in text
@@ -591,7 +592,6 @@ def test_a_short_comparison_from_the_command_line(tmp_path, monkeypatch, capsys)
     for name in (
         "table.md",
         "table.csv",
-        "curves.csv",
         "figures/learning.png",
     ):
         assert (tmp_path / "runs" / "compare" / name).stat().st_size > 100

@@ -69,7 +69,7 @@ def compare(
 
     text = compare_view.summary(results, " ".join(command))
     (out / "table.md").write_text(text, encoding="utf-8")
-    compare_view.write_csv(results, out)
+    compare_view.write_csv(results, out / "table.csv")
     figures.draw_learning_curves(results, out / "figures" / "learning.png")
     to_open = holes.holes_of(results)
     if to_open:
@@ -79,7 +79,7 @@ def compare(
         figures.draw_gains(gains, out / "figures" / "gains.png")
 
     console.print(Markdown(text))
-    say("\n".join([*failures, f"Written: {out}/table.md, table.csv, curves.csv, figures/"]))
+    say("\n".join([*failures, f"Written: {out}/table.md, table.csv, figures/"]))
     if quick:
         say("Two seeds decide nothing; data/results/README.md has the whole comparison.")
 

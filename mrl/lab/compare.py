@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import fmean
 
 from mrl.errors import MrlError
-from mrl.modes import MODES
 from mrl.runtime.judge import check_judge
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_run_config
 from mrl.runtime.settings import mode_class
@@ -69,10 +68,7 @@ def seeds_of(text: str) -> list[int]:
 def name_modes(
     modes: Sequence[str], options: Sequence[str] = (), tune: Sequence[str] = ()
 ) -> dict[str, tuple[str, list[str]]]:
-    """The modes of a `Plan`: all of them with all combinations of `tune`, `key=value,value` texts.
-
-    A mode is called by its `name`, or by its file where that name is taken.
-    """
+    """The modes of a `Plan`: each with all combinations of `tune`, texts of `key=value,value`."""
     axes = []
     for text in tune:
         key, equals, values = text.partition("=")
@@ -80,23 +76,17 @@ def name_modes(
             raise MrlError(f"--tune {text}: write it like learning_rate=3e-5,1e-4,3e-4.")
         axes.append([f"{key}={value}" for value in values.split(",")])
 
-    named, names = {}, [*MODES]
+    named = {}
     for mode in modes:
-        name = mode_class(mode).name
-        if mode not in MODES:
-            name = Path(mode.rpartition(":")[0]).name if name in names else name
-            names.append(name)
-
         for settings in product(*axes):
+            name = " ".join([mode_class(mode).name, *settings])
+            if name in named:
+                raise MrlError(f"{name} is named twice; each mode needs a `name` of its own.")
+
             with_settings = [*options]
             for setting in settings:
                 with_settings += ["--set", setting]
-            whole_name = " ".join([name, *settings])
-            if whole_name in named:
-                raise MrlError(
-                    f"{whole_name} is named twice in {' '.join([','.join(modes), *tune])}."
-                )
-            named[whole_name] = mode, with_settings
+            named[name] = mode, with_settings
     return named
 
 

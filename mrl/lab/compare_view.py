@@ -120,7 +120,7 @@ def rows(results: Sequence[Result], part: str) -> list[dict[str, str]]:
             row[policy] = str(estimate([run.scores[part, policy, "all", "pass@1"] for run in runs]))
         table.append(row)
 
-    start = dict.fromkeys(table[0], "") | {"mode": "before training"}
+    start = dict.fromkeys(table[0], "") | {"mode": "start"}
     for policy in policies:
         key = part, policy, "all", "pass@1"
         start[policy] = f"{fmean(result.before[key] for result in results):.1f}"
@@ -155,16 +155,13 @@ def summary(results: Sequence[Result], command: str) -> str:
 
     holes = holes_of(results)
     if holes:
+        lines += ["", "## Holes", ""]
         lines += [
-            "",
-            "## Holes",
-            "",
             f"A hole is a skill of a policy that starts under {STARTS_UNDER} % on `{part}`. It is",
             f"open in a run that ends at {OPEN_FROM} % or more there. In brackets: Wilson's 95 %",
             "interval of the share of such runs.",
-            "",
-            *_markdown(hole_rows(results, holes)),
         ]
+        lines += ["", *_markdown(hole_rows(results, holes))]
 
     for part in dict.fromkeys(key[0] for key in results[0].scores):
         lines += ["", f"## {part}", "", *_markdown(rows(results, part)), ""]
@@ -187,33 +184,32 @@ def _markdown(table: Sequence[dict[str, str]]) -> list[str]:
     return lines
 
 
-def write_csv(results: Sequence[Result], out: Path) -> None:
-    """Write `table.csv` (every number, long) and `curves.csv`.
+def write_csv(results: Sequence[Result], path: Path) -> None:
+    """Write every number, what it was before training, and what the pictures show.
 
-    The latter has what the picture of learning shows, every tenth step and the last.
-    `before` is the value before training.
+    `part` is "training" for the pictures' numbers: at which step a hole opened, and the solve rate
+    at every tenth step, a mean as in the picture of learning.
     """
     holes = holes_of(results)
-    numbers = [("mode", "seed", "part", "policy", "skill", "metric", "value", "before")]
+    table = [("mode", "seed", "part", "policy", "skill", "metric", "value", "before")]
     for result in results:
+        of_run = result.mode, result.seed
         for key, value in result.scores.items():
-            before = f"{result.before[key]:.2f}"
-            numbers.append((result.mode, result.seed, *key, f"{value:.2f}", before))
+            table.append((*of_run, *key, f"{value:.2f}", f"{result.before[key]:.2f}"))
 
         for cost, value in result.costs.items():
-            numbers.append((result.mode, result.seed, "", "", "", cost, f"{value:.2f}"))
+            table.append((*of_run, "", "", "", cost, f"{value:.2f}"))
 
         for hole in holes:
             step = opening_step(result, hole) or "never"
-            numbers.append((result.mode, result.seed, "", *hole, "opened at step", step))
+            table.append((*of_run, "training", *hole, "opened at step", step))
 
-    curves = [("mode", "step", "sampled_tokens", "mean", "lowest", "highest")]
-    for mode, (tokens, rates) in figures.mode_curves(results).items():
-        for step in sorted({*range(10, len(tokens) + 1, 10), len(tokens)}):
-            by_seed = rates[:, :, step - 1].mean(1)
-            row = [mode, step, f"{tokens[step - 1]:.0f}", f"{by_seed.mean():.4f}"]
-            curves.append((*row, f"{by_seed.min():.4f}", f"{by_seed.max():.4f}"))
+        for policy in figures.policies_of(result.lines):
+            window = figures.COMPARED_WINDOW
+            steps, rates = figures.series(result.lines, policy, "reward", window)
+            for step, rate in list(zip(steps, rates, strict=True))[9::10]:
+                metric = f"solve rate at step {step}"
+                table.append((*of_run, "training", policy, "all", metric, f"{100 * rate:.2f}"))
 
-    for name, table in (("table.csv", numbers), ("curves.csv", curves)):
-        with (out / name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(table)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(table)

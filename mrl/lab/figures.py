@@ -252,8 +252,6 @@ def draw_gains(
         mean, half = gains[mode]
         axes.errorbar(mean, place, xerr=half, fmt="o", color=color_of(mode), capsize=3)
     axes.axvline(0, color="black", linewidth=0.8)
-    left, right = axes.get_xlim()
-    axes.set_xlim(min(left, -10), max(right, 10))  # one point looks as small as it is
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
     axes.tick_params(labelsize=12)

@@ -18,17 +18,14 @@ VISITS = 10  # steps that asked for a skill; their mean says when a hole opened
 
 
 def holes_of(results: Sequence[Result]) -> list[tuple[str, str]]:
-    """The holes, as (policy, skill). A policy that no run updates is frozen and has none."""
-    learners = set()
-    for result in results:
-        for line in result.lines:
-            if line["updates"]:
-                learners.add(line["policy"])
+    """The holes, as (policy, skill). A policy without updates is frozen and has none."""
+    first = results[0]
+    learners = {line["policy"] for line in first.lines if line["updates"]}
 
     holes = []
-    for key in results[0].before:
+    for key in first.before:
         part, policy, skill, metric = key
-        if part == results[0].first_part and metric == "pass@1" and skill != "all":
+        if part == first.first_part and metric == "pass@1" and skill != "all":
             start = fmean(result.before[key] for result in results)
             if start < STARTS_UNDER and policy in learners:
                 holes.append((policy, skill))
@@ -89,31 +86,31 @@ def draw_openings(results: Sequence[Result], holes: Sequence[tuple[str, str]], p
     """When each hole opened: a panel a mode, in it a row a hole, in that a dot a seed."""
     modes = by_mode(results)
     last = results[0].lines[-1]["step"]
-    height = len(modes) * (0.34 * len(holes) + 0.45) + 1.2
-    figure, panels = figures.new_figure(7, height, rows=len(modes))
+    height = len(modes) * (0.34 * len(holes) + 0.5) + 1.4
+    figure, panels = figures.new_figure(5, height, rows=len(modes))
 
     for (mode, runs), axes in zip(modes.items(), panels, strict=True):
         color = figures.color_of(mode)
         for row, hole in enumerate(holes):
             for number, run in enumerate(runs):
                 step = opening_step(run, hole)
-                place = (number + 0.5) / len(runs)  # of the seed among its row's, 0 to 1
+                place = (number + 0.5) / len(runs) - 0.5  # of the seed in its row: -0.5 to 0.5
                 if step is None:
-                    axes.plot(last * (1.05 + 0.27 * place), row, "o", color=color, fillstyle="none")
+                    x = last * (1.25 + 0.4 * place)
+                    axes.plot(x, row, "o", color=color, fillstyle="none", markersize=4.5)
                 else:
-                    axes.plot(step, row + 0.7 * (place - 0.5), "o", color=color)
+                    axes.plot(step, row + 0.7 * place, "o", color=color, markersize=4.5)
 
         axes.axvline(1.03 * last, color="0.6", linewidth=0.8)
         axes.set_title(mode, loc="left", fontsize=12)
-        axes.set_yticks(range(len(holes)), [" ".join(hole) for hole in holes])
-        axes.set(xlim=(0, 1.33 * last), ylim=(len(holes) - 0.5, -0.5))
-        axes.set_xticks(
-            [0, last / 2, last, 1.185 * last], ["0", f"{last / 2:g}", str(last), "never"]
-        )
+        axes.set_yticks(range(len(holes)), [" ".join(hole) for hole in holes], fontsize=11)
+        ticks = {0: "0", last // 2: f"step {last // 2}", last: str(last), 1.25 * last: "never"}
+        axes.set_xticks(list(ticks), ticks.values(), fontsize=11)
+        axes.set(xlim=(0, 1.47 * last), ylim=(len(holes) - 0.5, -0.5))
 
     figure.supxlabel(
-        f"step at which a hole opened: the skill's solve rate in training,\nmean over the last "
-        f"{VISITS} steps that asked for it, reached {OPEN_FROM} %; a dot a seed",
+        "When each hole opened: when the skill's solve rate\nin training, mean over the last "
+        f"{VISITS} steps that asked\nfor it, reached {OPEN_FROM} %. A dot is a seed.",
         fontsize=11,
     )
     figures.save_figure(figure, path)
