@@ -20,14 +20,13 @@ from mrl.errors import MrlError
 from mrl.lab import figures
 from mrl.lab.compare import (
     Plan,
-    choose_settings,
-    grid,
     is_finished,
+    name_modes,
     read_all,
     run_all,
+    seeds_of,
 )
 from mrl.lab.compare_view import (
-    HEAD,
     T_95,
     difference,
     estimate,
@@ -37,10 +36,10 @@ from mrl.lab.compare_view import (
     summary,
     write_csv,
 )
+from mrl.lab.holes import draw_openings, hole_rows, holes_of, opening_step, wilson
 from mrl.runtime.launch import cores
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.run_directory import write_run_config
-from mrl.runtime.settings import run_config
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
@@ -55,7 +54,7 @@ if arguments[0] == "resume":
 else:
     of = lambda key: arguments[arguments.index(key) + 1]
     mode, seed = of("--mode"), of("--seed")
-    settings = dict(text.split("=") for text in arguments if "=" in text)
+    settings = dict(text.split("=") for text in arguments if "=" in text and " " not in text)
     directory = Path(settings["runs"]) / of("--name")
     directory.mkdir(parents=True)
     seed += settings.get("learning_rate", "")
@@ -65,8 +64,12 @@ shutil.copytree(Path(__file__).parent / "made" / f"{mode}-s{seed}", directory, d
 """
 
 
-def write_run(directory, score, steps=3):
-    """A finished run whose two policies end at `score` and `score + 2` percent."""
+def write_run(directory, score, steps=3, holes=(), visits=()):
+    """A finished run whose two policies end at `score` and `score + 2` percent.
+
+    holes: (policy, skill, its end in percent) of those that start at 0; visits: solve rates of
+    `sold` in training, one a step, of policy `a`, None where the step has none.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     write_run_config(directory, RunConfig(**pair_settings("tiny")))
 
@@ -75,14 +78,21 @@ def write_run(directory, score, steps=3):
         return {"policy": policy, "part": "heldout", "problems": 40, "samples": 4, **both,
                 "skills": {"eats": both, "sold": both}}  # fmt: skip
 
+    before = [scores("a", score), scores("b", score + 2)]
     after = [scores("a", score), scores("b", score + 2)]
-    (directory / "evaluation.json").write_text(json.dumps({"before": after, "after": after}))
+    for policy, skill, end in holes:
+        for evaluation, value in ((before, 0), (after, end)):
+            entry = evaluation["ab".index(policy)]
+            entry["skills"][skill] = {"pass@1": value / 100, "pass@4": value / 100}
+    (directory / "evaluation.json").write_text(json.dumps({"before": before, "after": after}))
     with (directory / "metrics.jsonl").open("w") as log:
         for step in range(1, steps + 1):
             for policy in "ab":
                 line = {"step": step, "policy": policy, "reward": score / 100, "num_tokens": 200,
                         "completions/mean_length": 10.0, "updates": 2,
                         "exchange/received_bytes": 320, "time/step_s": 1.5}  # fmt: skip
+                if policy == "a" and step <= len(visits) and visits[step - 1] is not None:
+                    line["skill/sold"] = visits[step - 1]
                 log.write(json.dumps(line) + "\n")
 
 
@@ -92,7 +102,7 @@ def plan(place, modes=("solo", "sgt"), seeds=(1, 2, 3)):
         for seed in seeds:
             score = {"solo": 50, "sgt": 60}.get(mode, 55) + seed
             write_run(place / "made" / f"{mode}-s{seed}", score)
-    return Plan(modes, seeds, place / "out", 2)
+    return Plan(name_modes(modes), seeds, place / "out", 2)
 
 
 def place(folder, mode, seed):
@@ -108,15 +118,49 @@ def stand_in(tmp_path, monkeypatch, request):
         monkeypatch.setattr("mrl.lab.compare.PROGRAM", program)
 
 
+@pytest.mark.parametrize(("text", "seeds"), [
+    ("1", [1]), ("5", [1, 2, 3, 4, 5]), ("31-34", [31, 32, 33, 34]), ("7-7", [7]), ("0,2", [0, 2]),
+    ("1,2,5", [1, 2, 5]), ("3, 11-12", [3, 11, 12]),
+])  # fmt: skip
+def test_seeds_are_a_number_of_them_or_named(text, seeds):
+    assert seeds_of(text) == seeds
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("0", "names no seed"), ("5-3", "names no seed"), ("1,1", "a seed twice"),
+    ("1-3,2", "a seed twice"), ("", "write how many"), ("-1", "write how many"),
+    ("1,", "write how many"), ("a", "write how many"), ("9" * 5000, "write how many"),
+])  # fmt: skip
+def test_wrong_seeds_get_one_sentence(text, said):
+    with pytest.raises(MrlError, match=f"--seeds {text[:5]}.*{said}"):
+        seeds_of(text)
+
+
+def test_named_seeds_are_run_and_stand_in_the_kept_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan(tmp_path, seeds=(2, 31, 32))
+    arguments = ["compare", "--modes", "solo,sgt", "--seeds", "2,31-32", "--out", "out"]
+    assert mini_mrl.main(arguments) == 0
+    made = {path.name for path in Path("out/runs").iterdir() if path.is_dir()}
+    assert made == {f"{mode}-s{seed}" for mode in ("solo", "sgt") for seed in (2, 31, 32)}
+    assert "--modes solo,sgt --seeds 2,31-32 --pair tiny`" in Path("out/table.md").read_text()
+
+
 def test_the_interval_over_seeds_by_hand():
     one = estimate([1.0, 2.0, 3.0])  # std 1, t = 4.303 with two degrees of freedom
     assert one.mean == 2.0
     assert one.half == pytest.approx(4.303 / math.sqrt(3))
     assert not one.clear
-    assert str(estimate([10.0, 10.0])) == "10.0 ± 0.0"
-    assert str(estimate([10.0])) == "10.0"
-    assert not estimate([10.0]).clear
-    assert (T_95[0], T_95[3], T_95[9], T_95[29]) == (12.706, 2.776, 2.228, 2.042)
+    assert str(estimate([10.0, 10.0, 10.0])) == "10.0 ± 0.0"
+    assert (T_95[0], T_95[2], T_95[8], T_95[28]) == (4.303, 2.776, 2.228, 2.042)
+
+
+@pytest.mark.parametrize("values", [[10.0], [10.0, 10.0]])
+def test_under_three_seeds_there_is_no_interval_and_no_verdict(values):
+    few = estimate(values)
+    assert math.isnan(few.half)
+    assert not few.clear
+    assert str(few) == ", ".join(["10.0"] * len(values))
 
 
 def test_differences_are_paired_by_seed(tmp_path):
@@ -127,18 +171,36 @@ def test_differences_are_paired_by_seed(tmp_path):
     found = difference(results, "sgt", "solo", "heldout")
     assert found.mean == pytest.approx(21.0)  # 20, 21, 22, though the seeds lie 30 apart
     assert found.half == pytest.approx(4.303 / math.sqrt(3))
-    assert sentences(results, "heldout") == ["sgt beats solo by 21.0 ± 2.5 points, 3 seeds."]
+    assert sentences(results, "heldout") == ["sgt is 21.0 ± 2.5 points above solo, 3 seeds."]
     assert difference(results, "sgt", "prp", "heldout") is None
 
 
 def test_the_words_say_what_the_data_do_not_support(tmp_path):
-    for seed, (a, b) in {1: (50, 52), 2: (52, 51)}.items():
+    for seed, (a, b) in {1: (50, 52), 2: (52, 51), 3: (50, 51)}.items():
         write_run(place(tmp_path, "solo", seed), a)
         write_run(place(tmp_path, "sgt", seed), b)
-    (sentence,) = sentences(read_all(plan(tmp_path, seeds=(1, 2))), "heldout")
-    assert sentence.startswith("sgt and solo: no clear difference with 2 seeds (+0.5 ±")
-    (sentence,) = sentences(read_all(plan(tmp_path, seeds=(1,))), "heldout")
-    assert sentence == "sgt is +2.0 points from solo with 1 seed: no interval."
+    results = read_all(plan(tmp_path))
+    (sentence,) = sentences(results, "heldout")
+    assert sentence.startswith("no clear difference: sgt is 0.7 ±")
+    assert gains(results).keys() == {"sgt"}
+
+    two = [result for result in results if result.seed < 3]  # not even where both agree
+    assert sentences(two, "heldout") == []
+    assert gains(two) == {}
+    sgt, *_ = rows(two, "heldout")
+    assert (sgt["pass@1"], sgt["above solo"]) == ("53.0, 52.0", "2.0, -1.0")
+
+
+def test_each_mode_is_compared_with_controls_and_neighbors(tmp_path):
+    modes = ("sgt", "prp", "xgrpo", "solo")
+    for seed in (1, 2, 3):
+        for number, mode in enumerate(modes):
+            write_run(place(tmp_path, mode, seed), 50 - 5 * number + seed)
+    said = " ".join(sentences(read_all(plan(tmp_path, modes)), "heldout"))
+    pairs = [("sgt", "prp"), ("prp", "xgrpo"), ("sgt", "solo"), ("prp", "solo"), ("xgrpo", "solo")]
+    assert said.count(" above ") == len(pairs)  # and not sgt with xgrpo
+    for one, two in pairs:
+        assert re.search(rf"\b{one} is \S+ ± \S+ points above {two}, 3 seeds\.", said)
 
 
 def test_costs_are_counted_from_the_metrics(tmp_path):
@@ -170,49 +232,41 @@ def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch
     assert "6 runs, 4 of them there" in lines[7]
 
 
-def test_each_mode_gets_the_setting_that_did_best_on_other_seeds(tmp_path, monkeypatch):
+def test_tune_runs_each_mode_with_each_setting(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = {  # pass@1 by seed; a rate that is given up has no further run, two are kept
-        "solo": {"1e-5": (50, 50, 40), "1e-4": (48, 56, 50), "3e-4": (40,)},
-        "sgt": {"1e-5": (40,), "1e-4": (60, 50, 40), "3e-4": (56, 52, 60)},
-    }
-    seeds = (11, 12, 13)
-    for mode, rates in made.items():
-        for rate, scores in rates.items():
-            for seed, score in zip(seeds, scores, strict=False):
-                write_run(tmp_path / "made" / f"{mode}-s{seed}{rate}", score)
-    lines = []
-    tune = ["learning_rate=1e-5,1e-4,3e-4"]
-    chosen = choose_settings(plan(tmp_path), tune, seeds, lines.append)
-    assert not [line for line in lines if "Error" in line]  # no other run was started
-    assert {mode: options[-1] for mode, options in chosen.tuned.items()} == {
-        "solo": "learning_rate=1e-4", "sgt": "learning_rate=3e-4",
+    plan(tmp_path, ())
+    for mode, rate, score in (("solo", "1e-5", 50), ("solo", "1e-4", 54),
+                              ("sgt", "1e-5", 60), ("sgt", "1e-4", 56)):  # fmt: skip
+        write_run(tmp_path / "made" / f"{mode}-s11{rate}", score)
+    command = ["compare", "--modes", "solo,sgt", "--seeds", "11-11", "--out", "out"]
+    command += ["--tune", "learning_rate=1e-5,1e-4"]
+    assert mini_mrl.main(command) == 0
+    calls = Path("calls.txt").read_text().splitlines()
+    assert len(calls) == 4
+    assert sum("--set learning_rate=1e-4" in call for call in calls) == 2
+    text = Path("out/table.md").read_text()
+    assert "--tune learning_rate=1e-5,1e-4`" in text
+    scores = re.findall(r"(?m)^\| (\w+ learning_rate=\S+) \| (\S+) \|", text)
+    assert dict(scores[:4]) == {
+        "solo learning_rate=1e-5": "51.0", "solo learning_rate=1e-4": "55.0",
+        "sgt learning_rate=1e-5": "61.0", "sgt learning_rate=1e-4": "57.0",
     }  # fmt: skip
-    kept = list(csv.reader((tmp_path / "out" / "tune.csv").open()))
-    assert ["sgt", "learning_rate=3e-4", "12", "53.00"] in kept
-    assert len(kept) == 1 + 2 * (3 + 2 + 2)
-    for mode, rate in {"solo": "1e-4", "sgt": "3e-4"}.items():  # what the comparison starts now
-        write_run(tmp_path / "made" / f"{mode}-s1{rate}", 50)
-    assert run_all(replace(chosen, seeds=(1,)), print) == []
-    started = Path("calls.txt").read_text().splitlines()[-2:]
-    assert ["learning_rate=1e-4" in call for call in started] == ["solo" in c for c in started]
-    words = summary(read_all(replace(chosen, seeds=(1,))), "compare", chosen.tuned)
-    assert "on other seeds: solo learning_rate=1e-4; sgt learning_rate=3e-4." in words
+    assert mini_mrl.main(command) == 0  # again: all are there
+    assert len(Path("calls.txt").read_text().splitlines()) == 4
 
 
-def test_a_grid_has_all_combinations_and_names_the_mode(tmp_path, monkeypatch):
-    assert grid(["a=1,2", "MODE.b=3"]) == [
-        ["--set", "a=1", "--set", "MODE.b=3"], ["--set", "a=2", "--set", "MODE.b=3"],
-    ]  # fmt: skip
+def test_a_grid_has_all_combinations():
+    named = name_modes(["sgt"], ["--steps", "4"], ["learning_rate=1,2", "sgt.imitation_weight=3"])
+    assert named == {
+        f"sgt learning_rate={rate} sgt.imitation_weight=3":
+        ("sgt", ["--steps", "4", "--set", f"learning_rate={rate}",
+                 "--set", "sgt.imitation_weight=3"]) for rate in (1, 2)
+    }  # fmt: skip
     for wrong in ("a", "a=", "=1", "a=1,,2"):
         with pytest.raises(MrlError, match="write it like"):
-            grid([wrong])
-    monkeypatch.chdir(tmp_path)
-    one = plan(tmp_path, ("sgt",), (11,))
-    made = choose_settings(one, ["MODE.imitation_weight=4"], (11,), print)
-    assert made.tuned == {"sgt": ["--set", "sgt.imitation_weight=4"]}
-    with pytest.raises(MrlError, match="xgrpo: no setting of --tune finished"):
-        choose_settings(plan(tmp_path, ("xgrpo",), (1,)), ["steps=4"], (11,), print)
+            name_modes(["sgt"], (), [wrong])
+    with pytest.raises(MrlError, match="sgt a=1 is named twice"):
+        name_modes(["sgt"], (), ["a=1,1"])
 
 
 def test_a_run_of_other_options_or_of_a_changed_mode_is_not_taken_for_the_one_asked_for(
@@ -220,37 +274,23 @@ def test_a_run_of_other_options_or_of_a_changed_mode_is_not_taken_for_the_one_as
 ):
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text("steps = 3")
-    first = replace(plan(tmp_path), options=["--config", "run.toml"])
+    whole = plan(tmp_path)
+
+    def asked(*options):
+        return replace(whole, modes=name_modes(["solo", "sgt"], options))
+
+    first = asked("--config", "run.toml")
     assert run_all(first, print) == []
     assert run_all(first, print) == []  # the same again is there
     for other in (["--config", "run.toml", "--steps", "9"], []):
         with pytest.raises(MrlError, match=r"solo-s1: was made with other options.* --out"):
-            run_all(replace(first, options=other), print)
-    with pytest.raises(MrlError, match="other options"):
-        run_all(replace(first, tuned={"sgt": ["--set", "learning_rate=1e-5"]}), print)
+            run_all(asked(*other), print)
     Path("run.toml").write_text("steps = 4")
     with pytest.raises(MrlError, match="another version of a file"):
         run_all(first, print)
     for _, _, directory in first.runs():
         shutil.rmtree(directory)  # as the sentence says
     assert run_all(first, print) == []
-
-
-def test_the_seeds_that_chose_a_setting_are_not_those_that_are_compared(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = []
-
-    def choose(plan, texts, seeds, say):
-        found.append((list(plan.seeds), list(seeds)))
-        raise MrlError("enough")
-
-    monkeypatch.setattr("mrl.lab.commands.choose_settings", choose)
-    for seeds, first in (("5", 11), ("12", 13)):
-        arguments = ["compare", "--modes", "sgt", "--seeds", seeds, "--tune", "steps=3,4"]
-        assert mini_mrl.main(arguments) == 2
-        compared, tuned = found.pop()
-        assert tuned == [first, first + 1, first + 2]
-        assert not set(compared) & set(tuned)
 
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint_if_it_has_one(tmp_path, monkeypatch):
@@ -332,63 +372,134 @@ class Mine(Solo):
 
 def test_a_mode_of_ones_own_is_called_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for file, name in (("first", "mine"), ("second", "mine"), ("memory", "replay")):
+    for file, name in (("first", "mine"), ("second", "yours"), ("memory", "replay")):
         Path(f"{file}.py").write_text(OWN_MODE.format(name))
-    modes = [*(f"{file}.py:Mine" for file in ("first", "second", "memory")), "solo"]
-    names = ["mine", "second.py", "memory.py", "solo"]
+    modes = ["first.py:Mine", "second.py:Mine", "solo"]
+    names = ["mine", "yours", "solo"]
     chosen = plan(tmp_path, modes, ())
-    assert list(chosen.names.values()) == names
+    assert list(chosen.modes) == names
     assert [path.name for _, _, path in replace(chosen, seeds=(4,)).runs()] == [
         f"{name}-s4" for name in names
     ]
     for name in names:
         write_run(place(tmp_path, name, 1), 50)
     assert [result.mode for result in read_all(replace(chosen, seeds=(1,)))] == names
-    with pytest.raises(MrlError, match="named twice"):
-        Plan([modes[0], modes[0]], (1,), tmp_path)
-
-
-def test_settings_of_a_mode_of_ones_own_are_for_its_runs_alone(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(OWN_MODE.format("mine"))
-    Path("run.toml").write_text("steps = 9\n[settings.mine]\nimitation_weight = 2\n"
-                                "[settings.sgt]\nimitation_weight = 3\n")  # fmt: skip
-    chosen = Plan(["mine.py:Mine", "sgt"], (1,), tmp_path / "out", 1, ["--config", "run.toml"])
-    for subset in (chosen, replace(chosen, modes=["sgt"])):
-        for mode in subset.modes:
-            _, file = subset.options_of(mode)
-            config = run_config("tiny", Path(file), {"mode": mode}, [])  # refuses unknown modes
-            assert config.steps == 9
-            assert config.settings["sgt"] == {"imitation_weight": 3}
-            assert ("mine" in config.settings) == (mode == "mine.py:Mine")
-    Path("run.toml").write_text("[settings.sgtt]\nimitation_weight = 2\n")
-    _, file = chosen.options_of("sgt")
-    with pytest.raises(MrlError, match="did you mean `sgt`"):
-        run_config("tiny", Path(file), {"mode": "sgt"}, [])
+    assert [mode for mode, _ in chosen.modes.values()] == modes
+    with pytest.raises(MrlError, match="replay is named twice; each mode needs a `name`"):
+        name_modes(["replay", "memory.py:Mine"])
 
 
 def test_what_a_peer_gives_is_the_difference_from_replay(tmp_path):
     for mode, score in {"solo": 50, "replay": 55, "sgt": 61}.items():
-        for seed in (1, 2):
+        for seed in (1, 2, 3):
             write_run(place(tmp_path, mode, seed), score + seed)
-    results = read_all(plan(tmp_path, ("solo", "replay", "sgt"), (1, 2)))
-    assert dict(zip(HEAD, rows(results, "heldout")[0], strict=True))["above replay"] == "6.0 ± 0.0"
+    results = read_all(plan(tmp_path, ("solo", "replay", "sgt")))
+    assert rows(results, "heldout")[0]["above replay"] == "6.0 ± 0.0"
     text = summary(results, "the command")
-    assert "- sgt beats replay by 6.0 ± 0.0 points, 2 seeds." in text
-    assert "difference above `replay`" in text
+    assert "- sgt is 6.0 ± 0.0 points above replay, 3 seeds." in text
+    assert "- Above `replay`: what a policy owes to its peer" in text
+
+
+def test_a_table_has_no_column_of_a_mode_that_did_not_run(tmp_path):
+    for seed in (1, 2, 3):
+        write_run(place(tmp_path, "solo", seed), 50)
+        write_run(place(tmp_path, "sgt", seed), 60)
+    text = summary(read_all(plan(tmp_path)), "the command")
+    assert "| mode | pass@1 | above solo | pass@k | a | b |" in text
+    assert "replay" not in text
+    alone = summary(read_all(plan(tmp_path, ("sgt",))), "the command")
+    assert "| mode | pass@1 | pass@k | a | b |" in alone
+
+
+def with_holes(folder, ends, seeds=(1, 2, 3)):
+    """Results in which two skills of `a` start at 0; ends: mode -> their ends for each seed."""
+    for mode, of_seeds in ends.items():
+        for seed, (eats, sold) in zip(seeds, of_seeds, strict=True):
+            visits = [0.0] * 10 + [sold / 100] * 10
+            holes = (("a", "eats", eats), ("a", "sold", sold))
+            write_run(place(folder, mode, seed), 50, 20, holes, visits)
+    return read_all(plan(folder, tuple(ends), seeds))
+
+
+def test_holes_are_counted_by_mode_each_and_all_of_a_run(tmp_path):
+    results = with_holes(tmp_path, {"solo": [(0, 0), (24.9, 30), (0, 0)],
+                                    "sgt": [(25, 25), (90, 80), (90, 0)]})  # fmt: skip
+    holes = holes_of(results)
+    assert holes == [("a", "eats"), ("a", "sold")]
+    solo, sgt = hole_rows(results, holes)
+    assert solo == {"mode": "solo", "all open": "0 of 3 (0 to 56 %)",
+                    "a eats": "0 of 3 (0 to 56 %)", "a sold": "1 of 3 (6 to 79 %)"}  # fmt: skip
+    assert sgt == {"mode": "sgt", "all open": "2 of 3 (21 to 94 %)",
+                   "a eats": "3 of 3 (44 to 100 %)", "a sold": "2 of 3 (21 to 94 %)"}  # fmt: skip
+    text = summary(results, "the command")
+    assert text.index("## Holes") < text.index("| solo | 0 of 3 (0 to 56 %) |")
+    assert "starts under 2 % on `heldout`" in text
+
+
+def test_under_three_seeds_each_end_of_a_hole_is_shown(tmp_path):
+    results = with_holes(tmp_path, {"sgt": [(25, 0), (90, 1)]}, (1, 2))
+    (row,) = hole_rows(results, holes_of(results))
+    assert (row["all open"], row["a eats"], row["a sold"]) == (
+        "0 of 2 (0 to 66 %)", "25 %, 90 %", "0 %, 1 %",
+    )  # fmt: skip
+
+
+def test_only_what_starts_under_two_percent_and_can_learn_is_a_hole(tmp_path):
+    for seed in (1, 2, 3):
+        write_run(place(tmp_path, "sgt", seed), 1.9)  # b is at 3.9
+    results = read_all(plan(tmp_path, ("sgt",)))
+    assert holes_of(results) == [("a", "eats"), ("a", "sold")]
+    for result in results:
+        for line in result.lines:
+            if line["policy"] == "a":  # frozen
+                line["updates"] = 0
+    assert holes_of(results) == []
+    assert "## Holes" not in summary(results, "the command")
+
+
+def test_wilsons_interval_by_hand():
+    assert wilson(0, 10) == (0.0, pytest.approx(27.75, abs=0.01))
+    assert wilson(10, 10) == (pytest.approx(72.25, abs=0.01), 100.0)
+    assert wilson(3, 10) == (pytest.approx(10.78, abs=0.01), pytest.approx(60.32, abs=0.01))
+
+
+def test_a_hole_opens_where_ten_visits_reach_a_quarter(tmp_path):
+    lucky = [1.0, 1.0, None, *[0.0] * 9]  # the mean of few visits says nothing
+    write_run(place(tmp_path, "sgt", 1), 50, 40, (), [*lucky, *[0.5, None] * 5, 0.5, 0.5])
+    (result,) = read_all(plan(tmp_path, ("sgt",), (1,)))
+    # the tenth visit is step 11; from step 13 each second step adds 0.5: the fifth of them is 21
+    assert opening_step(result, ("a", "sold")) == 21
+    assert opening_step(result, ("b", "sold")) is None
+    assert opening_step(result, ("a", "eats")) is None
+
+
+def test_openings_are_drawn_and_kept_as_numbers(tmp_path):
+    results = with_holes(tmp_path, {"solo": [(0, 0)] * 3, "sgt": [(90, 80)] * 3})
+    draw_openings(results, holes_of(results), tmp_path / "openings.png")
+    assert (tmp_path / "openings.png").stat().st_size > 5000
+    write_csv(results, tmp_path / "table.csv")
+    table = list(csv.DictReader((tmp_path / "table.csv").open()))
+    opened = [row for row in table if row["metric"] == "opened at step" and row["seed"] == "1"]
+    assert [(row["mode"], row["skill"], row["value"]) for row in opened] == [
+        ("solo", "eats", "never"), ("solo", "sold", "never"),
+        ("sgt", "eats", "never"), ("sgt", "sold", "14"),  # 4 of 10 visits at 80 %
+    ]  # fmt: skip
+    ends = [row for row in table if row["skill"] == "sold" and row["metric"] == "pass@1"]
+    assert {(row["before"], row["value"]) for row in ends if row["policy"] == "a"} == {
+        ("0.00", "0.00"), ("0.00", "80.00"),
+    }  # fmt: skip
 
 
 def test_the_curves_are_kept_as_numbers(tmp_path):
-    chosen = plan(tmp_path, ("solo",), (1, 2))
     for seed, score in ((1, 30), (2, 50)):
         write_run(place(tmp_path, "solo", seed), score, steps=25)
-    write_csv(read_all(chosen), chosen.out)
-    with (tmp_path / "out" / "curves.csv").open() as file:
-        table = list(csv.DictReader(file))
-    assert [row["step"] for row in table] == ["10", "20", "25"]
-    assert table[1] == {
-        "mode": "solo", "step": "20", "sampled_tokens": "8000",  # 20 steps, 2 policies, 200 each
-        "mean": "0.4000", "lowest": "0.3000", "highest": "0.5000",
+    write_csv(read_all(plan(tmp_path, ("solo",), (1, 2))), tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open() as file:
+        table = [row for row in csv.DictReader(file) if row["metric"].startswith("solve rate")]
+    assert len(table) == 2 * 2 * 2  # seeds, policies, every tenth step
+    assert table[-1] == {
+        "mode": "solo", "seed": "2", "part": "training", "policy": "b", "skill": "all",
+        "metric": "solve rate at step 20", "value": "50.00", "before": None,
     }  # fmt: skip
 
 
@@ -397,18 +508,19 @@ def test_tables_and_figures(tmp_path, monkeypatch):
     chosen = plan(tmp_path)
     run_all(chosen, lambda text: None)
     results = read_all(chosen)
-    best, second = rows(results, "heldout")
-    assert best[:4] == ["sgt", "63.0 ± 2.5", "10.0 ± 0.0", ""]
-    assert second[:4] == ["solo", "53.0 ± 2.5", "", ""]
-    write_csv(results, chosen.out)
+    best, second, start = rows(results, "heldout")
+    assert list(best.values())[:4] == ["sgt", "63.0 ± 2.5", "10.0 ± 0.0", ""]
+    assert list(second.values())[:4] == ["solo", "53.0 ± 2.5", "", ""]
+    assert (best["a"], best["b"], start["a"]) == ("62.0 ± 2.5", "64.0 ± 2.5", "57.0")
+    write_csv(results, chosen.out / "table.csv")
     text = summary(results, "the command")
-    assert text.count("## ") == text.count("## heldout") == 1
+    assert re.findall("(?m)^## (.*)", text) == ["heldout", "Costs of a run"]
     assert "`the command`" in text
-    assert "- sgt beats solo by 10.0 ± 0.0 points, 3 seeds." in text
+    assert "- sgt is 10.0 ± 0.0 points above solo, 3 seeds." in text
     with (tmp_path / "out" / "table.csv").open() as file:
         table = list(csv.DictReader(file))
     assert len(table) == 6 * (2 * 3 * 2 + 6)  # runs x (policies x skills and all x metrics + costs)
-    assert "| a | sgt | 62.0 | 61.0, 62.0, 63.0 |" in text
+    assert "| sgt | 120 | 12 | 20 | 4 |" in text  # of costs
     assert gains(results) == {"sgt": (pytest.approx(10.0), pytest.approx(0.0))}
     figures.draw_learning_curves(results, tmp_path / "learning.png")
     figures.draw_gains(gains(results), tmp_path / "gains.png")
@@ -419,9 +531,9 @@ def test_tables_and_figures(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("modes", "part"), [(("sgt", "stg"), "did you mean `sgt`"), (("sgt", "sgt"), "named twice")]
 )
-def test_a_wrong_plan_gets_one_sentence(tmp_path, modes, part):
+def test_a_wrong_plan_gets_one_sentence(modes, part):
     with pytest.raises(MrlError, match=part):
-        Plan(modes, (1,), tmp_path)
+        name_modes(modes)
 
 
 @pytest.mark.parametrize(("gpus", "given", "want"), [(0, [], cores()), (1, [], 1),
@@ -451,6 +563,20 @@ def test_the_quick_one_says_where_the_whole_one_is(tmp_path, monkeypatch, capsys
     assert "--steps 200" in Path("calls.txt").read_text()
 
 
+@pytest.mark.parametrize(("given", "want"), [
+    ([], "--pair tiny"), (["--pair", "mine"], "--pair mine"), (["--config", "run.toml"], None),
+])  # fmt: skip
+def test_what_is_compared_is_the_tiny_pair_unless_another_was_asked_for(
+    tmp_path, monkeypatch, given, want
+):
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text("")  # it may name policies, which --pair would replace
+    plan(tmp_path)
+    assert mini_mrl.main(["compare", "--modes", "solo", "--seeds", "1", *given]) == 0
+    (call,) = Path("calls.txt").read_text().splitlines()
+    assert want in call if want else "--pair" not in call
+
+
 @pytest.mark.slow
 def test_a_short_comparison_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -466,8 +592,6 @@ def test_a_short_comparison_from_the_command_line(tmp_path, monkeypatch, capsys)
     for name in (
         "table.md",
         "table.csv",
-        "curves.csv",
         "figures/learning.png",
-        "figures/gains.png",
     ):
         assert (tmp_path / "runs" / "compare" / name).stat().st_size > 100

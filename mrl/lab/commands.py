@@ -11,7 +11,7 @@ from rich.markdown import Markdown
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import alignment_svg, render_alignment
-from mrl.lab.compare import Plan, choose_settings, read_all, run_all
+from mrl.lab.compare import Plan, name_modes, read_all, run_all, seeds_of
 from mrl.lab.gsm8k import make_gsm8k
 from mrl.runtime.launch import cores
 from mrl.runtime.loading import load_tokenizer
@@ -29,9 +29,9 @@ say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 def compare(
     modes: Annotated[str, typer.Option(help="With commas.")] = "solo,solo-x2,replay,sgt",
-    seeds: Annotated[int, typer.Option(min=1, help="How many: seeds 1, 2, ...")] = 3,
+    seeds: Annotated[str, typer.Option(help="5: seeds 1 to 5; or which: 31-40, or 1,2,5.")] = "3",
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
-    pair: Annotated[str | None, typer.Option(help="As for training.")] = None,
+    pair: Annotated[str | None, typer.Option(help="As for training; none: tiny.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; none: one a core, or one on a GPU.")
@@ -40,15 +40,16 @@ def compare(
     quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
     tune: Annotated[
         list[str] | None,
-        typer.Option(help="KEY=VALUE,VALUE: the best one for each mode, on seeds 11, 12, ..."),
+        typer.Option(help="KEY=VALUE,VALUE: each mode with each. Choose on seeds of their own."),
     ] = None,
-    tune_seeds: Annotated[int, typer.Option(min=1, help="How many seeds --tune uses.")] = 3,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, words and figures."""
-    from mrl.lab import compare_view, figures
+    from mrl.lab import compare_view, figures, holes
 
     if quick:  # below 180 steps the curves have not parted yet
-        modes, seeds, steps = "solo,sgt", 2, steps or 200
+        modes, seeds, steps = "solo,sgt", "2", steps or 200
+    if config is None:  # which may name the policies
+        pair = pair or "tiny"
     out = out or Path("runs", "quick" if quick else "compare")
     jobs = jobs or (1 if torch.cuda.is_available() else cores())
 
@@ -56,33 +57,31 @@ def compare(
     for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
         if value is not None:
             options += [option, str(value)]
-    plan = Plan(modes.split(","), range(1, seeds + 1), out, jobs, options)
-    command = ["python mini_mrl.py compare --modes", modes, "--seeds", str(seeds), *options]
-    if tune:
-        for text in tune:
-            command += ["--tune", text]
-        command += ["--tune-seeds", str(tune_seeds)]
-        first = max(11, seeds + 1)  # none of those that are compared
-        plan = choose_settings(plan, tune, range(first, first + tune_seeds), say)
+    plan = Plan(name_modes(modes.split(","), options, tune or ()), seeds_of(seeds), out, jobs)
+    command = ["python mini_mrl.py compare --modes", modes, "--seeds", seeds, *options]
+    for text in tune or ():
+        command += ["--tune", text]
 
     failures = run_all(plan, say)
     results = read_all(plan)
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
 
-    tuned = {plan.names[mode]: options for mode, options in plan.tuned.items()}
-    text = compare_view.summary(results, " ".join(command), tuned)
+    text = compare_view.summary(results, " ".join(command))
     (out / "table.md").write_text(text, encoding="utf-8")
-    compare_view.write_csv(results, out)
+    compare_view.write_csv(results, out / "table.csv")
     figures.draw_learning_curves(results, out / "figures" / "learning.png")
+    to_open = holes.holes_of(results)
+    if to_open:
+        holes.draw_openings(results, to_open, out / "figures" / "openings.png")
     gains = compare_view.gains(results)
     if gains:
         figures.draw_gains(gains, out / "figures" / "gains.png")
 
     console.print(Markdown(text))
-    say("\n".join([*failures, f"Written: {out}/table.md, table.csv, curves.csv, figures/"]))
+    say("\n".join([*failures, f"Written: {out}/table.md, table.csv, figures/"]))
     if quick:
-        say("Two seeds have a wide interval; data/results/README.md has the whole comparison.")
+        say("Two seeds decide nothing; data/results/README.md has the whole comparison.")
 
 
 def bandit() -> None:

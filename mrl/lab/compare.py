@@ -4,24 +4,19 @@ Every mode and seed is a run of its own, a process of its own, several at a time
 is paired by seed: two runs of a seed begin with the same weights and the same order of problems.
 """
 
-import csv
-import json
+import re
 import shutil
 import subprocess
 import sys
 import time
-import tomllib
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import chain, product
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
 from mrl.errors import MrlError
-from mrl.modes import MODES
 from mrl.runtime.judge import check_judge
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_run_config
 from mrl.runtime.settings import mode_class
@@ -31,64 +26,68 @@ PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.p
 
 @dataclass
 class Plan:
-    """What is compared.
+    """What is compared."""
 
-    A mode is kept as it was typed, `sgt` or `file.py:Class`; results and directories have its name.
-    """
-
-    modes: Sequence[str]
+    # name in tables and directories -> the mode as it was typed, options of its runs
+    modes: dict[str, tuple[str, list[str]]]
     seeds: Sequence[int]
     out: Path
     jobs: int = 2
-    options: Sequence[str] = ()  # of every run, as on the command line
-    tuned: dict[str, Sequence[str]] = field(default_factory=dict)  # mode -> options of its runs
-    names: dict[str, str] = field(default_factory=dict)  # mode -> its name in this comparison
-
-    def __post_init__(self) -> None:
-        self.names = self.names or names_of(self.modes)
 
     def runs(self) -> list[tuple[str, int, Path]]:
-        """Mode, seed and directory. Seeds outermost: what is cut short is balanced."""
-        return [
-            (mode, seed, self.out / "runs" / f"{self.names[mode]}-s{seed}")
-            for seed in self.seeds
-            for mode in self.modes
-        ]
-
-    def options_of(self, mode: str) -> list[str]:
-        """All options of a mode's runs.
-
-        A config file may hold `[settings.NAME]` of several modes of one's own, but a run knows only
-        its own mode. So for the others' runs this writes a copy of the file without them.
-        """
-        options = [*self.options, *self.tuned.get(mode, ())]
-        foreign = {mode_class(other).name for other in self.names} - {*MODES, mode_class(mode).name}
-        if not foreign or "--config" not in options:
-            return options
-
-        number = options.index("--config") + 1
-        with suppress(OSError, ValueError, AttributeError):  # the run says what is wrong
-            table = tomllib.loads(Path(options[number]).read_text(encoding="utf-8"))
-            for name in foreign:
-                table.get("settings", {}).pop(name, None)
-            copy = self.out / "runs" / f"{self.names[mode]}.config.json"
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(json.dumps(table), encoding="utf-8")
-            options[number] = str(copy)
-        return options
+        """Name, seed and directory. Seeds outermost: what is cut short is balanced."""
+        runs = []
+        for seed in self.seeds:
+            for name in self.modes:
+                runs.append((name, seed, self.out / "runs" / f"{name}-s{seed}"))
+        return runs
 
 
-def names_of(modes: Sequence[str]) -> dict[str, str]:
-    """What each mode is called: by its `name`, or by its file where that name is taken."""
-    names: dict[str, str] = {}
+def seeds_of(text: str) -> list[int]:
+    """The seeds that `--seeds` asks for: `5` (the first five), `31-40` or `1,2,31-35`.
+
+    MrlError if it is none of these, or names no seed or one of them twice.
+    """
+    seeds = []
+    for part in text.split(","):
+        numbers = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
+        if not numbers:
+            raise MrlError(
+                f"--seeds {text}: write how many, like 5, or which, like 31-40 or 1,2,5."
+            )
+        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+        if part == text and numbers[2] is None:  # a number alone says how many
+            first = 1
+        seeds += range(first, last + 1)
+
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise MrlError(f"--seeds {text}: names {'a seed twice' if seeds else 'no seed'}.")
+    return seeds
+
+
+def name_modes(
+    modes: Sequence[str], options: Sequence[str] = (), tune: Sequence[str] = ()
+) -> dict[str, tuple[str, list[str]]]:
+    """The modes of a `Plan`: each with all combinations of `tune`, texts of `key=value,value`."""
+    axes = []
+    for text in tune:
+        key, equals, values = text.partition("=")
+        if not (key and equals and all(values.split(","))):
+            raise MrlError(f"--tune {text}: write it like learning_rate=3e-5,1e-4,3e-4.")
+        axes.append([f"{key}={value}" for value in values.split(",")])
+
+    named = {}
     for mode in modes:
-        name = mode_class(mode).name
-        if mode not in MODES and name in (*MODES, *names.values()):
-            name = Path(mode.rpartition(":")[0]).name
-        if mode in names or name in names.values():
-            raise MrlError(f"A mode is named twice in {','.join(modes)}.")
-        names[mode] = name
-    return names
+        for settings in product(*axes):
+            name = " ".join([mode_class(mode).name, *settings])
+            if name in named:
+                raise MrlError(f"{name} is named twice; each mode needs a `name` of its own.")
+
+            with_settings = [*options]
+            for setting in settings:
+                with_settings += ["--set", setting]
+            named[name] = mode, with_settings
+    return named
 
 
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
@@ -98,14 +97,13 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     was made with other options.
     """
     runs = plan.runs()
-    options = {mode: plan.options_of(mode) for mode in plan.modes}
-    for mode, _, directory in runs:
+    for name, _, directory in runs:
         if (directory / "config.json").is_file():
             check_judge(read_run_config(directory))
         note = Path(f"{directory}.asked")
         if not (directory.exists() and note.exists()):
             continue
-        if note.read_text(encoding="utf-8") != _request(mode, options[mode]):
+        if note.read_text(encoding="utf-8") != _request(*plan.modes[name]):
             raise MrlError(
                 f"{directory}: was made with other options, or by another version of a file among "
                 "them; give another --out, or delete it."
@@ -118,9 +116,9 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     processes: set[subprocess.Popen] = set()  # those that run now
     pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for them
     try:
-        ends = pool.map(lambda run: _run_one(*run, options[run[0]], processes), missing)
-        for number, ((mode, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
-            ended = f"{plan.names[mode]}, seed {seed}: {failure or 'finished'}"
+        ends = pool.map(lambda run: _run_one(*plan.modes[run[0]], *run[1:], processes), missing)
+        for number, ((name, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
+            ended = f"{name}, seed {seed}: {failure or 'finished'}"
             minutes = (time.monotonic() - started) / number * (len(missing) - number) / 60
             say(f"{ended}; {number}/{len(missing)}, {minutes:.0f} min left")
             if failure:
@@ -160,7 +158,7 @@ def is_finished(directory: Path) -> bool:
 
 
 def _run_one(
-    mode: str, seed: int, directory: Path, options: Sequence[str], processes: set[subprocess.Popen]
+    mode: str, options: Sequence[str], seed: int, directory: Path, processes: set[subprocess.Popen]
 ) -> str:
     """Start a run, or go on from its last checkpoint; returns its last line if it failed."""
     if any(directory.glob("checkpoints/step-*")):
@@ -202,16 +200,19 @@ class Result:
 
     def overall(self, part: str, metric: str = "pass@1") -> float:
         """Mean over policies and skills."""
-        wanted = (part, "all", metric)
-        return fmean(v for (p, _, s, m), v in self.scores.items() if (p, s, m) == wanted)
+        of_policies = []
+        for (its_part, _, skill, its_metric), score in self.scores.items():
+            if (its_part, skill, its_metric) == (part, "all", metric):
+                of_policies.append(score)
+        return fmean(of_policies)
 
 
 def read_all(plan: Plan) -> list[Result]:
     """The finished runs of a plan; MrlError if they are not equally long."""
     results = []
-    for mode, seed, directory in plan.runs():
+    for name, seed, directory in plan.runs():
         if is_finished(directory):
-            results.append(read_result(directory, plan.names[mode], seed))
+            results.append(read_result(directory, name, seed))
 
     lengths = {result.lines[-1]["step"] for result in results}
     if len(lengths) > 1:
@@ -220,6 +221,14 @@ def read_all(plan: Plan) -> list[Result]:
             "can't be compared; give the shorter ones another --out."
         )
     return results
+
+
+def by_mode(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """The runs of each mode, in the order of the comparison."""
+    runs: dict[str, list[Result]] = {}
+    for result in results:
+        runs.setdefault(result.mode, []).append(result)
+    return runs
 
 
 def read_result(directory: Path, mode: str, seed: int) -> Result:
@@ -234,6 +243,7 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
         costs["sampled tokens"] += line["num_tokens"]
         costs["updates"] += line["updates"]
         costs["bytes received"] += line["exchange/received_bytes"]
+
     prompts = read_run_config(directory).prompts_per_step * len(lines)
     costs["bytes per prompt"] = costs["bytes received"] / prompts
     costs["seconds"] = sum(slowest.values())
@@ -252,65 +262,3 @@ def _percent(evaluation: Sequence[dict]) -> dict[tuple[str, str, str, str], floa
                 if metric.startswith("pass@"):
                     scores[entry["part"], entry["policy"], skill, metric] = 100 * value
     return scores
-
-
-def grid(texts: Sequence[str]) -> list[list[str]]:
-    """All combinations of `key=value,value` texts, each as options of a run."""
-    axes = []
-    for text in texts:
-        key, equals, values = text.partition("=")
-        if not (key and equals and all(values.split(","))):
-            raise MrlError(f"--tune {text}: write it like learning_rate=3e-5,1e-4,3e-4.")
-        axes.append([("--set", f"{key}={value}") for value in values.split(",")])
-    return [list(chain.from_iterable(combination)) for combination in product(*axes)]
-
-
-def choose_settings(
-    plan: Plan, texts: Sequence[str], seeds: Sequence[int], say: Callable[[str], None]
-) -> Plan:
-    """The plan with the best combination of settings for each mode, chosen apart.
-
-    Best: the highest mean held-out pass@1 (first part) over `seeds`, which the comparison must not
-    use again.
-
-    After each seed a mode's worse half is given up, so that most of the time goes to
-    what may still win (successive halving, arXiv 1502.07943); two stay to the last seed.
-
-    `MODE` in a key is the mode's name. Every score is kept in `tune.csv`.
-    """
-    settings = grid(texts)
-    options = {}
-    for mode, (number, setting) in product(plan.modes, enumerate(settings)):
-        own = mode_class(mode).name
-        options[mode, number] = [option.replace("MODE", own) for option in setting]
-
-    modes = {name: mode for mode, name in plan.names.items()}
-    left = dict.fromkeys(plan.modes, range(len(settings)))  # the best first after each seed
-    scores: dict[tuple[str, int], list[float]] = defaultdict(list)
-    rows = [("mode", "setting", "seed", "pass@1")]
-    for count, seed in enumerate(seeds, start=1):
-        for number in range(len(settings)):
-            tried = {mode: options[mode, number] for mode in plan.modes if number in left[mode]}
-            if not tried:
-                continue
-            out = plan.out / "tune" / str(number)
-            trial = replace(plan, modes=list(tried), seeds=[seed], out=out, tuned=tried)
-            for failure in run_all(trial, say):
-                say(failure)
-
-            for result in read_all(trial):
-                mode, score = modes[result.mode], result.overall(result.first_part)
-                scores[mode, number].append(score)
-                setting = " ".join(options[mode, number][1::2])
-                rows.append((result.mode, setting, seed, f"{score:.2f}"))
-
-        for mode, numbers in left.items():
-            means = {n: fmean(scores[mode, n]) for n in numbers if len(scores[mode, n]) == count}
-            if not means:
-                name = plan.names[mode]
-                raise MrlError(f"{name}: no setting of --tune finished with seed {seed}.")
-            left[mode] = sorted(means, key=means.get, reverse=True)[: max(2, (len(means) + 1) // 2)]
-
-    with (plan.out / "tune.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
-    return replace(plan, tuned={mode: options[mode, best] for mode, (best, *_) in left.items()})

@@ -1,36 +1,41 @@
-"""What a comparison says: means over seeds with intervals, sentences, tables, pictures."""
+"""What a comparison says: means over seeds with intervals, sentences, tables."""
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
 from mrl.lab import figures
-from mrl.lab.compare import Result
+from mrl.lab.compare import Result, by_mode
+from mrl.lab.holes import OPEN_FROM, STARTS_UNDER, hole_rows, holes_of, opening_step
 
-CONTROLS = ("solo", "solo-x2", "replay")
-HEAD = (
-    "mode", "pass@1", "above solo", "above solo-x2", "above replay", "pass@k", "rollouts",
-    "updates", "bytes per prompt", "seconds",
-)  # fmt: skip
-# two-sided 95 % quantiles of Student's t, by degrees of freedom (1 to 30; then the normal's)
+CONTROLS = {  # mode -> what a gain above it says
+    "solo": "what sharing or a memory gives",
+    "solo-x2": "what it gives beyond twice the work",
+    "replay": "what a policy owes to its peer, because `replay` imitates its own earlier successes",
+    "sft": "what RL adds, because `sft` imitates its peers' successes and does nothing else",
+}
+COSTS = ("rollouts", "updates", "bytes per prompt", "seconds")
+# two-sided 95 % quantiles of Student's t, by degrees of freedom (2 to 30; then the normal's)
 T_95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
+    4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+    2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052,
+    2.048, 2.045, 2.042,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds and the half width of its 95 % interval (NaN with one seed)."""
+    """Numbers of seeds, their mean and the half width of its 95 % interval.
 
+    Under three seeds `half` is NaN: two numbers that happen to agree are no narrow interval.
+    """
+
+    values: Sequence[float]
     mean: float
     half: float
-    seeds: int
 
     @property
     def clear(self) -> bool:
@@ -38,155 +43,173 @@ class Estimate:
         return self.half < abs(self.mean)
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f}" if math.isnan(self.half) else f"{self.mean:.1f} ± {self.half:.1f}"
+        if math.isnan(self.half):
+            return ", ".join(f"{value:.1f}" for value in self.values)
+        return f"{self.mean:.1f} ± {self.half:.1f}"
 
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Mean and Student-t interval over seeds."""
-    if len(values) < 2:
-        return Estimate(values[0], math.nan, 1)
-    quantile = T_95[len(values) - 2] if len(values) - 2 < len(T_95) else 1.96
-    return Estimate(fmean(values), quantile * stdev(values) / math.sqrt(len(values)), len(values))
-
-
-def scores_by_seed(results: Sequence[Result], mode: str, part: str) -> dict[int, float]:
-    """Held-out pass@1 in percent of every seed of a mode."""
-    return {r.seed: r.overall(part) for r in results if r.mode == mode}
+    half = math.nan
+    if len(values) >= 3:
+        quantile = T_95[len(values) - 3] if len(values) - 3 < len(T_95) else 1.96
+        half = quantile * stdev(values) / math.sqrt(len(values))
+    return Estimate(values, fmean(values), half)
 
 
 def difference(results: Sequence[Result], one: str, two: str, part: str) -> Estimate | None:
     """How many points mode `one` is above mode `two`, paired by seed; None without a pair."""
-    a, b = scores_by_seed(results, one, part), scores_by_seed(results, two, part)
-    pairs = [a[seed] - b[seed] for seed in a if seed in b]
-    return estimate(pairs) if pairs and one != two else None
+    runs = by_mode(results)
+    of_two = {run.seed: run.overall(part) for run in runs.get(two, ())}
+    gaps = []
+    for run in runs.get(one, ()):
+        if run.seed in of_two and one != two:
+            gaps.append(run.overall(part) - of_two[run.seed])
+    return estimate(gaps) if gaps else None
 
 
 def gains(results: Sequence[Result]) -> dict[str, tuple[float, float]]:
-    """Mode -> its gain over solo in the first held-out part: mean, half width (0 with one seed)."""
-    part = results[0].first_part
+    """Mode -> its gain over solo in the first held-out part, if it has an interval: mean, half."""
     above_solo = {}
-    for mode in dict.fromkeys(result.mode for result in results):
-        gap = difference(results, mode, "solo", part)
-        if gap:
-            above_solo[mode] = gap.mean, 0.0 if math.isnan(gap.half) else gap.half
+    for mode in by_mode(results):
+        gap = difference(results, mode, "solo", results[0].first_part)
+        if gap and not math.isnan(gap.half):
+            above_solo[mode] = gap.mean, gap.half
     return above_solo
 
 
 def ranked(results: Sequence[Result], part: str) -> list[str]:
     """The modes, the best first."""
-    modes = dict.fromkeys(result.mode for result in results)
-    return sorted(modes, key=lambda mode: -fmean(scores_by_seed(results, mode, part).values()))
+    runs = by_mode(results)
+    return sorted(runs, key=lambda mode: -fmean(run.overall(part) for run in runs[mode]))
 
 
 def sentences(results: Sequence[Result], part: str) -> list[str]:
-    """What the data support and what not: each mode against the controls, and neighbors."""
+    """What the data support and what not: each mode against the controls, and neighbors.
+
+    Nothing is said of fewer than three seeds.
+    """
+    verdicts = []
     modes = ranked(results, part)
-    compared = [(mode, control) for control in CONTROLS for mode in modes]
-    compared += pairwise(modes)
+    for place, lower in enumerate(modes):
+        for higher in modes[:place]:
+            of_interest = higher == modes[place - 1] or {higher, lower} & CONTROLS.keys()
+            gap = difference(results, higher, lower, part)
+            if not of_interest or gap is None or math.isnan(gap.half):
+                continue
 
-    by_pair: dict[frozenset[str], str] = {}  # each two modes once, whichever is named first
-    for one, two in compared:
-        gap = difference(results, one, two, part)
-        if gap:
-            by_pair.setdefault(frozenset((one, two)), _sentence(one, two, gap))
-    return list(by_pair.values())
-
-
-def _sentence(one: str, two: str, gap: Estimate) -> str:
-    if math.isnan(gap.half):
-        return f"{one} is {gap.mean:+.1f} points from {two} with 1 seed: no interval."
-    if not gap.clear:
-        interval = f"{gap.mean:+.1f} ± {gap.half:.1f} points"
-        return f"{one} and {two}: no clear difference with {gap.seeds} seeds ({interval})."
-    word = "beats" if gap.mean > 0 else "is worse than"
-    return f"{one} {word} {two} by {abs(gap.mean):.1f} ± {gap.half:.1f} points, {gap.seeds} seeds."
+            doubt = "" if gap.clear else "no clear difference: "
+            seeds = f"{len(gap.values)} seeds"
+            verdicts.append(f"{doubt}{higher} is {gap} points above {lower}, {seeds}.")
+    return verdicts
 
 
-def rows(results: Sequence[Result], part: str) -> list[list[str]]:
-    """The summary table, the best mode first; cells as in `HEAD`."""
+def rows(results: Sequence[Result], part: str) -> list[dict[str, str]]:
+    """Scores of the modes, the best first, and below them those from before training."""
+    policies = list(dict.fromkeys(key[1] for key in results[0].scores))
     table = []
     for mode in ranked(results, part):
-        runs = [result for result in results if result.mode == mode]
-        any_of_k = max(key[3] for run in runs for key in run.scores)  # pass@k, beside pass@1
-
-        row = [mode, str(estimate([run.overall(part) for run in runs]))]
+        runs = by_mode(results)[mode]
+        row = {"mode": mode, "pass@1": str(estimate([run.overall(part) for run in runs]))}
         for control in CONTROLS:
-            row.append(str(difference(results, mode, control, part) or ""))
-        row.append(str(estimate([run.overall(part, any_of_k) for run in runs])))
-        for cost in HEAD[-4:]:
-            row.append(f"{fmean(run.costs[cost] for run in runs):,.0f}")
+            row[f"above {control}"] = str(difference(results, mode, control, part) or "")
+
+        any_of_k = max(key[3] for key in runs[0].scores)  # pass@k, beside pass@1
+        row["pass@k"] = str(estimate([run.overall(part, any_of_k) for run in runs]))
+        for policy in policies:
+            row[policy] = str(estimate([run.scores[part, policy, "all", "pass@1"] for run in runs]))
+        table.append(row)
+
+    start = dict.fromkeys(table[0], "") | {"mode": "start"}
+    for policy in policies:
+        key = part, policy, "all", "pass@1"
+        start[policy] = f"{fmean(result.before[key] for result in results):.1f}"
+    return [*table, start]
+
+
+def cost_rows(results: Sequence[Result]) -> list[dict[str, str]]:
+    """What a run of each mode cost, mean over seeds."""
+    table = []
+    for mode, runs in by_mode(results).items():
+        row = {"mode": mode}
+        for cost in COSTS:
+            row[cost] = f"{fmean(run.costs[cost] for run in runs):,.0f}"
         table.append(row)
     return table
 
 
-def policy_rows(results: Sequence[Result], part: str) -> list[list[str]]:
-    """Each policy under each mode: pass@1 before (mean over seeds) and after (every seed)."""
-    table = []
-    for policy in dict.fromkeys(key[1] for key in results[0].scores):
-        for mode in ranked(results, part):
-            runs = [result for result in results if result.mode == mode]
-            key = part, policy, "all", "pass@1"
-            before = fmean(run.before[key] for run in runs)
-            after = ", ".join(f"{run.scores[key]:.1f}" for run in runs)
-            table.append([policy, mode, f"{before:.1f}", after])
-    return table
-
-
-def summary(
-    results: Sequence[Result], command: str, tuned: Mapping[str, Sequence[str]] | None = None
-) -> str:
-    """Markdown: for each held-out part the modes side by side, and what that supports.
-
-    tuned: mode -> the options that were chosen for it.
-    """
+def summary(results: Sequence[Result], command: str) -> str:
+    """Markdown: the holes, then for each held-out part the modes side by side, then the costs."""
+    part = results[0].first_part
     lines = [
         f"Made with `{command}`. Held-out pass@1 in percent, mean over policies and skills;",
         "± is a 95 % interval over seeds (Student's t), differences are paired by seed.",
+        "With fewer than three seeds each seed's number stands there, and nothing is concluded.",
         "",
     ]
-    if any(result.mode == "replay" for result in results):
-        lines += [
-            "`replay` imitates a policy's own earlier successes. So what a policy owes to its peer",
-            "is the difference above `replay`, not above `solo`.",
-            "",
-        ]
-    if tuned:
-        settings = "; ".join(f"{mode} {' '.join(words[1::2])}" for mode, words in tuned.items())
-        lines += [f"Settings, chosen for each mode on other seeds: {settings}.", ""]
 
-    for part in dict.fromkeys(key[0] for result in results for key in result.scores):
-        lines += [f"## {part}", "", *_markdown(HEAD, rows(results, part)), ""]
-        lines += [f"- {sentence}" for sentence in sentences(results, part)]
-        head = ("policy", "mode", "before", "after, seed by seed")
-        lines += ["", *_markdown(head, policy_rows(results, part)), ""]
+    modes = by_mode(results)
+    for control, meaning in CONTROLS.items():
+        if control in modes and len(modes) > 1:
+            lines.append(f"- Above `{control}`: {meaning}.")
+
+    holes = holes_of(results)
+    if holes:
+        lines += ["", "## Holes", ""]
+        lines += [
+            f"A hole is a skill of a policy that starts under {STARTS_UNDER} % on `{part}`. It is",
+            f"open in a run that ends at {OPEN_FROM} % or more there. In brackets: Wilson's 95 %",
+            "interval of the share of such runs.",
+        ]
+        lines += ["", *_markdown(hole_rows(results, holes))]
+
+    for part in dict.fromkeys(key[0] for key in results[0].scores):
+        lines += ["", f"## {part}", "", *_markdown(rows(results, part)), ""]
+        for sentence in sentences(results, part):
+            lines.append(f"- {sentence}")
+    lines += ["", "## Costs of a run", "", *_markdown(cost_rows(results)), ""]
     return "\n".join(lines)
 
 
-def _markdown(head: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
-    """A table's lines."""
-    lines = [f"| {' | '.join(row)} |" for row in (head, *table)]
-    return [lines[0], "|" + "---|" * len(head), *lines[1:]]
+def _markdown(table: Sequence[dict[str, str]]) -> list[str]:
+    """A table's lines, without the columns that hold nothing."""
+    columns = []
+    for column in table[0]:
+        if any(row[column] for row in table):
+            columns.append(column)
+
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for row in table:
+        lines.append("| " + " | ".join(row[column] for column in columns) + " |")
+    return lines
 
 
-def write_csv(results: Sequence[Result], out: Path) -> None:
-    """Write `table.csv` (every number, long) and `curves.csv`.
+def write_csv(results: Sequence[Result], path: Path) -> None:
+    """Write every number, what it was before training, and what the pictures show.
 
-    The latter has what the picture of learning shows, every tenth step and the last.
+    `part` is "training" for the pictures' numbers: at which step a hole opened, and the solve rate
+    at every tenth step, a mean as in the picture of learning.
     """
-    numbers = [("mode", "seed", "part", "policy", "skill", "metric", "value")]
+    holes = holes_of(results)
+    table = [("mode", "seed", "part", "policy", "skill", "metric", "value", "before")]
     for result in results:
+        of_run = result.mode, result.seed
         for key, value in result.scores.items():
-            numbers.append((result.mode, result.seed, *key, f"{value:.2f}"))
+            table.append((*of_run, *key, f"{value:.2f}", f"{result.before[key]:.2f}"))
+
         for cost, value in result.costs.items():
-            numbers.append((result.mode, result.seed, "", "", "", cost, f"{value:.2f}"))
+            table.append((*of_run, "", "", "", cost, f"{value:.2f}"))
 
-    curves = [("mode", "step", "sampled_tokens", "mean", "lowest", "highest")]
-    for mode, (tokens, rates) in figures.mode_curves(results).items():
-        for step in sorted({*range(10, len(tokens) + 1, 10), len(tokens)}):
-            by_seed = rates[:, :, step - 1].mean(1)
-            row = [mode, step, f"{tokens[step - 1]:.0f}", f"{by_seed.mean():.4f}"]
-            curves.append((*row, f"{by_seed.min():.4f}", f"{by_seed.max():.4f}"))
+        for hole in holes:
+            step = opening_step(result, hole) or "never"
+            table.append((*of_run, "training", *hole, "opened at step", step))
 
-    for name, table in (("table.csv", numbers), ("curves.csv", curves)):
-        with (out / name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(table)
+        for policy in figures.policies_of(result.lines):
+            window = figures.COMPARED_WINDOW
+            steps, rates = figures.series(result.lines, policy, "reward", window)
+            for step, rate in list(zip(steps, rates, strict=True))[9::10]:
+                metric = f"solve rate at step {step}"
+                table.append((*of_run, "training", policy, "all", metric, f"{100 * rate:.2f}"))
+
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(table)

@@ -336,8 +336,8 @@ MISTAKES = {
     "resume a file": (["resume", "key.toml"], "is no run directory"),
     "unknown trust": (["--set", "trust=blindly"], "trust is 'blindly'"),
     "align nothing": (["align"], "Missing argument 'text'; add --help"),
-    "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "named twice in sgt,sgt"),
-    "compare nothing": (["compare", "--seeds", "0"], "greater than or equal to 1; add --help"),
+    "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "sgt is named twice"),
+    "compare nothing": (["compare", "--seeds", "0"], "--seeds 0: names no seed"),
     "align a special token": (["align", "</s>"], "cannot write this text exactly (special_token"),
     "align without tokenizer": (
         ["align", "x", "--source", "empty"],
