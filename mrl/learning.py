@@ -9,6 +9,7 @@ What the updates did, in numbers, is counted in diagnostics.py.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -60,7 +61,7 @@ def learn(
     if policy.mixed_precision:
         # the first minibatch needs none, because there policy_loss sets own ratios to 1 anyway
         for minibatch in batches[1:]:
-            _replace_behavior_logprobs(policy, minibatch)
+            _replace_sampled_logprobs(policy, minibatch)
 
     stats = LearningStats()
     for minibatch in batches:
@@ -69,7 +70,7 @@ def learn(
             try:
                 update_stats = add_gradients(policy, minibatch, stats.updates, score)
             except torch.OutOfMemoryError:  # so once more, with half the micro-batch
-                longest = max(len(s.completion_ids) for s in minibatch if s.has_gradient)
+                longest = max(len(s.completion_ids) for s in minibatch if s.needs_forward)
                 if policy.micro_batch <= longest:  # in tokens: one completion alone does not fit
                     raise
                 stats.warnings.append(policy.halve_micro_batch())
@@ -80,7 +81,7 @@ def learn(
     return stats
 
 
-def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
+def _replace_sampled_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
     """Give own samples the log-probs that learning itself would compute before the first update.
 
     Sampling and scoring round differently in bfloat16. In the kept runs of two pretrained models
@@ -93,10 +94,11 @@ def _replace_behavior_logprobs(policy: Policy, samples: Sequence[TrainingSample]
     """
     own = []
     for sample in samples:
-        if sample.has_gradient and sample.loss == "policy" and not sample.source:
+        is_own = sample.loss == "policy" and sample.behavior_logprobs is None
+        if is_own and sample.needs_forward:
             own.append(sample)
     for sample, logprobs in zip(own, policy.logprobs_of(*ids_of(own)), strict=True):
-        sample.behavior_logprobs = logprobs
+        sample.sampled_logprobs = logprobs
 
 
 def add_gradients(
@@ -115,7 +117,7 @@ def add_gradients(
     # or all wrong) would give each of the other samples a larger weight.
     policy_samples = [sample for sample in samples if sample.loss == "policy"]
     objective_counts = _counts_to_average_over(policy, policy_samples)
-    own = [sample for sample in policy_samples if sample.has_gradient and not sample.source]
+    own = [sample for sample in policy_samples if sample.needs_forward and not sample.source]
     kl_counts = _counts_to_average_over(policy, own)
     imitation_count = len(samples) - len(policy_samples)
 
@@ -158,14 +160,17 @@ def micro_batches(
 ) -> Iterator[list[TrainingSample]]:
     """Samples that one loss function can take together, of about `max_tokens` tokens.
 
-    Those of a micro-batch agree in three things: own or a peer's, imitation or not, objective.
+    Those of a micro-batch agree in four things: own or a peer's, imitation or not, whether the
+    ratio is to the policy of this step, and objective.
     Own ones come first. Which come first changes nothing but the rounding of sums, so any fixed
     order will do.
     """
     batches: dict[tuple, list[TrainingSample]] = {}
     for sample in samples:
-        if sample.has_gradient:  # a group that failed altogether costs no forward pass
-            key = (bool(sample.source), sample.loss == "imitation", sample.objective)
+        if sample.needs_forward:  # a group that failed altogether costs no forward pass
+            of_this_step = sample.behavior_logprobs is None
+            is_imitation = sample.loss == "imitation"
+            key = (bool(sample.source), is_imitation, of_this_step, sample.objective)
             batches.setdefault(key, []).append(sample)
 
     # objectives have no order, so they stay as they came
@@ -194,22 +199,26 @@ def policy_loss(
 
     # The ratio's denominator, as it was recorded; in the dtype of logprobs, so that numbers which
     # the policy computed itself give a ratio of exactly 1.
+    of_this_step = batch[0].behavior_logprobs is None  # as for all of a micro-batch
     recorded = torch.zeros_like(logprobs)  # [batch, seq]
     for row, sample in enumerate(batch):
-        recorded[row, : len(sample.completion_ids)] = logprobs.new_tensor(sample.behavior_logprobs)
+        numbers = sample.sampled_logprobs if of_this_step else sample.behavior_logprobs
+        if objective.ratio_level == "text":  # of the source's tokens: their mean stands for each
+            numbers = [fmean(numbers)] * len(sample.completion_ids)
+        recorded[row, : len(numbers)] = logprobs.new_tensor(numbers)
     logprob_gap = (logprobs.detach() - recorded).abs()
 
     # Own samples before the first update of a step: the weights are those that wrote them, so any
     # gap is numerical. The recorded numbers are not used then, and the ratio is exactly 1; its
     # gradient is not 0.
-    on_policy = policy.version == policy.sampled_version and not batch[0].source
+    on_policy = of_this_step and policy.version == policy.sampled_version
     behavior = logprobs.detach() if on_policy else recorded
 
     # A chunk's ratio is repeated at each of its tokens; this weight makes it count once.
     chunk_weight: Tensor | float = 1.0
     if objective.ratio_level == "token":
         ratio = token_ratio(logprobs, behavior, mask)
-    elif objective.ratio_level == "sequence":
+    elif objective.ratio_level in ("sequence", "text"):
         ratio = sequence_ratio(logprobs, behavior, mask)
     else:
         chunk_of = torch.zeros_like(mask, dtype=torch.int64)
@@ -291,7 +300,7 @@ def _count_samples_without_gradient(
     for sample in samples:
         if sample.weight == 0:
             stats.sample_outcomes["dropped"] += 1
-        elif not sample.has_gradient:
+        elif not sample.needs_forward:
             # Its advantage is 0, so all rewards of its group agree with its own reward. (A reward
             # that lies exactly at the baseline of another mode is counted here, too.)
             stats.sample_outcomes["all_pass" if sample.reward else "all_fail"] += 1

@@ -17,7 +17,9 @@ from torch import Tensor
 class Objective:
     """The settings in which the published objectives differ (TUTORIAL.md, section 4)."""
 
-    ratio_level: str  # "token" | "chunk" | "sequence": where pi_theta / pi_behavior is formed
+    # Where pi_theta / pi_behavior is formed: "token", "chunk", "sequence" or "text". A text's ratio
+    # is a sequence's between two tokenizers: each side's mean is over its own tokens (HACPO).
+    ratio_level: str
     aggregation: str  # "sequence" | "token" | "constant": how token losses are averaged
     clip_low: float  # outside 1 - clip_low .. 1 + clip_high a ratio is pushed no further out
     clip_high: float

@@ -88,10 +88,10 @@ class TrainingSample:
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    # nats, one per token: the ratio's denominator. An own sample's are of this step's sampling, and
-    # the first update does without them, because its ratios are 1; so an own text of an *earlier*
-    # step needs `source` set, for instance to the policy's own name
-    behavior_logprobs: list[float] = field(default_factory=list)
+    # The ratio's denominator, nats, one per token (at ratio level "text" one per token of the
+    # source). None for an own text of this step: the policy as it was when the step began
+    behavior_logprobs: list[float] | None = None
+    sampled_logprobs: list[float] = field(default_factory=list)  # of an own text of this step
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own
     chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for a chunk ratio
@@ -99,11 +99,11 @@ class TrainingSample:
     reward: float = 0.0
 
     @property
-    def has_gradient(self) -> bool:
-        """Whether a forward pass is made: False where its weight or its advantage is 0.
+    def needs_forward(self) -> bool:
+        """Whether learning computes it at all: False where its weight or its advantage is 0.
 
-        True may still end without a gradient, because only the forward pass tells whether the
-        sample is clipped. A sample without forward pass has no KL term either.
+        Only the forward pass tells whether the sample is clipped, so not each that is computed has
+        a gradient. A sample that is not computed has no KL term either.
         """
         return self.weight != 0 and (self.loss == "imitation" or self.advantage != 0)
 

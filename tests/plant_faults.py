@@ -81,7 +81,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("learning", "objective = batch[0].objective or policy.objective\n    coefficients",
      "objective = policy.objective\n    coefficients", POLICY),
     ("learning", "policy_samples = [sample for sample in samples if sample.loss == \"policy\"]",
-     "policy_samples = [s for s in samples if s.loss == \"policy\" and s.has_gradient]", POLICY),
+     "policy_samples = [s for s in samples if s.loss == \"policy\" and s.needs_forward]", POLICY),
     ("learning", "-(logprobs * weights * coefficients)", "(logprobs * weights * coefficients)", POLICY),
     ("alignment", "if end == 0 or end not", "if end not",
      ["tests/test_alignment.py"]),

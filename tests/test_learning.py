@@ -17,14 +17,18 @@ from mrl.objectives import OBJECTIVES
 from mrl.runtime.loading import TOLERANCE
 from mrl.runtime.metrics import outcome_metrics
 from mrl.runtime.run import Run
-from mrl.samples import Group, Problem, TrainingSample, ids_of
+from mrl.samples import Group, Problem, Rollout, TrainingSample, ids_of
 from mrl.team import StepResult
 
 
 def sample(policy, text, advantage, **fields):
     ids = [*policy.codec.encode(text), policy.end_id]
     made = TrainingSample(policy.prompt_ids("1+1?"), ids, advantage=advantage, **fields)
-    made.behavior_logprobs = policy.logprobs_of([made.prompt_ids], [ids])[0]
+    logprobs = policy.logprobs_of([made.prompt_ids], [ids])[0]
+    if made.source:
+        made.behavior_logprobs = logprobs
+    else:
+        made.sampled_logprobs = logprobs
     return made
 
 
@@ -33,7 +37,7 @@ def sampled(policy):
     groups = policy.rollout([Problem("a", "1+1?", "2")] * 2, torch.Generator().manual_seed(0))
     return [
         TrainingSample(g.prompt_ids, r.completion_ids, advantage=(-1.0) ** n,
-                       behavior_logprobs=r.logprobs)
+                       sampled_logprobs=r.logprobs)
         for g in groups for n, r in enumerate(g.rollouts)
     ]  # fmt: skip
 
@@ -66,7 +70,7 @@ def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
     """Scored log-probs differ from sampled ones by rounding: gspo's band of 4e-4 would be left."""
     policy = make_policy(dtype=dtype, objective="gspo", learning_rate=1e-2, max_new_tokens=10)
     samples = sampled(policy)
-    peers = [replace(sample, source="b") for sample in samples]
+    peers = [replace(s, source="b", behavior_logprobs=s.sampled_logprobs) for s in samples]
     got = learn(policy, samples + peers).metrics()
     assert (got["ratio/mean"], got["ratio/max"], got["clip_ratio/high_mean"]) == (1, 1, 0)
     assert got["peer/ratio/max"] == pytest.approx(1, abs=0.1)  # computed, as ever
@@ -74,6 +78,20 @@ def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
     assert 0 < got["logprob_gap"] < (1e-4 if dtype == "float32" else 0.1)
     later = learn(policy, samples).metrics()  # the weights have moved
     assert later["ratio/max"] > 1.01
+
+
+def test_numbers_that_a_mode_gives_an_own_sample_are_its_denominator_from_the_first_update_on(
+    make_policy,
+):
+    """For instance an own text of an earlier step. It is the policy's own all the same."""
+    policy = make_policy(learning_rate=1e-2, max_new_tokens=10)
+    now, earlier = sampled(policy), sampled(policy)
+    for one in earlier:
+        one.behavior_logprobs = [value - math.log(2) for value in one.sampled_logprobs]
+    stats = learn(policy, now + earlier)
+    assert stats.own.ratio_max == pytest.approx(2, abs=1e-3)
+    assert stats.own.tokens == 2 * sum(len(one.completion_ids) for one in now)
+    assert stats.peer.tokens == 0
 
 
 def test_a_gap_that_is_more_than_rounding_is_told_once(make_policy, monkeypatch):
@@ -287,13 +305,32 @@ def test_every_completion_has_one_outcome(make_policy):
     batch = TrainingBatch(samples)
     batch.dropped.update(too_long=1)
     batch.residual["refused/not_utf8"] += 1
-    own = Group(Problem("x", "1+1?", "2"), [5], [None] * 4)
+    written_now = [Rollout(s.completion_ids, [], True) for s in samples if not s.source]
+    own = Group(Problem("x", "1+1?", "2"), samples[0].prompt_ids, written_now)
     received = {"x": [SimpleNamespace(text="")] * 6}  # 2 became samples; the mode left 2 alone
     got = outcome_metrics(StepResult([own], received, batch, stats))
     assert sum(got.values()) == pytest.approx(1.0)
     assert got["outcome/dropped"] == got["outcome/refused"] == pytest.approx(0.1)
     assert got["outcome/not_needed"] == pytest.approx(0.2)
     assert got["outcome/taught"] == got["outcome/rescued"] == pytest.approx(0.1)
+
+
+def test_an_own_text_of_an_earlier_step_is_own_in_every_count(make_policy):
+    """With the loss of an own mode that replays texts by ratio, and by imitation."""
+    policy = make_policy()
+    written_now = Rollout(sample(policy, "1", 0.0).completion_ids, [], True)
+    own = Group(Problem("x", "1+1?", "2"), policy.prompt_ids("1+1?"), [written_now])
+    earlier = sample(policy, "2", 1.0)
+    earlier.behavior_logprobs = earlier.sampled_logprobs
+    imitated = replace(sample(policy, "3", 0.0), loss="imitation", weight=0.1)
+
+    samples = [sample(policy, "1", 0.0), earlier, imitated]
+    stats = learn(policy, samples)
+    got = outcome_metrics(StepResult([own], {}, TrainingBatch(samples), stats))
+    assert {name: share for name, share in got.items() if share} == pytest.approx(
+        {"outcome/all_fail": 1 / 3, "outcome/taught": 1 / 3, "outcome/replayed": 1 / 3}
+    )
+    assert not any(name.startswith("peer/") for name in stats.metrics())
 
 
 def test_the_gradient_is_cut_to_the_greatest_norm(make_policy):

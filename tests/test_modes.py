@@ -62,7 +62,7 @@ def test_solo_gives_every_own_completion_its_group_advantage(receiver):
     want = [high, low, low, low, 0.0, 0.0, 0.0, 0.0]
     assert [s.advantage for s in batch.samples] == pytest.approx(want, abs=1e-4)
     assert batch.samples[1] == TrainingSample(
-        [5, 6], [11, 0], "policy", batch.samples[1].advantage, [-0.5, -0.25]
+        [5, 6], [11, 0], advantage=batch.samples[1].advantage, sampled_logprobs=[-0.5, -0.25]
     )
     assert (batch.rescues, batch.rescue_set_size, batch.dropped) == ([], 0, {})
 

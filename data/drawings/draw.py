@@ -164,7 +164,7 @@ def passed(name: str, results: dict[str, StepResult]) -> list[list[str]]:
     taught = ["advantages are 0,", "so no sample of", "it has a gradient"]
     learnt = ["this prompt", "changes nothing"]
     for sample in result.batch.samples:
-        if sample.prompt_ids == group.prompt_ids and sample.has_gradient:
+        if sample.prompt_ids == group.prompt_ids and sample.needs_forward:
             text = example()[1][name].decode(sample.completion_ids[:-1])
             taught = [f"{sample.loss} of", *wrap(text, 18), f"with weight {sample.weight}"]
             learnt = ["that text", "gets likelier"]

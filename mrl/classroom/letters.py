@@ -84,6 +84,8 @@ def samples_of(
         assert sample.loss in ("policy", "imitation"), f"{words}but there is no such loss"
 
         ids, logprobs = sample.completion_ids, sample.behavior_logprobs
+        if logprobs is None:
+            logprobs = sample.sampled_logprobs
         assert ids and set(ids) <= {*range(END + 1)}, f"{words}but the receiver has no such tokens"
         assert sample.loss == "imitation" or len(logprobs) == len(ids), (
             f"{words}which needs a behavior log-prob for each of its tokens"

@@ -87,7 +87,7 @@ class HACPO(Mode):
         # own and peers' samples are clipped in different ways
         own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
         peer_objective = Objective(
-            ratio_level="sequence",
+            ratio_level="text",  # each side's mean is over its own tokens
             aggregation="sequence",
             clip_low=self.delta,  # 4. the band, from 1 - delta ...
             clip_high=0.0,  # ... to 1
@@ -98,10 +98,7 @@ class HACPO(Mode):
         for group, records in prompts:
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
             for sample, record in peer_samples(receiver, group, records, batch):
-                logprobs = source_logprobs(record)
-                # sequence_ratio averages (log-prob - this) over the receiver's tokens. That is
-                # mean_k - mean_j: each side's mean over its own tokens.
-                sample.behavior_logprobs = [fmean(logprobs)] * len(sample.completion_ids)
+                sample.behavior_logprobs = source_logprobs(record)  # in the source's own tokens
                 sample.objective = peer_objective
                 # 2. a more capable peer weighs more
                 sample.weight = _capability_ratio(

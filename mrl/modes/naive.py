@@ -37,7 +37,7 @@ class Naive(Mode):
 
         # The records hold the peer's log-probs, but the denominator takes the receiver's own. Only
         # samples with an advantage need them: this forward pass is what the mode costs.
-        used = [sample for sample in batch.samples if sample.source and sample.has_gradient]
+        used = [sample for sample in batch.samples if sample.source and sample.needs_forward]
         scored = receiver.logprobs_of(*ids_of(used))
         for sample, old_logprobs in zip(used, scored, strict=True):
             sample.behavior_logprobs = old_logprobs

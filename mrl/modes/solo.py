@@ -62,14 +62,14 @@ def samples_with(
     """Own completions of one group with the given advantages.
 
     Trained on the ids that were sampled, never on re-encoded text (sampled ids are often not the
-    tokenizer's own encoding of their text), against the log-probs of the moment of sampling.
+    tokenizer's own encoding of their text). The ratio is to the policy as it was when it sampled.
     """
     return [
         TrainingSample(
             prompt_ids=group.prompt_ids,
             completion_ids=rollout.completion_ids,
             advantage=advantage,
-            behavior_logprobs=rollout.logprobs,
+            sampled_logprobs=rollout.logprobs,
             objective=objective,
             reward=rollout.reward,
         )

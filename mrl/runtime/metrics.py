@@ -141,14 +141,20 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     for records in result.believed.values():
         received += sum(hasattr(record, "text") for record in records)
 
-    own_used, peers_used, earlier_successes = 0, 0, 0
+    # an own text of an earlier step (mode replay) is none of this step's completions
+    written_now = set()
+    for group in result.groups:
+        for rollout in group.rollouts:
+            written_now.add((*group.prompt_ids, *rollout.completion_ids))
+
+    own_used, peers_used, earlier = 0, 0, 0
     for sample in batch.samples:
         if sample.source:
             peers_used += 1
-        elif sample.loss == "imitation":  # an own success of an earlier step
-            earlier_successes += 1
-        else:
+        elif (*sample.prompt_ids, *sample.completion_ids) in written_now:
             own_used += 1
+        else:
+            earlier += 1
 
     # learning has counted what became of the samples; here is what never became one
     counts = Counter(result.stats.sample_outcomes)
@@ -159,7 +165,7 @@ def outcome_metrics(result: StepResult) -> dict[str, float]:
     counts["not_needed"] = received - peers_used - refused - dropped
     counts["not_needed"] += own - own_used - batch.replaced  # all of a frozen policy's
 
-    completions = own + received + earlier_successes
+    completions = own + received + earlier
     return {f"outcome/{name}": counts[name] / completions for name in OUTCOMES}
 
 

@@ -52,11 +52,18 @@ def _flaw(sample: TrainingSample, vocabulary: int) -> str:
         return f"has the loss {sample.loss!r}; known are policy and imitation"
 
     # what a ratio needs at each token
-    needed = []
-    if sample.loss == "policy" and sample.has_gradient:
-        needed.append("behavior_logprobs")
-        if sample.objective and sample.objective.ratio_level == "chunk":
-            needed.append("chunk_of")  # else the whole text would be one chunk
+    if sample.loss != "policy" or not sample.needs_forward:
+        return ""
+    level = sample.objective.ratio_level if sample.objective else ""
+    if sample.behavior_logprobs is None:
+        needed = ["sampled_logprobs"]  # an own text of this step
+    elif level == "text":
+        return "" if sample.behavior_logprobs else "has no behavior_logprobs"
+    else:
+        needed = ["behavior_logprobs"]
+    if level == "chunk":
+        needed.append("chunk_of")  # else the whole text would be one chunk
+
     for name in needed:
         if len(getattr(sample, name)) != len(sample.completion_ids):
             return f"has not one of {name} for each of completion_ids"

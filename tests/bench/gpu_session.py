@@ -123,7 +123,7 @@ def samples_of(scale: Scale) -> list[TrainingSample]:
     return [
         TrainingSample([5] * (scale.prompt - 2) + [6 + number % 50, 7 + number // 50],
                        [8 + (i + t) % 40 for t in range(scale.completion)],
-                       advantage=(-1.0) ** i, behavior_logprobs=[-4.0] * scale.completion)
+                       advantage=(-1.0) ** i, sampled_logprobs=[-4.0] * scale.completion)
         for number in range(scale.prompts) for i in range(scale.group)
     ]  # fmt: skip
 
@@ -381,7 +381,7 @@ def ragged(scale: Scale) -> tuple[dict, bool]:
             for one in samples_of(scale):
                 end = rng.randint(scale.completion // 5, scale.completion)
                 cut = {"completion_ids": one.completion_ids[:end]}
-                cut["behavior_logprobs"] = one.behavior_logprobs[:end]
+                cut["sampled_logprobs"] = one.sampled_logprobs[:end]
                 samples.append(replace(one, **cut))
             started = wait(scale)
             stats = learn(policy, samples)
