@@ -224,7 +224,7 @@ def test_only_the_last_complete_box_counts_and_a_batch_keeps_its_order(verifier)
 
 @pytest.mark.parametrize(
     "answer",
-    ["2024-05-01", "5/1/2024",
+    ["2024-05-01", "5/1/2024", "01.05.2024",
      "", " ", "???", "{", "}", r"\frac{1}{", r"7} \boxed{8", "7}{", r"\boxed{7}", r"\boxed{7",
      "0/0", r"\frac{1}{0}", "9" * (MAX_BOX_CHARS + 1), "\0", "\ud800", "7\\"],
 )  # fmt: skip
