@@ -32,6 +32,7 @@ def plain_verdict(answer: str, box: str | None, finished: bool = True) -> Verdic
         return Verdict.TRUNCATED
     if not box:
         return Verdict.UNPARSED
+
     if max(len(box), len(answer)) > MAX_BOX_CHARS:
         return Verdict.WRONG
 
@@ -59,8 +60,10 @@ def last_box(text: str) -> str | None:
     text = text[-MAX_TEXT_CHARS:]
     open_braces: list[int | None] = []  # where the content begins if the brace is a box's
     last: tuple[int, int] | None = None
+
     for match in _BRACES.finditer(text):
         brace = match.group()
+
         if brace.startswith("\\boxed"):
             open_braces.append(match.end())
         elif brace == "{":

@@ -155,6 +155,7 @@ def test_a_file_may_read_what_lies_beside_it_and_name_its_own_types(own_judge, t
 
 def test_numpys_true_and_false_are_taken(own_judge):
     verifier, said = own_judge(
+        "import os\nos.environ['OPENBLAS_NUM_THREADS'] = '1'  # each reserves address space\n"
         "import numpy\ndef judge(answer, text): return numpy.bool_(text == answer)"
     )
     assert verifier.check_answer("a")

@@ -78,8 +78,10 @@ def _normalized(text: str) -> str:
     """An answer without what changes only its look, see the head of this file."""
     text = text.translate(_SIGNS).strip()
     text = text.removeprefix("=").strip()
-    if wrapped := _LOOK.fullmatch(text):
+    wrapped = _LOOK.fullmatch(text)
+    if wrapped:
         text = tidy(wrapped[1])
+
     # math-verify reads 9 1/2 as (9+1)/2, but 9 \frac{1}{2} as it is meant
     return _MIXED_NUMBER.sub(r"\1 \\frac{\2}{\3}", text)
 

@@ -33,8 +33,8 @@ class Verifier(AbstractContextManager):
     completion that takes longer than timeout_s, or kills the child, is a TIMEOUT; one that runs out
     of memory, or cannot be compared, is WRONG. MrlError if the child does not work.
 
-    A verifier remembers nothing: one for all policies and one for each of them come to the same
-    verdicts (but for timeouts, which depend on the machine).
+    Nothing is remembered that could change a verdict: one verifier for all policies and one for
+    each of them say the same, but for timeouts, which depend on the machine.
     """
 
     command: tuple[str, ...] = (sys.executable, "-m", __name__)  # a descriptor is added
@@ -59,7 +59,10 @@ class Verifier(AbstractContextManager):
         return verdict
 
     def verify_groups(self, groups: Sequence[Group]) -> None:
-        """Give every rollout its verdict."""
+        """Give every rollout its verdict.
+
+        Each costs its own time limit at most, so a step of `9^{9^{9}}` alone takes long, and ends.
+        """
         for group in groups:
             answer = group.problem.answer
             for rollout in group.rollouts:
@@ -129,15 +132,15 @@ def judged(
 ) -> tuple[Verdict, str]:
     """A judge's verdict, and what it did in place of giving one, which counts as WRONG."""
     try:
-        right = judge(answer, text)
+        reply = judge(answer, text)
     except (Exception, SystemExit) as error:
         return Verdict.WRONG, f"raises {error!r:.200}"
 
-    if isinstance(right, Verdict):
-        return right, ""
-    if type(right).__name__ in ("bool", "bool_"):  # numpy's, too
-        return Verdict.CORRECT if right else Verdict.WRONG, ""
-    return Verdict.WRONG, f"returns {type(right).__name__} and neither True nor False"
+    if isinstance(reply, Verdict):
+        return reply, ""
+    if type(reply).__name__ in ("bool", "bool_"):  # numpy's, too
+        return Verdict.CORRECT if reply else Verdict.WRONG, ""
+    return Verdict.WRONG, f"returns {type(reply).__name__} and neither True nor False"
 
 
 # ------------------------------------------------------------------------------ the child
@@ -145,14 +148,15 @@ def judged(
 
 def serve(pipe: Connection) -> None:
     """Load a judge, then judge one text after the other until the parent closes the pipe."""
-    with suppress(ValueError, OSError):  # not every platform has this limit
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
-
     with suppress(OSError, EOFError):  # the parent is gone
         path, source = pipe.recv()
         # after twice its limit this process ends itself, in case the parent is gone
         faulthandler.dump_traceback_later(2 * START_LIMIT_S, exit=True)
         judge, flaw = _load(path, source)
+
+        # only now: with many cores, importing numpy reserves more than it will ever use
+        with suppress(ValueError, OSError):  # not every platform has this limit
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
         pipe.send(flaw)
         while True:
             faulthandler.cancel_dump_traceback_later()
