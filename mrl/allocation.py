@@ -12,7 +12,7 @@ forever.
 
 The order is A B to sample and B A to learn: the policy that sampled last learns without leaving the
 device, and the one that learnt last samples first in the next step. Whatever the placement, a run
-learns the same.
+learns the same, but for verdicts that time out: how long judging takes depends on the machine.
 """
 
 import time

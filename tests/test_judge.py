@@ -2,6 +2,7 @@
 # ruff: noqa: F811, pytest's fixtures are imported and named again as arguments
 
 import importlib.util
+import io
 import json
 import subprocess
 import sys
@@ -12,10 +13,11 @@ import pytest
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.runtime import judge as judge_module
+from mrl.runtime import verifier as verifier_module
 from mrl.runtime.judge import OwnJudge, checksum, make_verifier
+from mrl.runtime.problems import save_problems
 from mrl.runtime.verifier import Verifier
-from mrl.samples import Verdict
+from mrl.samples import Problem, Verdict
 from tests.end_to_end.small_run import (
     lines,
     place,  # noqa: F401, a fixture
@@ -36,8 +38,7 @@ def own_judge(tmp_path):
     def make(text, timeout_s=2.0):
         path = tmp_path / "mine.py"
         path.write_text(text)
-        config = RunConfig([], judge=str(path), verify_timeout_s=timeout_s)
-        started.append(OwnJudge(config, said.append))
+        started.append(OwnJudge(str(path), timeout_s, said.append))
         started[-1].start_and_check()
         return started[-1], said
 
@@ -47,8 +48,10 @@ def own_judge(tmp_path):
 
 
 def test_a_runs_own_judge_is_taken_where_it_names_one(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(HONEST)
     assert type(make_verifier(RunConfig([]), print)) is Verifier
-    assert type(make_verifier(RunConfig([], judge="x.py"), print)) is OwnJudge
+    assert type(make_verifier(RunConfig([], judge=str(path)), print)) is OwnJudge
 
 
 def test_its_child_has_no_torch_whose_cuda_libraries_are_past_its_memory_limit(own_judge):
@@ -88,7 +91,7 @@ def test_a_judge_that_cannot_be_loaded_is_refused_with_the_reason(own_judge, cas
 
 
 def test_a_judge_that_loads_for_ever_is_refused(own_judge, monkeypatch):
-    monkeypatch.setattr(judge_module, "START_LIMIT_S", 0.5)
+    monkeypatch.setattr(verifier_module, "START_LIMIT_S", 0.5)
     began = time.monotonic()
     with pytest.raises(MrlError, match="it takes longer than"):
         own_judge("while True: pass")
@@ -98,8 +101,8 @@ def test_a_judge_that_loads_for_ever_is_refused(own_judge, monkeypatch):
 MISTAKES = {  # body of judge -> (verdict, what is said)
     "raises": ("return {}[text]", Verdict.WRONG, "raises KeyError("),
     "leaves": ("raise SystemExit", Verdict.WRONG, "raises SystemExit("),
-    "returns nothing": ("text == answer", Verdict.WRONG, "returns a NoneType and neither"),
-    "returns a number": ("return 1", Verdict.WRONG, "returns a int and neither"),
+    "returns nothing": ("text == answer", Verdict.WRONG, "returns NoneType and neither"),
+    "returns a number": ("return 1", Verdict.WRONG, "returns int and neither"),
     "never ends": ("while True: pass", Verdict.TIMEOUT, "takes longer than 0.5 s"),
     "ends its process": ("import os; os._exit(0)", Verdict.TIMEOUT, "or ends its process"),
     "takes all memory": ("return len('x' * 2**40) > 0", Verdict.WRONG, "raises MemoryError("),
@@ -133,15 +136,59 @@ def test_what_a_judge_prints_changes_no_verdict(own_judge, capfd):
     assert said == [] and capfd.readouterr() == ("", "")
 
 
-def test_a_child_that_died_is_started_again_unless_the_file_is_another_one(own_judge, tmp_path):
+def test_a_child_that_died_is_started_again_with_the_text_that_the_file_had(own_judge):
     verifier, _ = own_judge(HONEST)
-    verifier.config.judge_checksum = checksum(verifier.path)
+    Path(verifier.name.removeprefix("judge ")).write_text(HONEST.replace("==", "!="))
     verifier.close()
     assert verifier.verify("a", "a") is Verdict.CORRECT
-    verifier.close()
-    Path(verifier.path).write_text(HONEST + "\n")
-    with pytest.raises(MrlError, match="its checksum is"):
-        verifier.verify("a", "a")
+
+
+def test_a_file_may_read_what_lies_beside_it_and_name_its_own_types(own_judge, tmp_path):
+    (tmp_path / "right.txt").write_text("a")
+    verifier, _ = own_judge(
+        "from dataclasses import dataclass\nfrom pathlib import Path\n@dataclass\nclass Right:\n"
+        "    text: str\nright = Right(Path(__file__).with_name('right.txt').read_text())\n"
+        "def judge(answer, text): return text == right.text"
+    )
+    assert verifier.verify("", "a") is Verdict.CORRECT
+
+
+def test_numpys_true_and_false_are_taken(own_judge):
+    verifier, said = own_judge(
+        "import os\nos.environ['OPENBLAS_NUM_THREADS'] = '1'  # each reserves address space\n"
+        "import numpy\ndef judge(answer, text): return numpy.bool_(text == answer)"
+    )
+    assert verifier.check_answer("a")
+    assert verifier.verify("a", "a") is Verdict.CORRECT
+    assert verifier.verify("a", "b") is Verdict.WRONG
+    assert said == []
+
+
+# ------------------------------------------------------------------------------ a function
+
+
+def test_a_function_judges_in_this_process_and_starts_no_child():
+    asked, said = [], []
+
+    def shout(answer, text):
+        asked.append((answer, text))
+        return {"a": True, "b": False, "": False}[text]
+
+    with OwnJudge(shout, say=said.append) as verifier:
+        verifier.start_and_check()
+        assert verifier.check_answer("x")
+        assert verifier.verify("x", "a") is Verdict.CORRECT
+        assert verifier.verify("x", "b") is Verdict.WRONG
+        assert verifier.verify("x", "b", finished=False) is Verdict.TRUNCATED
+        assert [verifier.verify("x", "c"), verifier.verify("x", "d")] == [Verdict.WRONG] * 2
+    assert asked == [("x", text) for text in ("", "a", "b", "b", "c", "d")]
+    assert len(said) == 1 and said[0].startswith("judge shout: raises KeyError('c')")
+    assert verifier._child is None
+
+
+def test_a_function_that_calls_an_empty_text_right_is_refused():
+    with pytest.raises(MrlError, match="judge <lambda>: calls it right"):
+        OwnJudge(lambda answer, text: True).check_answer("a")
 
 
 # ------------------------------------------------------------------------------ in a run
@@ -159,7 +206,7 @@ def test_a_run_keeps_the_judges_path_and_checksum_and_says_them(place, capfd):
 def test_a_judge_that_does_not_work_ends_a_run_before_it_writes(place, capfd):
     Path("mine.py").write_text("def judge(answer, text): ...")
     assert small("--set", "judge=mine.py") == 2
-    assert "returns a NoneType" in capfd.readouterr().err
+    assert "returns NoneType" in capfd.readouterr().err
     assert small("--set", "judge=none.py") == 2
     assert "none.py: cannot be read or written (No such file" in capfd.readouterr().err
     assert not Path("runs").exists()
@@ -196,6 +243,41 @@ def test_a_changed_judge_is_refused_by_compare_with_both_checksums(place, capfd)
     assert run("compare", *arguments) == 2
     said = capfd.readouterr().err
     assert old in said and checksum("mine.py") in said
+
+
+# ------------------------------------------------------------------------------ the command
+
+
+def test_the_command_judges_lines_by_problem_and_says_what_a_judge_does(place, monkeypatch, capsys):
+    Path("mine.py").write_text(
+        "def judge(answer, text):\n    return {'x': 1}[text] if text == 'x' else text == answer\n"
+    )
+    save_problems(Path("two.jsonl"), [Problem(name, f"Say {name}.", name) for name in "ab"])
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\nb\n\nb\nx"))
+    assert run("judge", "mine.py", "two.jsonl") == 0
+    mistake = "judge mine.py: returns int and neither True nor False, with the answer 'b' and the "
+    mistake += "text 'x'. That counts as wrong, here and later."
+    said = ["Say a.", "The answer is a", "correct", "wrong"]
+    said += ["Say b.", "The answer is b", "correct", mistake, "wrong"]
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def test_the_command_stops_where_the_texts_end(place, monkeypatch, capsys):
+    Path("mine.py").write_text(HONEST)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert run("judge", "mine.py", "train.jsonl") == 0
+    assert capsys.readouterr().out.count("The answer is") == 1
+
+
+def test_the_command_refuses_what_a_run_would_refuse(place, capsys):
+    Path("mine.py").write_text("def judge(answer, text): return True")
+    for arguments, sentence in (
+        (["mine.py", "train.jsonl"], "calls it right"),
+        (["none.py", "train.jsonl"], "none.py: cannot be read or written (No such file"),
+        (["mine.py", "none.jsonl"], "none.jsonl: no such file"),
+    ):
+        assert run("judge", *arguments) == 2
+        assert sentence in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------ the example

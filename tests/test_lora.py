@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mrl.allocation import Allocation
-from mrl.config import DATA, PolicyConfig
+from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.logprobs import completion_logprobs
-from mrl.runtime.loading import load_model, load_policy, usual_learning_rate
+from mrl.runtime.loading import load_model, load_policies, load_policy, usual_learning_rate
 from mrl.runtime.lora import LoraLinear, add_adapters, base_of, save_adapters
 from tests.end_to_end.small_run import (
     NAMES,
@@ -88,6 +88,20 @@ def test_a_policy_begins_as_its_base_with_the_same_numbers_in_every_run(make_pol
     a, b = state(one), state(two)
     assert all(a[name].equal(b[name]) for name in a)
     assert len({float(a[name].sum()) for name in a if ".lora_A" in name}) > 10  # each its own
+
+
+def test_twins_of_one_base_and_runs_of_other_seeds_begin_with_matrices_of_their_own(random_pair):
+    twins = [
+        PolicyConfig(name, str(random_pair / "qwen-tiny"), lora_rank=4) for name in ("one", "two")
+    ]
+    drawn = {}  # (seed of the run, policy) -> one A
+    for seed in (0, 1):
+        for policy in load_policies(RunConfig(twins, seed=seed), "cpu"):
+            drawn[seed, policy.name] = state(policy)[UP.removeprefix("base_model.model.")]
+    assert len({tuple(matrix.flatten().tolist()) for matrix in drawn.values()}) == 4
+
+    (alone,) = load_policies(RunConfig(twins, seed=1), "cpu", ["two"])  # as under `parallel`
+    assert state(alone)[UP.removeprefix("base_model.model.")].equal(drawn[1, "two"])
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

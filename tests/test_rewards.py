@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import mrl.runtime.verifier
 from mrl.errors import MrlError
 from mrl.rewards import MAX_BOX_CHARS, last_box
-from mrl.runtime.verifier import BUDGET, MEMORY_LIMIT_BYTES, Verifier
+from mrl.runtime.verifier import MEMORY_LIMIT_BYTES, Verifier
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,8 +32,12 @@ RIGHT = (r"\frac{1}{2}", r"\boxed{0.5}")  # for the child: neither an integer no
 
 
 def patched(code):
-    """A verifier's child with `code` run before it serves; `real` is its judge."""
-    start = "import sys, time\nimport mrl.runtime.verifier as r\nreal = r.math_verdict\n"
+    """A verifier's child with `code` run before it serves; `real` is what judges formulas."""
+    start = """
+import sys, time
+import mrl.runtime.verifier as r
+from mrl.runtime.formulas import judge as real
+"""
     serve = "\nr.serve(r.Connection(int(sys.argv[1])))"
     return (sys.executable, "-c", start + code + serve)
 
@@ -48,7 +52,7 @@ def judge(answer, box):
         except BaseException:
             pass
     return real(answer, box)
-r.math_verdict = judge"""
+r._load = lambda *_: (judge, "")"""
 )
 
 
@@ -181,9 +185,11 @@ VERDICTS = {  # what a group shows, and of which verdict: answer, box
     ("what changes only the look counts for nothing", CORRECT): [
         ("70", "= 70"), ("90", "90\u00b0"), ("2", r"\boldsymbol{2}"), ("2", r"\underline{2}"),
         ("70", r"\color{red}{70}"), ("70", "\uff17\uff10"), ("-5", "\u20135"), ("-5", "\u22125"),
-        ("yes", r"\text{Yes.}"), ("2", r"\mathbf{2}"), ("1/2", r"= \text{1/2}"),
+        ("yes", r"\text{Yes.}"), ("yes", r"\textbf{ Yes }"), ("yes", r"\text{yes}"),
+        ("2", r"\mathbf{2}"), ("1/2", r"= \text{1/2}"),
     ],
     ("nor does it make a wrong answer right", WRONG): [
+        (r"\text{eats}", "tase"),
         ("70", "= 71"), ("5", "\u20135"), ("7", "\uff17\uff10"), ("25", "5\u00b0"),
     ],
     ("another integer in another dress", WRONG): [("43", r"\frac{84}{2}"), ("43", "x=42")],
@@ -218,11 +224,18 @@ def test_only_the_last_complete_box_counts_and_a_batch_keeps_its_order(verifier)
 
 @pytest.mark.parametrize(
     "answer",
-    ["", " ", "???", "{", "}", r"\frac{1}{", r"7} \boxed{8", "7}{", r"\boxed{7}", r"\boxed{7",
+    ["2024-05-01", "5/1/2024", "01.05.2024",
+     "", " ", "???", "{", "}", r"\frac{1}{", r"7} \boxed{8", "7}{", r"\boxed{7}", r"\boxed{7",
      "0/0", r"\frac{1}{0}", "9" * (MAX_BOX_CHARS + 1), "\0", "\ud800", "7\\"],
 )  # fmt: skip
-def test_answer_that_does_not_equal_itself_is_refused(verifier, answer):
+def test_answer_that_does_not_equal_itself_or_is_a_date_is_refused(verifier, answer):
     assert not verifier.check_answer(answer)
+
+
+def test_a_date_is_not_judged_as_a_difference(verifier):
+    assert verifier.verify("2024-05-01", r"\boxed{2018}") is UNPARSED
+    assert verifier.check_answer("5-1")
+    assert verifier.check_answer("5/1")
 
 
 @pytest.mark.parametrize(
@@ -232,8 +245,7 @@ def test_answer_that_does_not_equal_itself_is_refused(verifier, answer):
         ("0", "-0", CORRECT), ("1234", "1,234", CORRECT), ("1,234", "1234", CORRECT),
         ("1234567", "1,234,567", CORRECT), ("1234", "1{,}234", CORRECT), ("1234", "1,235", WRONG),
         ("1234", r"1,\!234", CORRECT), ("1234", r"1\,234", CORRECT), ("-1234", "-1,234", CORRECT),
-        ("yes", "Yes", CORRECT), ("yes", r"\text{yes}", CORRECT), ("eats", "tase", WRONG),
-        ("yes", r"\textbf{ Yes }", CORRECT), (r"\text{eats}", "tase", WRONG), ("no", "on", WRONG),
+        ("yes", "Yes", CORRECT), ("eats", "tase", WRONG), ("no", "on", WRONG),
         ("1" + ",000" * 450, "1" + "000" * 450, CORRECT), ("7", "7" * 10_000, WRONG),
         ("x", "x+" * MAX_BOX_CHARS + "x", WRONG), ("x+" * MAX_BOX_CHARS, "x", WRONG),
     ],
@@ -260,71 +272,41 @@ def test_expression_that_takes_for_ever_is_a_timeout_and_its_child_is_killed():
         assert impatient.verify(*RIGHT) is CORRECT
 
 
-def test_timeout_is_tried_a_second_time_and_then_remembered():
-    with fake(HANGING, timeout_s=0.3) as verifier:
-        verifier.start_and_check()
-        for _ in range(2):
-            begin = time.monotonic()
-            assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
-            assert time.monotonic() - begin >= 0.3
-        verifier.command = NO_CHILD
-        assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
-        with pytest.raises(MrlError):  # everything else would be asked
-            verifier.verify("8", r"\boxed{x}")
-
-
-def test_verdict_is_remembered_and_not_asked_for_again():
-    with Verifier() as verifier:
-        for _ in range(3):
-            assert verifier.verify(*RIGHT) is CORRECT
-            assert verifier.verify("1/3", r"\boxed{0.5}") is WRONG
-            verifier.close()
-            verifier.command = NO_CHILD
-
-
-def test_only_so_many_verdicts_are_remembered(monkeypatch):
-    monkeypatch.setattr("mrl.runtime.verifier.CACHE_SIZE", 2)
-    with Verifier() as verifier:
-        for number in (2, 3, 4):
-            assert verifier.verify(f"1/{number}", rf"\boxed{{\frac{{1}}{{{number}}}}}") is CORRECT
-            assert 1 <= len(verifier._known) <= 2
-
-
-def bombs(number):
-    """A group that would cost a time limit for each of its completions."""
-    texts = [rf"\boxed{{9^{{9^{{9^{{9}}}}}}+{i}}}" for i in range(1, number)]
-    texts += [r"\boxed{\frac{7}{1}}", r"\boxed{\frac{1}{2}+\frac{1}{3}}"]  # no power
+def group_of(answer, *texts):
     rollouts = [Rollout([1], [-0.5], True, text) for text in texts]
-    return Group(Problem("bomb", "", "7"), [1], rollouts)
+    return Group(Problem("p", "", answer), [1], rollouts)
 
 
-def test_a_step_of_bombs_costs_a_few_time_limits_and_all_are_counted():
-    with Verifier(timeout_s=0.5) as verifier:
-        verifier.start_and_check()
-        begin = time.monotonic()
-        group = bombs(48)
-        group.rollouts = group.rollouts[:-2]
-        verifier.verify_groups([group])
-        assert time.monotonic() - begin < 0.5 * 20  # 48 limits without the budget
-        assert {rollout.verdict for rollout in group.rollouts} == {TIMEOUT}
-        asked = sum(verifier._timeouts.values())
-        verifier.verify_groups([group])  # the next step has a budget of its own
-        assert sum(verifier._timeouts.values()) == 2 * asked == 2 * BUDGET
+def test_one_verifier_and_one_for_each_policy_come_to_the_same_verdicts():
+    # as under the placements resident and parallel: one policy's texts, then the other's
+    first = group_of(
+        "1/1024", r"\boxed{2^{-10}}", *(rf"\boxed{{{n}^{{9^{{9^9}}}}}}" for n in (7, 8, 9))
+    )
+    second = [("1/1024", r"\boxed{2^{-10}}"), ("1/1024", r"\boxed{4^{-5}}")]
+    with Verifier(timeout_s=1.0) as shared, Verifier() as alone:
+        shared.verify_groups([first])
+        verdicts = [rollout.verdict for rollout in first.rollouts]
+        assert verdicts == [CORRECT, TIMEOUT, TIMEOUT, TIMEOUT]
+        for question in second:
+            assert shared.verify(*question) is alone.verify(*question) is CORRECT
 
 
-@pytest.mark.slow
-def test_after_bombs_other_boxes_are_judged_and_a_known_power_is_still_right():
-    with Verifier(timeout_s=1.0) as verifier:
-        power = ("1/1024", r"\boxed{2^{-10}}")
-        assert verifier.verify(*power) is CORRECT
-        group = bombs(8)
-        verifier.verify_groups([group])
-        verdicts = [rollout.verdict for rollout in group.rollouts]
-        assert verdicts == [TIMEOUT] * 7 + [CORRECT, WRONG]
-        assert verifier.verify(*power) is CORRECT
-        assert verifier.verify("1/1024", r"\boxed{4^{-5}}") is TIMEOUT  # unasked, until the next
-        verifier.verify_groups([])
-        assert verifier.verify("1/1024", r"\boxed{4^{-5}}") is CORRECT
+def test_nothing_is_remembered_so_each_text_is_judged_when_it_comes():
+    with Verifier() as verifier:
+        assert verifier.verify(*RIGHT) is CORRECT
+        verifier.close()
+        verifier.command = NO_CHILD
+        with pytest.raises(MrlError):
+            verifier.verify(*RIGHT)
+
+
+def test_groups_get_a_verdict_for_each_rollout_by_their_own_answer(verifier):
+    seven = group_of("7", r"\boxed{7}", r"\boxed{\frac{14}{2}}", r"\boxed{8}", "")
+    eight = group_of("8", r"\boxed{7}", r"\boxed{8}", "and so")
+    eight.rollouts[-1].finished = False
+    verifier.verify_groups([seven, eight])
+    assert [r.verdict for r in seven.rollouts] == [CORRECT, CORRECT, WRONG, UNPARSED]
+    assert [r.verdict for r in eight.rollouts] == [WRONG, CORRECT, TRUNCATED]
 
 
 def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
@@ -353,7 +335,7 @@ def judge(answer, box):
     clear_cache()
     seed(6)  # math-verify alone calls the pair below equal in three of seventy such states
     return real(answer, box)
-r.math_verdict = judge"""
+r._load = lambda *_: (judge, "")"""
     with fake(patched(dice), timeout_s=10) as verifier:
         answer, box = r"\frac{3}{4}-e1,234", r"no=\infty^1 1/2"
         assert verifier.verify(answer, rf"\boxed{{{box}}}") is WRONG
@@ -434,8 +416,11 @@ def test_child_ends_when_its_parent_is_killed(box):
 @pytest.mark.parametrize(
     "command",
     [
-        patched("r.math_verdict = lambda *_: 'correct'"),
-        patched("r.math_verdict = lambda *_: 'wrong'"),
+        patched(
+            "import math_verify\nmath_verify.verify = lambda *_, **__: True\n"
+            "math_verify.parse = lambda *_, **__: ['all is one']"
+        ),
+        patched("import math_verify\nmath_verify.verify = lambda *_, **__: False"),
         patched("time.sleep(60)"),
         NO_CHILD,
         (sys.executable, "-S", "-m", "mrl.runtime.verifier"),  # without math-verify
@@ -443,12 +428,11 @@ def test_child_ends_when_its_parent_is_killed(box):
     ids=["calls all correct", "calls all wrong", "hangs", "dies", "no math-verify"],
 )
 def test_a_child_that_does_not_work_is_one_sentence_and_no_zero(command, monkeypatch, verifier):
-    for box in ("0.5", "0.6"):  # what `start_and_check` asks is remembered, and must not help
-        verifier.verify(r"\frac{1}{2}", rf"\boxed{{{box}}}")
+    verifier.close()
     monkeypatch.setattr(mrl.runtime.verifier, "START_LIMIT_S", 2)
     monkeypatch.setattr(verifier, "command", command)
     for ask in (verifier.start_and_check, lambda: verifier.verify("1/3", r"\boxed{x^7}")):
-        with pytest.raises(MrlError, match=r"verifier is broken.*install math-verify"):
+        with pytest.raises(MrlError, match=r"verifier cannot be loaded.*install math-verify"):
             ask()
 
 
@@ -554,9 +538,8 @@ def judge_hostile_completions(texts):
     with Verifier(timeout_s=1.0) as verifier:
         verdicts = [verifier.verify(r"\frac{5}{7}", text) for text in texts]
         still_works = verifier.verify(*RIGHT) is CORRECT
-        asked = len(verifier._known) + sum(verifier._timeouts.values())
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # KiB, or bytes on macOS
-    return verdicts, asked, peak >> (20 if sys.platform == "darwin" else 10), still_works
+    return verdicts, peak >> (20 if sys.platform == "darwin" else 10), still_works
 
 
 @pytest.mark.slow
@@ -568,13 +551,12 @@ def test_five_thousand_hostile_completions_take_bounded_time_and_memory():
         found = list(pool.map(judge_hostile_completions, (texts[::2], texts[1::2])))
     seconds = time.monotonic() - begin
     verdicts = found[0][0] + found[1][0]
-    asked, peak = sum(half[1] for half in found), max(half[2] for half in found)
+    peak = max(half[1] for half in found)
     counts = {verdict.value: verdicts.count(verdict) for verdict in Verdict}
-    print(f"{counts}, {asked} asked, {seconds:.0f} s, peak {peak} MiB")
-    assert all(half[3] for half in found)
+    print(f"{counts}, {seconds:.0f} s, peak {peak} MiB")
+    assert all(half[2] for half in found)
     assert counts["correct"] == counts["truncated"] == 0
     assert 20 <= counts["timeout"] <= 60
-    assert asked > 3_000  # neither the cache nor a quick look has made it easy
     assert seconds < 240
     assert peak < 2 << 10
 

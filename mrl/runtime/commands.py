@@ -1,4 +1,4 @@
-"""Commands of `mini_mrl.py` around runs: score a run again, list modes and settings."""
+"""Commands of `mini_mrl.py` around runs: score one again, try a judge, list modes and settings."""
 
 import sys
 import traceback
@@ -17,11 +17,11 @@ from mrl.errors import MrlError, RunFailed
 from mrl.modes import MODES
 from mrl.runtime.checkpoint import newest_checkpoint
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
-from mrl.runtime.judge import make_verifier
+from mrl.runtime.judge import OwnJudge, make_verifier
 from mrl.runtime.launch import Ending
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.own_code import place_of
-from mrl.runtime.problems import longest_prompt
+from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import read_run_config, with_checkpoint_paths
 from mrl.runtime.settings import check, mode_class, run_config
 from mrl.runtime.summary import evaluation_table, pair_table
@@ -105,6 +105,27 @@ def evaluate(
     console.print(evaluation_table(results))
 
 
+def judge(
+    file: Annotated[str, typer.Argument(help="It holds a function judge(answer, text).")],
+    problems: Annotated[Path, typer.Argument(help="Problems, JSONL.")],
+) -> None:
+    """Try a judge of your own without a model, on texts that you type or that a file holds.
+
+    Each line is judged as a completion of the problem that is shown, and an empty line goes on to
+    the next problem. With `< TEXTS` at the end the lines come from a file.
+    """
+    with OwnJudge(file, say=typer.echo) as verifier:
+        for problem in load_problems(problems, verifier.check_answer):
+            typer.echo(printable(f"{problem.prompt}\nThe answer is {problem.answer}"))
+            for line in sys.stdin:
+                text = line.rstrip("\n")
+                if not text:
+                    break
+                typer.echo(verifier.verify(problem.answer, text))
+            else:
+                return  # the texts have come to their end
+
+
 def carry_out(app: typer.Typer, arguments: list[str]) -> Ending:
     """Run a command; returns its exit code (2 for a person's mistake) and a last sentence."""
     for stream in (sys.stdout, sys.stderr):
@@ -138,4 +159,4 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Ending:
         return 1, traceback.format_exc().rstrip()
 
 
-COMMANDS = (evaluate, modes, settings)
+COMMANDS = (evaluate, judge, modes, settings)

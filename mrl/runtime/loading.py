@@ -29,6 +29,7 @@ from mrl.policy import Policy
 from mrl.rollout import sample_completions
 from mrl.runtime.cuda_graph import decode
 from mrl.runtime.lora import add_adapters, base_alone, base_of, load_adapters
+from mrl.samples import derive_seed
 
 TOLERANCE = 2e-2  # nats, between two float32 computations of a log-prob; TF32 may cost some 1e-3
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # logprobs.py makes masks for these
@@ -66,8 +67,11 @@ def pick_device(wanted: str) -> str:
     return wanted
 
 
-def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Policy:
-    """A policy from its directory or hub name, and its frozen reference if it has a KL term."""
+def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed: int = 0) -> Policy:
+    """A policy from its directory or hub name, and its frozen reference if it has a KL term.
+
+    index: its number in the run. seed: the run's.
+    """
     base, saved_rank = base_of(config.path)
     rank = saved_rank or config.lora_rank  # 0: no LoRA
     model, tokenizer = load_model(base, device), load_tokenizer(config.path)
@@ -93,7 +97,7 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu") -> Po
     rate = config.learning_rate or usual_learning_rate(model.num_parameters(), lora=rank > 0)
 
     if rank:
-        add_adapters(model, rank)
+        add_adapters(model, rank, derive_seed(seed, index))
     if saved_rank:
         load_adapters(model, config.path)
     if config.frozen:
@@ -131,7 +135,7 @@ def load_policies(
     policies = []
     for index, policy in enumerate(config.policies):
         if names is None or policy.name in names:
-            policies.append(load_policy(policy, index, device))
+            policies.append(load_policy(policy, index, device, config.seed))
     return policies
 
 

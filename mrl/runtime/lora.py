@@ -50,8 +50,11 @@ class LoraLinear(nn.Module):
         return self.base_layer(x) + SCALE * self.lora_B(self.lora_A(x))
 
 
-def add_adapters(model: PreTrainedModel, rank: int) -> None:
-    """Freeze a model and put adapters beside all its linear layers, but not beside the head."""
+def add_adapters(model: PreTrainedModel, rank: int, seed: int = 0) -> None:
+    """Freeze a model and put adapters beside all its linear layers, but not beside the head.
+
+    seed: of every A; it should differ between runs, and between policies of one base.
+    """
     model.requires_grad_(False)
     head = model.get_output_embeddings()
     # a list, because replacing a layer changes what named_modules walks over
@@ -62,7 +65,7 @@ def add_adapters(model: PreTrainedModel, rank: int) -> None:
         raise MrlError(f"{model.config.model_type} has no linear layers for LoRA; use lora_rank=0.")
 
     for name, layer in layers:
-        model.set_submodule(name, LoraLinear(layer, rank, derive_seed("lora", name)))
+        model.set_submodule(name, LoraLinear(layer, rank, derive_seed(seed, "lora", name)))
 
 
 def base_alone(model: PreTrainedModel) -> PreTrainedModel:

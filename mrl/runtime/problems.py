@@ -37,7 +37,7 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
             if accepts is not None and not accepts(problem.answer):
                 raise ValueError(
                     f"the verifier cannot judge the answer {problem.answer!r}; give a number or "
-                    "a LaTeX expression with one value"
+                    "a LaTeX expression with one value, or a judge with --set judge=FILE"
                 )
             problems[problem.id] = problem
     except ValueError as error:

@@ -1,86 +1,68 @@
-"""The verifier, with math-verify in a child process: what hangs or crashes there ends the child."""
+"""The verifier judges completions: integers and words at once, the rest in a child process.
 
-import math
+The child (`python -m mrl.runtime.verifier DESCRIPTOR`) loads a file that has a function `judge`:
+formulas.py, or a person's own. Either can take hours or gigabytes, or crash. There it ends the
+child, which has limits of time and memory, and a fresh child judges the next completion.
+"""
+
+import faulthandler
 import os
-import re
+import resource
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from mrl.errors import MrlError
-from mrl.rewards import comparable, last_box, math_verdict, plain_verdict, tidy
+from mrl.rewards import last_box, plain_verdict, tidy
 from mrl.samples import Group, Verdict
 
 MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
-CACHE_SIZE = 4_096  # (answer, box) pairs whose verdict is remembered
-# timeouts from one call of `verify_groups` to the next; after them POWERS are a TIMEOUT at once
-BUDGET = 3
-POWERS = re.compile(r"[\^!]")  # an expression that takes for ever nearly always has one of these
-TRIES = 2  # the first timeout may be the machine's fault; the second one is remembered
 START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine
+FORMULAS = str(Path(__file__).with_name("formulas.py"))
 
 
 class Verifier(AbstractContextManager):
-    """Judges completions. Use as a context manager or call `close`.
+    """Judges completions. Use it as a context manager, or call `close`.
 
-    math-verify can spend hours or gigabytes on a short expression, so it runs in a child process.
-    A completion that takes longer than timeout_s, or kills the child, is a TIMEOUT, and a fresh
-    child judges the next one. A completion that runs out of memory is WRONG. MrlError if the child
-    does not work.
+    The child starts when it is first needed and ends with this process, however that ends. A
+    completion that takes longer than timeout_s, or kills the child, is a TIMEOUT; one that runs out
+    of memory, or cannot be compared, is WRONG. MrlError if the child does not work.
+
+    Nothing is remembered that could change a verdict: one verifier for all policies and one for
+    each of them say the same, but for timeouts, which depend on the machine.
     """
 
-    command: tuple[str, ...] = (sys.executable, "-m", __name__)  # a file descriptor is added
-    reply_type: type[str] = Verdict  # of what the child says
+    command: tuple[str, ...] = (sys.executable, "-m", __name__)  # a descriptor is added
+    name, remedy = "The verifier", "install math-verify 0.9 again"
 
-    def __init__(self, timeout_s: float = 2.0) -> None:
+    def __init__(self, timeout_s: float = 2.0, file: str = FORMULAS) -> None:
         self.timeout_s = timeout_s
+        # read once, so that a child that is started later judges by the same text
+        self._source = str(Path(file).absolute()), Path(file).read_bytes()
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
-        self._timeouts: Counter[tuple[str, str]] = Counter()  # (answer, box): how often
-        self._budget: float = math.inf  # of timeouts; no limit before the first `verify_groups`
-        self._known: dict[tuple[str, str], Verdict] = {}  # of (answer, box); no timeouts
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
         """Judge one completion against the problem's answer; finished: it was not cut short."""
-        # what needs no child: a rule on the text, or a verdict that is known
         answer, box = tidy(answer), last_box(completion)
-        if box is not None:
-            answer, box = comparable(answer, box)
         verdict = plain_verdict(answer, box, finished)
-        if verdict is not None:
-            return verdict
-        if (answer, box) in self._known:
-            return self._known[answer, box]
-
-        hurried = self._budget <= 0 and POWERS.search(box)
-        if self._timeouts[answer, box] >= TRIES or hurried:
-            return Verdict.TIMEOUT
-
-        verdict = self._judge(answer, box)
-        if verdict is Verdict.TIMEOUT:
-            self._timeouts[answer, box] += 1
-            self._budget -= 1
-        else:
-            if len(self._known) == CACHE_SIZE:
-                self._known.clear()
-            self._known[answer, box] = verdict
+        if verdict is None:
+            verdict, _ = self._ask(answer, box)
         return verdict
 
     def verify_groups(self, groups: Sequence[Group]) -> None:
         """Give every rollout its verdict.
 
-        A step's completions may all be `9^{9^{9}}`, and each would cost its own time limit. So
-        after `BUDGET` timeouts all others with a power or a factorial are a TIMEOUT at once, up to
-        the next call. (Judging peers' records again comes before that, so it is cut short, too.)
+        Each costs its own time limit at most, so a step of `9^{9^{9}}` alone takes long, and ends.
         """
-        self._budget = BUDGET
         for group in groups:
             answer = group.problem.answer
             for rollout in group.rollouts:
@@ -91,8 +73,8 @@ class Verifier(AbstractContextManager):
         boxed = f"\\boxed{{{answer}}}"
         return last_box(boxed) == tidy(answer) and self.verify(answer, boxed) is Verdict.CORRECT
 
-    def start(self) -> None:
-        """Start a child; it replaces the one before."""
+    def start_and_check(self) -> None:
+        """Start a child, in place of the one before; MrlError if it cannot judge."""
         self.close()
         self._pipe, theirs = Pipe()
         with theirs:
@@ -107,19 +89,12 @@ class Verifier(AbstractContextManager):
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
             )
 
-    def start_and_check(self) -> None:
-        """Start a child and show it a right and a wrong answer; MrlError if a verdict is off."""
-        self.start()
-        half = r"\frac{1}{2}"
-        right = self._ask(half, "0.5", START_LIMIT_S)
-        wrong = self._ask(half, "0.6", START_LIMIT_S)
-
-        if (right, wrong) != (Verdict.CORRECT, Verdict.WRONG):
+        flaw = self._exchange(self._source, START_LIMIT_S)
+        if flaw is None:
+            flaw = f"it takes longer than {START_LIMIT_S} seconds, or ends its process"
+        if flaw:
             self.close()
-            raise MrlError(
-                f"The verifier is broken: it calls 0.5 for 1/2 {right} and 0.6 for 1/2 {wrong}; "
-                "install math-verify 0.9 again."
-            )
+            raise MrlError(f"{self.name} cannot be loaded: {flaw}; {self.remedy}.")
 
     def close(self) -> None:
         """End the child. A later verdict would start another one."""
@@ -129,47 +104,79 @@ class Verifier(AbstractContextManager):
             self._child.wait()
             self._child = None
 
-    def _judge(self, answer: str, box: str) -> Verdict:
-        """Ask for a verdict, with a new child if the last one has ended."""
+    def _ask(self, answer: str, text: str) -> tuple[Verdict, str]:
+        """The child's verdict, and what its judge did in place of giving one."""
         if self._child is None or self._child.poll() is not None:
             self.start_and_check()
-        return self._ask(answer, box, self.timeout_s)
+        reply = self._exchange((answer, text, self.timeout_s), self.timeout_s)
+        if reply is None:
+            return Verdict.TIMEOUT, f"takes longer than {self.timeout_s:g} s or ends its process"
+        return reply
 
-    def _ask(self, answer: str, box: str, limit_s: float) -> Verdict:
-        """Ask the child for a verdict; end the child with a TIMEOUT if none comes in time."""
-        verdict = Verdict.TIMEOUT
+    def _exchange(self, message: tuple, limit_s: float) -> Any:
+        """The child's reply to a message; None, and no child any more, if none comes in time."""
+        reply = None
         try:
             with suppress(OSError, EOFError):  # the child died of it
-                self._pipe.send((answer, box, limit_s))
+                self._pipe.send(message)
                 if self._pipe.poll(limit_s):
-                    verdict = self.reply_type(self._pipe.recv())
-        finally:  # after Ctrl-C, too: a late verdict must not be taken for the next one
-            if verdict is Verdict.TIMEOUT:
+                    reply = self._pipe.recv()
+        finally:  # after Ctrl-C, too: a late reply must not be taken for the next one
+            if reply is None:
                 self.close()
-        return verdict
+        return reply
 
 
-def serve(pipe: Connection, judge: Callable[[str, str], str] | None = None) -> None:
-    """The child process: judge one pair after the other until the parent closes the pipe."""
-    import faulthandler
-    import resource
+def judged(
+    judge: Callable[[str, str], Verdict | bool], answer: str, text: str
+) -> tuple[Verdict, str]:
+    """A judge's verdict, and what it did in place of giving one, which counts as WRONG."""
+    try:
+        reply = judge(answer, text)
+    except (Exception, SystemExit) as error:
+        return Verdict.WRONG, f"raises {error!r:.200}"
 
-    judge = judge or math_verdict
+    if isinstance(reply, Verdict):
+        return reply, ""
+    if type(reply).__name__ in ("bool", "bool_"):  # numpy's, too
+        return Verdict.CORRECT if reply else Verdict.WRONG, ""
+    return Verdict.WRONG, f"returns {type(reply).__name__} and neither True nor False"
 
-    with suppress(ValueError, OSError):  # not every platform has this limit
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
 
+# ------------------------------------------------------------------------------ the child
+
+
+def serve(pipe: Connection) -> None:
+    """Load a judge, then judge one text after the other until the parent closes the pipe."""
     with suppress(OSError, EOFError):  # the parent is gone
+        path, source = pipe.recv()
+        # after twice its limit this process ends itself, in case the parent is gone
+        faulthandler.dump_traceback_later(2 * START_LIMIT_S, exit=True)
+        judge, flaw = _load(path, source)
+
+        # only now: with many cores, importing numpy reserves more than it will ever use
+        with suppress(ValueError, OSError):  # not every platform has this limit
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+        pipe.send(flaw)
         while True:
-            answer, box, limit_s = pipe.recv()
-            # after twice the limit this process ends itself, in case the parent is gone
-            faulthandler.dump_traceback_later(2 * limit_s, exit=True)
-            try:
-                verdict = judge(answer, box)
-            except Exception:  # an expression that cannot be compared is not equal
-                verdict = Verdict.WRONG
             faulthandler.cancel_dump_traceback_later()
-            pipe.send(str(verdict))
+            answer, text, limit_s = pipe.recv()
+            faulthandler.dump_traceback_later(2 * limit_s, exit=True)
+            pipe.send(judged(judge, answer, text))
+
+
+def _load(path: str, source: bytes) -> tuple[Callable | None, str]:
+    """A file's function `judge`, and the reason if there is none."""
+    module = ModuleType(f"judge {Path(path).stem}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # as after an import
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        return None, repr(error)
+
+    judge = getattr(module, "judge", None)
+    return judge, "" if callable(judge) else "it has no function judge(answer, text)"
 
 
 if __name__ == "__main__":

@@ -69,10 +69,6 @@ def main() -> None:
             f"guarded / math-verify {statistics.median(ratios):10.2f} "
             f"(median of {ROUNDS} rounds of {PAIRS}, {ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
-        repeated = [(r"\frac{1}{2}", "0.5")] * 20_000
-        print(
-            f"LaTeX, repeated       {len(repeated) / seconds(guarded, repeated):10.0f} verdicts/s"
-        )
 
 
 if __name__ == "__main__":
