@@ -9,6 +9,7 @@ shared and how; every other folder serves the method and can be read later.
 import random
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 try:
     import torch
@@ -24,9 +25,11 @@ from mrl.learning import learn
 from mrl.runtime import launch
 from mrl.runtime.load_team import load_team
 from mrl.runtime.own_code import checked_batch
-from mrl.runtime.run import Run
 from mrl.samples import derive_seed, problems_of_step
 from mrl.team import StepResult, Team
+
+if TYPE_CHECKING:  # the step needs no run, and a Python program none of the terminal's packages
+    from mrl.runtime.run import Run
 
 __all__ = ["load_team", "main", "train_loop", "train_step"]
 
@@ -86,7 +89,7 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
     return results
 
 
-def train_loop(run: Run) -> bool:
+def train_loop(run: "Run") -> bool:
     """Evaluate, train, evaluate again. Returns False if the run was stopped before its end."""
     signal.signal(signal.SIGINT, run.stop)
     if "before" not in run.evaluations:  # a resumed run has done it

@@ -7,6 +7,7 @@ knows of modes or of the exchange.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from jinja2 import TemplateError
@@ -83,6 +84,16 @@ class Policy:
         """Update the weights by the gradients that they hold, and count the update."""
         self.optimizer.step()
         self.version += 1
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights and tokenizer into a folder, as `from_pretrained` of transformers reads it.
+
+        Raises MrlError for LoRA, whose weights belong to another model: a run saves those.
+        """
+        if self.config.lora_rank:
+            raise MrlError(f"{self.name} learns by LoRA, so it has no whole weights of its own.")
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
     def halve_micro_batch(self) -> str:
         """Compute fewer tokens at once from now on; returns a sentence that says so."""

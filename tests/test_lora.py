@@ -25,7 +25,7 @@ from tests.end_to_end.small_run import (
     stop_after,
 )
 from tests.test_policy import own
-from tests.test_train_step import small_run  # noqa: F401, a fixture
+from tests.test_train_step import one_step, small_team, weights_of  # noqa: F401, a fixture
 
 UP = "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"
 LORA = ("--set", "qwen-tiny.lora_rank=4")
@@ -254,11 +254,11 @@ def test_a_lora_runs_checkpoint_can_be_the_next_runs_teacher_or_start(place):
     assert base_of(str(third)) == (str(DATA / "tiny" / "qwen-tiny"), 4)
 
 
-def test_every_turn_of_a_step_works_with_lora_for_both(small_run, verifier):
-    run = small_run("hacpo", verifier, lora_rank=2)
-    before = run.weights(0)
-    run.step(1)
-    now = run.weights(0)
+def test_every_turn_of_a_step_works_with_lora_for_both(small_team, verifier):
+    team = small_team("hacpo", verifier, lora_rank=2)
+    before = weights_of(team, 0)
+    one_step(team, 1)
+    now = weights_of(team, 0)
     assert all(now[name].equal(before[name]) for name in now if ".lora_" not in name)
 
 

@@ -9,7 +9,7 @@ from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
-from mrl.runtime.judge import make_verifier
+from mrl.runtime.judge import OwnJudge, make_verifier
 from mrl.runtime.liars import lying_records
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.memory import choose_placement, estimate
@@ -48,11 +48,17 @@ class LoadedTeam(Team):
 
 
 def load_team(
-    models: str | Sequence[str] = "tiny", mode: str = "sgt", seed: int = 0, **settings: Any
+    models: str | Sequence[str] = "tiny",
+    mode: str = "sgt",
+    seed: int = 0,
+    judge: Callable[[str, str], bool] | None = None,
+    **settings: Any,
 ) -> LoadedTeam:
     """A team to train from Python: `train_step(team, step)`. No file is written.
 
     models: "tiny", "qwen-smol", or directories of models. mode: its name, or `file.py:Class`.
+    judge: judge(answer, text) -> bool in place of the program's, which is bounded in time and
+    memory; nothing bounds a function, because it runs in this process.
     settings: of the run or of every policy, by name (`python mini_mrl.py settings` lists them), for
     instance prompts_per_step=8.
 
@@ -63,7 +69,8 @@ def load_team(
     texts = [f"{name}={value}" for name, value in settings.items()]
     config = run_config(pair, None, {"mode": mode, "seed": seed}, texts)
     names = [policy.name for policy in config.policies]
-    return assemble(config, config, names, make_verifier(config, print))
+    verifier = OwnJudge(judge) if judge else make_verifier(config, print)
+    return assemble(config, config, names, verifier)
 
 
 def assemble(

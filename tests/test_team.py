@@ -1,0 +1,88 @@
+"""The front door: the method from Python, without a directory, an option or a file."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import mini_mrl
+from mini_mrl import load_team, train_step
+from mrl.errors import MrlError
+
+SMALL = {"prompts_per_step": 2, "group_size": 2}
+
+
+def test_a_team_is_loaded_trained_scored_and_saved_without_another_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    problems = Path(mini_mrl.__file__).parent / "data" / "words" / "thirdset.jsonl"
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(problems.read_text().splitlines(keepends=True)[::60]))
+
+    team = load_team("tiny", mode="sgt", seed=3, **SMALL)
+    for step in (1, 2):
+        results = train_step(team, step)
+        assert {0 <= result.reward <= 1 for result in results.values()} == {True}
+    scores = team.evaluate(few, samples=1)
+    assert list(scores) == ["qwen-tiny", "llama-tiny"]
+    assert all(0 <= value <= 1 for by_skill in scores.values() for value in by_skill.values())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["few.jsonl"]
+
+    policy = team.policies[0]
+    policy.save("my-model")
+    again = AutoModelForCausalLM.from_pretrained("my-model")
+    for name, value in policy.model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    assert len(AutoTokenizer.from_pretrained("my-model")) == len(policy.tokenizer)
+
+
+def test_a_step_that_was_interrupted_leaves_nothing_for_the_next_one():
+    """As when a cell of a notebook is stopped: its records would be of older weights."""
+    whole, cut = (load_team("tiny", seed=1, **SMALL) for _ in range(2))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    mode = cut.modes["llama-tiny"]
+    mode.training_samples = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        train_step(cut, 1)
+    assert cut.exchange.records
+    del mode.training_samples
+
+    for step in (1, 2):
+        results = [train_step(team, step) for team in (whole, cut)]
+        for name in ("qwen-tiny", "llama-tiny"):
+            one, other = (result[name] for result in results)
+            assert one.stats.metrics() == other.stats.metrics()
+            assert one.believed == other.believed
+
+
+def test_a_function_may_judge_and_is_called_in_this_process():
+    seen = []
+
+    def judge(answer, text):
+        seen.append(text)
+        return "7" in text
+
+    team = load_team("tiny", judge=judge, **SMALL)
+    results = train_step(team, 1)
+    for group in results["qwen-tiny"].groups:
+        for rollout in group.rollouts:
+            assert rollout.reward == ("7" in rollout.text)
+    assert len(seen) >= 8
+
+
+def test_a_mistake_is_one_sentence_here_too():
+    with pytest.raises(MrlError, match="there is no setting `grop_size`; did you mean"):
+        load_team("tiny", grop_size=3)
+
+
+def test_the_front_door_loads_neither_the_command_line_nor_what_draws():
+    code = "import sys, mini_mrl; print(*sys.modules)"
+    root = Path(mini_mrl.__file__).parent
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not {"typer", "rich", "matplotlib", "peft"} & set(done.stdout.split())
