@@ -1,0 +1,154 @@
+"""On-policy distillation between two tokenizers: a method that is no mode, out of the same parts.
+
+    python data/examples/distill.py --seeds 31-33             # where all own attempts failed
+    python data/examples/distill.py --seeds 31-33 --everywhere
+
+Each policy samples, and its peer *scores* what it wrote, in the peer's own tokens (GKD, arXiv
+2306.13649, with sampled tokens in place of whole distributions, because two vocabularies share
+none). The scores are carried to the receiver's tokens chunk by chunk. A token's advantage is
+
+    A_t = GRPO's advantage + beta * (log p_peer(chunk of t) - log p_own(chunk of t))
+
+with the difference held within +-CLAMP nats. The gate opens where all own attempts failed and the
+peer has a success. So this is SGT with scores of own texts in the place of the peer's text.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from mini_mrl import load_team
+from mrl.advantages import group_advantages
+from mrl.alignment import LossyText, project
+from mrl.diagnostics import LearningStats
+from mrl.learning import optimizer_step
+from mrl.logprobs import completion_logprobs
+from mrl.objectives import surrogate_loss, token_coefficients, token_ratio
+from mrl.policy import Policy
+from mrl.samples import Group, Rollout, derive_seed, problems_of_step
+from mrl.team import Team
+
+CLAMP = 5.0  # nats: one chunk that the peer would never write does not outweigh the rest
+Lesson = tuple[Group, Rollout, Tensor]  # with the advantage of each token, [seq]
+
+
+def distill_step(team: Team, step: int, beta: float, everywhere: bool) -> dict[str, float]:
+    """One step of all policies; returns their rewards. The stages are those of `train_step`."""
+    team.forget_last_step()
+    problems = problems_of_step(team.problems, step, team.prompts_per_step, team.seed)
+
+    groups: dict[str, list[Group]] = {}
+    for policy in team.policies:
+        generator = torch.Generator().manual_seed(derive_seed(team.seed, step, policy.index))
+        groups[policy.name] = policy.rollout(problems, generator)
+        team.verifier.verify_groups(groups[policy.name])
+
+    # all peers score before one of them learns
+    one, two = team.policies
+    lessons = {}
+    for receiver, peer in ((one, two), (two, one)):
+        pairs = zip(groups[receiver.name], groups[peer.name], strict=True)
+        lessons[receiver.name] = []
+        for own, theirs in pairs:
+            opens = everywhere or (own.outcome == "all_fail" and theirs.outcome != "all_fail")
+            lessons[receiver.name] += lessons_of(receiver, peer, own, beta if opens else 0.0)
+
+    for policy in team.policies:
+        rng = random.Random(derive_seed(team.seed, step, policy.index, "order"))
+        learn_from(policy, lessons[policy.name], rng)
+    return {name: sum(sum(g.rewards) for g in made) / sum(len(g.rewards) for g in made)
+            for name, made in groups.items()}  # fmt: skip
+
+
+def lessons_of(receiver: Policy, peer: Policy, group: Group, beta: float) -> list[Lesson]:
+    """Each completion of a group with the advantages of its tokens."""
+    by_reward = group_advantages(torch.tensor([group.rewards]))[0].tolist()
+    lessons = []
+    for rollout, advantage in zip(group.rollouts, by_reward, strict=True):
+        advantages = torch.full((len(rollout.completion_ids),), advantage)
+        if beta:
+            advantages += beta * peers_opinion(receiver, peer, group, rollout)
+        lessons.append((group, rollout, advantages))
+    return lessons
+
+
+def peers_opinion(receiver: Policy, peer: Policy, group: Group, rollout: Rollout) -> Tensor:
+    """log p_peer - log p_own of the chunk that each token is in, [seq] nats; 0 if it cannot be."""
+    opinion = torch.zeros(len(rollout.completion_ids))  # of the end token it stays 0
+    content = rollout.content_ids
+    try:
+        text = receiver.codec.decode(content)
+        peers_ids = peer.codec.encode(text)
+    except LossyText:  # no exact text for the peer
+        return opinion
+    if not peers_ids:
+        return opinion
+
+    # the peer's log-probs of the receiver's text, in the peer's tokens
+    prompt = peer.prompt_ids(group.problem.prompt)
+    (scores,) = peer.logprobs_of([prompt], [peers_ids])
+    receiver_tokens = receiver.codec.token_bytes(content)
+    spread, chunk_of = project(peer.codec.token_bytes(peers_ids), receiver_tokens, scores)
+
+    # both sides summed over a chunk; then every token of the chunk has the difference
+    chunks = torch.tensor(chunk_of)
+    gaps = torch.tensor(spread) - torch.tensor(rollout.logprobs[: len(content)])
+    of_chunk = torch.zeros(len(gaps)).index_add(0, chunks, gaps)
+    opinion[: len(content)] = of_chunk[chunks].clamp(-CLAMP, CLAMP)
+    return opinion
+
+
+def learn_from(policy: Policy, lessons: Sequence[Lesson], rng: random.Random) -> None:
+    """The step's updates, by the policy's own objective with an advantage for each token."""
+    updates = policy.config.updates_per_step or 1
+    lessons = rng.sample(lessons, len(lessons))
+    for number in range(updates):
+        batch = lessons[number::updates]
+        if not any(bool(advantages.any()) for _, _, advantages in batch):
+            continue  # nothing to learn: every group agrees
+
+        prompts = [group.prompt_ids for group, _, _ in batch]
+        completions = [rollout.completion_ids for _, rollout, _ in batch]
+        logprobs, mask = completion_logprobs(policy, prompts, completions)  # [batch, seq]
+        sampled = [torch.tensor(rollout.logprobs) for _, rollout, _ in batch]
+        ratio = token_ratio(logprobs, pad_sequence(sampled, True), mask)
+        advantages = pad_sequence([per_token for _, _, per_token in batch], True)
+
+        losses, _, _ = surrogate_loss(ratio, advantages, policy.objective)
+        counts = {"tokens": int(mask.sum()), "max_completion_length": policy.max_new_tokens}
+        aggregation = policy.objective.aggregation
+        coefficients = token_coefficients(mask, aggregation, sequences=len(batch), **counts)
+        (losses * coefficients).sum().backward()
+        optimizer_step(policy, LearningStats())
+
+
+def main() -> None:
+    """Train with each seed and print pass@1 on the third held-out set, by policy and skill."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", default="31-33", help="first-last")
+    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--beta", type=float, default=0.2)
+    parser.add_argument("--everywhere", action="store_true", help="no gate")
+    asked = parser.parse_args()
+
+    first, last = map(int, asked.seeds.split("-"))
+    problems = Path(__file__).resolve().parents[1] / "words" / "thirdset.jsonl"
+    for seed in range(first, last + 1):
+        team = load_team("tiny", mode="solo", seed=seed)
+        for step in range(1, asked.steps + 1):
+            rewards = distill_step(team, step, asked.beta, asked.everywhere)
+            if step % 20 == 0:
+                print(f"seed {seed}, step {step}", {k: round(r, 2) for k, r in rewards.items()})
+        for name, scores in team.evaluate(problems).items():
+            print(f"seed {seed}, {name}", {skill: round(100 * s) for skill, s in scores.items()})
+
+
+if __name__ == "__main__":
+    main()
