@@ -230,8 +230,10 @@ def test_a_mode_named_by_set_has_its_settings_in_the_file(tmp_path):
 def test_a_run_may_be_resumed_from_anywhere(tmp_path, monkeypatch, random_pair):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "llama-tiny").symlink_to(random_pair / "llama-tiny")
-    for name in ("a.jsonl", "b.jsonl", "my.py"):
+    for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).touch()
+    own = "from mrl.modes.sgt import SGT\nclass Mine(SGT):\n    name = 'mine'\n"
+    (tmp_path / "my.py").write_text(own)
     settings = "train=a.jsonl", "heldout=b.jsonl", "reference=llama-tiny"
     config = made(*settings, pair="./llama-tiny", mode="my.py:Mine")
     assert (config.train, config.mode) == ("a.jsonl", "my.py:Mine")  # shown as it was given

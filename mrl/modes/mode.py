@@ -78,7 +78,8 @@ class Mode(ABC):
 
     def updates_per_step(self, policy: PolicyConfig) -> int:
         """Optimizer updates of a step: as many times more as there are more samples."""
-        return (policy.updates_per_step or self.published_updates) * self.rollout_factor
+        named = policy.updates_per_step
+        return (self.published_updates if named is None else named) * self.rollout_factor
 
     def state(self) -> dict:
         """What it remembers from step to step, as JSON for a checkpoint."""

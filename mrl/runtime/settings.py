@@ -59,7 +59,8 @@ def run_config(
     # kept in config.json: a run is resumed with the prompt and the judge that it began with
     for policy in config.policies:
         policy.system_prompt = policy.system_prompt or system_prompt_of(Path(config.train))
-        policy.updates_per_step = policy.updates_per_step or mode.published_updates
+        if policy.updates_per_step is None:
+            policy.updates_per_step = mode.published_updates
     if config.judge and not config.judge_checksum:
         config.judge_checksum = checksum(config.judge)
     check(config)
