@@ -300,44 +300,41 @@ def rescue() -> Drawing:
 def support() -> Drawing:
     """The modes in the blind spot of the bandits: groups needed, and how far off they point."""
     contexts = complementary()
-    drawing = Drawing(540, 386, "What opens a blind spot: few groups needed, the right direction")
-    left, base, wide, tall = 56, 286, 450, 240
+    drawing = Drawing(430, 350, "What opens a blind spot: few groups needed")
+    left, base, wide, tall = 50, 250, 350, 200
 
     def place(groups: float, degrees: float) -> tuple[float, float]:
         return left + wide * (math.log10(groups) + 1) / 3, base - tall * degrees / 120
 
+    drawing.say(12, 22, "angle between the mean update and the true gradient")
     for degrees in (0, 30, 60, 90, 120):
         y = place(1, degrees)[1]
         drawing.line(left, y, left + wide, y, color="#999999" if degrees == 90 else "#dddddd")
-        drawing.say(left - 8, y + 4, f"{degrees}°", GRAY, 12, "end")
+        drawing.say(left - 8, y + 4, f"{degrees}°", GRAY, at="end")
     for groups in (0.1, 1, 10, 100):
-        drawing.say(place(groups, 0)[0], base + 20, f"{groups:g}", GRAY, 12, "middle")
-    words = "groups needed until the mean update stands out from its noise"
-    drawing.say(left + wide / 2, base + 42, words, at="middle")
-    drawing.say(16, 22, "angle between the mean update and the true gradient, in the blind spot")
-    drawing.say(left + wide, place(1, 93)[1], "above: downhill", GRAY, 12, "end")
+        drawing.say(place(groups, 0)[0], base + 20, f"{groups:g}", GRAY, at="middle")
+    drawing.say(
+        left + wide / 2, base + 42, "groups needed until the update stands out", at="middle"
+    )
+    drawing.say(left, place(1, 93)[1], "above this line: downhill", GRAY)
+    drawing.say(12, base + 68, "replay: nothing until luck has come once, then as sgt", GRAY)
+    drawing.say(12, base + 88, "naive: its price is on prompts that are solved already", GRAY)
 
-    names: dict[tuple[float, float], list[str]] = {}  # by place: some modes share one
+    names = defaultdict(list)  # by place: some modes share one
     for name, mode in bandit_modes(contexts).items():
         of_mode = analyse(mode, contexts[1])
-        x, y = place(of_mode.groups, round(of_mode.angle, 1))
-        drawing.box(x - 6, y - 6, 12, 12, figures.color_of(name), round=6)
-        names.setdefault((round(x), round(y)), []).append(name)
-
+        names[place(of_mode.groups, round(of_mode.angle, 1))].append(name)
     lift, last = 0, (0.0, 0.0)
     for (x, y), modes in sorted(names.items()):
-        inside = "end" if x > left + wide - 60 else "middle"  # of the picture
         near = x - last[0] < 90 and abs(y - last[1]) < 20
-        lift, last = lift + 18 if near else 0, (x, y)
+        lift, last = lift + 20 if near else 0, (x, y)
         color = figures.color_of(modes[0])
-        drawing.line(x, y - 8, x, y - 11 - lift, color=color)
-        drawing.say(x, y - 14 - lift, ", ".join(modes), color, 13, inside, bold=True)
-    words = (
-        "replay: no update here until luck has come once, then one like that of sgt",
-        "naive: what it costs is on the prompts that the learner already solves",
-    )
-    for line, note in enumerate(words):
-        drawing.say(left + wide / 2, base + 66 + 20 * line, note, GRAY, 13, "middle")
+        drawing.parts.append(f'<g data-modes="{" ".join(modes)}">')  # the page lights one of them
+        drawing.box(x - 6, y - 6, 12, 12, color, round=6)
+        drawing.line(x, y - 8, x, y - 16 - lift, color=color)
+        inside = "end" if x > left + wide - 60 else "middle"  # of the picture
+        drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, bold=True)
+        drawing.parts.append("</g>")
     return drawing
 
 
