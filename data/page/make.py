@@ -8,7 +8,6 @@ browser shows the top of both pages; only where Chromium is installed are they m
 
 import io
 import json
-import random
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from html import escape
 from pathlib import Path
 
 from PIL import Image
-from two_learners import GROUP, STEPS, World
+from two_learners import STEPS
 
 from mrl.lab import bandit
 from mrl.lab.report import replay, write_report
@@ -31,15 +30,6 @@ ROOT = HERE.parents[1]
 KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
 SIZES = {"index.html": (830, 1150), "report.html": (830, 900)}  # of the pictures
-HOLES = [[1e-6, 0.9], [0.9, 1e-6]]  # [learner][prompt]: right so often at first
-
-
-def reached() -> int:
-    """Of 100 texts of the learner that is right more rarely, how many are right at the end."""
-    world, chance = World("peer", HOLES), random.Random(0)
-    for _ in range(STEPS):
-        world.step([[[chance.random() for _ in range(GROUP)] for _ in "ab"] for _ in "ab"])
-    return int(100 * min(min(of_one) for of_one in world.chances()))
 
 
 def modes() -> list[list[str]]:
@@ -70,7 +60,6 @@ def page() -> str:
         "rows": rows,
         "replay_mode": bandit.replay_sentence(),
         "steps": str(STEPS),
-        "reached": str(reached()),
         "sentence": escape(sentence),
         "replay": component,
     }.items():
@@ -97,7 +86,7 @@ def smaller(png: bytes) -> bytes:
 def photograph(page: Path, path: Path) -> None:
     """Write a picture of the top of a page in the middle of its play, as Chromium shows it."""
     text = page.read_text(encoding="utf-8")
-    played = "for (let n = 0; n < 60; n++) step();" if page.name == "index.html" else ""
+    played = "for (let n = 0; n < 140; n++) step();" if page.name == "index.html" else ""
     frame = "<style>html { border: 2px solid #bbbbbb }</style>"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / page.name

@@ -81,7 +81,7 @@ function showMode(chosen) {
     if (name === chosen) at("mode").textContent = verdict(name, figures, ofSolo);
   }
   for (const point of document.querySelectorAll("#support [data-modes]"))
-    point.setAttribute("class", point.dataset.modes.split(" ").includes(chosen) ? "" : "dim");
+    point.setAttribute("class", point.dataset.modes.split(" ").includes(chosen) ? "lit" : "");
 }
 
 at("none").onclick = () => { rewards.fill(0); showGroup(); };

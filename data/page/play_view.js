@@ -8,9 +8,9 @@ const PROMPTS = [
 const PRESETS = { // weak: the prompt that each learner misreads
   rare: { luck: -2, weak: [0, 1], says: "Both are right once in a hundred texts where they misread. That is rare, " +
     "but luck comes within some dozen steps, so each can get out alone." },
-  hole: { luck: -6, weak: [0, 1], says: "Both are right once in a million texts where they misread. Each knows what " +
+  hole: { luck: -5, weak: [0, 1], says: "Both are right once in 100,000 texts where they misread. Each knows what " +
     "the other lacks." },
-  same: { luck: -6, weak: [0, 0], says: "Both misread the first prompt, so neither has anything to give there." },
+  same: { luck: -5, weak: [0, 0], says: "Both misread the first prompt, so neither has anything to give there." },
 };
 let worlds, curves, random, preset = PRESETS.hole, timer = null;
 
@@ -81,7 +81,7 @@ function pause() {
 function play() {
   if (timer) return pause();
   if (worlds.alone.step >= STEPS) reset();
-  timer = setInterval(step, 60);
+  timer = setInterval(step, 50);
   at("go").textContent = "Pause";
 }
 

@@ -22,11 +22,13 @@ matplotlib.rcParams["font.size"] = 12
 WIDTH = 5  # inches; letters of 12 points are 12 pixels where the picture is shown 360 pixels wide
 WINDOW = 10  # steps that curves and shares of a run are averaged over
 COMPARED_WINDOW = 20  # the same for the curves of a comparison
-RIGHT, FAILED, MEMORY = "#009e73", "#bb5566", "#7b4fa6"
-POLICY_LINES = (("#0072b2", "-"), ("#d55e00", "--"), ("#555555", ":"), ("#a6761d", "-."))
+# each can be read as letters on white
+RIGHT, FAILED, MEMORY = "#00805d", "#b04a5c", "#7b4fa6"
+POLICY_LINES = (("#0072b2", "-"), ("#c25400", "--"), ("#555555", ":"), ("#86662b", "-."))
 MODE_COLORS = {
-    "solo": "#444444", "solo-x2": "#999999", "replay": MEMORY, "naive": "#8c6d31",
-    "prp": "#cc79a7", "xgrpo": "#b8a500", "sgt": RIGHT, "hacpo": "#882255", "graft": "#44aaaa",
+    "solo": "#444444", "solo-x2": "#767676", "replay": MEMORY, "naive": "#86662b",
+    "prp": "#5d4037", "xgrpo": "#7d6e00", "sgt": RIGHT, "hacpo": "#882255", "graft": "#1f7a8c",
+    "sft": "#b0457f",
 }  # fmt: skip
 Lines = Sequence[dict[str, Any]]
 

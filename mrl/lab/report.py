@@ -24,7 +24,6 @@ from mrl.runtime.summary import evaluation_table, learnt_sentence, residual_sent
 from mrl.runtime.view import printable
 
 HOLE = 0.02  # a skill with at most this pass@1 before training is marked as a hole
-SHOWN_CHARS = 1500  # of a text in the replay
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 46rem;
   background: Canvas; color: CanvasText; overflow-wrap: anywhere; }
@@ -134,11 +133,8 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
 
     for rescue in run_directory.read_rescues(directory):
         later = last.get((rescue["receiver"], rescue.pop("problem_id")))
-        for key in ("prompt", "receiver_text", "source_text"):
-            rescue[key] = printable(rescue[key], SHOWN_CHARS)
         if later and later["step"] > rescue["step"]:
-            again = printable(later["text"], SHOWN_CHARS)
-            rescue["again"] = later["step"], later["verdict"], again
+            rescue["again"] = later["step"], later["verdict"], later["text"]
         with suppress(LossyText, KeyError):  # KeyError: without codecs
             sides = [codecs[rescue[side]] for side in ("source", "receiver")]
             pieces = [codec.token_bytes(codec.encode(rescue["source_text"])) for codec in sides]
@@ -165,7 +161,7 @@ def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Itera
         figures.draw_curves(lines, path, keys, picture.unit)
         data = base64.b64encode(path.read_bytes()).decode("ascii")
         yield f"<h2>{picture.title}</h2><p>{picture.caption}</p>"
-        yield f'<img alt="{picture.title}" src="data:image/png;base64,{data}">'
+        yield f'<img alt="{picture.title} {picture.caption}" src="data:image/png;base64,{data}">'
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
