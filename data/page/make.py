@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
-SIZES = {"index.html": (830, 1150), "report.html": (830, 900)}  # of the pictures
+SIZES = {"index.html": (830, 1330), "report.html": (830, 900)}  # of the pictures
 
 
 def modes() -> list[list[str]]:
@@ -77,17 +77,17 @@ def report() -> str:
 
 
 def smaller(png: bytes) -> bytes:
-    """A picture with 64 colors, which is all that lines and areas need."""
+    """A picture with 256 colors, which is all that lines, areas and letters need."""
     file = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(64).save(file, "PNG", optimize=True)
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(file, "PNG", optimize=True)
     return file.getvalue()
 
 
 def photograph(page: Path, path: Path) -> None:
     """Write a picture of the top of a page in the middle of its play, as Chromium shows it."""
     text = page.read_text(encoding="utf-8")
-    played = "for (let n = 0; n < 140; n++) step();" if page.name == "index.html" else ""
-    frame = "<style>html { border: 2px solid #bbbbbb }</style>"
+    played = "for (let n = 0; n < 124; n++) step();" if page.name == "index.html" else ""
+    frame = "<style>html { border: 2px solid #bbbbbb } * { animation: none !important }</style>"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / page.name
         copy.write_text(f"{text}{frame}<script>{played}</script>", encoding="utf-8")

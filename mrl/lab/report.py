@@ -29,7 +29,8 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-
   background: Canvas; color: CanvasText; overflow-wrap: anywhere; }
 img { max-width: 100%; height: auto; background: white; } .wide { overflow-x: auto; }
 .note, table { font-size: .9rem; } table { border-collapse: collapse; }
-td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; }
+td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right;
+  overflow-wrap: normal; }
 td:first-child, th:first-child { text-align: left; }
 @media (max-width: 30rem) { table { font-size: .7rem; } td, th { padding: .1rem .2rem; } }
 summary { font-size: 1.3rem; margin-top: 2rem; }
