@@ -74,23 +74,23 @@ def test_the_playable_run_computes_what_the_tutorials_example_does(sharing, luck
     for _ in range(200):
         steps.append([[[chance.random() for _ in range(8)] for _ in "ab"] for _ in "ab"])
     world = two_learners.World(sharing, luck)
-    told = []  # logits after each step
+    after = []  # logits after each step
     for uniforms in steps:
         imitated = world.step(uniforms)
-        told.append(torch.stack(list(world.logits.values())).view(2, 2, 4).tolist())
+        after.append(torch.stack(list(world.logits.values())).view(2, 2, 4).tolist())
 
     asked = f"""
     const world = newWorld({json.dumps(sharing)}, {json.dumps(luck)});
-    const told = {json.dumps(steps)}.map((uniforms) => {{
+    const after = {json.dumps(steps)}.map((uniforms) => {{
       stepWorld(world, uniforms);
       return structuredClone(world.logits);
     }});
-    console.log(JSON.stringify({{ told, imitated: world.imitated }}));
+    console.log(JSON.stringify({{ after, imitated: world.imitated }}));
     """
     answer = in_node(part("play") + asked)
-    assert torch.allclose(double(answer["told"]), double(told), rtol=0, atol=1e-6)
+    assert torch.allclose(double(answer["after"]), double(after), rtol=0, atol=1e-6)
     assert answer["imitated"] == [[(a, b) in imitated for b in (0, 1)] for a in (0, 1)]
-    moved = (double(told[-1]) - double(told[0])).abs().max()
+    moved = (double(after[-1]) - double(after[0])).abs().max()
     assert moved > 0.5 or sharing != "peer"
 
 
@@ -232,7 +232,7 @@ for (const radio of document.getElementsByName("sharing")) {
     at("world"), { childList: true, subtree: true });
   at("go").click();
   await ended(() => at("go").textContent === "Play" && at("step").textContent === String(STEPS));
-  runs[radio.value] = { logits: worlds[radio.value].logits, told: at("told").textContent, arrows,
+  runs[radio.value] = { logits: worlds[radio.value].logits, story: at("story").textContent, arrows,
     memory: document.querySelector(".learner .memory").checkVisibility() };
 }
 let flown = 0;
@@ -272,9 +272,9 @@ def test_a_browser_plays_it(width, dark, tmp_path, two_learners):
         assert torch.allclose(double(run["logits"]), ends, rtol=0, atol=1e-6)
         assert (run["arrows"] > 0) == (sharing == "peer")
         assert run["memory"] == (sharing == "memory")
-    assert "Blue is stuck" in answer["runs"]["alone"]["told"]
-    assert "Its memory is empty" in answer["runs"]["memory"]["told"]
-    assert "Blue was rescued" in answer["runs"]["peer"]["told"]
+    assert "Blue is stuck" in answer["runs"]["alone"]["story"]
+    assert "Its memory is empty" in answer["runs"]["memory"]["story"]
+    assert "Blue was rescued" in answer["runs"]["peer"]["story"]
     assert answer["flown"] >= len(json.loads(part("run"))["rescues"])
     assert "llama-tiny was rescued" in answer["reading"]
     assert "The 3 right answers are" in answer["group"]
@@ -286,20 +286,20 @@ def test_a_browser_plays_it(width, dark, tmp_path, two_learners):
 @pytest.mark.slow
 def test_the_presets_tell_their_stories(tmp_path):
     script = """
-    const told = {};
+    const stories = {};
     for (const button of at("presets").children) {
       button.click();
       for (let n = 0; n < STEPS; n++) step();
       for (const radio of document.getElementsByName("sharing")) {
         radio.click();
-        told[button.value + " " + radio.value] = at("told").textContent;
+        stories[button.value + " " + radio.value] = at("story").textContent;
       }
     }
-    return told;
+    return stories;
     """
-    told = browser.ask(KEPT, tmp_path, 390, script=script)["answer"]
-    assert "so its groups began to teach" in told["rare alone"]
-    assert "is stuck" not in "".join(told[f"rare {sharing}"] for sharing in SHARING)
-    assert told["hole alone"].count("is stuck") == told["hole memory"].count("is stuck") == 2
-    assert told["hole peer"].count("was rescued") == 2
-    assert told["same peer"].count("had no right text to give") == 2
+    stories = browser.ask(KEPT, tmp_path, 390, script=script)["answer"]
+    assert "so its groups began to teach" in stories["rare alone"]
+    assert "is stuck" not in "".join(stories[f"rare {sharing}"] for sharing in SHARING)
+    assert stories["hole alone"].count("is stuck") == stories["hole memory"].count("is stuck") == 2
+    assert stories["hole peer"].count("was rescued") == 2
+    assert stories["same peer"].count("had no right text to give") == 2

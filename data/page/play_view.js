@@ -126,7 +126,7 @@ function show() {
   });
   at("step").textContent = world.step;
   at("luck-value").textContent = odds(10 ** at("luck").value);
-  at("told").textContent = world.step ? [0, 1].map((learner) => story(world, learner)).join(" ") : preset.says + " Press Play.";
+  at("story").textContent = world.step ? [0, 1].map((learner) => story(world, learner)).join(" ") : preset.says + " Press Play.";
   for (const name of SHARING) {
     const points = curves[name].map((chance, x) => `${30 + x * 280 / STEPS},${110 - 100 * chance}`);
     at("curve-" + name).setAttribute("points", points.join(" "));

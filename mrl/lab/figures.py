@@ -42,7 +42,6 @@ class Picture:
 
     name: str
     title: str
-    caption: str
     pattern: str
     unit: str
 
@@ -104,26 +103,15 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
     save_figure(figure, path)
 
 
-# name, title, caption, pattern, unit
+# name, title, pattern, unit
 PICTURES = tuple(Picture(*row) for row in (
-    ("skills", "How often is each skill solved?",
-     "Training problems; each point is the mean of ten steps, here and below.",
-     "skill/*", "share of attempts"),
-    ("kinds", "Which groups can teach?",
-     "Only a mixed group, with right and wrong attempts, teaches by itself.",
-     "groups/*", "share of groups"),
-    ("outcomes", "What became of each attempt?", "Own attempts and received ones together.",
-     "outcome/*", "share of attempts"),
-    ("rescues", "How many prompts can a peer rescue?",
-     "In the rescue set all own attempts failed and a peer was right.",
-     "rescue*", "prompts per step"),
-    ("traffic", "How much crossed?", "Size of the records that each policy received.",
-     "exchange/*/*/bytes", "bytes per step"),
-    ("entropy", "How undecided is each policy?",
-     "Entropy is 0 where the same text is written again and again.", "entropy", "nats"),
-    ("lengths", "How long are the attempts?",
-     "A sudden change often means that a policy falls apart.",
-     "completions/mean_length", "tokens"),
+    ("skills", "How often is each skill solved?", "skill/*", "share of attempts"),
+    ("kinds", "Which groups can teach?", "groups/*", "share of groups"),
+    ("outcomes", "What became of each attempt?", "outcome/*", "share of attempts"),
+    ("rescues", "How many prompts can a peer rescue?", "rescue*", "prompts per step"),
+    ("traffic", "How much crossed?", "exchange/*/*/bytes", "bytes per step"),
+    ("entropy", "How undecided is each policy?", "entropy", "nats"),
+    ("lengths", "How long are the attempts?", "completions/mean_length", "tokens"),
 ))  # fmt: skip
 
 

@@ -20,10 +20,11 @@ from mrl.lab import figures
 from mrl.lab.alignment_view import visible
 from mrl.runtime import run_directory
 from mrl.runtime.loading import load_tokenizer
+from mrl.runtime.metrics import meaning
 from mrl.runtime.summary import evaluation_table, learnt_sentence, residual_sentences
 from mrl.runtime.view import printable
 
-HOLE = 0.02  # a skill with at most this pass@1 before training is marked as a hole
+HOLE = 0.02  # a skill with a lower pass@1 before training is marked as a hole
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 46rem;
   background: Canvas; color: CanvasText; overflow-wrap: anywhere; }
@@ -114,7 +115,7 @@ def _holes(evaluations: dict[str, list[dict]], policy: str) -> list[str]:
     for scores in evaluations.get("before", []):
         if scores["policy"] == policy:
             skills = scores["skills"]
-            return [skill for skill in skills if skills[skill]["pass@1"] <= HOLE]
+            return [skill for skill in skills if skills[skill]["pass@1"] < HOLE]
     return []
 
 
@@ -161,8 +162,11 @@ def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Itera
         path = directory / "figures" / f"{picture.name}.png"
         figures.draw_curves(lines, path, keys, picture.unit)
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-        yield f"<h2>{picture.title}</h2><p>{picture.caption}</p>"
-        yield f'<img alt="{picture.title} {picture.caption}" src="data:image/png;base64,{data}">'
+        # the words behind a metric's name
+        meanings = dict.fromkeys(meaning(key).partition(": ")[2] for key in keys)
+        caption = escape(f"Mean of {figures.WINDOW} steps; {'; '.join(meanings)}.")
+        yield f"<h2>{picture.title}</h2><p>{caption}</p>"
+        yield f'<img alt="{picture.title} {caption}" src="data:image/png;base64,{data}">'
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
