@@ -9,7 +9,7 @@ import io
 import math
 import re
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from datetime import timedelta
 from functools import cache
 from html import escape
@@ -390,16 +390,16 @@ def dial_scores() -> dict[tuple[str, int], list[float]]:
     scores = {}
     for right, mode in product(DIAL, DIAL_MODES):
         name = f"no-band-{right}" if mode == "hacpo" else f"right-{right}"
+        path = RESULTS / "dial" / f"{name}.csv"
         by_seed = defaultdict(list)
-        with (RESULTS / "dial" / f"{name}.csv").open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                key = row["mode"], row["part"], row["skill"], row["metric"]
-                if key == (mode, "heldout", "all", "pass@1") and int(row["seed"]) <= 3:
-                    by_seed[row["seed"]].append(float(row["value"]))
+        for row in csv.DictReader(path.open(encoding="utf-8")) if path.exists() else ():
+            key = row["mode"], row["part"], row["skill"], row["metric"]
+            if key == (mode, "heldout", "all", "pass@1") and int(row["seed"]) <= 3:
+                by_seed[row["seed"]].append(float(row["value"]))
         if by_seed:
             scores[mode, right] = [fmean(policies) for policies in by_seed.values()]
-    whole = Counter(right for _, right in scores)
-    return {key: of_seeds for key, of_seeds in scores.items() if whole[key[1]] == len(DIAL_MODES)}
+    whole = [right for right in DIAL if all((mode, right) in scores for mode in DIAL_MODES)]
+    return {key: of_seeds for key, of_seeds in scores.items() if key[1] in whole}
 
 
 def skills(path: Path) -> None:
