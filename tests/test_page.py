@@ -1,10 +1,12 @@
-"""The kept page is the one that `python data/page/make.py` makes, and its script is right."""
+"""The kept page is the one that `python data/page/make.py` makes, and its scripts are right."""
 
 import importlib.util
 import json
+import random
 import re
 import shutil
 import subprocess
+import sys
 from html import escape
 
 import pytest
@@ -14,44 +16,150 @@ from PIL import Image
 from mrl.advantages import group_advantages
 from mrl.config import DATA
 from mrl.lab.bandit import analyse, bandit_modes, complementary
-from mrl.runtime.run_directory import read_evaluations, read_rescues
+from mrl.runtime.run_directory import read_evaluations, read_metrics, read_rescues
 from mrl.runtime.summary import learnt_sentence
+from tests import browser
 
 FOLDER = DATA / "page"
 KEPT = (FOLDER / "index.html").read_text(encoding="utf-8")
-FACTS = json.loads(re.search(r'id="facts">(.*?)</script>', KEPT, re.DOTALL)[1])
-FORMULAS = re.search(r'<script id="formulas">(.*?)</script>', KEPT, re.DOTALL)[1]
-
-
 AGAIN = "run `python data/page/make.py`"
+HOLES = [[1e-5, 0.9], [0.9, 1e-5]]  # the page's preset: [learner][prompt], right so often
+SHARING = ("alone", "memory", "peer")
+
+
+def part(name, page=KEPT):
+    """What stands in one of the page's scripts."""
+    return re.search(rf'id="{name}">(.*?)</script>', page, re.DOTALL)[1]
+
+
+def in_node(script):
+    """What a script prints, as JSON."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node.js is not installed, so the page's scripts cannot be run")
+    done = subprocess.run([node, "-"], input=script.encode(), capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+def double(values):
+    return torch.tensor(values, dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
-def make():
-    spec = importlib.util.spec_from_file_location("make", FOLDER / "make.py")
+def two_learners():
+    spec = importlib.util.spec_from_file_location("two_learners", FOLDER / "two_learners.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def make(two_learners):
+    sys.modules["two_learners"] = two_learners  # as it is found beside the script
+    spec = importlib.util.spec_from_file_location("make", FOLDER / "make.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["two_learners"]
+
+
+# ---------------------------------------------------------------------------- the playable run
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+@pytest.mark.parametrize("luck", [[[0.01, 0.9], [0.9, 0.01]], [[1e-4, 0.9], [1e-3, 0.9]]])
+def test_the_playable_run_computes_what_the_tutorials_example_does(sharing, luck, two_learners):
+    chance = random.Random(3)
+    steps = []
+    for _ in range(200):
+        steps.append([[[chance.random() for _ in range(8)] for _ in "ab"] for _ in "ab"])
+    world = two_learners.World(sharing, luck)
+    after = []  # logits after each step
+    for uniforms in steps:
+        imitated = world.step(uniforms)
+        after.append(torch.stack(list(world.logits.values())).view(2, 2, 4).tolist())
+
+    asked = f"""
+    const world = newWorld({json.dumps(sharing)}, {json.dumps(luck)});
+    const after = {json.dumps(steps)}.map((uniforms) => {{
+      stepWorld(world, uniforms);
+      return structuredClone(world.logits);
+    }});
+    console.log(JSON.stringify({{ after, imitated: world.imitated }}));
+    """
+    answer = in_node(part("play") + asked)
+    assert torch.allclose(double(answer["after"]), double(after), rtol=0, atol=1e-6)
+    assert answer["imitated"] == [[(a, b) in imitated for b in (0, 1)] for a in (0, 1)]
+    moved = (double(after[-1]) - double(after[0])).abs().max()
+    assert moved > 0.5 or sharing != "peer"
+
+
+def test_the_second_learner_changes_nothing_of_the_tutorials_first(two_learners):
+    """Alone, and with a peer that is always right, a learner is TUTORIAL's of sections 2 and 6."""
+    for sharing in ("alone", "peer"):
+        chance = random.Random(1)
+        world = two_learners.World(sharing, [[0.01, 0.5], [1 - 1e-12, 0.5]])
+        logits = two_learners.first_logits(0.01).requires_grad_()
+        optimizer = torch.optim.SGD([logits], lr=0.5)
+        for _ in range(100):
+            log_p = logits.log_softmax(0)
+            numbers = [[[chance.random() for _ in range(8)] for _ in "ab"] for _ in "ab"]
+            y = torch.searchsorted(log_p.exp().cumsum(0), torch.tensor(numbers[0][0]).double())
+            r = (y == 0).double()
+            loss = -((r - r.mean()) * log_p[y]).mean()
+            if sharing == "peer" and r.sum() == 0:
+                loss = loss - 0.1 * log_p[0]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            world.step(numbers)
+        assert torch.allclose(world.logits[0, 0], logits.detach(), atol=1e-9)
+
+
+def test_a_hole_opens_with_a_peer_and_not_else(two_learners):
+    ends = {}
+    for sharing in SHARING:
+        chance, world = random.Random(0), two_learners.World(sharing, HOLES)
+        for _ in range(two_learners.STEPS):
+            world.step([[[chance.random() for _ in range(8)] for _ in "ab"] for _ in "ab"])
+        ends[sharing] = [world.logits[place].softmax(0)[0] for place in ((0, 0), (1, 1))]
+    assert max(ends["alone"] + ends["memory"]) < 1e-4
+    assert min(ends["peer"]) > 0.9
+
+
+# ------------------------------------------------------------------------------ the other parts
 
 
 def test_the_page_is_current(make):
     assert make.page() == KEPT, AGAIN
 
 
+def test_the_replay_is_the_kept_runs(make):
+    run = json.loads(part("run"))
+    lines, rescues = read_metrics(make.KEPT_RUN), read_rescues(make.KEPT_RUN)
+    assert run["steps"] == lines[-1]["step"]
+    assert [policy["name"] for policy in run["policies"]] == ["qwen-tiny", "llama-tiny"]
+    texts = [rescue["source_text"] for rescue in rescues]
+    assert [rescue["source_text"] for rescue in run["rescues"]] == texts
+    for rescue in run["rescues"]:
+        for tokens in rescue["tokens"]:
+            assert tokens.replace(" ", "").replace("·", " ") == rescue["source_text"]
+    assert run["policies"][0]["holes"] == ["sold", "days"]
+    last = [line for line in lines if line["policy"] == "qwen-tiny" and "skill/sold" in line]
+    mean = sum(line["skill/sold"] for line in last[-10:]) / 10
+    assert run["policies"][0]["rates"]["sold"][-1] == [last[-1]["step"], round(100 * mean)]
+    inlined = sum(len(text) for text in re.findall(r'"application/json"[^>]*>(.*?)</', KEPT, re.S))
+    assert inlined < 300_000
+
+
 def test_the_report_is_the_kept_runs_and_small(make):
     report = (FOLDER / "report.html").read_text(encoding="utf-8")
-    run = make.KEPT_RUN
-    sentence = learnt_sentence(read_evaluations(run), read_rescues(run))
+    sentence = learnt_sentence(read_evaluations(make.KEPT_RUN), read_rescues(make.KEPT_RUN))
     assert f"<strong>{escape(sentence)}</strong>" in report
-    assert len(make.EMBEDDED.findall(report)) == 9
-    assert len(report) < 400_000
-
-    part = make.part_of(report)
-    assert sentence.split(";")[0] in part.replace("&quot;", '"')
-    assert re.findall("<h2>(.+?)</h2>", part) == [
-        "Solve rate by skill", "Rescued problems, side by side"
-    ]  # fmt: skip
-    assert len(make.EMBEDDED.findall(part)) == 1
+    assert escape(sentence) in KEPT
+    assert part("run", report) == part("run")
+    assert len(make.EMBEDDED.findall(report)) == 7
+    assert len(report) < 500_000
 
 
 @pytest.mark.slow
@@ -61,90 +169,137 @@ def test_the_report_is_current(make):
 
 
 @pytest.mark.slow
-def test_a_browser_photographs_the_report(make, tmp_path):
+def test_a_browser_photographs_both_pages(make, tmp_path):
     if shutil.which("chromium") is None:
         pytest.skip("no Chromium is installed")
-    report = (FOLDER / "report.html").read_text(encoding="utf-8")
-    make.photograph(report, tmp_path / "report.png")
-    kept, made = (Image.open(folder / "report.png") for folder in (FOLDER, tmp_path))
-    assert "{},{}".format(*kept.size) == "{},{}".format(*made.size) == make.SIZE
+    for name, size in make.SIZES.items():
+        picture = f"{name.removesuffix('.html')}.png"
+        make.photograph(FOLDER / name, tmp_path / picture)
+        assert Image.open(FOLDER / picture).size == Image.open(tmp_path / picture).size == size
 
 
 def test_its_modes_are_the_bandits():
     contexts = complementary()
     modes = bandit_modes(contexts)
-    rows = {name: figures for name, *figures in FACTS["bandit"]["modes"]}
+    rows = {name: figures for name, *figures in json.loads(part("facts"))["modes"]}
     assert set(rows) == set(modes)
     exact = analyse(modes["sgt"], contexts[1])
     shown = [float(text.rstrip("%°")) for text in rows["sgt"]]
     assert shown == pytest.approx([100 * exact.support, exact.angle, exact.groups], rel=0.03)
+    for name in modes:  # in the table and in the picture
+        assert f'<tr data-mode="{name}">' in KEPT
+        assert re.search(rf'data-modes="[^"]*\b{name}\b', KEPT)
 
 
-def test_its_examples_are_the_programs():
-    assert [sum(row["rewards"]) for row in FACTS["examples"]] == list(range(9))
-    for row in FACTS["examples"]:
-        rewards = torch.tensor([row["rewards"]])
-        for key, by_std in (("scaled", True), ("plain", False)):
-            assert row[key] == pytest.approx(
-                group_advantages(rewards, by_std)[0].tolist(), abs=1e-4
-            )
-
-
-def test_its_script_computes_the_same():
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("Node.js is not installed, so the page's script cannot be run")
-    asked = """
-    const rows = EXAMPLES.map(({ rewards }) => [true, false].map((by) => advantages(rewards, by)));
+def test_its_formulas_are_the_programs():
+    examples = [[1.0] * right + [0.0] * (8 - right) for right in range(9)]
+    asked = f"""
+    const rows = {json.dumps(examples)}.map((r) => [true, false].map((by) => advantages(r, by)));
     const holes = [holeChance(0.25, 2), holeChance(0, 8), holeChance(0.02, 8)];
-    console.log(JSON.stringify({ rows, holes, losses: rows.flat().map(loss) }));
-    """.replace("EXAMPLES", json.dumps(FACTS["examples"]))
-    done = subprocess.run(
-        [node, "-e", FORMULAS + asked], capture_output=True, check=True, timeout=60
-    )
-    answer = json.loads(done.stdout)
-    for (scaled, plain), row in zip(answer["rows"], FACTS["examples"], strict=True):
-        assert scaled == pytest.approx(row["scaled"], abs=1e-4)
-        assert plain == pytest.approx(row["plain"], abs=1e-4)
+    console.log(JSON.stringify({{ rows, holes, losses: rows.flat().map(loss) }}));
+    """
+    answer = in_node(part("formulas") + asked)
+    for rewards, rows in zip(examples, answer["rows"], strict=True):
+        for row, by_std in zip(rows, (True, False), strict=True):
+            wanted = group_advantages(torch.tensor([rewards]), by_std)[0].tolist()
+            assert row == pytest.approx(wanted, abs=1e-5)
     assert answer["holes"] == pytest.approx([0.5625, 1.0, 0.98**8])
     assert answer["losses"] == pytest.approx([0.0] * 18, abs=1e-9)
 
 
 def test_it_fetches_nothing_and_every_control_has_a_name():
-    assert not re.search(r"https?://|src=|@import|url\(", KEPT)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|src=|@import|url\((?!#)", KEPT)
     for tag in re.findall(r"<button[^>]*>", KEPT):
         assert 'type="button"' in tag
-    assert KEPT.count("<input") == KEPT.count("<label")
+    for tag in re.findall(r"<input[^>]*>", KEPT):
+        name = re.search(r'id="([^"]+)"', tag)
+        named = name and f'<label for="{name[1]}">' in KEPT
+        assert named or re.search(rf"<label[^>]*>{re.escape(tag)}", KEPT), tag
+
+
+# --------------------------------------------------------------------------------- in a browser
+
+# as a person would: play to the end in each position of the switch, then the replay, then the rest
+PLAY = """
+const ended = async (ask) => { while (!ask()) await new Promise((go) => setTimeout(go, 100)); };
+const random = generator(1), uniforms = Array.from({ length: STEPS }, () => uniformsOf(random));
+const runs = {};
+for (const radio of document.getElementsByName("sharing")) {
+  radio.click();
+  at("reset").click();
+  let arrows = 0;
+  new MutationObserver(() => { arrows += document.querySelectorAll(".arrow").length; }).observe(
+    at("world"), { childList: true, subtree: true });
+  at("go").click();
+  await ended(() => at("go").textContent === "Play" && at("step").textContent === String(STEPS));
+  runs[radio.value] = { logits: worlds[radio.value].logits, story: at("story").textContent, arrows,
+    memory: document.querySelector(".learner .memory").checkVisibility() };
+}
+let flown = 0;
+new MutationObserver((changes) => {
+  for (const { addedNodes } of changes) flown += addedNodes.length;
+}).observe(document.querySelector("#replay svg"), { childList: true });
+const [start, slider] = [at("replay-go"), at("replay-step")];
+start.click();
+await ended(() => start.textContent === "Play" && slider.value === slider.max);
+for (const tile of document.querySelectorAll(".tile")) tile.click();
+at("answers").querySelector("button").click();
+const group = at("group").textContent;
+at("p").value = 0;
+at("p").oninput();
+const verdicts = {};
+for (const { name, button } of modes) {
+  button.click();
+  verdicts[name] = at("mode").textContent;
+}
+return { uniforms, runs, flown, group, verdicts, hole: at("hole").textContent,
+  reading: document.querySelector(".reading").textContent };
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1000])
-def test_a_browser_runs_it(tmp_path, width):
-    names = ("chromium", "chromium-browser", "google-chrome")
-    browser = next(filter(None, map(shutil.which, names)), None)
-    if browser is None:
-        pytest.skip("no Chromium is installed")
-    # the copy presses buttons as a person would, and writes down how wide the page is
-    pressed = """<script>
-    at("answers").querySelector("button").click(); at("modes").querySelector("button").click();
-    at("p").value = 0; at("p").dispatchEvent(new Event("input"));
-    document.title = `${document.documentElement.scrollWidth} of ${window.innerWidth}`;
-    </script></body>"""
-    page = tmp_path / "page.html"
-    page.write_text(KEPT.replace("</body>", pressed), encoding="utf-8")
-    command = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--window-size={width},1600",
-    ]
-    done = subprocess.run(
-        [*command, "--dump-dom", page.as_uri()], check=True, timeout=120, capture_output=True
-    )
-    shown = done.stdout.decode()
-    needed, given = map(int, re.search(r"<title>(\d+) of (\d+)", shown).groups())
-    assert needed <= given
-    assert "The 3 right answers are" in shown
-    assert "solo: a group gives an update with a chance of 5%" in shown
-    assert "Every group fails" in shown
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [320, 390, 1000])
+def test_a_browser_plays_it(width, dark, tmp_path, two_learners):
+    said = browser.ask(KEPT, tmp_path, width, dark, PLAY)
+    browser.check_look(said, width, dark)
+    answer = said["answer"]
+    for sharing, run in answer["runs"].items():
+        world = two_learners.World(sharing, HOLES)
+        for uniforms in answer["uniforms"]:
+            world.step(uniforms)
+        ends = torch.stack(list(world.logits.values())).view(2, 2, 4)
+        assert torch.allclose(double(run["logits"]), ends, rtol=0, atol=1e-6)
+        assert (run["arrows"] > 0) == (sharing == "peer")
+        assert run["memory"] == (sharing == "memory")
+    assert "Blue is stuck" in answer["runs"]["alone"]["story"]
+    assert "Its memory is empty" in answer["runs"]["memory"]["story"]
+    assert "Blue was rescued" in answer["runs"]["peer"]["story"]
+    assert answer["flown"] >= len(json.loads(part("run"))["rescues"])
+    assert "llama-tiny was rescued" in answer["reading"]
+    assert "The 3 right answers are" in answer["group"]
+    assert "Every group fails" in answer["hole"]
+    assert "needs 73 groups where solo needs 30" in answer["verdicts"]["xgrpo"]
+    assert "makes the model worse" in answer["verdicts"]["graft"]
+
+
+@pytest.mark.slow
+def test_the_presets_tell_their_stories(tmp_path):
+    script = """
+    const stories = {};
+    for (const button of at("presets").children) {
+      button.click();
+      for (let n = 0; n < STEPS; n++) step();
+      for (const radio of document.getElementsByName("sharing")) {
+        radio.click();
+        stories[button.value + " " + radio.value] = at("story").textContent;
+      }
+    }
+    return stories;
+    """
+    stories = browser.ask(KEPT, tmp_path, 390, script=script)["answer"]
+    assert "so its groups began to teach" in stories["rare alone"]
+    assert "is stuck" not in "".join(stories[f"rare {sharing}"] for sharing in SHARING)
+    assert stories["hole alone"].count("is stuck") == stories["hole memory"].count("is stuck") == 2
+    assert stories["hole peer"].count("was rescued") == 2
+    assert stories["same peer"].count("had no right text to give") == 2

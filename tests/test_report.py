@@ -1,7 +1,6 @@
 import json
 import re
 import shutil
-import subprocess
 
 import pytest
 
@@ -12,7 +11,9 @@ from mrl.lab.report import write_report
 from mrl.runtime.problems import save_problems
 from mrl.runtime.run_directory import read_metrics, read_samples
 from mrl.runtime.summary import learnt_sentence
+from mrl.tiny.pair import HOLES
 from mrl.tiny.skills import SKILLS, generate
+from tests import browser
 
 HOSTILE = '<script>alert(1)</script>\x1b[31m "quoted" & \\boxed{2}'
 
@@ -43,19 +44,18 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     assert mini_mrl.main(["report", str(finished)]) == 0
     assert "report.html" in capsys.readouterr().out
     page = (finished / "report.html").read_text()
-    for part in (
-        "Held-out problems", "Where did my gradient go?", "Who worked when", "The rescue set",
-        "Who rescued whom", "What crossed", "Entropy", "Length of completions", "side by side",
-        "retokenized", "of the time before", "<svg",
-    ):  # fmt: skip
-        assert part in page, part
-    assert "<script" not in page
+    shown, _, folded = page.partition("<details>")
+    for part in ("of the time before", 'id="replay"', "judges the final answer alone"):
+        assert part in shown, part
+    for part in ("Held-out problems", "retokenized", *(p.title for p in figures.PICTURES)):
+        assert part in folded, part
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert not re.search(r">[^<]*(outcome|groups|exchange|completions)/", folded)  # words, no names
+    assert "solve rate of the step&#x27;s prompts of one skill" in folded
     images = re.findall(r"<img ([^>]*)>", page)
-    assert len(images) == 9
+    assert len(images) == 7
     assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
     assert all(path.stat().st_size > 5000 for path in (finished / "figures").glob("*.png"))
-    assert page.count("skill/&lt;skill&gt;: solve rate of the step&#x27;s prompts") == 1  # METRICS
     assert '<html lang="en">' in page
     assert "width=device-width" in page
 
@@ -66,11 +66,13 @@ def test_what_a_model_wrote_cannot_do_anything_in_the_page(finished):
         "receiver_text": HOSTILE, "source": "llama-tiny", "source_text": HOSTILE,
     }  # fmt: skip
     (finished / "samples.jsonl").write_text(json.dumps({"step": 1, "rescue": rescue}) + "\n")
+    metrics = (finished / "metrics.jsonl").read_text()
+    (finished / "metrics.jsonl").write_text(metrics.replace("skill/sold", "skill/<b>sold"))
     page = write_report(finished).read_text()
-    assert "<script" not in page
+    assert len(re.findall("<script", page)) == 2  # the replay's data and the replay
     assert "\x1b" not in page
-    assert "&lt;script&gt;alert(1)" in page
-    assert "\\x1b[31m" in page
+    assert "\\u003cscript>alert(1)" in page and "\\u003cb>sold" in page
+    assert "<b>sold" not in page
 
 
 def test_a_name_that_looks_like_mathematics_is_drawn_as_it_is(finished):
@@ -91,6 +93,11 @@ def test_an_unfinished_run_with_a_torn_line_has_a_report_too(finished):
     assert "4 of 4 steps" in write_report(finished).read_text()
 
 
+def data_of(page):
+    """What the page's replay is made of."""
+    return json.loads(re.search(r'id="run">(.*?)</script>', page)[1])
+
+
 def test_a_rescued_problem_is_shown_as_it_was_met_again(finished):
     samples = read_samples(finished)
     rescue = next(line["rescue"] | {"step": line["step"]} for line in samples if "rescue" in line)
@@ -99,8 +106,37 @@ def test_a_rescued_problem_is_shown_as_it_was_met_again(finished):
         log.write(json.dumps(again | {"text": "now I know", "verdict": "correct"}) + "\n")
         log.write(json.dumps({"step": 99, "failure": "the verifier was slow"}) + "\n")
     page = write_report(finished).read_text()
-    assert f"<p>{rescue['receiver']} in step 99, correct: <code>now I know</code></p>" in page
+    shown = data_of(page)["rescues"][0]
+    assert shown["again"] == [99, "correct", "now I know"]
+    assert shown["prompt"] == rescue["prompt"]
+    assert [tokens.replace(" ", "").replace("·", " ") for tokens in shown["tokens"]] == [
+        rescue["source_text"]
+    ] * 2
+    assert shown["tokens"][0] != shown["tokens"][1]
     assert "<td>99</td><td>the verifier was slow</td>" in page
+
+
+def test_the_replay_has_every_step_and_marks_the_holes(finished):
+    run = data_of(write_report(finished).read_text())
+    assert run["steps"] == 4
+    before = json.loads((finished / "evaluation.json").read_text())["before"]
+    for policy, scores, made in zip(run["policies"], before, HOLES.values(), strict=False):
+        rates = {skill: numbers["pass@1"] for skill, numbers in scores["skills"].items()}
+        assert policy["holes"] == [skill for skill, rate in rates.items() if rate < 0.02]
+        assert set(policy["holes"]) >= set(made)
+    lines = [line for line in read_metrics(finished) if line["policy"] == "qwen-tiny"]
+    met = [(line["step"], line["skill/sold"]) for line in lines if "skill/sold" in line]
+    rates = run["policies"][0]["rates"]
+    assert [step for step, _ in rates["sold"]] == [step for step, _ in met]
+    assert rates["sold"][0][1] == round(100 * met[0][1])
+
+
+def test_a_run_whose_models_are_gone_has_a_report(finished):
+    config = (finished / "config.json").read_text()
+    (finished / "config.json").write_text(config.replace("data/tiny/", "data/gone/"))
+    rescues = data_of(write_report(finished).read_text())["rescues"]
+    assert rescues
+    assert not any("tokens" in rescue for rescue in rescues)
 
 
 def test_no_run_gets_one_sentence(tmp_path, finished):
@@ -121,7 +157,7 @@ def test_panels_have_the_order_of_their_names_not_of_their_first_problems():
 def test_a_label_is_the_name_without_its_first_part_whatever_a_skill_is_called():
     names = ["skill/add/sub", "skill/a/b/c", "entropy", "exchange/success/qwen/bytes"]
     labels = [figures.label_of(name) for name in [*names, "completions/mean_length"]]
-    assert labels == ["add/sub", "a/b/c", "entropy", "success from qwen", "mean length"]
+    assert labels == ["add/sub", "a/b/c", "entropy", "from qwen", "mean length"]
 
 
 def test_a_series_is_averaged_over_the_steps_before(finished):
@@ -151,17 +187,31 @@ def test_the_sentence_names_the_largest_gain():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [320, 390, 1000])
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_browser_shows_it(finished, tmp_path, width, dark):
-    browser = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
-    if browser is None:
-        pytest.skip("no Chromium here")
-    page, picture = write_report(finished), tmp_path / "shot.png"
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={picture}"]
-    command += [f"--window-size={width},1600", "--disable-javascript"]
-    command += ["--blink-settings=preferredColorScheme=0"] if dark else []
-    subprocess.run([*command, page.as_uri()], check=True, timeout=120, capture_output=True)
-    assert picture.stat().st_size > 20_000
+    page = write_report(finished).read_text(encoding="utf-8")
+    script = """
+    document.querySelector("details").open = true;
+    document.querySelector(".tile.hole").click();
+    return document.querySelector(".reading").textContent;
+    """
+    said = browser.ask(page, tmp_path, width, dark, script)
+    browser.check_look(said, width, dark)
+    assert "was rescued" in said["answer"]
+
+
+@pytest.mark.slow
+def test_what_a_model_wrote_does_nothing_in_a_browser_either(finished, tmp_path):
+    problem = {"problem_id": "p", "prompt": HOSTILE, "skill": "sold", "receiver": "qwen-tiny"}
+    rescue = problem | {"receiver_text": HOSTILE, "source": "llama-tiny", "source_text": HOSTILE}
+    (finished / "samples.jsonl").write_text(json.dumps({"step": 1, "rescue": rescue}) + "\n")
+    page = write_report(finished).read_text(encoding="utf-8")
+    script = """
+    const tiles = [...document.querySelectorAll(".tile")];
+    tiles.find((tile) => tile.textContent.includes("sold")).click();
+    return document.querySelector(".reading").textContent;
+    """
+    said = browser.ask(page.replace("alert(1)", "wrong.push(1)"), tmp_path, 390, script=script)
+    assert said["wrong"] == []
+    assert HOSTILE.replace("alert(1)", "wrong.push(1)").replace("\x1b", "\\u{1b}") in said["answer"]

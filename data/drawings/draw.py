@@ -25,7 +25,7 @@ from mini_mrl import load_team, train_step
 from mrl.advantages import group_advantages
 from mrl.alignment import ByteCodec, align
 from mrl.lab import figures
-from mrl.lab.alignment_view import CHUNK_COLORS, visible
+from mrl.lab.alignment_view import visible
 from mrl.lab.bandit import analyse, bandit_modes, complementary
 from mrl.lab.compare_view import estimate
 from mrl.objectives import clipped_loss
@@ -41,10 +41,9 @@ DIAL = (0, 1, 3, 10, 30)  # how often the warm start showed the peer's reading, 
 DIAL_MODES = {"solo": "alone (solo)", "replay": "+ memory (replay)", "sgt": "+ peer (sgt)",
               "hacpo": "hacpo, no lower end"}  # fmt: skip
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
-INK, GRAY, GREEN, RED, BLUE, ORANGE = (
-    "#1b1b1b", "#707070", "#009e73", "#bb5566", "#0072b2", "#d55e00",
-)  # fmt: skip
-TIP_COLORS = (GRAY, ORANGE)  # those that an arrow may have
+INK, GRAY, GREEN, RED = "#1b1b1b", "#707070", figures.RIGHT, figures.FAILED
+CHUNK_COLORS = "#cfd8dc", "#f3e3a3"  # neighbours
+TIP_COLORS = (GRAY, GREEN)  # those that an arrow may have
 
 
 class Drawing:
@@ -132,7 +131,7 @@ def step() -> Drawing:
         drawing.say(x + 72, 44, name, size=14, at="middle", bold=True)
         for number, lines in enumerate(passed(name, results)):
             crosses = number in (2, 3)
-            drawing.box(x, 56 + row * number, 144, 86, "#fdf0e0" if crosses else "#e8f3fa")
+            drawing.box(x, 56 + row * number, 144, 86, "#e2f3ec" if crosses else "#f2f2f2")
             for place, words in enumerate(lines):
                 mono = "=" in words or "{" in words
                 y = 76 + row * number + 18 * place
@@ -146,7 +145,7 @@ def step() -> Drawing:
         for place, words in enumerate(wrap(action, 14)):
             drawing.say(14, top + 34 + 16 * place, words, GRAY, 12)
     publish, collect = 56 + row * 2 + 43, 56 + row * 3 + 43
-    drawing.line(280, publish, 270, publish, 270, collect, 261, collect, color=ORANGE, width=2,
+    drawing.line(280, publish, 270, publish, 270, collect, 261, collect, color=GREEN, width=2,
                  style="tip")  # fmt: skip
     words = "In turn: the left one samples first, the right one learns first"
     drawing.say(14, 650, words, GRAY, 12)
@@ -204,7 +203,7 @@ def advantages() -> Drawing:
 
 def clip() -> Drawing:
     """The clipped loss of one token over its ratio, for both signs of its advantage."""
-    drawing = Drawing(540, 236, "A token that has moved far enough in its direction stops teaching")
+    drawing = Drawing(540, 236, "A token that has moved far enough stops teaching")
     ratios = (0.4, 0.8, 1.2, 1.6)
     for x0, sign in ((34, 1.0), (290, -1.0)):
         words = f"advantage {sign:+.0f}: loss over the ratio"
@@ -267,7 +266,7 @@ def rescue() -> Drawing:
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
 
-    drawing = Drawing(520, 296, "Where every attempt fails, a peer's verified solution is imitated")
+    drawing = Drawing(520, 296, "Where all attempts fail, a peer's solution is imitated")
     drawing.say(16, 28, f"prompt: {group.problem.prompt}", size=14, bold=True)
     drawing.box(16, 46, 250, 150, "#fbeef0", RED)
     drawing.say(28, 66, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, bold=True)
@@ -297,97 +296,94 @@ def rescue() -> Drawing:
 def support() -> Drawing:
     """The modes in the blind spot of the bandits: groups needed, and how far off they point."""
     contexts = complementary()
-    drawing = Drawing(540, 386, "What opens a blind spot: few groups needed, the right direction")
-    left, base, wide, tall = 56, 286, 450, 240
+    drawing = Drawing(430, 350, "What opens a blind spot: few groups needed")
+    left, base, wide, tall = 50, 250, 350, 200
 
     def place(groups: float, degrees: float) -> tuple[float, float]:
         return left + wide * (math.log10(groups) + 1) / 3, base - tall * degrees / 120
 
+    drawing.say(12, 22, "angle between the mean update and the true gradient")
     for degrees in (0, 30, 60, 90, 120):
         y = place(1, degrees)[1]
         drawing.line(left, y, left + wide, y, color="#999999" if degrees == 90 else "#dddddd")
-        drawing.say(left - 8, y + 4, f"{degrees}°", GRAY, 12, "end")
+        drawing.say(left - 8, y + 4, f"{degrees}°", GRAY, at="end")
     for groups in (0.1, 1, 10, 100):
-        drawing.say(place(groups, 0)[0], base + 20, f"{groups:g}", GRAY, 12, "middle")
-    words = "groups needed until the mean update stands out from its noise"
-    drawing.say(left + wide / 2, base + 42, words, at="middle")
-    drawing.say(16, 22, "angle between the mean update and the true gradient, in the blind spot")
-    drawing.say(left + wide, place(1, 93)[1], "above: downhill", GRAY, 12, "end")
+        drawing.say(place(groups, 0)[0], base + 20, f"{groups:g}", GRAY, at="middle")
+    drawing.say(
+        left + wide / 2, base + 42, "groups needed until the update stands out", at="middle"
+    )
+    drawing.say(left, place(1, 93)[1], "above this line: downhill", GRAY)
+    drawing.say(12, base + 68, "replay: nothing until luck has come once, then as sgt", GRAY)
+    drawing.say(12, base + 88, "naive: its price is on prompts that are solved already", GRAY)
 
-    names: dict[tuple[float, float], list[str]] = {}  # by place: some modes share one
+    names = defaultdict(list)  # by place: some modes share one
     for name, mode in bandit_modes(contexts).items():
         of_mode = analyse(mode, contexts[1])
-        x, y = place(of_mode.groups, round(of_mode.angle, 1))
-        drawing.box(x - 6, y - 6, 12, 12, figures.color_of(name), round=6)
-        names.setdefault((round(x), round(y)), []).append(name)
-
+        x, y = place(of_mode.groups, of_mode.angle)
+        names[round(x), round(y)].append(name)
     lift, last = 0, (0.0, 0.0)
     for (x, y), modes in sorted(names.items()):
-        inside = "end" if x > left + wide - 60 else "middle"  # of the picture
         near = x - last[0] < 90 and abs(y - last[1]) < 20
-        lift, last = lift + 18 if near else 0, (x, y)
+        lift, last = lift + 20 if near else 0, (x, y)
         color = figures.color_of(modes[0])
-        drawing.line(x, y - 8, x, y - 11 - lift, color=color)
-        drawing.say(x, y - 14 - lift, ", ".join(modes), color, 13, inside, bold=True)
-    words = (
-        "replay: no update here until luck has come once, then one like that of sgt",
-        "naive: what it costs is on the prompts that the learner already solves",
-    )
-    for line, note in enumerate(words):
-        drawing.say(left + wide / 2, base + 66 + 20 * line, note, GRAY, 13, "middle")
+        drawing.parts.append(f'<g data-modes="{" ".join(modes)}">')  # the page lights one of them
+        drawing.box(x - 6, y - 6, 12, 12, color, round=6)
+        drawing.line(x, y - 8, x, y - 16 - lift, color=color)
+        inside = "end" if x > left + wide - 60 else "middle"  # of the picture
+        drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, bold=True)
+        drawing.parts.append("</g>")
     return drawing
 
 
 def dial() -> Drawing:
     """Held-out pass@1 by mode, over how often a policy is right by its own luck at the start."""
     scores = dial_scores()
-    drawing = Drawing(576, 356, "Where a policy never succeeds by itself, its peer adds most")
-    base, tall, low = 290, 240, 30
+    lucks = sorted({right for _, right in scores})
+    drawing = Drawing(430, 420, "A peer adds most where luck never comes")
+    base, tall, low = 268, 200, 30
 
-    def place(number: int, score: float) -> tuple[float, float]:
-        return 76 + 86 * number, base - tall * (score - low) / (95 - low)
+    def place(luck: int, score: float) -> tuple[float, float]:
+        x = 70 + 320 * lucks.index(luck) / (len(lucks) - 1)
+        return x, base - tall * (score - low) / (95 - low)
 
-    drawing.say(16, 22, "held-out pass@1 in percent, three seeds, with 95 % intervals")
-    for score in range(low, 95, 10):
-        y = place(0, score)[1]
-        drawing.line(48, y, 422, y, color="#dddddd")
-        drawing.say(42, y + 4, str(score), GRAY, 12, "end")
-    for number, right in enumerate(DIAL):
-        drawing.say(place(number, 0)[0], base + 20, f"{right} %", GRAY, 13, "middle")
-    words = "how often the warm start showed a policy the right reading of its peer's words"
-    drawing.say(288, base + 46, words, at="middle")
+    drawing.say(12, 22, "held-out pass@1 in percent, 3 seeds, 95 % intervals")
+    for score in range(low, 95, 20):
+        y = place(lucks[0], score)[1]
+        drawing.line(42, y, 410, y, color="#dddddd")
+        drawing.say(36, y + 4, str(score), GRAY, at="end")
+    for right in lucks:
+        drawing.say(place(right, 0)[0], base + 20, f"{right} %", GRAY, at="middle")
+    words = "how often the warm start showed the peer's reading"
+    drawing.say(215, base + 44, words, at="middle")
 
-    means: dict[str, dict[int, float]] = {}
-    for shift, mode in enumerate(DIAL_MODES):
+    corners = {}  # of each mode's curve
+    for shift, (mode, words) in enumerate(DIAL_MODES.items()):
         color = figures.color_of(mode)
-        points = []
-        means[mode] = {}
-        for number, right in enumerate(DIAL):
-            if (mode, right) not in scores:
-                continue
-            score = estimate(scores[mode, right])
-            means[mode][number] = score.mean
-            (x, y), half = place(number, score.mean), score.half
+        corners[mode] = []
+        for luck in lucks:
+            score = estimate(scores[mode, luck])
+            x, y = place(luck, score.mean)
+            half = place(luck, low)[1] - place(luck, low + score.half)[1]
             x += 4 * shift - 6
-            drawing.line(x, place(0, score.mean - half)[1], x, place(0, score.mean + half)[1],
-                         color=color, width=2)  # fmt: skip
+            drawing.line(x, y - half, x, y + half, color=color, width=2)
             drawing.box(x - 3, y - 3, 6, 6, color)
-            points += [x, y]
-        if points:
-            drawing.line(*points, color=color, width=2.5, style="5 4" if mode == "hacpo" else "")
-            drawing.say(434, 60 + 24 * shift, DIAL_MODES[mode], color, 13, bold=True)
+            corners[mode].append((x, y))
+        style = "5 4" if mode == "hacpo" else ""
+        drawing.line(*chain.from_iterable(corners[mode]), color=color, width=2.5, style=style)
+        left, row = 12 + 200 * (shift % 2), 352 + 24 * (shift // 2)
+        drawing.say(left, row, words, color, 14, bold=True)
 
     for lower, upper in pairwise(("solo", "replay", "sgt")):
-        both = sorted(means[lower].keys() & means[upper].keys())
-        corners = [place(number, means[upper][number]) for number in both]
-        corners += [place(number, means[lower][number]) for number in reversed(both)]
-        if corners:
-            drawing.area(*chain.from_iterable(corners), color=figures.color_of(upper))
+        between = [*corners[upper], *reversed(corners[lower])]
+        drawing.area(*chain.from_iterable(between), color=figures.color_of(upper))
     return drawing
 
 
 def dial_scores() -> dict[tuple[str, int], list[float]]:
-    """(mode, own luck in percent) -> held-out pass@1 of each of the first three seeds."""
+    """(mode, own luck in percent) -> held-out pass@1 of each of the first three seeds.
+
+    Only of the pairs on which all modes were run.
+    """
     scores = {}
     for right, mode in product(DIAL, DIAL_MODES):
         name = f"no-band-{right}" if mode == "hacpo" else f"right-{right}"
@@ -399,45 +395,44 @@ def dial_scores() -> dict[tuple[str, int], list[float]]:
                 by_seed[row["seed"]].append(float(row["value"]))
         if by_seed:
             scores[mode, right] = [fmean(policies) for policies in by_seed.values()]
-    return scores
+    whole = [right for right in DIAL if all((mode, right) in scores for mode in DIAL_MODES)]
+    return {key: of_seeds for key, of_seeds in scores.items() if key[1] in whole}
 
 
 def skills(path: Path) -> None:
     """One hole of each policy over a run: with a peer, with its own memory, alone."""
-    runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in ("solo", "replay", "sgt")}
-    labels = {"solo": "alone", "replay": "with a memory", "sgt": "with its peer"}
-    figure, panels = figures.new_figure(9.5, 3.9, columns=2)
+    labels = {"solo": "alone", "replay": "memory", "sgt": "with peer"}
+    runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in labels}
+    figure, panels = figures.new_figure(figures.WIDTH, 6.4, rows=2)
     learners = (("qwen-tiny", "sold"), ("llama-tiny", "eats"))
     for axes, (learner, skill) in zip(panels, learners, strict=True):
         ends = []
-        key = f"skill/{skill}"
         for mode, lines in runs.items():
-            steps, rates = figures.series(lines, learner, key, figures.COMPARED_WINDOW)
-            if rates:
-                color, width = figures.color_of(mode), 3 if mode == "sgt" else 2
-                axes.plot(steps, rates, color=color, linewidth=width)
-                ends.append((rates[-1], labels[mode], color))
+            curve = figures.series(lines, learner, f"skill/{skill}", figures.COMPARED_WINDOW)
+            color, width = figures.color_of(mode), 3 if mode == "sgt" else 2
+            axes.plot(*curve, color=color, linewidth=width)
+            ends.append((curve[1][-1], labels[mode], color))
 
         (peer,) = {name for name, _ in learners} - {learner}
-        steps, rates = figures.series(runs["sgt"], peer, key, figures.COMPARED_WINDOW)
-        axes.plot(steps, rates, color="0.6", linewidth=1, linestyle=":")
-        ends.append((rates[-1], "the peer", "0.5"))
+        curve = figures.series(runs["sgt"], peer, f"skill/{skill}", figures.COMPARED_WINDOW)
+        axes.plot(*curve, color=GRAY, linewidth=1, linestyle=":")
+        ends.append((curve[1][-1], "the peer", GRAY))
         figures.name_ends(axes, ends)
-        axes.set_title(f'{learner}: "{skill}" problems', fontsize=12)
-        axes.set(ylim=(-0.02, 1), xlabel="step")
-        axes.tick_params(labelsize=11)
+        axes.set_title(f'{learner} on its hole "{skill}"')
+        axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of right attempts")
 
-    panels[0].set_ylabel(f"share of right attempts\n(mean of {figures.COMPARED_WINDOW} steps)")
-    words = "Two holes: alone they stay at 0, a memory may have luck, a peer fills them"
-    figure.suptitle(words, fontsize=13)
+    figure.suptitle("Alone a hole stays, a memory may\nhave luck, and a peer fills it")
     figures.save_figure(figure, path)
 
 
 def kinds(path: Path) -> None:
     """The kinds of groups of one policy over a run, alone and beside its peer."""
-    figure, panels = figures.new_figure(9.5, 3.9, columns=2)
-    shares = ("groups/all_fail", "groups/mixed", "groups/all_pass")
-    colors = [figures.SHARE_COLORS[share] for share in shares]
+    figure, panels = figures.new_figure(figures.WIDTH, 6.6, rows=2)
+    shares = {  # in the order of the stack
+        "groups/all_fail": ("all fail: no gradient", RED),
+        "groups/mixed": ("mixed: they teach", GREEN),
+        "groups/all_pass": ("all pass: no gradient", "#cccccc"),
+    }
     titles = {"solo": "alone (solo)", "sgt": "with its peer (sgt)"}
     for axes, (mode, title) in zip(panels, titles.items(), strict=True):
         lines = read_metrics(RESULTS / f"{mode}-s0")
@@ -445,18 +440,13 @@ def kinds(path: Path) -> None:
         for share in shares:
             steps, values = figures.series(lines, "qwen-tiny", share, figures.COMPARED_WINDOW)
             stacked.append(values)
+        labels, colors = zip(*shares.values(), strict=True)
         areas = axes.stackplot(steps, stacked, colors=colors)
-        axes.set_title(title, fontsize=12)
-        axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]), xlabel="step")
-        axes.tick_params(labelsize=11)
+        axes.set(title=title, ylim=(0, 1), xlim=(steps[0], steps[-1]))
+        axes.set(xlabel="step", ylabel="share of groups")
 
-    panels[0].set_ylabel(f"share of groups\n(mean of {figures.COMPARED_WINDOW} steps)")
-    figure.suptitle(
-        "Groups of qwen-tiny: alone, a quarter fail to the end; with a peer, hardly any",
-        fontsize=13,
-    )
-    labels = ["all-fail: no gradient", "mixed: teach by themselves", "all-pass: no gradient"]
-    figure.legend(areas, labels, ncols=3, loc="outside lower center", frameon=False, fontsize=11)
+    figure.suptitle("Groups that fail altogether: alone they\nstay to the end, with a peer they go")
+    figure.legend(areas, labels, ncols=2, loc="outside lower center", frameon=False)
     figures.save_figure(figure, path)
 
 

@@ -1,10 +1,9 @@
 """The pages for a browser: `python data/page/make.py` writes them beside it.
 
-`index.html` is for trying out what TUTORIAL.md derives. Its own text and script stand in
-template.html; what the program computes is filled in here: the bandit's table, and advantages that
-the script is compared with. `report.html` is the report of the run that is kept in data/results,
-with smaller pictures than the program's. `report.png` is how a browser shows a part of it; only
-where Chromium is installed is it made again.
+`index.html` is put together from template.html, the scripts beside it and the replay that the
+report has, too. What the program computes is filled in here: the kept run, the bandit's table, and
+what the playable run comes to. `report.html` is the kept run's report. The two pictures are how a
+browser shows the top of both pages; only where Chromium is installed are they made again.
 """
 
 import io
@@ -15,58 +14,62 @@ import subprocess
 import tempfile
 from base64 import b64decode, b64encode
 from contextlib import chdir
+from html import escape
 from pathlib import Path
 
-import torch
 from PIL import Image
+from two_learners import STEPS
 
-from mrl.advantages import group_advantages
-from mrl.lab.bandit import GROUP, bandit_table, complementary, replay_sentence
-from mrl.lab.report import write_report
+from mrl.lab import bandit
+from mrl.lab.report import replay, write_report
+from mrl.runtime.run_directory import read_evaluations, read_rescues
+from mrl.runtime.summary import learnt_sentence
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
-SHOWN = "<h2>Solve rate by skill", "<h2>Rescued"  # in the picture
-SIZE = "830,1310"  # of the picture
+SIZES = {"index.html": (830, 1330), "report.html": (830, 900)}  # of the pictures
 
 
-def rounded(values: list[float]) -> list[float]:
-    """To the digits that are the same on every machine."""
-    return [round(value, 4) for value in values]
-
-
-def examples() -> list[dict]:
-    """Advantages of a group of eight with no right answer, with one, and so on to eight."""
-    rows = []
-    for right in range(9):
-        rewards = [1.0] * right + [0.0] * (8 - right)
-        group = torch.tensor([rewards])
-        plain = group_advantages(group, scale_by_std=False)[0].tolist()
-        scaled = group_advantages(group)[0].tolist()
-        rows.append({"rewards": rewards, "scaled": rounded(scaled), "plain": rounded(plain)})
-    return rows
-
-
-def bandit() -> dict:
-    """The bandit's table as `python mini_mrl.py bandit` prints it."""
-    cells = [list(column.cells) for column in bandit_table().columns]
-    modes = [list(row) for row in zip(*cells, strict=True)]
-    luck = complementary()[1].reward("receiver")
-    return {"G": GROUP, "p": round(luck, 4), "modes": modes, "replay": replay_sentence()}
+def modes() -> list[list[str]]:
+    """The rows of the bandit's table, as `python mini_mrl.py bandit` prints them."""
+    cells = [list(column.cells) for column in bandit.bandit_table().columns]
+    return [list(row) for row in zip(*cells, strict=True)]
 
 
 def page() -> str:
     """The whole page, which fetches nothing."""
-    facts = json.dumps({"examples": examples(), "bandit": bandit()}, indent=1)
-    template = (HERE / "template.html").read_text(encoding="utf-8")
-    return template.replace("{{facts}}", facts)
+    rows = ""
+    for name, *figures in modes():
+        cells = "".join(f"<td>{figure}</td>" for figure in (name, *figures))
+        rows += f'<tr data-mode="{name}">{cells}</tr>'
+    luck = round(bandit.complementary()[1].reward("receiver"), 4)
+    facts = {"G": bandit.GROUP, "p": luck, "modes": modes()}
+    sentence = learnt_sentence(read_evaluations(KEPT_RUN), read_rescues(KEPT_RUN))
+    with chdir(ROOT):  # the tokenizers' paths start there
+        component = replay(KEPT_RUN)
+
+    text = (HERE / "template.html").read_text(encoding="utf-8")
+    for name, part in {
+        "play": (HERE / "play.js").read_text(encoding="utf-8"),
+        "view": (HERE / "play_view.js").read_text(encoding="utf-8"),
+        "parts": (HERE / "parts.js").read_text(encoding="utf-8"),
+        "support": (ROOT / "data" / "drawings" / "support.svg").read_text(encoding="utf-8"),
+        "facts": json.dumps(facts),
+        "rows": rows,
+        "replay_mode": bandit.replay_sentence(),
+        "steps": str(STEPS),
+        "sentence": escape(sentence),
+        "replay": component,
+    }.items():
+        text = text.replace(f"{{{{{name}}}}}", part)
+    return text
 
 
 def report() -> str:
-    """The kept run's report, made from a copy of the run."""
-    with tempfile.TemporaryDirectory() as folder, chdir(ROOT):  # the tokenizers' paths start there
+    """The kept run's report, made from a copy of the run, with smaller pictures."""
+    with tempfile.TemporaryDirectory() as folder, chdir(ROOT):
         run = Path(folder) / KEPT_RUN.name
         shutil.copytree(KEPT_RUN, run)
         made = write_report(run).read_text(encoding="utf-8")
@@ -74,33 +77,29 @@ def report() -> str:
 
 
 def smaller(png: bytes) -> bytes:
-    """A picture with 64 colors, which is all that lines and areas need."""
+    """A picture with 256 colors, which is all that lines, areas and letters need."""
     file = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(64).save(file, "PNG", optimize=True)
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(file, "PNG", optimize=True)
     return file.getvalue()
 
 
-def part_of(report: str) -> str:
-    """The report cut to what README shows: its first sentence, the skills, a rescue."""
-    head, *parts = re.split(r"(?=<h2>)", report)
-    frame = "<style>html { border: 2px solid #bbbbbb }</style>"
-    return head + frame + "".join(part for part in parts if part.startswith(SHOWN))
-
-
-def photograph(report: str, path: Path) -> None:
-    """Write a picture of a part of the report, as Chromium shows it."""
-    with tempfile.NamedTemporaryFile("w", suffix=".html") as page:
-        page.write(part_of(report))
-        page.flush()
-        command = f"chromium --headless --no-sandbox --hide-scrollbars --window-size={SIZE}"
+def photograph(page: Path, path: Path) -> None:
+    """Write a picture of the top of a page in the middle of its play, as Chromium shows it."""
+    text = page.read_text(encoding="utf-8")
+    played = "for (let n = 0; n < 124; n++) step();" if page.name == "index.html" else ""
+    frame = "<style>html { border: 2px solid #bbbbbb } * { animation: none !important }</style>"
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / page.name
+        copy.write_text(f"{text}{frame}<script>{played}</script>", encoding="utf-8")
+        size = "{},{}".format(*SIZES[page.name])
+        command = f"chromium --headless --no-sandbox --hide-scrollbars --window-size={size}"
         shot = f"--screenshot={path}"
-        subprocess.run([*command.split(), shot, page.name], check=True, capture_output=True)
+        subprocess.run([*command.split(), shot, str(copy)], check=True, capture_output=True)
     path.write_bytes(smaller(path.read_bytes()))
 
 
 if __name__ == "__main__":
-    (HERE / "index.html").write_text(page(), encoding="utf-8")
-    made = report()
-    (HERE / "report.html").write_text(made, encoding="utf-8")
-    if shutil.which("chromium"):
-        photograph(made, HERE / "report.png")
+    for name, text in {"index.html": page(), "report.html": report()}.items():
+        (HERE / name).write_text(text, encoding="utf-8")
+        if shutil.which("chromium"):
+            photograph(HERE / name, HERE / f"{Path(name).stem}.png")

@@ -1,38 +1,40 @@
 """`python mini_mrl.py report runs/<name>`: one HTML page about a run, complete in itself.
 
-Pictures are embedded, there is no script and nothing is fetched. Whatever a model wrote is escaped
-and its control characters are made visible.
+It fetches nothing. Its one script is the replay, data/page/replay.html. Whatever a model wrote is
+escaped there and here, and its control characters are made visible.
 """
 
 import base64
-from collections import Counter
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from html import escape
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from mrl.alignment import ByteCodec, LossyText
+from mrl.config import DATA, RunConfig
 from mrl.errors import MrlError
 from mrl.lab import figures
-from mrl.lab.alignment_view import alignment_svg
+from mrl.lab.alignment_view import visible
 from mrl.runtime import run_directory
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.metrics import meaning
 from mrl.runtime.summary import evaluation_table, learnt_sentence, residual_sentences
 from mrl.runtime.view import printable
 
-SHOWN_RESCUES = 5
+HOLE = 0.02  # a skill with a lower pass@1 before training is marked as a hole
 STYLE = """
-:root { color-scheme: light dark; --line: #8884; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 62rem; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 46rem;
+  background: Canvas; color: CanvasText; overflow-wrap: anywhere; }
 img { max-width: 100%; height: auto; background: white; } .wide { overflow-x: auto; }
 .note, table { font-size: .9rem; } table { border-collapse: collapse; }
-td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; }
-td { white-space: nowrap; } td:first-child, th:first-child { text-align: left; }
-.rescue { border-left: 4px solid var(--line); padding: .1rem 1rem; margin: 1rem 0; }
-code { overflow-wrap: anywhere; } svg { width: 40rem; }
-@media (max-width: 40rem) { .wide img { max-width: 44rem; } }
+td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right;
+  overflow-wrap: normal; }
+td:first-child, th:first-child { text-align: left; }
+@media (max-width: 30rem) { table { font-size: .7rem; } td, th { padding: .1rem .2rem; } }
+summary { font-size: 1.3rem; margin-top: 2rem; }
 """
 
 
@@ -45,10 +47,10 @@ def write_report(directory: Path) -> Path:
     lines = run_directory.read_metrics(directory)
     if not lines:
         raise MrlError(f"{directory}: has no finished step yet, so there is nothing to report.")
+    evaluations = run_directory.read_evaluations(directory)
     samples = run_directory.read_samples(directory)
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
-    rescues = run_directory.read_rescues(directory)
-    evaluations = run_directory.read_evaluations(directory)
+    sentence = learnt_sentence(evaluations, run_directory.read_rescues(directory))
 
     sizes = ", ".join(f"{policy.name} (G = {policy.group_size})" for policy in config.policies)
     note = (
@@ -57,25 +59,14 @@ def write_report(directory: Path) -> Path:
     )
     parts = [
         f"<h1>{escape(directory.name)}</h1>",
-        f"<p><strong>{escape(learnt_sentence(evaluations, rescues))}</strong></p>",
+        f"<p><strong>{escape(sentence)}</strong></p>",
         f"<p class=note>{escape(note)}</p>",
         _table("What went wrong", ("step", "what"), failures),
+        replay(directory),
+        "<details><summary>Diagnostics: tables and curves</summary>",
+        *_diagnostics(directory, lines, evaluations),
+        "</details>",
     ]
-    if evaluations:
-        columns = evaluation_table(evaluations).columns
-        # rich keeps columns, HTML wants rows
-        head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
-        parts.append(_table("Held-out problems, in percent", head, rows))
-    for picture, keys in figures.pictures_of(lines):
-        parts.append(_picture(directory, lines, picture, keys))
-
-    counts = Counter((r["receiver"], r["source"], r["skill"]) for r in rescues)
-    rows = [(*key, number) for key, number in counts.most_common()]
-    parts.append(_table("Who rescued whom", ("receiver", "source", "skill", "rescues"), rows))
-    for sentence in residual_sentences(lines):
-        parts.append(f"<p>{escape(sentence)}</p>")
-    parts += _rescued_problems(rescues, samples, {p.name: p.path for p in config.policies})
-
     title = escape(f"mini-mrl: {directory.name}")
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -87,6 +78,97 @@ def write_report(directory: Path) -> Path:
     return path
 
 
+# ------------------------------------------------------------------------------------ the replay
+
+
+def replay(directory: Path) -> str:
+    """The component that plays a run again: its style, markup, data and script."""
+    component = (DATA / "page" / "replay.html").read_text(encoding="utf-8")
+    data = json.dumps(replay_data(directory), separators=(",", ":"))
+    return component.replace("{{run}}", data.replace("<", "\\u003c"))  # no tag begins in there
+
+
+def replay_data(directory: Path) -> dict[str, Any]:
+    """How often each policy solves each skill, as [step, percent], and the rescues of a run."""
+    lines = run_directory.read_metrics(directory)
+    evaluations = run_directory.read_evaluations(directory)
+    keys = sorted({key for line in lines for key in line if key.startswith("skill/")})
+    policies = []
+    colors = cycle(color for color, _ in figures.POLICY_LINES)
+    for name, color in zip(figures.policies_of(lines), colors, strict=False):
+        rates = {}
+        for key in keys:
+            steps, means = figures.series(lines, name, key, figures.WINDOW)
+            rates[key.removeprefix("skill/")] = [
+                (step, round(100 * mean)) for step, mean in zip(steps, means, strict=True)
+            ]
+        holes = _holes(evaluations, name)
+        policies.append({"name": name, "color": color, "rates": rates, "holes": holes})
+
+    config = run_directory.read_run_config(directory)
+    rescues = list(_rescues(directory, config))
+    return {"steps": lines[-1]["step"], "policies": policies, "rescues": rescues}
+
+
+def _holes(evaluations: dict[str, list[dict]], policy: str) -> list[str]:
+    """Skills that a policy next to never solved on the first held-out part before training."""
+    for scores in evaluations.get("before", []):
+        if scores["policy"] == policy:
+            skills = scores["skills"]
+            return [skill for skill in skills if skills[skill]["pass@1"] < HOLE]
+    return []
+
+
+def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
+    """A run's rescues, with the peer's text in the tokens of its source and of its receiver.
+
+    "again" is the receiver's last attempt, if it met the problem in a later step.
+    """
+    last = {}
+    for line in run_directory.read_samples(directory):
+        if "problem" in line:
+            last[line["policy"], line["problem"]] = line
+    codecs = {}
+    with suppress(MrlError):  # the models are not here any more
+        for policy in config.policies:
+            codecs[policy.name] = ByteCodec(load_tokenizer(policy.path))
+
+    for rescue in run_directory.read_rescues(directory):
+        later = last.get((rescue["receiver"], rescue.pop("problem_id")))
+        if later and later["step"] > rescue["step"]:
+            rescue["again"] = later["step"], later["verdict"], later["text"]
+        with suppress(LossyText, KeyError):  # KeyError: without codecs
+            sides = [codecs[rescue[side]] for side in ("source", "receiver")]
+            pieces = [codec.token_bytes(codec.encode(rescue["source_text"])) for codec in sides]
+            # a space parts the tokens: in them it is shown as a dot
+            rescue["tokens"] = [" ".join(map(visible, tokens)) for tokens in pieces]
+        yield rescue
+
+
+# ----------------------------------------------------------------------------------- diagnostics
+
+
+def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Iterator[str]:
+    """Tables, sentences and curves."""
+    if evaluations:
+        columns = evaluation_table(evaluations).columns
+        # rich keeps columns, HTML wants rows
+        head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
+        yield _table("Held-out problems, in percent", head, rows)
+    for sentence in residual_sentences(lines):
+        yield f"<p>{escape(sentence)}</p>"
+
+    for picture, keys in figures.pictures_of(lines):
+        path = directory / "figures" / f"{picture.name}.png"
+        figures.draw_curves(lines, path, keys, picture.unit)
+        data = base64.b64encode(path.read_bytes()).decode("ascii")
+        # the words behind a metric's name
+        meanings = dict.fromkeys(meaning(key).partition(": ")[2] for key in keys)
+        caption = escape(f"Mean of {figures.WINDOW} steps; {'; '.join(meanings)}.")
+        yield f"<h2>{picture.title}</h2><p>{caption}</p>"
+        yield f'<img alt="{picture.title} {caption}" src="data:image/png;base64,{data}">'
+
+
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table under its heading; nothing where there are no rows."""
 
@@ -96,61 +178,3 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> st
     body = "".join(line("td", row) for row in rows)
     table = f"<div class=wide><table>{line('th', head)}{body}</table></div>"
     return f"<h2>{escape(title)}</h2>{table}" if body else ""
-
-
-def _picture(
-    directory: Path, lines: list[dict], picture: figures.Picture, keys: Sequence[str]
-) -> str:
-    """Draw one; its caption says what the metrics mean, its alternative text where they went."""
-    path = directory / "figures" / f"{picture.name}.png"
-    picture.draw(lines, path, keys, picture.unit)
-
-    ends = [picture.title]
-    for policy in figures.policies_of(lines):
-        for key in keys:
-            values = figures.series(lines, policy, key, figures.WINDOW)[1]
-            if any(values):
-                label = figures.label_of(key)
-                ends.append(f"{policy}, {label}: {values[0]:.3g} to {values[-1]:.3g}")
-
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    img = f'<img alt="{escape("; ".join(ends))}" src="data:image/png;base64,{data}">'
-    caption = ". ".join(dict.fromkeys(map(meaning, keys)))
-    return f"<h2>{escape(picture.title)}</h2><p class=wide>{img}<p class=note>{escape(caption)}."
-
-
-def _rescued_problems(
-    rescues: Sequence[dict], samples: Sequence[dict], paths: dict[str, str]
-) -> Iterator[str]:
-    """Up to five rescued problems: before, the peer's tokens and one's own, and met again."""
-    last = {(line["policy"], line["problem"]): line for line in samples if "problem" in line}
-
-    def met_again(rescue: dict) -> dict | None:
-        line = last.get((rescue["receiver"], rescue["problem_id"]))
-        return line if line and line["step"] > rescue["step"] else None
-
-    # the last rescue of each skill; sorted, so that one whose problem was met again comes last
-    shown = {
-        (r["receiver"], r["skill"]): r for r in sorted(rescues, key=lambda r: bool(met_again(r)))
-    }
-    if shown:
-        yield "<h2>Rescued problems, side by side</h2>"
-    for rescue in list(shown.values())[:SHOWN_RESCUES]:
-        receiver, source = rescue["receiver"], rescue["source"]
-        answers = [
-            (f"{receiver} in step {rescue['step']}, wrong", rescue["receiver_text"]),
-            (f"{source}, correct", rescue["source_text"]),
-        ]
-        later = met_again(rescue)
-        if later:
-            name = f"{receiver} in step {later['step']}, {later['verdict']}"
-            answers.append((name, later["text"]))
-
-        yield f"<div class=rescue><h3>{escape(rescue['prompt'])}</h3>"
-        for name, text in answers:
-            yield f"<p>{escape(name)}: <code>{escape(text)}</code></p>"
-        with suppress(LossyText, MrlError):  # MrlError: the models are not here any more
-            codecs = [ByteCodec(load_tokenizer(paths[name])) for name in (source, receiver)]
-            tokens = [c.token_bytes(c.encode(rescue["source_text"])) for c in codecs]
-            yield f"<div class=wide>{alignment_svg(('source', 'receiver'), *tokens)}</div>"
-        yield "</div>"
