@@ -138,7 +138,8 @@ def opened(path: Path, argument: Path) -> Submission:
 
 def read_by_checks(handed_in: Iterable[Submission]) -> dict[Path, bytes]:
     """What checks depend on: each file of the program, of its checks and of the class."""
-    paths = [*ROOT.glob("*.py"), *ROOT.glob("mrl/**/*.py")]
+    paths = list(ROOT.glob("*.py"))
+    paths += ROOT.glob("mrl/**/*.py")
     paths += [submission.path for submission in handed_in]
     return {path: path.read_bytes() for path in paths if path.is_file()}
 

@@ -40,7 +40,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator:
     def stop(*_: object) -> None:
         raise TimeoutError(f"stopped after {PART_S:g} s; is there a loop that never ends?")
 
-    # of processor time, so that a busy machine costs nobody's points
+    # of processor time, so that a busy machine costs no points
     signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, PART_S)
     try:
