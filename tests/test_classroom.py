@@ -215,6 +215,9 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             'known[key] == "correct"',
             'known[key] == "correct" and record.answer == answers[record.prompt_id]',
         ),
+        "never asks": (
+            "verify(answers[record.prompt_id], record.text, record.finished)", "record.verdict",
+        ),
         "believes the answer": ("verify(answers[record.prompt_id],", "verify(record.answer,"),
         "forgets what is known": ("if key not in known:", "if True:"),
         "forgets the prompt": ("(record.prompt_id, record.text, record.finished)", "record.text"),
@@ -536,6 +539,7 @@ def test_a_mode_of_ones_own_is_judged_by_its_idea(grade):
     name = "own-mode"
     texts = {key: submitted(name, body) for key, (_, body) in IDEAS.items()}
     texts["reference"] = reference(name)
+    texts["the program's naive"] = submitted(name, (ROOT / "mrl/modes/naive.py").read_text())
     for key, found in grade(texts).items():
         print(f"{found.points:4}  {key}: {words(found)[:90]}")
         assert found.points >= IDEAS.get(key, [OUT_OF])[0], (key, words(found))

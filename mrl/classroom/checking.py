@@ -10,13 +10,12 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from mrl.classroom import ASSIGNMENTS, HERE, OUT_OF, ROOT, check_name
 from mrl.classroom.curves import write_curves
@@ -100,14 +99,16 @@ def submissions(paths: Iterable[Path]) -> list[Submission]:
     """
     handed_in = []
     for path in paths:
+        if not path.exists():
+            raise MrlError(f"{path}: there is no such file; `assignment start NAME` writes one.")
+
         inside = sorted(path.rglob("*.py")) if path.is_dir() else [path]
         for file in inside:
             if file.is_file():  # a pipe could be read for ever
                 handed_in.append(opened(file, path))
 
     if not handed_in:
-        words = ", ".join(map(str, paths))
-        raise MrlError(f"{words}: there is no Python file; `assignment start NAME` writes one.")
+        raise MrlError("There is no Python file in that folder.")
     return handed_in
 
 
@@ -174,23 +175,23 @@ def check_all(handed_in: list[Submission], seed: int = 0) -> Iterator[Grade]:
 def check(submission: Submission, seed: int) -> None:
     """Run pytest on a copy of the file, and put the points of each part into the grade."""
     grade = submission.grade
-    folder = Path(mkdtemp(prefix="mrl-"))
-    (folder / "submission.py").write_bytes(submission.text)
-    (folder / "work").mkdir()
+    with TemporaryDirectory(prefix="mrl-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "submission.py").write_bytes(submission.text)
+        (folder / "work").mkdir()
 
-    environment = os.environ | {
-        "MRL_SUBMISSION": str(folder / "submission.py"),
-        "MRL_REPORT": str(folder / "report.json"),
-        "MRL_SEED": str(seed),
-        "MRL_PART_S": str(PART_S),
-        "PYTEST_ADDOPTS": "",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "OMP_NUM_THREADS": "1",  # each thread would take memory
-    }
-    status = run(grade.assignment, folder / "work", environment)
-    if (folder / "report.json").exists():
-        take_over(folder / "report.json", grade)
-    shutil.rmtree(folder, ignore_errors=True)
+        environment = os.environ | {
+            "MRL_SUBMISSION": str(folder / "submission.py"),
+            "MRL_REPORT": str(folder / "report.json"),
+            "MRL_SEED": str(seed),
+            "MRL_PART_S": str(PART_S),
+            "PYTEST_ADDOPTS": "",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "OMP_NUM_THREADS": "1",  # each thread would take memory
+        }
+        status = run(grade.assignment, folder / "work", environment)
+        if (folder / "report.json").exists():
+            take_over(folder / "report.json", grade)
 
     if status is None:
         grade.trouble = f"it was stopped after {LIMIT_S:g} s; is there a loop that never ends?"

@@ -106,8 +106,7 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
 
 
 # The first two parts have lies. In the others no peer claims what is false, and where a text is not
-# right its source has no other: so believing a claim, or a source, costs the first two parts and no
-# more than a point besides.
+# right its source has no other: so believing claims, or distrusting whole sources, costs two parts.
 
 
 def test_by_hand(submission: ModuleType) -> None:

@@ -28,7 +28,7 @@ SULKS = 10  # so many points below `solo` without records: it does not learn fro
 def solo(seed: str) -> dict[int, float]:
     """`solo` on each pair, by its seed, trained before the submission is imported."""
     seeds = random.Random(f"{seed} pairs").sample(range(10**6), PAIRS)
-    return {seed: train(Solo, seed) for seed in seeds}
+    return {number: train(Solo, number) for number in seeds}
 
 
 def test_runs(submission: ModuleType) -> None:
