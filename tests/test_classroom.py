@@ -372,8 +372,8 @@ ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one 
     ("liar", "changes records in place"): 8,
     ("liar", "arguments exchanged"): 8,
     ("liar", "distrusts whom it has caught"): 6,
-    ("liar", "believes the verdict"): 5,
-    ("liar", "believes the answer"): 5,
+    ("liar", "believes the verdict"): 6,
+    ("liar", "believes the answer"): 6,
     ("liar", "equal records are one"): 8,
     ("sgt", "a gate at 30 %"): 8,
     ("bug", "no min"): 9,
@@ -488,6 +488,7 @@ def forked(assignment, cwd, environment):
 def grade(tmp_path, monkeypatch):
     """A function: grades by name of texts that are handed in together."""
     monkeypatch.setattr(checking, "run", forked)
+    monkeypatch.setattr(checking, "ROOT", tmp_path / "no program")  # a person may edit the real one
 
     def graded(texts, seed=7):
         paths = []
