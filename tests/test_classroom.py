@@ -21,7 +21,7 @@ from mrl.classroom.checking import Grade, check_all, start, submissions
 from mrl.classroom.curves import BUGS, CURVES, drawn
 from mrl.classroom.release import ROOT, release
 from mrl.errors import MrlError
-from tests.assignments.right import IDEAS, MODE, RIGHT
+from tests.assignments.right import BUFFERS, IDEAS, MODE, RIGHT
 
 REFERENCES = Path(__file__).parent / "assignments"
 HEAD = 'ASSIGNMENT = "advantages"\n'
@@ -58,26 +58,21 @@ class Memory(Mode):
 HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said of it
     "import sys\nsys.exit(0)": "SystemExit: 0",
     "import os\nos._exit(0)": "ended before the check was over (exit status 0)",
-    "import os\nos.kill(os.getpid(), 9)": "exit status 137",
+    "import os\nos.kill(os.getpid(), 9)": "exit status -9",
     "import os\nos._exit(200)": "exit status 200",
     "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)": "stopped after",
     "while True:\n    pass": "stopped after",
-    "import os\nos.fork() or os.setsid()\nwhile True: pass": "stopped after",
     "def f(): f()\nf()": "RecursionError",
     "x = bytearray(64 << 30)": "MemoryError",
-    "open('x', 'wb').write(bytes(1 << 30))": "Error",
     "def (": "SyntaxError: invalid syntax (submission.py, line 2)",
     "(" * 5000: "Error",
     "x = '\0'": "null bytes",
     "raise KeyboardInterrupt": "ended before the check was over",
     "class E(Exception):\n    def __str__(self): raise E\nraise E": "ended before the check",
     "import os\nos.close(1); os.closerange(0, 99)": "",
-    "import os\nfor n in range(600):\n    os.mkdir('d'); os.chdir('d')": "",
     "import os\nos.mkdir('d'); open('d/x', 'w'); os.chmod('d', 0)": "",
-    "import os, pathlib\nfor p in pathlib.Path('..').iterdir(): p.is_file() and p.unlink()": "",
-    "import os\nos.symlink('/dev/zero', '../points2')": "",
     "raise ValueError('\\x1b[2J\\u202e' * 9)": "\\x1b[2J\\u202e",
-    "print('\\x1b]0;title\\x07', {'points': 10})": "NotImplementedError",
+    "print('\\x1b]0;title\\x07', {'points': 10})": "not solved yet",
     "import threading\nthreading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()": "",
     "import atexit\natexit.register(lambda: 1 / 0)": "",
     "import mrl.advantages": "what holds an assignment's answer cannot be imported",
@@ -87,6 +82,10 @@ HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said 
 }
 WRONG = {  # assignment -> name -> (what stands in the reference, what stands there instead)
     "advantages": {
+        "a small std is none": (
+            "(rewards == rewards[:, :1]).all(dim=1, keepdim=True)",
+            "rewards.std(dim=1, keepdim=True, correction=0) < 1e-6",
+        ),
         "sample std": ("correction=0", "correction=1"),
         "no std": ("(rewards.std(dim=1, keepdim=True, correction=0) + 1e-6)", "1.0"),
         "other axis": ("rewards.mean(dim=1, keepdim=True)", "rewards.mean(dim=0, keepdim=True)"),
@@ -129,6 +128,15 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         ),
     },
     "align": {
+        "decoded with replace": (
+            'b"".join(source) != b"".join(receiver)',
+            'b"".join(source).decode(errors="replace")'
+            ' != b"".join(receiver).decode(errors="replace")',
+        ),
+        "decoded": (
+            'b"".join(source) != b"".join(receiver)',
+            'b"".join(source).decode() != b"".join(receiver).decode()',
+        ),
         "only the whole": ("if byte in ends[1]:", "if byte == sum(map(len, source)):"),
         "forgets the last": ("return chunks", "return chunks[:-1]"),
         "stop included": ("(i, j), (k, n)", "(i, j - 1), (k, n - 1)"),
@@ -186,11 +194,17 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "    mask = torch.arange(mask.shape[1]) < lengths[:, None]",
         ),
         "other eps": ("+ 1e-6", "+ 1e-5"),
-        "computes the curves": ("CAUSES = {", "CAUSES = dict(A='sign')\nOTHER = {"),
+        "one cause alone": ("CAUSES = {", "CAUSES = dict(A='sign')\nOTHER = {"),
         "nan loss": ("/ lengths).mean()", "/ lengths).mean() * float('nan')"),
         "inf loss": ("/ lengths).mean()", "/ lengths).mean() + float('inf')"),
     },
     "liar": {
+        "distrusts whom it has caught": (
+            "return kept",
+            "liars = {record.source for record in records if record not in kept}\n"
+            "    return [record for record in kept if record.source not in liars]",
+        ),
+        "equal records are one": ("return kept", "return list(dict.fromkeys(kept))"),
         "believes the verdict": (
             'known[key] == "correct"', 'record.verdict == "correct" or known[key] == "correct"',
         ),
@@ -200,6 +214,9 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "only with the right answer": (
             'known[key] == "correct"',
             'known[key] == "correct" and record.answer == answers[record.prompt_id]',
+        ),
+        "never asks": (
+            "verify(answers[record.prompt_id], record.text, record.finished)", "record.verdict",
         ),
         "believes the answer": ("verify(answers[record.prompt_id],", "verify(record.answer,"),
         "forgets what is known": ("if key not in known:", "if True:"),
@@ -244,6 +261,18 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "does not look for strangers": ("if record.prompt_id not in answers:", "if False:"),
     },
     "sgt": {
+        "a gate at 30 %": (
+            'group.outcome != "all_fail"', "sum(group.rewards) / len(group.rewards) > 0.3",
+        ),
+        "the shortest": ("rng.choice(successes)", "min(successes, key=lambda s: len(s.text))"),
+        "one of the shortest": (
+            "rng.choice(successes)",
+            "min(successes, key=lambda s: (len(s.text), rng.random()))",
+        ),
+        "one that is finished": (
+            "rng.choice(successes)",
+            "rng.choice([s for s in successes if s.finished] or successes)",
+        ),
         "always": ('group.outcome != "all_fail" or not successes', "not successes"),
         "never": ('group.outcome != "all_fail"', "True"),
         "where all passed": ('!= "all_fail"', '!= "all_pass"'),
@@ -294,7 +323,6 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "                s.advantage = x\n"
             "            batch.samples += own",
         ),
-        "a batch thrown away": ("success, batch)", "success, TrainingBatch())"),
         "duplicates count once": (
             "rng.choice(successes)", "rng.choice(list({s.text: s for s in successes}.values()))",
         ),
@@ -324,6 +352,7 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "finds another's": ("rng.choice(successes)", "__import__('mrl.modes').modes.SGT"),
     },
 }  # fmt: skip
+WHOLE = {"align": {"quadratic in a chunk's length": BUFFERS}}  # as WRONG, written out
 ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one part
     ("advantages", "sample std"): 8,
     ("advantages", "eps in the root"): 9,
@@ -341,6 +370,12 @@ ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one 
     ("bug", "sample std"): 8,
     ("bug", "sign"): 8,
     ("liar", "changes records in place"): 8,
+    ("liar", "arguments exchanged"): 8,
+    ("liar", "distrusts whom it has caught"): 6,
+    ("liar", "believes the verdict"): 6,
+    ("liar", "believes the answer"): 6,
+    ("liar", "equal records are one"): 8,
+    ("sgt", "a gate at 30 %"): 8,
     ("bug", "no min"): 9,
     ("liar", "backwards"): 8,
     ("sgt", "weight 1"): 8,
@@ -349,6 +384,10 @@ ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one 
     ("sgt", "where all passed"): 8,
     ("sgt", "records by a name"): 9,
 }
+SOLO_MADE_WORSE = """
+honest = Solo.training_samples
+Solo.training_samples = lambda *_: TrainingBatch()
+"""
 TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "solo with 16 updates": MODE + OWN + "        return batch\n    minibatches: int = 16\n",
     "twice the rollouts": MODE + OWN + "        return batch\n    rollout_factor = 2\n",
@@ -390,6 +429,9 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "sulks once records contradict it": MODE + MEMORY
         + "SHARED, SULKS = False, lambda off, nothing: off\n",
     "sulks without records, too": MODE + MEMORY
+        + "SHARED, SULKS = False, lambda off, nothing: off or nothing\n",
+    "sulks, and makes solo worse": MODE + SOLO_MADE_WORSE
+        + MEMORY.replace("Solo().training_samples(", "honest(self, ")
         + "SHARED, SULKS = False, lambda off, nothing: off or nothing\n",
     "a memory of both policies": MODE + MEMORY
         + "SHARED, SULKS = True, lambda off, nothing: False\n",
@@ -435,8 +477,7 @@ def forked(assignment, cwd, environment):
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
-            code = os.waitstatus_to_exitcode(status)
-            return 128 - code if code < 0 else code  # as the shell in between says it
+            return os.waitstatus_to_exitcode(status)
         time.sleep(0.02)
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -447,6 +488,7 @@ def forked(assignment, cwd, environment):
 def grade(tmp_path, monkeypatch):
     """A function: grades by name of texts that are handed in together."""
     monkeypatch.setattr(checking, "run", forked)
+    monkeypatch.setattr(checking, "ROOT", tmp_path / "no program")  # a person may edit the real one
 
     def graded(texts, seed=7):
         paths = []
@@ -459,7 +501,7 @@ def grade(tmp_path, monkeypatch):
 
 
 def words(found: Grade) -> str:
-    return " ".join([found.trouble, *(part["message"] for part in found.parts)])
+    return " ".join([found.trouble, *(part["message"] for part in found.parts.values())])
 
 
 @pytest.mark.parametrize("name", [name for name in ASSIGNMENTS if name != "own-mode"])
@@ -483,12 +525,13 @@ def test_right_solutions_that_are_written_otherwise_get_full_points(grade, name)
 @pytest.mark.parametrize("name", [name for name in ASSIGNMENTS if name != "own-mode"])
 def test_wrong_solutions_lose_points_and_are_shown_why(grade, name):
     texts = {key: wrong(name, *change) for key, change in WRONG[name].items()}
+    texts |= {key: submitted(name, body) for key, body in WHOLE.get(name, {}).items()}
     grades = grade(texts)
     points = {key: found.points for key, found in grades.items()}
     print(f"{name}: {len(texts)} wrong, {sorted(points.items(), key=lambda item: item[1])}")
     for key, found in grades.items():
         assert ONE_CAUSE.get((name, key), 0) <= found.points < OUT_OF, key
-        lost = [part for part in found.parts if part["points"] < part["out_of"]]
+        lost = [part for part in found.parts.values() if part["points"] < part["out_of"]]
         assert all(len(part["message"]) > 20 for part in lost), (key, words(found))
 
 
@@ -497,6 +540,7 @@ def test_a_mode_of_ones_own_is_judged_by_its_idea(grade):
     name = "own-mode"
     texts = {key: submitted(name, body) for key, (_, body) in IDEAS.items()}
     texts["reference"] = reference(name)
+    texts["the program's naive"] = submitted(name, (ROOT / "mrl/modes/naive.py").read_text())
     for key, found in grade(texts).items():
         print(f"{found.points:4}  {key}: {words(found)[:90]}")
         assert found.points >= IDEAS.get(key, [OUT_OF])[0], (key, words(found))
@@ -510,7 +554,8 @@ def test_a_mode_of_ones_own_is_judged_by_its_idea(grade):
 
 @pytest.mark.slow
 def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch):
-    monkeypatch.setattr(checking, "LIMIT_S", 4.0)
+    monkeypatch.setattr(checking, "PART_S", 2.0)
+    monkeypatch.setattr(checking, "LIMIT_S", 6.0)
     stub = "\ndef advantages(rewards):\n    raise NotImplementedError\n"
     texts = {key: HEAD + key + stub for key in HOSTILE}
     texts["honest"] = reference("advantages")
@@ -522,6 +567,95 @@ def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch):
         assert (words(found) + found.printed).isprintable(), key
 
 
+def test_a_loop_that_never_ends_costs_its_part_and_is_shown(grade, monkeypatch):
+    monkeypatch.setattr(checking, "PART_S", 2.0)
+    loop = "rewards = rewards.float()\n    while rewards.shape[1] == 5: pass"
+    text = reference("advantages").replace("rewards = rewards.float()", loop)
+    (found,) = grade({"loop": text}).values()
+    assert found.points == 8 and not found.trouble  # five completions: the part about the std
+    line = text.splitlines().index("    while rewards.shape[1] == 5: pass") + 1
+    assert f"stopped after 2 s; is there a loop that never ends? (line {line}" in words(found)
+
+
+PART = {"test_scale": {"points": 2, "message": ""}}
+REPORTS = {  # what a submission puts in the place of the report
+    "a thousand": {"parts": {"test_scale": {"points": 1000, "message": ""}}, "printed": ""},
+    "less than none": {"parts": PART | {"test_float32": {"points": -1, "message": ""}}},
+    "a part of its own": {"parts": PART | {"test_more": {"points": 1, "message": ""}}},
+    "a number with a fraction": {"parts": {"test_scale": {"points": 2.0, "message": ""}}},
+    "no number": {"parts": PART | {"test_float32": {"points": True, "message": ""}}},
+    "no parts": [],
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_points_that_the_checker_could_not_give_are_no_points(grade, name):
+    report = json.dumps({"printed": ""} | REPORTS[name] if REPORTS[name] else [])
+    patch = f"import json\njson.dumps = lambda *_, **__: {report!r}\n"
+    (found,) = grade({"patched": patch + reference("advantages")}).values()
+    assert found.points == 0 and "not the one that the checker writes" in found.trouble
+    assert sum(part["out_of"] for part in found.parts.values()) == OUT_OF
+    assert not any(part["points"] for part in found.parts.values())
+
+
+def test_the_parts_of_each_assignment_are_worth_ten_points():
+    for name in ASSIGNMENTS:
+        parts = checking.parts_of(name)
+        assert sum(part["out_of"] for part in parts.values()) == OUT_OF
+        assert len({part["part"] for part in parts.values()}) == len(parts)  # columns of a CSV
+
+
+@pytest.mark.parametrize("target", ["program", "check", "new", "gone", "class"])
+def test_a_file_that_changes_what_others_are_checked_by_ends_the_class(
+    tmp_path, monkeypatch, capsys, target
+):
+    monkeypatch.setattr(checking, "run", forked)
+    monkeypatch.setattr(checking, "ROOT", tmp_path / "program")
+    folder = tmp_path / "program" / "mrl" / "classroom"
+    folder.mkdir(parents=True)
+    paths = {name: folder / f"{name}.py" for name in ("check", "new", "gone")}
+    paths |= {"program": tmp_path / "program" / "mini_mrl.py", "class": tmp_path / "class" / "c.py"}
+    for name in ("check", "gone", "program"):
+        paths[name].write_text("x = 1\n")
+
+    does = f"write_text({reference('advantages') + '#'!r})" if target != "gone" else "unlink()"
+    change = f"import pathlib\npathlib.Path({str(paths[target])!r}).{does}\n"
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "a.py").write_text(reference("advantages"))
+    (tmp_path / "class" / "b.py").write_text(HEAD + change)
+    paths["class"].write_text(reference("advantages"))
+
+    table = tmp_path / "grades.csv"
+    command = ["assignment", "check", str(tmp_path / "class"), "--csv", str(table)]
+    assert mini_mrl.main(command) == 2
+    said = capsys.readouterr()
+    assert f"{paths[target]} changed while {tmp_path / 'class' / 'b.py'} was checked" in said.err
+    assert said.out.count("10 of 10") == 1 and "c.py: advantages" not in said.out
+    assert [row["id"] for row in rows_of(table)] == ["a"]  # what was known until then
+
+
+def test_a_file_may_change_during_its_own_check(grade, tmp_path):
+    own = f"import pathlib\npathlib.Path({str(tmp_path / '0.py')!r}).write_text('')\n"
+    (found,) = grade({"saved by an editor": reference("advantages") + own}).values()
+    assert found.points == OUT_OF
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('    "A": "sign",', '    "A": "clip",  # or {"A": "end token"}?\n    "A": "sign",'),
+        ("CAUSES = {", 'CAUSES = {"A": "clip"}  # a first try\nCAUSES = {'),
+        ("def policy_loss", 'CAUSES["A"] = "sign"\n\n\ndef policy_loss'),
+    ],
+)
+def test_causes_are_read_as_the_file_leaves_them(grade, old, new):
+    text = reference("bug").replace(old, new)
+    if new.startswith("CAUSES["):
+        text = text.replace('"A": "sign",', '"A": "",')
+    (found,) = grade({"bug": text}).values()
+    assert found.points == OUT_OF, words(found)
+
+
 def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
     """The program itself, with its own pytest: links and pipes beside an honest file."""
     folder = tmp_path / "class"
@@ -530,24 +664,12 @@ def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
     (folder / "a.py").write_text(reference("liar"))
     (folder / "b.py").write_bytes(b"\xff\xfe" + 'ASSIGNMENT = "liar"'.encode("utf-16-le"))
     (folder / "c.py").write_text("# coding: no-such\n" + reference("liar"))
-    (folder / "d.py").symlink_to(folder / "nowhere.py")
+    (folder / "d.py").symlink_to(folder / "nowhere.py")  # four that are no files
     (folder / "e.py").symlink_to("/dev/zero")
-    (folder / "f.py").write_text('ASSIGNMENT = "liar"\n' + "#" * (1 << 20))
+    (folder / "f.py").symlink_to("f.py")
     os.mkfifo(folder / "g.py")
     (folder / "h\x1b[2J\n.py").write_text('ASSIGNMENT = "nothing"')
-    (folder / "i.py").symlink_to("i.py")
-    (folder / "j.py").write_text('ASSIGNMENT = "liar"\nimport os\nos.kill(os.getppid(), 9)')
-    over = f"import pathlib\npathlib.Path({str(folder / 'l.py')!r}).write_text('')\n"
-    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
-    child = f"""
-import os
-if os.fork() == 0:
-    os.setsid()
-    pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))
-    time.sleep(600)
-"""
-    (folder / "k.py").write_text('ASSIGNMENT = "liar"\n' + over + thread + child)
-    (folder / "l.py").write_text(reference("liar"))
+    (folder / "j.py").write_text('ASSIGNMENT = "liar"\nimport os\nos.kill(os.getpid(), 9)')
     (folder / "loop").symlink_to(folder)
     command = [sys.executable, "mini_mrl.py", "assignment", "check", str(folder), "--seed", "1"]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:
@@ -557,19 +679,10 @@ if os.fork() == 0:
     assert process.returncode == 0
     assert (first["file"], first["points"], first["out_of"]) == (str(folder / "a.py"), 10, 10)
     said = {Path(line["file"]).name: line["trouble"] for line in rest}
-    assert len(said) == len(rest) == 12
-    by_name = {Path(line["file"]).name: line for line in rest}
-    assert by_name.pop("l.py")["points"] == 10  # as it was before k.py wrote over it
-    assert "ended before the check was over" in said["j.py"]  # and this check went on
-    assert said["k.py"] == ""  # the thread that it left was not waited for
-    left = Path(f"/proc/{(tmp_path / 'pid').read_text()}/cmdline")
-    if sys.platform == "linux":  # and its child has ended, too; a zombie has no words
-        assert not left.exists() or not left.read_bytes()
-    assert "cannot be read" in said["d.py"] and "cannot be read" in said["i.py"]
-    assert said["e.py"] == said["g.py"] == "is no file"
-    assert "larger" in said["f.py"]
-    assert "no line `ASSIGNMENT" in said["b.py"] and "h\\x1b[2J\\n.py" in said
-    assert all(line["points"] == 0 for line in by_name.values())
+    assert list(said) == ["b.py", "c.py", "h\\x1b[2J\\n.py", "j.py", "inner.py"]
+    assert "ended before the check was over" in said["j.py"]
+    assert "no line `ASSIGNMENT" in said["b.py"] and "no line `ASSIGNMENT" in said["inner.py"]
+    assert all(line["points"] == 0 for line in rest)
 
 
 def test_commands(tmp_path, monkeypatch, capsys):
@@ -590,6 +703,15 @@ def test_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checking.importlib.util, "find_spec", lambda name: None)
     assert mini_mrl.main(["assignment", "check", "ann.py"]) == 2
     assert "python -m pip install" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["advantages", "sgt"])
+def test_a_first_check_says_once_that_nothing_is_written_yet(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.setattr(checking, "run", forked)
+    start(name, tmp_path)
+    assert mini_mrl.main(["assignment", "check", str(tmp_path / f"{name}.py")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("not solved yet") == 1 and said.count(": the same") >= 4
 
 
 GENERIC = {  # lines of what is taken out that every mode has, or the stub shows
@@ -615,9 +737,9 @@ def answer_lines(path):
 
 def test_a_released_copy_has_nothing_of_the_solutions(tmp_path):
     folder = tmp_path / "copy"
-    release(folder, ["sgt"])
+    release(folder)
     assert not (folder / "tests").exists() and not list(folder.rglob("TEACHING.md"))
-    assert [path.name for path in (folder / "mrl/classroom/stubs").iterdir()] == ["sgt.py"]
+    assert len(list((folder / "mrl/classroom/stubs").glob("*.py"))) == len(ASSIGNMENTS)
     readme = (folder / "README.md").read_text()
     assert "This copy holds answers" in readme[:100] and "assignment check" in readme
     taken = set()
@@ -632,35 +754,32 @@ def test_a_released_copy_has_nothing_of_the_solutions(tmp_path):
             found = [line for line in taken if line in text]
             assert not found, (path, found)
     with pytest.raises(MrlError, match="is there already"):
-        release(folder, ["sgt"])
-    with pytest.raises(MrlError, match="no assignment"):
-        release(tmp_path / "other", ["nothing"])
+        release(folder)
 
 
-@pytest.mark.parametrize("name", ASSIGNMENTS)
-def test_pages_of_a_copy_lead_nowhere_else(tmp_path, name):
-    """No link to a file, and no assignment, that the copy does not have."""
+def test_pages_of_a_copy_lead_nowhere_else(tmp_path):
+    """No link to a file that the copy does not have, but for the teachers' page."""
     folder = tmp_path / "copy"
-    release(folder, [name])
+    release(folder)
     pages = list(folder.rglob("*.md"))
     assert len(pages) >= 5
     for page in pages:
         links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
         for link in links:
-            assert "://" in link or (page.parent / link).exists(), (page, link)
+            there = "://" in link or (page.parent / link).exists()
+            assert there or link.endswith("TEACHING.md"), (page, link)
 
     for page in (folder / "TUTORIAL.md", folder / "TUTORIAL.ipynb"):
         text = page.read_text()
-        assert re.findall(r"assignment start ([\w-]+)", text) == [name]
-        assert "TEACHING" not in text
-        assert ("the mode `sgt` is your assignment" in text) == (name == "sgt")
+        assert re.findall(r"assignment start ([\w-]+)", text) == list(ASSIGNMENTS)
+        assert "Solution</summary>" not in text and "Exercise" in text
     assert json.loads((folder / "TUTORIAL.ipynb").read_text())["cells"]
 
 
 @pytest.mark.slow
 def test_a_student_who_has_only_the_copy_runs_its_commands(tmp_path):
     folder = tmp_path / "copy"
-    release(folder, ["sgt", "liar"])
+    release(folder)
 
     def command(*words, code=0):
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
@@ -672,34 +791,44 @@ def test_a_student_who_has_only_the_copy_runs_its_commands(tmp_path):
         return done.stdout + done.stderr
 
     short = ("--steps", "1", "--set", "eval_samples=1", "--plain")
-    assert command("assignment", "list").count("\n") == 2
+    assert command("assignment", "list").count("\n") == len(ASSIGNMENTS)
     command("assignment", "start", "sgt")
     assert "not solved yet" in command("assignment", "check", "sgt.py")
-    for mode in ("sgt", "sgt.py:SGT"):
-        said = command("--mode", mode, *short, code=2)
-        assert said.endswith("not solved yet: write training_samples in your sgt.py.\n")
-        assert "Traceback" not in said
-    command(*short)
-    assert (folder / "runs" / "solo-s0").exists()  # the mode of a run that names none
+    for mode in ([], ["--mode", "sgt.py:SGT"]):  # a run that names no mode is `sgt`
+        said = command(*mode, *short, code=2)
+        assert said.endswith("until then take `--mode solo`.\n") and "Traceback" not in said
+    command("--mode", "solo", *short)
 
     (folder / "sgt.py").write_text(reference("sgt"))
     assert "10 of 10 points" in command("assignment", "check", "sgt.py")
     command("--mode", "sgt.py:SGT", *short)
     shutil.copy(folder / "sgt.py", folder / "mrl" / "modes" / "sgt.py")  # as its README says
-    command("--mode", "sgt", *short)
+    command(*short)
     assert "10 of 10 points" in command("assignment", "check", "sgt.py")
 
 
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeypatch, capsys):
+    table = tmp_path / "grades.csv"
     monkeypatch.setattr(checking, "run", lambda *arguments: checked[arguments[0]](*arguments))
 
     def full(assignment, cwd, environment):
-        part = {"part": "all of it", "out_of": 10, "points": 10, "message": ""}
-        entry = {"parts": {"a": part}, "printed": ""}
-        Path(environment["MRL_POINTS"]).write_text(json.dumps(entry))
+        if table.exists():  # it is written as it goes
+            lengths.append(len(rows_of(table)))
+        parts = {
+            name: {"points": part["out_of"], "message": "right"}
+            for name, part in checking.parts_of(assignment).items()
+        }
+        report = json.dumps({"parts": parts, "printed": ""})
+        Path(environment["MRL_REPORT"]).write_text(report)
         return 0
 
     checked = {"liar": full, "advantages": forked}
+    lengths = []
     folder = tmp_path / "class"
     for number in range(27):
         (folder / f"s{number:02}").mkdir(parents=True)
@@ -708,22 +837,25 @@ def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeyp
     (folder / "=cmd.py").write_text('ASSIGNMENT = "liar"')
     (folder / "s00" / "old.py").write_text('ASSIGNMENT = "liar"')
     os.utime(folder / "s00" / "old.py", (1, 1))
-    files = [f"--csv={tmp_path / 'grades.csv'}", f"--gradescope={tmp_path / 'results.json'}"]
     (folder / "s01" / "advantages.py").write_text(reference("advantages"))
-    assert mini_mrl.main(["assignment", "check", str(folder), *files, "-j", "3"]) == 0
+    (folder / "s02" / "notes.py").write_text("x = 1")
+    files = [f"--csv={table}", f"--gradescope={tmp_path / 'results.json'}"]
+
+    assert mini_mrl.main(["assignment", "check", str(folder), *files]) == 0
     said = capsys.readouterr()
     files_said = [line for line in said.out.splitlines() if line.startswith(str(folder))]
-    assert len(files_said) == 31 and files_said == sorted(files_said)  # in order in spite of -j
-    assert "  s01   advantages 10 of 10, liar 10 of 10" in said.out.splitlines()
-    assert mini_mrl.main(["assignment", "check", str(folder), "-j", "0"]) == 2
-    capsys.readouterr()
-    assert said.err.splitlines()[-1] == "31 of 31 checked"
-    with (tmp_path / "grades.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 30  # one row for the two files of s00, by the newer one
+    assert len(files_said) == 32 and files_said == sorted(files_said)
+    assert said.err.splitlines()[-1] == "32 of 32 checked"
+    assert lengths == sorted(lengths) and len(set(lengths)) > 20
+
+    rows = rows_of(table)
+    assert len(rows) == 29  # a row for a student
     by_id = {row["id"]: row for row in rows}
-    assert by_id["ann"]["points"] == "10" and by_id["ann"]["part 2"] != ""
-    assert "'=cmd" in by_id and by_id["s00"]["handed in"] > "2000"
+    assert by_id["ann"]["advantages (10)"] == "10" and by_id["ann"]["liar (10)"] == ""
+    assert by_id["s01"]["advantages (10)"] == by_id["s01"]["liar (10)"] == "10"
+    assert by_id["s01"]["liar: a budget that does not suffice (1)"] == "1"
+    assert by_id["s00"]["liar: handed in"] > "2000"  # the newer one of two files
+    assert "notes.py: has no line" in by_id["s02"]["trouble"] and "'=cmd" in by_id
     gradescope_reads(json.loads((tmp_path / "results.json").read_text()))
 
 

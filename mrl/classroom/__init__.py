@@ -13,9 +13,9 @@ from typing import Any
 from mrl.errors import MrlError
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 OUT_OF = 10
-NOT_REACHED = "not reached, or not ended"
-NAMES = {  # in the order of TUTORIAL.md: name -> what it is
+ASSIGNMENTS = {  # in the order of TUTORIAL.md: name -> what it is
     "advantages": "score completions against their own group",
     "bug": "find a silent bug, and tell five bugs by their learning curves",
     "sgt": "write Success-Gated Transfer from its equation",
@@ -23,8 +23,6 @@ NAMES = {  # in the order of TUTORIAL.md: name -> what it is
     "liar": "believe a peer's records only as far as they hold",
     "own-mode": "a sharing mode of your own that beats solo by its idea",
 }
-# a copy that was released to students has some of them
-ASSIGNMENTS = {name: NAMES[name] for name in NAMES if (HERE / "stubs" / f"{name}.py").exists()}
 
 
 @contextmanager

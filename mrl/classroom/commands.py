@@ -9,7 +9,7 @@ import typer
 
 from mrl.classroom import ASSIGNMENTS
 from mrl.classroom.checking import Grade, check_all, start, submissions
-from mrl.classroom.grades import counted, write_csv, write_gradescope
+from mrl.classroom.grades import write_csv, write_gradescope
 from mrl.classroom.release import release
 
 assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
@@ -35,10 +35,9 @@ def start_assignment(
 @assignment.command("release")
 def release_assignments(
     folder: Annotated[Path, typer.Argument(help="A new folder, for the students' copy.")],
-    names: Annotated[list[str], typer.Option("--for", help="An assignment; repeat for more.")],
 ) -> None:
     """Write a copy of the program for students: stubs and checks, but no solutions."""
-    release(folder, names)
+    release(folder)
     print(f"Written: {folder}; its README.md is for your students.")
 
 
@@ -46,8 +45,7 @@ def release_assignments(
 def check_assignment(
     files: Annotated[list[Path], typer.Argument(help="Submissions, or folders of them.")],
     as_json: Annotated[bool, typer.Option("--json", help="One line for each submission.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of the hidden cases.")] = None,
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Checks at a time.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the hidden cases; one number for a class.")] = 0,
     csv: Annotated[Path | None, typer.Option(help="Write a grade book here.")] = None,
     gradescope: Annotated[Path | None, typer.Option(help="Write Gradescope's JSON here.")] = None,
 ) -> None:
@@ -55,44 +53,32 @@ def check_assignment(
     handed_in = submissions(files)
     grades = []
 
-    for grade in check_all(handed_in, seed, jobs):
+    for grade in check_all(handed_in, seed):
         grades.append(grade)
         if as_json:
             print(json.dumps(vars(grade)), flush=True)
         else:
             print_grade(grade)
+
+        if csv:
+            write_csv(grades, csv)
+        if gradescope:
+            write_gradescope(grades, gradescope)
         if len(handed_in) > 1:
             print(f"{len(grades)} of {len(handed_in)} checked", file=sys.stderr, flush=True)
-
-    if len(handed_in) > 1 and not as_json:
-        print_students(grades)
-    if csv:
-        write_csv(grades, csv)
-    if gradescope:
-        write_gradescope(grades, gradescope)
 
 
 def print_grade(grade: Grade) -> None:
     """Print a line for each part of a submission."""
     print(f"{grade.file}: {grade.assignment or 'no assignment'}")
-    for part in grade.parts:
-        print(f"  {part['points']} of {part['out_of']}  {part['part']}: {part['message']}")
+    reasons = {"right": "right"}  # each reason for a loss is said once
+    for part in grade.parts.values():
+        message = reasons.get(part["message"], part["message"])
+        reasons.setdefault(message, "the same")
+        print(f"  {part['points']} of {part['out_of']}  {part['part']}: {message}")
 
     if grade.trouble:
         print(f"  Ended: {grade.trouble}")
     if grade.printed:
         print(f"  It printed: {grade.printed}")
     print(f"  {grade.points} of {grade.out_of} points", flush=True)
-
-
-def print_students(grades: list[Grade]) -> None:
-    """Print a line for each student, with the points of each assignment that counts."""
-    lines: dict[str, list[str]] = {}
-    for grade in counted(grades):
-        points = f"{grade.assignment or 'no assignment'} {grade.points} of {grade.out_of}"
-        lines.setdefault(grade.student, []).append(points)
-
-    print("Points of each student (of two files for one assignment, the one changed last):")
-    width = max(map(len, lines))
-    for student, points in lines.items():
-        print(f"  {student:<{width}}  {', '.join(points)}")

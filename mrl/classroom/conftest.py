@@ -1,82 +1,72 @@
-"""pytest's side of the classroom: the submission, its limits, and points as lines of JSON.
+"""pytest's side of the classroom: the submission, time limits, and a report of points.
 
-`assignment check` sets MRL_SUBMISSION (the file), MRL_SEED (of the hidden cases) and MRL_POINTS
-(where a line goes after every part: all that is known then). By hand, with pytest's messages:
+`assignment check` sets MRL_SUBMISSION (the file), MRL_SEED (of the hidden cases), MRL_PART_S
+(seconds for a part) and MRL_REPORT (where the points go). By hand, with pytest's own messages:
 
     MRL_SUBMISSION=sgt.py python -m pytest -n 0 mrl/classroom/test_sgt.py
 """
 
 import json
-import math
 import os
 import random
 import resource
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from mrl.classroom import NOT_REACHED
+from mrl.errors import MrlError
 
-SUBMISSION = os.environ.pop("MRL_SUBMISSION", "")
-POINTS = os.environ.pop("MRL_POINTS", os.devnull)
-SEED = os.environ.pop("MRL_SEED", "") or str(random.SystemRandom().randrange(2**31))
-LIMIT_S = math.ceil(float(os.environ.pop("MRL_LIMIT_S", "120")))
-LIMITS = {  # of the process
+SUBMISSION = os.environ.get("MRL_SUBMISSION", "")
+REPORT_FILE = os.environ.get("MRL_REPORT", os.devnull)
+PART_S = float(os.environ.get("MRL_PART_S", "30"))
+LIMITS = {  # of each process, so that a mistake does not take the machine
     resource.RLIMIT_DATA: 4 << 30,  # bytes of memory
-    resource.RLIMIT_FSIZE: 16 << 20,  # bytes of any file that it writes
-    resource.RLIMIT_CPU: LIMIT_S,  # seconds; a child on macOS, too, that would go on for ever
+    resource.RLIMIT_CPU: 300,  # seconds
 }
-KNOWN = {"parts": {}, "printed": ""}  # parts: by pytest's name; printed: by the submission
+REPORT = {"parts": {}, "printed": ""}  # parts: by a test's name; printed: by the submission
 collect_ignore_glob = [] if SUBMISSION else ["test_*.py"]  # the project's own tests are in tests/
 
 
-def write_known() -> None:
-    """Append a line with all that is known, so that nothing is lost if this process dies."""
-    with open(POINTS, "a", encoding="utf-8") as file:
-        file.write(json.dumps(KNOWN) + "\n")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator:
+    """End a part that computes too long; the line of the submission at which it was is shown."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"stopped after {PART_S:g} s; is there a loop that never ends?")
+
+    # of processor time, so that a busy machine costs no points
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, PART_S)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write which parts there are, so that those that are never reached cost their points."""
-    for item in session.items:
-        worth, _, words = item.function.__doc__.partition(": ")  # "2 points: when it imitates"
-        KNOWN["parts"][item.nodeid] = {
-            "part": words,
-            "out_of": int(worth.split()[0]),
-            "points": 0,
-            "message": NOT_REACHED,
-        }
-    write_known()
+pytest_runtest_setup = pytest_runtest_call  # which imports the submission
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator:
-    """Note after each part how many points it gained, and why not more."""
+    """Write the report after each part, so that a process that dies keeps those before."""
     report = yield
     if report.failed or report.when == "call":
-        part = KNOWN["parts"][item.nodeid]
         noted = dict(item.user_properties)  # "message", and "points" where a part gives some of its
         if call.excinfo:
-            part["points"] = noted.get("points", 0)
-            part["message"] = explain(call.excinfo.value)
+            points, message = noted.get("points", 0), explain(call.excinfo.value)
         else:
-            part["points"] = part["out_of"]
-            part["message"] = noted.get("message", "right")
+            points, message = int(item.function.__doc__.split()[0]), noted.get("message", "right")
 
-        KNOWN["printed"] = KNOWN["printed"] or (report.capstdout + report.capstderr)[:1000]
-        write_known()
+        REPORT["parts"][item.name] = {"points": points, "message": message}
+        REPORT["printed"] = REPORT["printed"] or (report.capstdout + report.capstderr)[:1000]
+        Path(REPORT_FILE).write_text(json.dumps(REPORT), encoding="utf-8")
     return report
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(exitstatus: int) -> None:
-    """End now, because Python would wait for threads that a submission has left."""
-    if os.devnull != POINTS:
-        os._exit(exitstatus)
 
 
 def explain(error: BaseException) -> str:
@@ -92,22 +82,31 @@ def explain(error: BaseException) -> str:
 
     lines = [frame.lineno for frame in frames if frame.filename == SUBMISSION]
     where = f" (line {lines[-1]} of the file)" if lines else ""
+    if isinstance(error, NotImplementedError | MrlError):  # as a stub raises them
+        return f"not solved yet: {words}{where}"
+
     notes = "".join(getattr(error, "__notes__", []))
     return f"your code raised an error: {type(error).__name__}: {words}{where}{notes}"
 
 
+@pytest.fixture(scope="session")
+def seed() -> str:
+    """The seed of the hidden cases, the same for all submissions of a class."""
+    return os.environ.get("MRL_SEED", "0")
+
+
 @pytest.fixture
-def rng(request: pytest.FixtureRequest) -> random.Random:
-    """This part's random numbers, the same for all submissions of one check."""
-    return random.Random(f"{SEED} {request.node.name}")
+def rng(request: pytest.FixtureRequest, seed: str) -> random.Random:
+    """This part's random numbers."""
+    return random.Random(f"{seed} {request.node.name}")
 
 
 @pytest.fixture(scope="module")
 def submission(request: pytest.FixtureRequest) -> ModuleType:
-    """Import the file as a module, under limits, without the modules that hold the answer."""
+    """Import the file as a module, without the modules that hold the answer."""
     hide((*request.module.HIDDEN, request.module.__name__, "tests"))  # it has solutions
-    for resource_name, most in LIMITS.items():
-        resource.setrlimit(resource_name, (most, most))
+    for limited, most in LIMITS.items():
+        resource.setrlimit(limited, (most, most))
 
     spec = spec_from_file_location("submission", SUBMISSION)
     module = module_from_spec(spec)

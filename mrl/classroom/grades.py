@@ -21,24 +21,32 @@ def counted(grades: Iterable[Grade]) -> list[Grade]:
 
 
 def write_csv(grades: Iterable[Grade], path: Path) -> None:
-    """A row for each student and assignment."""
-    rows = counted(grades)
-    most = max(len(grade.parts) for grade in rows)
+    """A row for each student, with columns for the assignments and their parts."""
+    columns: dict[str, None] = {}  # in order, each once
+    rows: dict[str, dict[str, object]] = {}
+
+    for grade in counted(grades):
+        # a spreadsheet would take what begins with these signs for a formula
+        student = f"'{grade.student}" if grade.student[:1] in "=+-@" else grade.student
+        row = rows.setdefault(grade.student, {"id": student, "trouble": ""})
+        if grade.trouble:
+            row["trouble"] += f"{grade.file}: {grade.trouble}. "
+        if not grade.assignment:
+            continue
+
+        when = datetime.fromtimestamp(grade.handed_in, UTC).isoformat(timespec="seconds")
+        cells = {f"{grade.assignment} ({grade.out_of})": grade.points}
+        for part in grade.parts.values():
+            cells[f"{grade.assignment}: {part['part']} ({part['out_of']})"] = part["points"]
+        cells[f"{grade.assignment}: handed in"] = when
+
+        columns |= dict.fromkeys(cells)
+        row |= cells
 
     with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        parts = [f"part {number}" for number in range(1, most + 1)]
-        table.writerow(["id", "assignment", "points", "out of", *parts, "handed in", "trouble"])
-
-        for grade in rows:
-            when = datetime.fromtimestamp(grade.handed_in, UTC).isoformat(timespec="seconds")
-            points = [part["points"] for part in grade.parts]
-            points += [""] * (most - len(points))
-
-            # a spreadsheet would take what begins with these signs for a formula
-            student = f"'{grade.student}" if grade.student[:1] in "=+-@" else grade.student
-            sums = [grade.assignment, grade.points, grade.out_of]
-            table.writerow([student, *sums, *points, when, grade.trouble])
+        table = csv.DictWriter(file, ["id", *columns, "trouble"])
+        table.writeheader()
+        table.writerows(rows.values())
 
 
 def write_gradescope(grades: Iterable[Grade], path: Path) -> None:
@@ -48,7 +56,7 @@ def write_gradescope(grades: Iterable[Grade], path: Path) -> None:
         if grade.trouble:
             troubles.append(f"{grade.file}: {grade.trouble}")
 
-        for part in grade.parts:
+        for part in grade.parts.values():
             name = f"{grade.assignment}: {part['part']}"
             test = {"name": name, "score": part["points"], "max_score": part["out_of"]}
             tests.append(test | {"output": part["message"]})

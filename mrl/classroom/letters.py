@@ -87,7 +87,10 @@ def samples_of(
         if logprobs is None:
             logprobs = sample.sampled_logprobs
         assert ids and set(ids) <= {*range(END + 1)}, f"{words}but the receiver has no such tokens"
-        assert sample.loss == "imitation" or len(logprobs) == len(ids), (
+
+        # as in a run: where nothing is learnt, and of "as sampled now", no log-probs are looked at
+        has_ratio = sample.loss == "policy" and sample.advantage != 0 and sample.weight != 0
+        assert not has_ratio or logprobs is None or len(logprobs) == len(ids), (
             f"{words}which needs a behavior log-prob for each of its tokens"
         )
     return samples

@@ -69,9 +69,10 @@ def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
 
         factor = s.weight / counts[s.loss]
         if s.loss == "policy":
-            now = s.behavior_logprobs is None  # so its ratio is 1
-            moved = 0.0 if now else before[problem][letter] - s.behavior_logprobs[0]
-            ratio = math.exp(max(-20, min(moved, 20)))
+            ratio = 1.0  # of what was sampled now
+            if s.behavior_logprobs is not None:
+                moved = before[problem][letter] - s.behavior_logprobs[0]
+                ratio = math.exp(max(-20, min(moved, 20)))
             flat = ratio > 1.2 if s.advantage > 0 else ratio < 0.8  # clipped: no gradient
             factor *= 0.0 if flat else ratio * s.advantage
         pull[problem, letter] += factor

@@ -2,7 +2,7 @@
 
 import random
 from contextlib import suppress
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from timeit import repeat
 from types import ModuleType
 
@@ -21,10 +21,14 @@ SIMPLE = ((WORDS, WORDS), (WORDS, WHOLE), (WHOLE, WORDS), ([b"a"], [b"a"]), ([],
 CUT = (  # tokens that hold a part of a character
     ([b"caf", b"\xc3", b"\xa9", b"!"], [b"ca", b"f\xc3\xa9", b"!"]),
     ([b"\xf0\x9f", b"\x98\x80"], [b"\xf0", b"\x9f", b"\x98", b"\x80"]),
+    ([b"\xff", b"\xfe"], [b"\xff\xfe"]),  # no UTF-8, and so no text
 )
-OTHER = (([b"ab"], [b"ac"]), ([b"ab", b"c"], [b"xb", b"c"]), ([b"ab"], [b"a"]), ([], [b"a"]))
+OTHER = (
+    ([b"ab"], [b"ac"]), ([b"ab", b"c"], [b"xb", b"c"]), ([b"ab"], [b"a"]), ([], [b"a"]),
+    ([b"a\xff"], [b"a\xfe"]),  # one text if both are decoded with "replace"
+)  # fmt: skip
 ALPHABET = b"abc 0123456789+="
-SLOWER = 60  # times as long as `expected`: linear ones took up to 3, quadratic ones over 100
+SLOWER = 60  # times as long as `expected`: linear ones took up to 6, quadratic ones over 100
 Tokens = list[bytes]
 
 
@@ -109,10 +113,11 @@ def test_other_bytes(submission: ModuleType) -> None:
 
 
 def test_linear(submission: ModuleType, rng: random.Random) -> None:
-    """2 points: time, for 1,000 to 64,000 tokens"""
-    for tokens in (1000, 4000, 16_000, 64_000):
+    """2 points: time, for 1,000 to 64,000 tokens, against as many and against a single one"""
+    for tokens, one in product((1000, 4000, 16_000, 64_000), (False, True)):
         text = bytes(rng.choices(ALPHABET, k=20 * tokens))
-        case = cut(text, tokens, rng), cut(text, tokens, rng)
+        text *= 5 if one else 1  # a chunk so long that copying it takes time
+        case = cut(text, tokens, rng), cut(text, 1 if one else tokens, rng)
         compare(submission, *case)  # a wrong answer may be quick
 
         times = []
@@ -122,6 +127,7 @@ def test_linear(submission: ModuleType, rng: random.Random) -> None:
             times.append(min(timings))
         factor = times[0] / times[1]
         assert factor < SLOWER, (
-            f"for {tokens:,} tokens it takes {factor:.0f} times as long as a linear solution; is "
-            "something as long as the text built or searched at every token?"
+            f"for {tokens:,} tokens against {len(case[1]):,} it takes {factor:.0f} times as long "
+            "as a linear solution; is something as long as the text, or as a chunk, built or "
+            "searched at every token?"
         )

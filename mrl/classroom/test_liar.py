@@ -44,6 +44,8 @@ def compare(
     calls = []
 
     def verify(answer: str, text: str, finished: bool = True) -> str:
+        if text not in texts and not strict:  # exchanged: that costs the first part alone
+            answer, text = text, answer
         assert text in texts, "verify got no text of a record; call verify(answer, text, finished)"
         calls.append((answer, text, finished))
         return judge(answer, text, finished)
@@ -88,7 +90,8 @@ def compare(
 
 def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dict[str, str]]:
     """Records of three peers about some prompts; liars lie half of the time."""
-    answers = {f"p{n}": str(rng.randint(10, 99)) for n in range(prompts)}
+    values = rng.sample(range(10, 100, 3), prompts)  # a lie about one prompt is right about none
+    answers = {f"p{n}": str(value) for n, value in enumerate(values)}
     records = []
     for prompt_id, answer in answers.items():
         for index, source in enumerate(("a", "b", "c", *rng.choices("abc", k=2))):
@@ -102,11 +105,16 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
     return records, answers
 
 
+# The first two parts have lies. In the others no peer claims what is false, and where a text is not
+# right its source has no other: so believing claims, or distrusting whole sources, costs two parts.
+
+
 def test_by_hand(submission: ModuleType) -> None:
-    """2 points: five records in order, what you are given stays, claims that are too modest"""
+    """2 points: six records in order, what you are given stays, claims that are too modest"""
     records = [Claim("x", "a", RIGHT), Claim("x", "b", LIE), Claim("x", "b", LIE, "13")]
     records.append(Claim("x", "b", "It is " + RIGHT))
     records.append(Claim("x", "a", "So " + RIGHT, "13", "wrong"))
+    records.append(records[0])  # equal records are two records
     compare(submission, records, {"x": "12"}, strict=True)
 
 
@@ -118,32 +126,39 @@ def test_liars(submission: ModuleType, rng: random.Random) -> None:
 
 def test_verdicts(submission: ModuleType) -> None:
     """2 points: no box, a verdict of timeout, a text that was cut, and the same finished"""
-    records = [Claim("x", "b", "12"), Claim("x", "b", "so it is \\boxed{1", finished=False)]
-    records += [Claim("x", "a", "slow " + RIGHT), Claim("x", "a", RIGHT)]
-    records.append(Claim("x", "c", "cut behind its box: " + RIGHT, finished=False))
+    cut = "so it is \\boxed{1"
+    records = [Claim("x", "b", "just 12", verdict="unparsed")]
+    records.append(Claim("x", "c", cut, verdict="truncated", finished=False))
+    records += [Claim("x", "d", "slow " + RIGHT, verdict="timeout"), Claim("x", "a", RIGHT)]
+    records.append(Claim("x", "a", "cut behind its box: " + RIGHT, finished=False))
     compare(submission, records, {"x": "12"})
 
-    records = [Claim("x", "a", f"{RIGHT} ...", finished=done) for done in (True, False)]
-    compare(submission, records, {"x": "12"})
+    ended, went_on = Claim("x", "a", f"{RIGHT} ..."), Claim("x", "b", f"{RIGHT} ...")
+    compare(submission, [ended, replace(went_on, finished=False, verdict="truncated")], {"x": "12"})
 
 
 def test_two_problems(submission: ModuleType) -> None:
     """2 points: one text about two problems, and a prompt that is no problem of yours"""
-    records = [Claim("x", "a", RIGHT), Claim("y", "a", RIGHT), Claim("y", "b", LIE, "13")]
+    records = [Claim("x", "a", RIGHT), Claim("y", "b", RIGHT, "13", "wrong")]
+    records.append(Claim("y", "c", LIE, "13"))
     compare(submission, records, {"x": "12", "y": "13"})
     compare(submission, [Claim("z", "b", RIGHT), Claim("x", "a", RIGHT)], {"x": "12"})
 
 
 def test_budget(submission: ModuleType, rng: random.Random) -> None:
     """1 point: one call for each distinct (prompt, text, finished), repeated by several peers"""
-    records, answers = draw(rng, 12, "b")
+    records, answers = draw(rng, 12, "")
     texts = {(record.prompt_id, record.text, record.finished) for record in records}
     compare(submission, records, answers, len(texts))
 
 
 def test_short_budget(submission: ModuleType) -> None:
     """1 point: a budget that does not suffice"""
-    records = [Claim("x", "a", f"{n} {RIGHT if n % 3 else LIE}") for n in range(10)]
-    again = [replace(record, source="b") for record in records]  # texts that it knows by then
-    for budget in (0, 1, 4):
+    records = []
+    for n in range(10):
+        text, verdict = (RIGHT, "correct") if n % 3 else (LIE, "wrong")
+        records.append(Claim("x", f"peer {n}", f"{n} {text}", verdict=verdict))
+
+    again = [replace(record, source=f"{record.source}'s") for record in records]
+    for budget in (0, 1, 4):  # so that a text that is known comes again behind its end
         compare(submission, [*records, *again], {"x": "12"}, budget)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from types import ModuleType
 
+import pytest
+
 from mrl.classroom.letters import mode_of
 from mrl.classroom.pairs import results, train
 from mrl.modes.solo import Solo
@@ -22,18 +24,23 @@ GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # a gain of at least so much -> points for
 SULKS = 10  # so many points below `solo` without records: it does not learn from its own tries
 
 
+@pytest.fixture(scope="module", autouse=True)
+def solo(seed: str) -> dict[int, float]:
+    """`solo` on each pair, by its seed, trained before the submission is imported."""
+    seeds = random.Random(f"{seed} pairs").sample(range(10**6), PAIRS)
+    return {number: train(Solo, number) for number in seeds}
+
+
 def test_runs(submission: ModuleType) -> None:
     """1 point: it runs, and its samples can be learnt from"""
     train(mode_of(submission), seed=0)
 
 
-def test_gains(submission: ModuleType, rng: random.Random, record_property: Callable) -> None:
+def test_gains(submission: ModuleType, solo: dict, record_property: Callable) -> None:
     """9 points: what it gains with a peer that knows what you do not"""
-    seeds = rng.sample(range(10**6), PAIRS)
-    solo = [train(Solo, seed) for seed in seeds]
-    own = results(seeds)
+    own = results(list(solo))
 
-    lag = fmean(solo) - fmean(own["nothing"])
+    lag = fmean(solo.values()) - fmean(own["nothing"])
     assert lag < SULKS, (
         f"without any records it ends {lag:.0f} points below `solo`: it has to learn from its own "
         "tries as well, or what it gains by records cannot be separated from what it does by "
@@ -41,7 +48,7 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
     )
 
     controls = {
-        "solo": solo,
+        "solo": list(solo.values()),
         "itself with exchanged records": own["exchanged"],
         "itself without any records": own["nothing"],
     }

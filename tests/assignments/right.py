@@ -1,6 +1,6 @@
 """Right solutions that are written otherwise: for each assignment some that must get full points.
 
-For `own-mode`: ideas, and the least points of each.
+For `own-mode`: ideas, and the least points of each. For `align` also a wrong one that is close.
 """
 
 MODE = """import random
@@ -26,6 +26,29 @@ def plain(source, receiver):
             for side in (source, receiver)]
     cuts = [(0, 0)] + [(ends[0][end], ends[1][end]) for end in ends[0] if end in ends[1]]
     return [((i, k), (j, n)) for (i, j), (k, n) in zip(cuts, cuts[1:])]
+"""
+# with bytes, which are copied for each token of a chunk; a bytearray grows in place
+BUFFERS = """
+def align(source, receiver):
+    chunks, i, k, j, l = [], 0, 0, 0, 0
+    left, right = b"", b""
+    while j < len(source) or l < len(receiver):
+        if len(left) <= len(right) and j < len(source):
+            left += source[j]
+            j += 1
+        elif l < len(receiver):
+            right += receiver[l]
+            l += 1
+        else:
+            raise ValueError("one text is longer")
+        if len(left) == len(right):
+            if left != right:
+                raise ValueError(f"{left} is not {right}")
+            chunks.append(((i, j), (k, l)))
+            i, k, left, right = j, l, b"", b""
+    if left or right:
+        raise ValueError("one text is longer")
+    return chunks
 """
 RIGHT = {
     "advantages": {
@@ -122,28 +145,7 @@ def advantages(rewards: Tensor) -> Tensor:
 """,
     },
     "align": {
-        "buffers": """
-def align(source, receiver):
-    chunks, i, k, j, l = [], 0, 0, 0, 0
-    left, right = b"", b""
-    while j < len(source) or l < len(receiver):
-        if len(left) <= len(right) and j < len(source):
-            left += source[j]
-            j += 1
-        elif l < len(receiver):
-            right += receiver[l]
-            l += 1
-        else:
-            raise ValueError("one text is longer")
-        if len(left) == len(right):
-            if left != right:
-                raise ValueError(f"{left} is not {right}")
-            chunks.append(((i, j), (k, l)))
-            i, k, left, right = j, l, b"", b""
-    if left or right:
-        raise ValueError("one text is longer")
-    return chunks
-""",
+        "buffers": BUFFERS.replace('b""', "bytearray()"),
         "a numpy array": """
 import numpy as np
 def align(source, receiver):

@@ -42,4 +42,4 @@ class SGT(Mode):
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
-        raise MrlError("Assignment sgt is not solved yet: write training_samples in your sgt.py.")
+        raise MrlError("Write training_samples of `sgt` first; until then take `--mode solo`.")
