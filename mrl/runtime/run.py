@@ -20,10 +20,8 @@ from safetensors import SafetensorError
 
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
-from mrl.diagnostics import LearningStats
 from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
-from mrl.policy import Policy
 from mrl.records import Record, RewardStats, make_records
 from mrl.runtime.checkpoint import (
     LOGS,
@@ -39,8 +37,8 @@ from mrl.runtime.checkpoint import (
 from mrl.runtime.evaluation import count_solved, half_width, load_heldout, score_entries
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
-from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
-from mrl.runtime.memory import choose_placement, estimate, peak_memory
+from mrl.runtime.loading import load_policies, pick_device
+from mrl.runtime.memory import peak_memory, plan_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import load_problems, longest_prompt
@@ -78,7 +76,6 @@ class Run(AbstractContextManager):
         self.directory: Path | None = None
 
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
-        self.inexact: set[str] = set()  # policies that a sentence of `_check_gap` has named
         self.stopping = False  # Ctrl-C was pressed: the run ends after this step
         self.scoring = False  # held-out problems: nothing is lost if that ends at once
         self.make_records = make_records  # an attribute, so that a lesson can plant a lie here
@@ -125,19 +122,17 @@ class Run(AbstractContextManager):
         for policy in start.policies:
             if not Path(policy.path).is_dir():
                 self.view.say(f"Loading {policy.path}; what is not in the cache is downloaded.")
-        self.policies = load_policies(start, self.device, self.names_here)
-
-        # what each policy will need depends on the longest prompt that it meets
         problems = list(self.problems)
         for part in self.heldout.values():
             problems += part
-        estimates = []
-        for policy in self.policies:
-            longest = longest_prompt(policy, problems)
-            estimates.append(estimate(policy, config, longest, self.mode.rollout_factor))
 
-        placement, self.why_placed = choose_placement(estimates, config.placement, self.device)
-        self.allocation = Allocation(self.policies, self.names, placement, self.device)
+        # before the weights, because a model that does not fit takes minutes to load
+        plan = plan_memory(start, self.names_here, problems, self.device, self.mode.rollout_factor)
+        self.why_placed = plan.sentence
+        self.policies = load_policies(plan.config, self.device, self.names_here)
+        for policy in self.policies:
+            longest_prompt(policy, problems)  # an error if one is too long
+        self.allocation = Allocation(self.policies, self.names, plan.placement, self.device)
 
     def _open_directory(
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
@@ -264,9 +259,6 @@ class Run(AbstractContextManager):
         """Log a step, show it, and save it if it is time; returns True if Ctrl-C ends the run."""
         mine = {}
         for policy in self.policies:
-            # first, because its warning is among what `sample_lines` writes down
-            self._check_gap(policy, results[policy.name].stats)
-
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(results[policy.name])
             line |= self.exchange.take_traffic(policy.name)
@@ -312,16 +304,6 @@ class Run(AbstractContextManager):
             with self._explaining_disk_errors():
                 self._save(step)
         return stopping
-
-    def _check_gap(self, policy: Policy, stats: LearningStats) -> None:
-        """Note once if a float32 policy's sampled and scored log-probs differ beyond rounding."""
-        gap = stats.own.on_policy_gap_max
-        if gap > TOLERANCE and not policy.mixed_precision and policy.name not in self.inexact:
-            self.inexact.add(policy.name)
-            stats.warnings.append(
-                f"{policy.name}: what it samples and what is scored are up to {gap:.2g} nats "
-                "apart, more than rounding; its figures are wrong, so take another model."
-            )
 
     def _save(self, step: int) -> None:
         """Write a checkpoint: each process its policies, one of each machine the state as well."""
