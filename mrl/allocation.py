@@ -92,17 +92,13 @@ class Allocation:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise  # a bug of a mode or a model keeps its traceback
+            # of no use where it is in force, and on a CPU, whose memory all of them are in anyway
+            swap = self.placement != "swap" and self.device != "cpu" and len(self.names) > 1
             raise RunFailed(
                 f"{policy.name} ran out of memory in its {phase} turn; {LOWER[phase]} "
-                f"in the run's config.json{self._other_placement()}."
+                f"in the run's config.json{', or set placement to swap there' if swap else ''}."
             ) from error
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
-
-    def _other_placement(self) -> str:
-        """What else helps where memory has run out: a CPU's memory is one, wherever they wait."""
-        if self.placement == "swap" or self.device == "cpu" or len(self.names) == 1:
-            return ""
-        return ", or set placement to swap there"
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:
         """The entries of all processes, by policy and in the order of the policies."""
@@ -205,16 +201,14 @@ def in_blocks(sizes: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
     sizes: bytes.  Returns the bytes of each block, and (block, first byte) of each piece.
     """
     used: list[int] = []
-    room: list[int] = []
     places: list[tuple[int, int]] = []
     for size in sizes:
         size = -(-size // 64) * 64  # where a tensor begins decides which kernel a CPU takes
         block = 0
-        while block < len(used) and used[block] + size > room[block]:
+        while block < len(used) and used[block] + size > max(BLOCK, _power_of_two(used[block])):
             block += 1
         if block == len(used):
             used.append(0)
-            room.append(max(BLOCK, _power_of_two(size)))
         places.append((block, used[block]))
         used[block] += size
     return [_power_of_two(size) for size in used], places

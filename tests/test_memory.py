@@ -197,33 +197,31 @@ def card(monkeypatch):
         about = {"max_new_tokens": 400, "micro_batch": 4096, **settings}
         policies = [PolicyConfig(name, "x", **about) for name in ("qwen2.5", "smollm2")]
         config = RunConfig(policies, eval_samples=1, placement=placement)
-        return plan_memory(config, ["qwen2.5", "smollm2"], problems, device, 1)
+        chosen, config, sentence = plan_memory(config, ["qwen2.5", "smollm2"], problems, device, 1)
+        sizes = [policy.micro_batch for policy in config.policies]
+        return SimpleNamespace(placement=chosen, micro_batches=sizes, sentence=sentence)
 
     return plan
 
 
-def micro_batches(plan):
-    return [policy.micro_batch for policy in plan.config.policies]
-
-
 def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(card):
     headless = card(23.2)
-    assert (headless.placement, micro_batches(headless)) == ("resident", [4096] * 2)
+    assert (headless.placement, headless.micro_batches) == ("resident", [4096] * 2)
     small = card(11.8, checkpointing=True)
-    assert (small.placement, micro_batches(small)) == ("swap", [4096] * 2)
+    assert (small.placement, small.micro_batches) == ("swap", [4096] * 2)
     assert "may not fit" not in small.sentence
 
 
 def test_a_smaller_micro_batch_comes_before_swapping(card):
     """A desktop on a 24 GB card: swap takes host memory, and time in every turn."""
     desktop = card(21.0, host=9.0)
-    assert (desktop.placement, micro_batches(desktop)) == ("resident", [2048] * 2)
+    assert (desktop.placement, desktop.micro_batches) == ("resident", [2048] * 2)
     assert desktop.sentence.startswith("Placement resident: 17.7 GiB of tensors at the peak (")
     assert desktop.sentence.endswith(
         "21 GiB are free on cuda:0. For that, micro_batch is 2048 at most."
     )
     already = card(21.0, micro_batch=1024)
-    assert (already.placement, micro_batches(already)) == ("resident", [1024] * 2)
+    assert (already.placement, already.micro_batches) == ("resident", [1024] * 2)
 
 
 def test_swap_is_refused_where_the_host_does_not_hold_what_waits(card):
@@ -234,8 +232,9 @@ def test_swap_is_refused_where_the_host_does_not_hold_what_waits(card):
     with pytest.raises(MrlError) as refused:
         card(19.0, host=10.0)
     assert str(refused.value) == (
-        "Placement swap would need 10.5 GiB of host memory (qwen2.5 16.5, smollm2 12.7 alone), and "
-        "10.0 GiB are available; it would fit with --set lora_rank=16."
+        "Placement swap: 16.5 GiB of tensors at the peak (qwen2.5 16.5, smollm2 12.7 alone), 19 "
+        "GiB are free on cuda:0; those that wait take 10.5 GiB of host memory, but the host has "
+        "10.0 GiB; it would fit with --set lora_rank=16."
     )
     assert card(40.0, host=1.0).placement == "resident"  # nothing waits there
 
@@ -246,9 +245,9 @@ def test_processes_that_share_a_card_are_counted_together(card, monkeypatch):
 
     def others(where):
         def gather(mine):
-            _, place, free = mine["qwen2.5"]
-            other, _, _ = mine.pop("smollm2")  # of the other process
-            return mine | {"smollm2": (other, where or place, free)}
+            place, _ = mine["qwen2.5"]
+            _, other = mine.pop("smollm2")  # of the other process
+            return mine | {"smollm2": (where or place, other)}
 
         monkeypatch.setattr("mrl.runtime.memory.gather", gather)
 
@@ -256,27 +255,32 @@ def test_processes_that_share_a_card_are_counted_together(card, monkeypatch):
     shared = card(23.2)
     assert shared.placement == "parallel"
     assert shared.sentence == (
-        "Placement parallel, a process for each policy: 29.3 GiB of tensors at the peak (qwen2.5 "
-        "16.5, smollm2 12.7 alone), 23 GiB are free on cuda:0; that may not fit: --placement auto."
+        "Placement parallel: 29.3 GiB of tensors at the peak (qwen2.5 16.5, smollm2 12.7 alone), a "
+        "process for each policy, 23 GiB are free on cuda:0; that may not fit: placement=auto."
     )
-    others("another machine cuda:0")
+    others(("another machine", "cuda:0"))
     assert card(23.2).sentence.endswith(
-        "16.5 GiB of tensors at the peak (qwen2.5 16.5 alone), 23 GiB are free on cuda:0."
+        "(qwen2.5 16.5 alone), a process for each policy, 23 GiB are free on cuda:0."
     )
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    others("")
+    with pytest.raises(MrlError, match=r"the host has 20\.0 GiB; --placement resident needs less"):
+        card(20.0, host=20.0, device="cpu", micro_batch=2048)
 
 
 def test_a_run_that_a_cpu_cannot_hold_is_refused_before_weights_are_loaded(card):
     with pytest.raises(MrlError) as refused:
         card(14.0, host=14.0, device="cpu", micro_batch=2048)
     assert str(refused.value) == (
-        "Placement resident would need 17.7 GiB of host memory (qwen2.5 13.7, smollm2 9.8 alone), "
-        "and 14.0 GiB are available; it would fit with --set lora_rank=16, or one of the models "
-        "alone."
+        "Placement resident: 17.7 GiB of tensors at the peak (qwen2.5 13.7, smollm2 9.8 alone), "
+        "but the host has 14.0 GiB; it would fit with --set lora_rank=16."
     )
+    with pytest.raises(MrlError, match="with --set micro_batch=512, or --set checkpointing=true"):
+        card(16.5, host=16.5, device="cpu", micro_batch=2048)
     assert card(20.0, host=20.0, device="cpu", micro_batch=2048).placement == "resident"
     with pytest.raises(MrlError, match="take smaller models"):
         card(1.0, host=1.0, device="cpu")
-    with pytest.raises(MrlError, match="Placement swap would need 2"):  # a CPU keeps both copies
+    with pytest.raises(MrlError, match=r"those that wait take 10\.5 GiB"):  # it holds both
         card(20.0, host=20.0, device="cpu", micro_batch=2048, placement="swap")
 
 
@@ -290,7 +294,7 @@ def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
     monkeypatch.setattr("mrl.runtime.memory.free_memory", lambda device: 2**20)
     monkeypatch.setattr("mrl.runtime.run.load_policies", lambda *about: pytest.fail("loaded"))
     config = run_config("tiny", None, {"placement": "resident"}, [f"runs={tmp_path}"])
-    with pytest.raises(MrlError, match=r"^Placement resident would need 0\.\d GiB"):
+    with pytest.raises(MrlError, match=r"the host has 0\.0 GiB; take smaller models\.$"):
         Run(config)
     assert not list(tmp_path.iterdir())
 

@@ -3,12 +3,13 @@
 All of it is foreseen from each model's config.json, before any weights are loaded.
 """
 
+import json
 import os
 import re
 import resource
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -41,7 +42,7 @@ TOKEN_BYTES, TEMPLATE_TOKENS = 3, 60  # of a prompt, for whose tokens no tokeniz
 SMALL_MICRO_BATCH = 2048  # tokens; tried before policies are moved for every turn
 GIB = 2**30
 # settings that need less memory, for the person whose run does not fit
-SMALLER = ({"micro_batch": 512}, {"checkpointing": True}, {"lora_rank": 16})
+SMALLER = {"micro_batch": 512, "checkpointing": True, "lora_rank": 16}
 
 
 class Estimate(NamedTuple):
@@ -56,14 +57,6 @@ class Estimate(NamedTuple):
     def peak(self) -> int:
         """Bytes in its own turn."""
         return self.at_rest + self.turn
-
-
-class Plan(NamedTuple):
-    """Where the policies of a run will be."""
-
-    placement: str
-    config: RunConfig  # the run's, perhaps with a smaller micro-batch
-    sentence: str  # for the person: what was counted, and why
 
 
 def estimate(
@@ -142,63 +135,6 @@ def needed_in_host(estimates: Sequence[Estimate], placement: str, device: str) -
     return waiting + needed(estimates, placement)
 
 
-def choose_placement(
-    as_set: Sequence[Estimate], smaller: Sequence[Estimate], wanted: str, device: str, free: int
-) -> tuple[str, bool]:
-    """A placement, and whether it takes the smaller micro-batch to fit the device.
-
-    as_set: with the micro-batch of the settings; free: bytes of the device.
-    """
-    if dist.is_initialized():
-        return "parallel", False
-    if wanted != "auto" or not device.startswith("cuda"):
-        return ("resident" if wanted == "auto" else wanted), False
-
-    for placement in ("resident", "swap"):
-        for estimates in (as_set, smaller):
-            if needed(estimates, placement) <= HEADROOM * free:
-                return placement, estimates is smaller
-    return "swap", True
-
-
-def plan_memory(
-    config: RunConfig,
-    names: Sequence[str],
-    problems: Sequence[Problem],
-    device: str,
-    rollout_factor: int,
-) -> Plan:
-    """Foresee what the policies named will need, and choose their placement.
-
-    names: of the policies of this process. Raises MrlError if the host's memory does not hold the
-    run: what comes then is a kill, minutes later and without a word.
-    """
-    longest = max(len(problem.prompt.encode()) for problem in problems)
-    tokens = longest // TOKEN_BYTES + TEMPLATE_TOKENS
-    foresee = partial(_estimates, config, names, tokens, torch.device(device), rollout_factor)
-    free = free_memory(device)  # read before any process loads, because all have to meet here
-
-    as_set, free = _sharing(foresee(), device, free)
-    smaller = foresee(micro_batch=SMALL_MICRO_BATCH)
-    placement, is_smaller = choose_placement(as_set, smaller, config.placement, device, free)
-    estimates = smaller if is_smaller else as_set
-
-    host = needed_in_host(estimates, placement, device)
-    available = free_memory("cpu")
-    if host > available:
-        raise MrlError(
-            f"Placement {placement} would need {host / GIB:.1f} GiB of host memory ("
-            f"{_each_alone(estimates)}), and {available / GIB:.1f} GiB are available; "
-            f"{_what_fits(foresee, estimates, placement, device, available)}."
-        )
-
-    sentence = _sentence(estimates, placement, device, free, host)
-    if is_smaller:
-        config = _changed(config, micro_batch=SMALL_MICRO_BATCH)
-        sentence += f" For that, micro_batch is {SMALL_MICRO_BATCH} at most."
-    return Plan(placement, config, sentence)
-
-
 def free_memory(device: str) -> int:
     """Bytes that can be had now, of a CUDA device or of the host."""
     if device.startswith("cuda"):
@@ -210,87 +146,111 @@ def free_memory(device: str) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _changed(config: RunConfig, **settings: int | bool) -> RunConfig:
-    """A run's settings with others for every policy; a micro-batch only gets smaller."""
+def choose_placement(
+    as_set: list[Estimate], smaller: list[Estimate], wanted: str, device: str, free: int
+) -> tuple[str, list[Estimate]]:
+    """A placement, and the estimates that led to it.
+
+    as_set: with the micro-batch of the settings; smaller: with SMALL_MICRO_BATCH, which is tried
+    before the policies are moved for every turn. free: bytes of the device.
+    """
+    if dist.is_initialized():
+        return "parallel", as_set
+    if wanted != "auto" or not device.startswith("cuda"):
+        return ("resident" if wanted == "auto" else wanted), as_set
+
+    for placement in ("resident", "swap"):
+        for estimates in (as_set, smaller):
+            if needed(estimates, placement) <= HEADROOM * free:
+                return placement, estimates
+    return "swap", smaller
+
+
+def plan_memory(
+    config: RunConfig, names: Sequence[str], problems: Sequence[Problem], device: str, factor: int
+) -> tuple[str, RunConfig, str]:
+    """Foresee what the policies named will need, and choose their placement.
+
+    names: of the policies of this process; factor: the mode's on the group size.  Returns the
+    placement, the settings, perhaps with a smaller micro-batch, and a sentence for the person.
+    Raises MrlError if the host does not hold the run: a kill would come minutes later, unsaid.
+    """
+    longest = max(len(problem.prompt.encode()) for problem in problems)
+    tokens = longest // TOKEN_BYTES + TEMPLATE_TOKENS
+    foresee = partial(_estimates, names, tokens, torch.device(device), factor)
+    free, free_in_host = free_memory(device), free_memory("cpu")
+
+    # Under `parallel`, of all that share this device. The processes meet here, before one loads.
+    place = socket.gethostname(), device
+    everywhere = gather({each.policy: (place, each) for each in foresee(config)})
+    as_set = [each for where, each in everywhere.values() if where == place]
+
+    smaller = _changed(config, micro_batch=SMALL_MICRO_BATCH)
+    placement, estimates = choose_placement(
+        as_set, foresee(smaller), config.placement, device, free
+    )
+    sentence = _sentence(estimates, placement, device, free)
+    if estimates is not as_set:
+        config = smaller
+        sentence += f" For that, micro_batch is {SMALL_MICRO_BATCH} at most."
+
+    host = needed_in_host(estimates, placement, device)
+    if host > free_in_host:
+        ways = []
+        for name, value in SMALLER.items():
+            less = foresee(_changed(config, **{name: value}))
+            if needed_in_host(less, placement, device) <= free_in_host:
+                ways.append(f"--set {name}={json.dumps(value)}")
+        advice = f"it would fit with {', or '.join(ways)}" if ways else "take smaller models"
+        if placement == "parallel":  # what the others would need is not known here
+            advice = "--placement resident needs less"
+        has = f"the host has {free_in_host / GIB:.1f} GiB"
+        raise MrlError(f"{sentence.removesuffix('.')}, but {has}; {advice}.")
+    return placement, config, sentence
+
+
+def _changed(config: RunConfig, **settings: int) -> RunConfig:
+    """The settings with others for every policy; a micro-batch only gets smaller."""
+    most = settings.pop("micro_batch", sys.maxsize)
     policies = []
     for policy in config.policies:
-        now = dict(settings)
-        if "micro_batch" in now:
-            now["micro_batch"] = min(now["micro_batch"], policy.micro_batch)
-        policies.append(replace(policy, **now))
+        policies.append(replace(policy, micro_batch=min(policy.micro_batch, most), **settings))
     return replace(config, policies=policies)
 
 
 def _estimates(
-    config: RunConfig,
     names: Sequence[str],
     prompt_tokens: int,
     device: torch.device,
-    rollout_factor: int,
-    **settings: int | bool,
+    factor: int,
+    config: RunConfig,
 ) -> list[Estimate]:
-    """Of the policies named, from their config.json, with other settings than the run's."""
+    """Of the policies named, from their config.json."""
     estimates = []
-    for policy in _changed(config, **settings).policies:
+    for policy in config.policies:
         if policy.name in names:
             model = shape_of(policy)
-            estimates.append(estimate(model, policy, config, prompt_tokens, device, rollout_factor))
+            estimates.append(estimate(model, policy, config, prompt_tokens, device, factor))
     return estimates
 
 
-def _sharing(estimates: list[Estimate], device: str, free: int) -> tuple[list[Estimate], int]:
-    """The estimates of all processes on this one's device, and the bytes that are free there."""
-    place = f"{socket.gethostname()} {device}"
-    everywhere = gather({each.policy: (each, place, free) for each in estimates})
-    here = [(each, free) for each, where, free in everywhere.values() if where == place]
-    return [each for each, _ in here], min(free for _, free in here)
-
-
-def _each_alone(estimates: Sequence[Estimate]) -> str:
-    return ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates) + " alone"
-
-
-def _sentence(
-    estimates: Sequence[Estimate], placement: str, device: str, free: int, host: int
-) -> str:
-    """What was counted, and why this placement, for the person."""
-    each = ", a process for each policy" if placement == "parallel" else ""
+def _sentence(estimates: Sequence[Estimate], placement: str, device: str, free: int) -> str:
+    """What was counted, for the person, and what may help if a device does not hold it."""
+    counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
     peak = needed(estimates, placement)
-    start = f"Placement {placement}{each}: {peak / GIB:.1f} GiB of tensors at the peak"
-    why = f"({_each_alone(estimates)})"
-    if not device.startswith("cuda"):
-        return f"{start} {why}."
-
-    why += f", {free / GIB:.0f} GiB are free on {device}"
+    text = f"Placement {placement}: {peak / GIB:.1f} GiB of tensors at the peak ({counted} alone)"
+    if placement == "parallel":
+        text += ", a process for each policy"
+    if device.startswith("cuda"):
+        text += f", {free / GIB:.0f} GiB are free on {device}"
     if placement == "swap":
-        why += f"; those that wait take {host / GIB:.1f} GiB of host memory"
-    if peak > HEADROOM * free:
+        waiting = needed_in_host(estimates, placement, "cuda")
+        text += f"; those that wait take {waiting / GIB:.1f} GiB of host memory"
+    if device.startswith("cuda") and peak > HEADROOM * free:
         alone = placement == "swap" or len(estimates) == 1
-        less = "lower max_new_tokens or set checkpointing=true" if alone else "--placement auto"
-        why += f"; that may not fit: {less}"
-    return f"{start} {why}."
-
-
-def _what_fits(
-    foresee: Callable[..., list[Estimate]],
-    estimates: Sequence[Estimate],
-    placement: str,
-    device: str,
-    available: int,
-) -> str:
-    """What would fit the host's memory instead, for the person."""
-    ways = []
-    if placement == "parallel":  # what other processes would need is not known here
-        if needed(estimates, "resident") <= available:
-            ways.append("--placement resident")
-    else:
-        for settings in SMALLER:
-            if needed_in_host(foresee(**settings), placement, device) <= available:
-                words = [f"--set {name}={str(value).lower()}" for name, value in settings.items()]
-                ways.append(" ".join(words))
-        if len(estimates) > 1 and min(e.peak for e in estimates) <= available:
-            ways.append("one of the models alone")
-    return f"it would fit with {', or '.join(ways)}" if ways else "take smaller models"
+        less = "lower max_new_tokens or set checkpointing=true" if alone else "placement=auto"
+        text += f"; that may not fit: {less}"
+    return f"{text}."
 
 
 def peak_memory(device: str) -> int:

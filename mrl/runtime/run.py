@@ -127,12 +127,13 @@ class Run(AbstractContextManager):
             problems += part
 
         # before the weights, because a model that does not fit takes minutes to load
-        plan = plan_memory(start, self.names_here, problems, self.device, self.mode.rollout_factor)
-        self.why_placed = plan.sentence
-        self.policies = load_policies(plan.config, self.device, self.names_here)
+        placement, start, self.why_placed = plan_memory(
+            start, self.names_here, problems, self.device, self.mode.rollout_factor
+        )
+        self.policies = load_policies(start, self.device, self.names_here)
         for policy in self.policies:
             longest_prompt(policy, problems)  # an error if one is too long
-        self.allocation = Allocation(self.policies, self.names, plan.placement, self.device)
+        self.allocation = Allocation(self.policies, self.names, placement, self.device)
 
     def _open_directory(
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
