@@ -151,8 +151,8 @@ def _move(policy: Policy, parts: Iterable[str], device: str, places: Places) -> 
 
     places: where the copies go; missing ones are added. On the way to host memory the caller keeps
     them for the next time, because pinning takes longer than copying. On the way to the device it
-    keeps none. On a CPU both ways end in host memory. The copy is made
-    all the same, so that a run there goes through the same code.
+    keeps none. On a CPU both ways end in host memory. The copy is made all the same, so that a run
+    there goes through the same code.
     """
     tensors: list[torch.Tensor] = []
     if "weights" in parts:

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,8 +176,11 @@ def plan_memory(
     """
     longest = max(len(problem.prompt.encode()) for problem in problems)
     tokens = longest // TOKEN_BYTES + TEMPLATE_TOKENS
-    foresee = partial(_estimates, names, tokens, torch.device(device), factor)
     free, free_in_host = free_memory(device), free_memory("cpu")
+
+    def foresee(config: RunConfig) -> list[Estimate]:
+        place, here = torch.device(device), [p for p in config.policies if p.name in names]
+        return [estimate(shape_of(p), p, config, tokens, place, factor) for p in here]
 
     # Under `parallel`, of all that share this device. The processes meet here, before one loads.
     place = socket.gethostname(), device
@@ -216,22 +218,6 @@ def _changed(config: RunConfig, **settings: int) -> RunConfig:
     for policy in config.policies:
         policies.append(replace(policy, micro_batch=min(policy.micro_batch, most), **settings))
     return replace(config, policies=policies)
-
-
-def _estimates(
-    names: Sequence[str],
-    prompt_tokens: int,
-    device: torch.device,
-    factor: int,
-    config: RunConfig,
-) -> list[Estimate]:
-    """Of the policies named, from their config.json."""
-    estimates = []
-    for policy in config.policies:
-        if policy.name in names:
-            model = shape_of(policy)
-            estimates.append(estimate(model, policy, config, prompt_tokens, device, factor))
-    return estimates
 
 
 def _sentence(estimates: Sequence[Estimate], placement: str, device: str, free: int) -> str:
