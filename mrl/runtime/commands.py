@@ -124,7 +124,7 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Ending:
         if isinstance(error, MrlError | RunFailed):
             return error.exit_code, printable(error, 2000)
         if is_out_of_memory(error) or isinstance(error, FloatingPointError):
-            return 1, printable(str(error).split("\n")[0], 2000)
+            return 1, printable(str(error).split("\n")[0] or "Memory has run out.", 2000)
         if hasattr(error, "format_message"):  # a usage error of the command line
             hint = "add --help to see the options; a run's settings change with --set KEY=VALUE"
             return 2, printable(f"{error.format_message().rstrip('.')}; {hint}.", 2000)
