@@ -3,7 +3,7 @@
 import torch
 
 # where an error has no type of its own: CUDA's driver, cuBLAS, cuDNN, a CPU's allocator, a file
-NO_MEMORY = ("out of memory", "STATUS_ALLOC_FAILED", "can't allocate memory", "Cannot allocate mem")
+NO_MEMORY = ("out of memory", "_ALLOC_FAILED", "can't allocate memory", "Cannot allocate memory")
 
 
 class MrlError(Exception):
