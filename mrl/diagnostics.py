@@ -41,7 +41,10 @@ class TokenStats:
     clipped_high: float = 0.0
     weight: float = 0.0  # sum over the samples; one that is wholly clipped counts as 0
     logprob_gap_max: float = 0.0
-    on_policy_gap_max: float = 0.0  # the same gap, only where the weights have not moved
+    # the same gap, only where the weights have not moved
+    on_policy_gap_max: float = 0.0
+    on_policy_gap: float = 0.0  # sum over the tokens
+    on_policy_tokens: float = 0.0
 
     def add_micro_batch(self, micro: PolicyDiagnostics) -> None:
         """Add one micro-batch."""
@@ -53,10 +56,13 @@ class TokenStats:
         self.clipped_high += float((micro.clipped_high & mask).sum())
         self.weight += float((micro.weights * ~micro.wholly_clipped).sum())
         self.ratio_max = max(self.ratio_max, float(ratio.max()))
-        gap = float((micro.logprob_gap * mask).max())
+        gaps = micro.logprob_gap * mask
+        gap = float(gaps.max())
         self.logprob_gap_max = max(self.logprob_gap_max, gap)
         if micro.on_policy:
             self.on_policy_gap_max = max(self.on_policy_gap_max, gap)
+            self.on_policy_gap += float(gaps.sum())
+            self.on_policy_tokens += float(mask.sum())
 
     def add(self, other: "TokenStats") -> None:
         """Add the sums of one more update."""
@@ -69,6 +75,13 @@ class TokenStats:
         self.ratio_max = max(self.ratio_max, other.ratio_max)
         self.logprob_gap_max = max(self.logprob_gap_max, other.logprob_gap_max)
         self.on_policy_gap_max = max(self.on_policy_gap_max, other.on_policy_gap_max)
+        self.on_policy_gap += other.on_policy_gap
+        self.on_policy_tokens += other.on_policy_tokens
+
+    @property
+    def on_policy_gap_mean(self) -> float:
+        """Mean over the tokens; 0 where there was none."""
+        return self.on_policy_gap / max(self.on_policy_tokens, 1.0)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """Means over the tokens, and the largest ratio; nothing where there was no token."""
@@ -127,6 +140,7 @@ class LearningStats:
             "grad_norm": self.grad_norm / updates,
             "update_skipped": self.updates_skipped,
             "logprob_gap": self.own.logprob_gap_max,
+            "logprob_gap_mean": self.own.on_policy_gap_mean,
         }
         if self.kl is not None:
             metrics["kl"] = self.kl / updates

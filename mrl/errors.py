@@ -1,5 +1,10 @@
 """The errors that end a run, or a command, with one sentence."""
 
+import torch
+
+# where an error has no type of its own: CUDA's driver, cuBLAS, cuDNN, a CPU's allocator, a file
+NO_MEMORY = ("out of memory", "_ALLOC_FAILED", "can't allocate memory", "Cannot allocate memory")
+
 
 class MrlError(Exception):
     """A person's mistake: the message says what was found, where, and what to do instead.
@@ -20,3 +25,11 @@ class PeerLost(RunFailed):
     """The process of another policy has ended, and that one knows why."""
 
     exit_code = 3
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory has run out, on a device or in the host, as whichever library says it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    by_name = isinstance(error, RuntimeError | OSError)
+    return by_name and any(words in str(error) for words in NO_MEMORY)

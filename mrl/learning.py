@@ -8,14 +8,15 @@ What the updates did, in numbers, is counted in diagnostics.py.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 import torch
 from torch import Tensor
 
 from mrl.diagnostics import LearningStats, PolicyDiagnostics
-from mrl.logprobs import completion_logprobs, cut_by_tokens
+from mrl.errors import is_out_of_memory
+from mrl.logprobs import cut_by_tokens
 from mrl.objectives import (
     chunk_ratio,
     chunk_share,
@@ -29,15 +30,14 @@ from mrl.objectives import (
 from mrl.policy import Policy
 from mrl.samples import TrainingSample, ids_of
 
-Scorer = Callable[..., tuple[Tensor, Tensor]]  # called as `completion_logprobs` is
+# |log-prob when sampled - when scored| of own tokens before a step's first update, in nats. What is
+# above is no rounding. In float32 TF32 costs the largest gap some 1e-3. In bfloat16 the largest is
+# legitimately near 1, so the mean decides.
+LARGEST_GAP = 2e-2
+LARGEST_MEAN_GAP = 5e-2
 
 
-def learn(
-    policy: Policy,
-    samples: Sequence[TrainingSample],
-    minibatches: int = 1,
-    score: Scorer = completion_logprobs,
-) -> LearningStats:
+def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 1) -> LearningStats:
     """Make up to `minibatches` optimizer updates from the samples, in their order.
 
     The loss of an update has three terms. Own samples are those that the policy wrote itself
@@ -52,8 +52,6 @@ def learn(
     (advantage 0 or weight 0) needs no forward pass. In the first two terms it still counts in the
     denominator, because the other samples would weigh more without it. In the third it does not
     count, because its KL is never computed.
-
-    score: gives the log-probs of completions; a policy without a transformer brings its own.
     """
     size = max(1, math.ceil(len(samples) / minibatches))  # a step may have no samples at all
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
@@ -65,20 +63,52 @@ def learn(
 
     stats = LearningStats()
     for minibatch in batches:
-        update_stats = None
-        while update_stats is None:
-            try:
-                update_stats = add_gradients(policy, minibatch, stats.updates, score)
-            except torch.OutOfMemoryError:  # so once more, with half the micro-batch
-                longest = max(len(s.completion_ids) for s in minibatch if s.needs_forward)
-                if policy.micro_batch <= longest:  # in tokens: one completion alone does not fit
-                    raise
-                stats.warnings.append(policy.halve_micro_batch())
-            # tried again here, because inside `except` the traceback would keep the failed tensors
-
+        update_stats = gradients_in_memory(policy, minibatch, stats.updates)
         optimizer_step(policy, update_stats)
         stats.add(update_stats)
+
+    warn_of_wrong_sampler(policy, stats)
     return stats
+
+
+def gradients_in_memory(
+    policy: Policy, samples: Sequence[TrainingSample], updates_done: int
+) -> LearningStats:
+    """`add_gradients`, tried again with half the micro-batch as often as memory runs out."""
+    warnings: list[str] = []
+    while True:
+        try:
+            stats = add_gradients(policy, samples, updates_done)
+            stats.warnings += warnings
+            return stats
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            longest = max(len(s.completion_ids) for s in samples if s.needs_forward)
+            if policy.micro_batch <= longest:  # in tokens: one completion alone does not fit
+                raise
+            warnings.append(policy.halve_micro_batch())
+        # tried again out here, because inside `except` the traceback would keep the failed tensors
+
+
+def warn_of_wrong_sampler(policy: Policy, stats: LearningStats) -> None:
+    """Add a warning, once a policy, if what it sampled was not what is scored here.
+
+    Own ratios are 1 by definition before the first update, so nothing else would show it: neither
+    a model that decodes otherwise than it scores, nor a recording (runtime/cuda_graph.py) that
+    agrees with the step that was recorded and not with the model.
+    """
+    if policy.mixed_precision:
+        kind, gap, most = "in the mean", stats.own.on_policy_gap_mean, LARGEST_MEAN_GAP
+    else:
+        kind, gap, most = "at most", stats.own.on_policy_gap_max, LARGEST_GAP
+
+    if gap > most and not policy.sampler_is_wrong:
+        policy.sampler_is_wrong = True
+        stats.warnings.append(
+            f"{policy.name}: what it samples and what is scored are {gap:.2g} nats apart {kind}, "
+            "more than rounding; its figures are wrong, so take another model."
+        )
 
 
 def _replace_sampled_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
@@ -102,7 +132,7 @@ def _replace_sampled_logprobs(policy: Policy, samples: Sequence[TrainingSample])
 
 
 def add_gradients(
-    policy: Policy, samples: Sequence[TrainingSample], updates_done: int, score: Scorer
+    policy: Policy, samples: Sequence[TrainingSample], updates_done: int
 ) -> LearningStats:
     """Add up the gradients of one update, micro-batch by micro-batch.
 
@@ -123,7 +153,7 @@ def add_gradients(
 
     for batch in micro_batches(samples, policy.micro_batch):
         # [batch, seq] nats with gradient, and True on completion tokens, the end token included
-        logprobs, mask = score(policy, *ids_of(batch))
+        logprobs, mask = policy.score(*ids_of(batch))
         from_peer = bool(batch[0].source)
 
         if batch[0].loss == "imitation":
@@ -138,7 +168,7 @@ def add_gradients(
             _count_policy_loss(stats, loss, diagnostics, from_peer)
 
             if policy.reference is not None and not from_peer:
-                kl = kl_divergence(policy, batch, logprobs, mask, kl_counts, score)
+                kl = kl_divergence(policy, batch, logprobs, mask, kl_counts)
                 stats.kl = (stats.kl or 0.0) + float(kl.detach())
                 loss = loss + policy.config.kl_coef * kl
 
@@ -259,7 +289,6 @@ def kl_divergence(
     logprobs: Tensor,
     mask: Tensor,
     counts: dict[str, int],
-    score: Scorer,
 ) -> Tensor:
     """k3 against the frozen reference, averaged as the objective averages; a scalar.
 
@@ -268,7 +297,7 @@ def kl_divergence(
     each one whose KL is never computed.)
     """
     with torch.no_grad():
-        ref_logprobs, _ = score(policy, *ids_of(batch), policy.reference)
+        ref_logprobs, _ = policy.score(*ids_of(batch), policy.reference)
     objective = batch[0].objective or policy.objective
     coefficients = token_coefficients(mask, objective.aggregation, **counts)
     return (k3(logprobs, ref_logprobs) * coefficients).sum()

@@ -10,37 +10,13 @@ them at a time, because a whole [batch, seq, vocab] is what a large vocabulary c
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-if TYPE_CHECKING:
-    from mrl.policy import Policy
-
 TOKENS_AT_ONCE = 1024  # whose logits exist at the same time
-
-
-def completion_logprobs(
-    policy: "Policy",
-    prompts: Sequence[list[int]],
-    completions: Sequence[list[int]],
-    model: PreTrainedModel | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Log-probs of completions under a policy's current parameters (or `model`'s), and their mask.
-
-    ([batch, seq] float32 nats, [batch, seq] bool), see `packed_logprobs`.
-    """
-    model = model or policy.model
-    # Gradient checkpointing works in training mode alone. This brings no dropout back, because
-    # loading the model has set it to 0.
-    model.train(policy.config.checkpointing and torch.is_grad_enabled())
-    with policy.precision():
-        return packed_logprobs(
-            model, prompts, completions, policy.suppressed, policy.config.temperature
-        )
 
 
 def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:

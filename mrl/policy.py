@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.logprobs import completion_logprobs, cut_by_tokens
+from mrl.logprobs import cut_by_tokens, packed_logprobs
 from mrl.objectives import OBJECTIVES
 from mrl.rollout import Completions, sample_completions
 from mrl.samples import Group, Problem, Rollout
@@ -49,6 +49,7 @@ class Policy:
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
         self.sampled_version = -1  # version of the weights that wrote its newest groups
+        self.sampler_is_wrong = False  # learning has warned of it
 
         self.tokenizer = tokenizer
         self.codec = ByteCodec(tokenizer)
@@ -244,6 +245,25 @@ class Policy:
             rollouts.append(rollout)
         return rollouts
 
+    def score(
+        self,
+        prompts: Sequence[list[int]],
+        completions: Sequence[list[int]],
+        model: PreTrainedModel | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs of completions under the current parameters, or `model`'s, and their mask.
+
+        ([batch, seq] float32 nats with gradient, [batch, seq] bool), see `packed_logprobs`.
+        """
+        model = model or self.model
+        # Gradient checkpointing works in training mode alone. This brings no dropout back, because
+        # loading the model has set it to 0.
+        model.train(self.config.checkpointing and torch.is_grad_enabled())
+        with self.precision():
+            return packed_logprobs(
+                model, prompts, completions, self.suppressed, self.config.temperature
+            )
+
     @torch.no_grad()
     def logprobs_of(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
@@ -251,7 +271,7 @@ class Policy:
         """Log-probs of completions under the current weights, [completions][tokens], nats."""
         scored: list[list[float]] = []
         for part in cut_by_tokens(prompts, completions, self.micro_batch):
-            logprobs, _ = completion_logprobs(self, prompts[part], completions[part])
+            logprobs, _ = self.score(prompts[part], completions[part])
             for completion, row in zip(completions[part], logprobs.tolist(), strict=True):
                 scored.append(row[: len(completion)])
         return scored

@@ -109,7 +109,7 @@ class TrainingSample:
 
 
 def ids_of(samples: Sequence[TrainingSample]) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts and completions of samples, the way `completion_logprobs` takes them."""
+    """Prompts and completions of samples, the way `Policy.score` takes them."""
     prompts = [sample.prompt_ids for sample in samples]
     completions = [sample.completion_ids for sample in samples]
     return prompts, completions

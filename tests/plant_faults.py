@@ -77,7 +77,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("policy", "self.version += 1", "self.version += 2", POLICY),
     ("learning", "for minibatch in batches[1:]:", "for minibatch in []:", POLICY),
     ("learning", "elif norm > 0:", "else:", POLICY),
-    ("learning", "minibatch, stats.updates, score)", "minibatch, 0, score)", POLICY),
+    ("learning", "minibatch, stats.updates)", "minibatch, 0)", POLICY),
     ("learning", "objective = batch[0].objective or policy.objective\n    coefficients",
      "objective = policy.objective\n    coefficients", POLICY),
     ("learning", "policy_samples = [sample for sample in samples if sample.loss == \"policy\"]",

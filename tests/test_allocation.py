@@ -1,19 +1,22 @@
 """Turns, their ledger, and the three places where a policy can live."""
 
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from mrl import allocation as allocation_module
-from mrl.allocation import PARTS, Allocation, _move
+from mrl.allocation import BLOCK, PARTS, Allocation, _move, in_blocks
 from mrl.errors import MrlError, RunFailed
 from mrl.learning import learn
 from mrl.runtime.loading import pick_device
+from mrl.runtime.memory import PINNED
 from mrl.runtime.metrics import time_metrics
 from mrl.samples import TrainingSample
 from tests.end_to_end.small_run import without_time
+from tests.test_memory import SHAPES, model_of
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 
@@ -37,6 +40,9 @@ def allocation_of(*names):
     [
         (MemoryError("x\ny"), "^b ran out of memory in its learn turn; lower max_new_tokens.*$"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "^b ran out of memory in"),
+        (torch.AcceleratorError("CUDA error: out of memory\nx"), "^b ran out of memory in its"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when"), "^b ran out of memory in"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "^b ran out of memory in its"),
         (FloatingPointError("not finite"), r"^b failed in its learn turn: not finite\.$"),
     ],
 )
@@ -57,6 +63,20 @@ def test_a_turn_that_runs_out_of_memory_says_what_to_lower(phase, setting):
     with pytest.raises(RunFailed) as raised, allocation.turn(allocation.policies[0], phase):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
     assert str(raised.value).startswith(f"a ran out of memory in its {phase} turn; lower {setting}")
+
+
+@pytest.mark.parametrize(
+    ("placement", "device", "says"),
+    [("resident", "cuda:0", True), ("parallel", "cuda:0", True), ("swap", "cuda:0", False),
+     ("resident", "cpu", False)],
+)  # fmt: skip
+def test_swap_is_advised_where_it_would_help(monkeypatch, placement, device, says):
+    monkeypatch.setattr(Allocation, "_fetch", lambda *about: 0)
+    workers = [] if placement == "swap" else [Worker("a"), Worker("b")]
+    allocation = Allocation(workers, ["a", "b"], placement, device)
+    with pytest.raises(RunFailed) as raised, allocation.turn(Worker("a"), "learn"):
+        raise MemoryError
+    assert ("or set placement to swap there" in str(raised.value)) == says
 
 
 @pytest.mark.parametrize(
@@ -141,16 +161,19 @@ def test_a_swap_changes_no_number(make_policy):
     assert embeddings is policy.model.get_output_embeddings().weight  # still tied
 
 
-def test_host_memory_is_allocated_once_a_tensor(make_policy, monkeypatch):
+def test_host_memory_is_taken_once(make_policy, monkeypatch):
     """To pin it takes longer than to copy; and each recorded token would unpin what is free."""
     a, b = policies = two_policies(make_policy)
     allocation = Allocation(policies, [p.name for p in policies], "swap")
     for policy in policies:
         learn(policy, [sample(policy)])
     before = {key: value.clone() for key, value in a.model.state_dict().items()}
-    places, made = [], []
-    empty_like = torch.empty_like
-    monkeypatch.setattr(torch, "empty_like", lambda *x, **k: made.append(k) or empty_like(*x, **k))
+    places, made, taken = [], [], allocation_module._host_places
+    monkeypatch.setattr(
+        allocation_module,
+        "_host_places",
+        lambda tensors: made.append(len(tensors)) or taken(tensors),
+    )
     for _ in range(3):
         made.clear()
         for policy in (a, b):
@@ -158,13 +181,52 @@ def test_host_memory_is_allocated_once_a_tensor(make_policy, monkeypatch):
                 pass
         moments = [s[m] for s in a.optimizer.state.values() for m in ("exp_avg", "exp_avg_sq")]
         places.append([t.data_ptr() for t in (*a.model.parameters(), *moments)])
-    fetched = sum(
-        3 * len(list(policy.model.parameters())) + len(list(policy.model.buffers()))
-        for policy in policies
-    )
     assert places[0] == places[1] == places[2]
-    assert len(made) == fetched  # a tensor each on the way in, none on the way out
+    assert made[::2] == [0, 0]  # none on the way out; on the way in, a CPU's go there, too
     assert all(torch.equal(v, before[k]) for k, v in a.model.state_dict().items())
+
+
+def test_what_waits_is_pinned_only_if_it_comes_from_a_cuda_device(make_policy, monkeypatch):
+    """A run on the CPU of a machine that has a GPU pinned all of its memory."""
+    policy, pinned = make_policy(), []
+    empty = torch.empty
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def noted(*about, pin_memory=False, **named):
+        pinned.append(pin_memory)
+        return empty(*about, **named)
+
+    monkeypatch.setattr(torch, "empty", noted)
+    _move(policy, PARTS, "cpu", {})
+    assert pinned == [False]  # and one block for all of them
+    on_a_card = SimpleNamespace(nbytes=8, is_cuda=True, dtype=torch.float32, shape=(2,))
+    allocation_module._host_places([on_a_card])
+    assert pinned == [False, True]
+
+
+def test_tensors_lie_in_their_blocks_side_by_side():
+    sizes = [4, 10, 3 * BLOCK // 2, 64, BLOCK, 100]
+    blocks, places = in_blocks(sizes)
+    assert all(size == 1 << (size.bit_length() - 1) for size in blocks)  # powers of two
+    taken = sorted((block, start, start + sizes[n]) for n, (block, start) in enumerate(places))
+    assert all(start % 64 == 0 for _, start, _ in taken)
+    assert all(end <= blocks[block] for block, _, end in taken)
+    for (block, _, end), (other, start, _) in pairwise(taken):
+        assert block != other or end <= start
+    assert in_blocks([]) == ([], [])
+
+
+@pytest.mark.parametrize(("name", "least"), [("qwen2.5", 10.3), ("smollm2", 6.3)])
+def test_the_real_pair_is_pinned_in_little_more_than_its_size(name, least):
+    """In powers of two a tensor at a time it took 16.8 GiB, which a machine with 16 has not."""
+    with torch.device("meta"):
+        model = model_of(*SHAPES[name])
+    weights = [parameter.nbytes for parameter in model.parameters()]
+    moments = [size for size in weights for _ in range(2)]  # they come later: a call of their own
+    singly = sum(1 << (size - 1).bit_length() for size in weights + moments)
+    assert singly > least * 2**30
+    taken = sum(in_blocks(weights)[0]) + sum(in_blocks(moments)[0])
+    assert taken < PINNED * sum(weights + moments)
 
 
 def test_devices(monkeypatch):
@@ -177,16 +239,18 @@ def test_devices(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(MrlError, match="device is 'cuda:7', which cannot be used here"):
         pick_device("cuda:7")
-    current = []
+    current, shares = [], []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
     made = SimpleNamespace(device=torch.device("cuda:1"))
     monkeypatch.setattr(torch, "ones", lambda size, device: made)
     assert pick_device("auto") == "cuda:0"
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert pick_device("auto") == "cuda:1"
     assert current == [made.device] * 2  # else a graph would be recorded on another one
+    assert shares == [0.95] * 2  # torch's own error of missing memory comes first
 
 
 def test_a_card_that_this_torch_has_no_kernels_for_gets_one_sentence(monkeypatch):

@@ -1,6 +1,8 @@
 """The sampling loop that CUDA records, here unrecorded: the same completions as the plain loop."""
 
+import gc
 import logging
+import weakref
 from weakref import WeakSet
 
 import pytest
@@ -200,6 +202,56 @@ def test_a_recording_that_fails_gives_its_cause_and_the_stream_back(monkeypatch)
     with pytest.raises(RuntimeError, match=r"^operation not permitted when stream is capturing"):
         cuda_graph._capture(step)
     assert streams == ["default", "side", "default"]
+
+
+@pytest.mark.parametrize("error", [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+    RuntimeError("CUDA error: out of memory"),
+])  # fmt: skip
+def test_memory_that_runs_out_while_recording_is_no_fault_of_the_model(
+    forced, make_policy, caplog, error
+):
+    def capture(step):
+        raise error
+
+    forced(capture)
+    policy = make_policy(max_new_tokens=20)
+    policy.graph_decode = cuda_graph.decode
+    with caplog.at_level(logging.WARNING), pytest.raises(type(error)):
+        sampled(policy, PROBLEM)
+    assert (caplog.records, cuda_graph._failures) == ([], [])
+    forced(lambda step: step)  # there is memory again: the next rollout is recorded
+    sampled(policy, PROBLEM)
+    assert policy.model in cuda_graph._compared
+
+
+def test_only_one_recording_lives_at_a_time(forced, make_policy):
+    """When one dies, torch frees what cuBLAS keeps for the stream of all: pytorch issue 193402."""
+    alive = []
+
+    class Recording:
+        def __init__(self, step):
+            self.step = step
+
+        def replay(self):
+            self.step()
+
+    def capture(step):
+        assert all(earlier() is None for earlier in alive)
+        recording = Recording(step)
+        alive.append(weakref.ref(recording))
+        return recording.replay
+
+    forced(capture)
+    policies = [make_policy(name, max_new_tokens=20) for name in ("qwen-tiny", "llama-tiny")]
+    gc.disable()
+    try:
+        for policy in policies * 2:
+            policy.graph_decode = cuda_graph.decode
+            sampled(policy, PROBLEM)
+    finally:
+        gc.enable()
+    assert len(alive) == 4
 
 
 def test_only_caches_that_keep_all_are_recorded(monkeypatch):

@@ -202,7 +202,8 @@ def test_a_family_is_computed_right_learns_and_is_resumed(tmp_path, random_pair,
     path = save_random(tmp_path / "model", random_pair / "qwen-tiny", family, settings)
     config = PolicyConfig("it", str(path), group_size=4, max_new_tokens=24, learning_rate=1e-3)
     policy = load_policy(config)
-    assert estimate(policy, RunConfig([config]), longest_prompt(policy, PROBLEMS)).peak > 0
+    longest, cpu = longest_prompt(policy, PROBLEMS), torch.device("cpu")
+    assert estimate(policy.model, config, RunConfig([config]), longest, cpu).peak > 0
 
     groups = policy.rollout(PROBLEMS, generator())
     assert len({len(group.prompt_ids) for group in groups}) == 3

@@ -11,13 +11,13 @@ import torch
 
 from mrl.runtime import cuda_graph
 from tests.bench import gpu_session
-from tests.bench.gpu_session import PREDICTED, Scale, do, main, table, tasks
+from tests.bench.gpu_session import PREDICTED, Scale, do, main, read, tasks, verdict
 
 SMALL = {
     "vocab_size": 2000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2,
 }  # fmt: skip
-SLOW = ("runs", "modes", "whole-swap", "decode-smollm2", "update-smollm2",
+SLOW = ("runs", "modes", "whole-swap", "whole-parallel", "decode-smollm2", "update-smollm2",
         "memory-smollm2-checkpointing")  # fmt: skip
 SCALE = Scale("cpu", 14, 8, 6, 4, micro_batch=120, steps=1, shape=SMALL)
 
@@ -31,10 +31,15 @@ def recorded(monkeypatch):
     monkeypatch.setattr(cuda_graph, "_capture", lambda step: step)
 
 
+def done(name, tmp_path, scale=SCALE):
+    """What a part finds."""
+    do(name, scale, tmp_path / "gpu.json")
+    return read(tmp_path / "gpu.json")[name]
+
+
 @pytest.mark.parametrize("name", [name for name in tasks() if name not in SLOW])
 def test_a_part_finds_its_figures(tmp_path, name):
-    do(name, SCALE, tmp_path)
-    found = json.loads((tmp_path / f"{name}.json").read_text())
+    found = done(name, tmp_path)
     assert found["good"], found
     figures = found["figures"]
     if name == "tokens":
@@ -56,6 +61,15 @@ def test_a_part_finds_its_figures(tmp_path, name):
     if name.startswith("whole"):
         assert figures["skipped"] == 0
         assert {"qwen2.5 1", "smollm2 2"} <= set(figures)
+        assert figures["said"][0].startswith("Placement resident: ")
+    if name == "attention":
+        assert all("attention" in " ".join(figures[mask]) for mask in figures)
+        assert set(figures) == {"prompts", "token", "learning"}
+    if name == "token":
+        assert min(figures.values()) > 0
+        assert {"token_ms", "drawing_in_float64_ms", "without_casts_ms"} < set(figures)
+    if name == "swapping":
+        assert figures["GiB_a_second"] > 0
     if name == "twice":
         assert figures["usual"]["equal"]
         assert figures["strict"]["equal"]
@@ -63,8 +77,7 @@ def test_a_part_finds_its_figures(tmp_path, name):
 
 def test_a_recording_that_is_not_used_or_wrong_is_a_verdict(tmp_path, monkeypatch):
     monkeypatch.setattr(cuda_graph, "_capture", lambda step: lambda: None)
-    do("decode-qwen2.5", SCALE, tmp_path)
-    found = json.loads((tmp_path / "decode-qwen2.5.json").read_text())
+    found = done("decode-qwen2.5", tmp_path)
     assert not found["good"]
     assert not found["figures"]["believed"]
     assert "its logits are off" in found["figures"]["failures"][0]
@@ -73,21 +86,18 @@ def test_a_recording_that_is_not_used_or_wrong_is_a_verdict(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_the_slow_parts(tmp_path):
     for name in SLOW:
-        do(name, replace(SCALE, steps=2), tmp_path)
-        found = json.loads((tmp_path / f"{name}.json").read_text())
+        found = done(name, tmp_path, replace(SCALE, steps=2))
         assert found["good"], found
-    found = json.loads((tmp_path / "runs.json").read_text())
-    assert not any(found["figures"]["first_differing_step"].values())
+        if name == "runs":
+            assert not any(found["figures"]["first_differing_step"].values())
 
 
 def test_an_error_is_a_verdict(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_session, "card", lambda scale: 1 / 0)
-    do("card", SCALE, tmp_path)
-    text, good = table(tmp_path)
-    assert not good
-    assert '| **look** |  | {"error": "ZeroDivisionError: division by zero"} |' in text
-    assert text.count("not made") == len(tasks()) - 1
-    assert "| memory-qwen2.5 | | not made | 15.8 GiB | |" in text
+    line = verdict("card", done("card", tmp_path))
+    assert line.startswith("LOOK  card, 0.")
+    assert line.endswith('{"error": "ZeroDivisionError: division by zero"}')
+    assert verdict("memory-qwen2.5", None) == "not made  memory-qwen2.5"
     assert not any(" " in name for name in tasks())  # they are names of files
     assert set(PREDICTED) <= set(tasks())
 
@@ -95,12 +105,13 @@ def test_an_error_is_a_verdict(tmp_path, monkeypatch):
 def test_without_a_gpu_it_says_so_and_with_one_it_goes_on_where_it_was(
     tmp_path, monkeypatch, capsys
 ):
-    assert main(["--out", str(tmp_path)]) == 2
+    out = tmp_path / "gpu.json"
+    assert main(["--out", str(out)]) == 2
     assert "no CUDA device" in capsys.readouterr().err
     made = []
 
     class Part:
-        def __init__(self, command, start_new_session):
+        def __init__(self, command, start_new_session, stdout):
             self.name, self.pid = command[-1], -7
             made.append(self.name)
             assert start_new_session  # so that the end of time reaches what it started
@@ -113,18 +124,20 @@ def test_without_a_gpu_it_says_so_and_with_one_it_goes_on_where_it_was(
                 do_part(self.name)
 
     def do_part(name):
-        about = {"part": name, "good": True, "seconds": 1.0, "figures": {}}
-        (tmp_path / f"{name}.json").write_text(json.dumps(about))
+        about = {"good": True, "seconds": 1.0, "predicted": "", "figures": {}}
+        out.write_text(json.dumps(read(out) | {name: about}))
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     killed = []
     monkeypatch.setattr(gpu_session.subprocess, "Popen", Part)
     monkeypatch.setattr(gpu_session.os, "killpg", lambda *about: killed.append(about))
     do_part("tokens")
-    assert main(["--out", str(tmp_path), "--minutes", "3"]) == 1
+    assert main(["--out", str(out), "--minutes", "3"]) == 1
     assert killed == [(-7, signal.SIGKILL)]
     assert made == [name for name in tasks() if name != "tokens"]
-    assert "| runs | | not made | " in (tmp_path / "table.md").read_text()
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(tasks()) + 1  # a verdict a line
+    assert "not made  runs" in said
     do_part("runs")
-    assert main(["--out", str(tmp_path)]) == 0
+    assert main(["--out", str(out)]) == 0
     assert len(made) == len(tasks()) - 1  # nothing twice

@@ -17,8 +17,10 @@ import pytest
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime import launch
+from mrl.runtime import start as start_module
 from mrl.runtime.checkpoint import newest_checkpoint, read_state
 from mrl.runtime.pairs import pair_settings
+from mrl.runtime.run import Run
 from tests.end_to_end.small_run import (
     HERE,
     NAMES,
@@ -110,6 +112,29 @@ def test_a_wrong_number_of_processes_gets_one_sentence(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(MrlError, match="3 processes for 2 policies"):
         join_processes(NAMES)
+
+
+def test_sigterm_ends_a_run_at_once_while_it_is_loaded(monkeypatch, tmp_path):
+    """A model of 3 B took 78 s more: threads read its weights, whatever is raised."""
+    seen = []
+
+    class Loaded(Run):
+        def __init__(self, *about):
+            seen.append(signal.getsignal(signal.SIGTERM))
+            super().__init__(*about)
+
+    def loop(run):
+        seen.append(signal.getsignal(signal.SIGTERM))
+        raise MrlError("that is enough")
+
+    monkeypatch.setattr(start_module, "Run", Loaded)
+    monkeypatch.setattr(start_module, "first_lines", lambda *about: [])
+    before = signal.signal(signal.SIGTERM, launch.terminate)
+    config = RunConfig(**pair_settings("tiny"), placement="resident", runs=str(tmp_path))
+    with pytest.raises(MrlError, match="that is enough"):
+        start_module.start_run(loop, None, [], config, True)
+    signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIG_DFL, launch.terminate]
 
 
 # ------------------------------------------------------------------------------ whole runs

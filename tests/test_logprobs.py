@@ -6,7 +6,7 @@ import torch
 
 from mrl import logprobs as module
 from mrl.config import DATA
-from mrl.logprobs import completion_logprobs, cut_by_tokens, pack, packed_logprobs
+from mrl.logprobs import cut_by_tokens, pack, packed_logprobs
 from mrl.runtime.loading import load_model, packing_problem
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
@@ -61,7 +61,7 @@ def test_attention_gets_one_mask_as_it_wants_it(make_policy, monkeypatch, dtype)
         lambda *a, attn_mask=None, **k: masks.append(attn_mask)
         or original(*a, attn_mask=attn_mask, **k),
     )  # fmt: skip
-    completion_logprobs(policy, PROMPTS, COMPLETIONS)
+    policy.score(PROMPTS, COMPLETIONS)
     assert len(masks) == policy.model.config.num_hidden_layers
     assert len({mask.data_ptr() for mask in masks}) == 1
     want = torch.float32 if dtype == "float32" else torch.bfloat16
@@ -132,11 +132,13 @@ def test_a_slice_is_as_large_as_agreed_and_parts_no_group_that_fits(most):
 def test_scoring_is_cut_into_micro_batches(make_policy, monkeypatch):
     policy, calls = make_policy(micro_batch=1), []
 
-    def counted(policy, prompts, completions):
-        calls.append(len(completions))
-        return completion_logprobs(policy, prompts, completions)
+    score = policy.score
 
-    monkeypatch.setattr("mrl.policy.completion_logprobs", counted)
+    def counted(prompts, completions):
+        calls.append(len(completions))
+        return score(prompts, completions)
+
+    monkeypatch.setattr(policy, "score", counted)
     scored = policy.logprobs_of(PROMPTS, COMPLETIONS)
     assert calls == [1] * 5
     assert [len(row) for row in scored] == [2, 1, 4, 3, 1]
@@ -147,7 +149,7 @@ def test_logits_are_made_in_slices(make_policy, monkeypatch):
     policy, sizes = make_policy(), []
     head = policy.model.get_output_embeddings()
     head.register_forward_hook(lambda module, given, made: sizes.append(len(made)))
-    completion_logprobs(policy, PROMPTS, COMPLETIONS)
+    policy.score(PROMPTS, COMPLETIONS)
     assert max(sizes) <= 3
 
 

@@ -12,7 +12,6 @@ from mrl.allocation import Allocation
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.logprobs import completion_logprobs
 from mrl.runtime.loading import load_model, load_policies, load_policy, usual_learning_rate
 from mrl.runtime.lora import LoraLinear, add_adapters, base_of, save_adapters
 from tests.end_to_end.small_run import (
@@ -117,7 +116,7 @@ def test_gradients_are_those_of_the_merged_weights(make_policy, checkpointing):
                 full.model.get_submodule(name).weight += change
     sample = own(policy, "12-11: 2-1=1", 1.0)
     for one in (policy, full):
-        logprobs, _ = completion_logprobs(one, [sample.prompt_ids], [sample.completion_ids])
+        logprobs, _ = one.score([sample.prompt_ids], [sample.completion_ids])
         logprobs.sum().backward()
     name = "model.layers.0.mlp.up_proj"
     layer, weight = policy.model.get_submodule(name), full.model.get_submodule(name).weight
@@ -133,11 +132,11 @@ def test_the_reference_of_a_kl_term_is_the_base_and_takes_no_memory(make_policy)
     assert {id(p) for p in policy.reference.parameters()} < own_tensors
     sample = own(policy, "12-11: 2-1=1", 1.0)
     about = [sample.prompt_ids], [sample.completion_ids]
-    first, _ = completion_logprobs(policy, *about)
+    first, _ = policy.score(*about)
     taught(policy)
     with torch.no_grad():
-        reference, _ = completion_logprobs(policy, *about, policy.reference)
-        now, _ = completion_logprobs(policy, *about)
+        reference, _ = policy.score(*about, policy.reference)
+        now, _ = policy.score(*about)
     assert reference.equal(first)
     assert not now.equal(first)
 

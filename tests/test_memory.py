@@ -1,6 +1,9 @@
 import gc
 import os
+import runpy
 import weakref
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,22 +13,29 @@ from torch.utils._pytree import tree_flatten
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from mrl.config import DATA, PolicyConfig, RunConfig
+from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.policy import Policy
+from mrl.runtime import loading
 from mrl.runtime.evaluation import problems_at_once
-from mrl.runtime.loading import _enable_checkpointing
+from mrl.runtime.loading import _enable_checkpointing, shape_of
 from mrl.runtime.lora import add_adapters
 from mrl.runtime.memory import (
     HEADROOM,
-    choose_placement,
+    TEMPLATE_TOKENS,
+    TOKEN_BYTES,
     estimate,
+    free_memory,
     needed,
     peak_memory,
+    plan_memory,
 )
-from mrl.runtime.pairs import pair_settings
+from mrl.runtime.run import Run
 from mrl.runtime.settings import run_config
-from mrl.samples import TrainingSample
+from mrl.samples import Problem, TrainingSample
 from tests.conftest import pytest_configure
+
+CPU = torch.device("cpu")
 
 
 class Tracker(TorchDispatchMode):
@@ -77,7 +87,6 @@ def model_of(kind, hidden, inner, layers, vocab, heads=4, kv_heads=2):
         (("llama", 160, 480, 8, 2000), {"dtype": "mixed"}),
         (("qwen", 128, 640, 6, 4000), {"dtype": "float32", "lora_rank": 4}),
         (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "lora_rank": 4}),
-        (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "lora_rank": 4, "base": torch.bfloat16}),
         (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "lora_rank": 4, "checkpointing": True}),
     ],
 )
@@ -87,9 +96,8 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
         _enable_checkpointing(model)
     about = {"learning_rate": 1e-4, "max_new_tokens": 60, "group_size": 8, "micro_batch": 1100}
     about |= settings
-    base = about.pop("base", torch.float32)  # of LoRA in mixed precision: bfloat16
     if about.get("lora_rank"):
-        model = model.to(base)
+        model = model.bfloat16() if about["dtype"] == "mixed" else model
         add_adapters(model, about["lora_rank"])
     policy = Policy(PolicyConfig("x", "x", **about), model, make_policy().tokenizer)
     samples = [
@@ -106,17 +114,30 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
     at_rest, tracker.peak = tracker.now, 0
     with tracker:
         learn(policy, samples)
-    got = estimate(policy, RunConfig([policy.config], prompts_per_step=6, eval_samples=1), 50)
+    config = RunConfig([policy.config], prompts_per_step=6, eval_samples=1)
+    got = estimate(policy.model, policy.config, config, 50, CPU)
     assert got.at_rest == pytest.approx(at_rest, rel=0.01)
-    assert got.peak == pytest.approx(tracker.peak, rel=0.1)
+    assert 0.9 * tracker.peak < got.peak < 1.15 * tracker.peak
 
 
 def test_a_frozen_policy_needs_its_weights_and_what_sampling_takes(make_policy):
     learner, teacher = make_policy(), make_policy(frozen=True)
     config = RunConfig([learner.config])
-    learning, sampling = (estimate(policy, config, 50) for policy in (learner, teacher))
+    learning, sampling = (
+        estimate(policy.model, policy.config, config, 50, CPU) for policy in (learner, teacher)
+    )
     assert learning.at_rest == 3 * sampling.at_rest
     assert sampling.turn < learning.turn
+
+
+def test_a_frozen_policy_is_kept_in_the_dtype_that_it_is_used_in(make_policy):
+    """Float32 weights were twice the memory, and autocast copied them for every token."""
+    for dtype, want in (("mixed", torch.bfloat16), ("float32", torch.float32)):
+        policy = make_policy(frozen=True, dtype=dtype)
+        assert {p.dtype for p in policy.model.parameters()} == {want}
+        config = RunConfig([policy.config])
+        got = estimate(shape_of(policy.config), policy.config, config, 50, CPU)
+        assert got.at_rest == sum(p.nbytes for p in policy.model.parameters())
 
 
 SHAPES = {
@@ -140,18 +161,18 @@ SIMULATED = [  # tokens, with eight completions of 400 each
 ]  # fmt: skip
 
 
-def true_estimate(name, **settings):
-    """Of a model at its true shape, without its weights."""
-    config = PolicyConfig(name, "x", **{"dtype": "mixed", **settings})
+def true_shape(config):
+    """A model at its true shape, without its weights; in the place of `shape_of`."""
     with torch.device("meta"):
-        model = model_of(*SHAPES[name])
+        model = model_of(*SHAPES[config.name])
         if config.lora_rank:
-            add_adapters(model.bfloat16(), config.lora_rank)
-    policy = SimpleNamespace(
-        name=name, config=config, reference=None, model=model,
-        mixed_precision=config.dtype == "mixed",
-    )  # fmt: skip
-    return estimate(policy, RunConfig([config], eval_samples=1), prompt_tokens=150)
+            add_adapters(model, config.lora_rank)
+    return model
+
+
+def true_estimate(name, **settings):
+    config = PolicyConfig(name, "x", **{"dtype": "mixed", **settings})
+    return estimate(true_shape(config), config, RunConfig([config], eval_samples=1), 150, CPU)
 
 
 @pytest.mark.parametrize(("name", "peak", "settings"), SIMULATED)
@@ -160,21 +181,124 @@ def test_the_estimate_at_the_true_shapes_is_that_of_a_simulation(name, peak, set
     assert true_estimate(name, **settings).peak / 2**30 == pytest.approx(peak, rel=0.1)
 
 
-def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(monkeypatch, tmp_path):
-    (tmp_path / "train.jsonl").write_text("")
-    monkeypatch.setattr("mrl.runtime.pairs.GSM8K", tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    presets = {policy.name: policy for policy in pair_settings("qwen-smol")["policies"]}
-    assert [p.micro_batch for p in presets.values()] == [4096] * 2
-    estimates = [true_estimate(name, micro_batch=4096, max_new_tokens=400) for name in presets]
-    # the weights are loaded when the choice is made: a third of what rests, with AdamW's moments
-    weights = sum(each.at_rest for each in estimates) / 3
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: weights)
-    free = 23.2 * 2**30 - weights
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 24 * 2**30))
-    assert choose_placement(estimates, "auto", "cuda:0")[0] == "resident"
-    small = {"micro_batch": 4096, "max_new_tokens": 400, "checkpointing": True}
-    assert needed([true_estimate(n, **small) for n in presets], "swap") < 0.9 * 12 * 2**30
+@pytest.fixture
+def card(monkeypatch):
+    """A function that plans the real pair for a card, with GiB that are free there and in the host.
+
+    Prompts of 150 tokens; eight completions of 400.
+    """
+    problems = [Problem("a", "x" * TOKEN_BYTES * (150 - TEMPLATE_TOKENS), "1")]
+    monkeypatch.setattr("mrl.runtime.memory.shape_of", true_shape)
+    monkeypatch.setattr("mrl.runtime.memory.uses_bfloat16", lambda dtype, device: True)
+
+    def plan(free, host=64.0, device="cuda:0", placement="auto", **settings):
+        bytes_of = {"cpu": int(host * 2**30), device: int(free * 2**30)}
+        monkeypatch.setattr("mrl.runtime.memory.free_memory", bytes_of.get)
+        about = {"max_new_tokens": 400, "micro_batch": 4096, **settings}
+        policies = [PolicyConfig(name, "x", **about) for name in ("qwen2.5", "smollm2")]
+        config = RunConfig(policies, eval_samples=1, placement=placement)
+        chosen, config, sentence = plan_memory(config, ["qwen2.5", "smollm2"], problems, device, 1)
+        sizes = [policy.micro_batch for policy in config.policies]
+        return SimpleNamespace(placement=chosen, micro_batches=sizes, sentence=sentence)
+
+    return plan
+
+
+def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(card):
+    headless = card(23.2)
+    assert (headless.placement, headless.micro_batches) == ("resident", [4096] * 2)
+    small = card(11.8, checkpointing=True)
+    assert (small.placement, small.micro_batches) == ("swap", [4096] * 2)
+    assert "may not fit" not in small.sentence
+
+
+def test_a_smaller_micro_batch_comes_before_swapping(card):
+    """A desktop on a 24 GB card: swap takes host memory, and time in every turn."""
+    desktop = card(21.0, host=9.0)
+    assert (desktop.placement, desktop.micro_batches) == ("resident", [2048] * 2)
+    assert desktop.sentence.startswith("Placement resident: 17.7 GiB of tensors at the peak (")
+    assert desktop.sentence.endswith(
+        "21 GiB are free on cuda:0. For that, micro_batch is 2048 at most."
+    )
+    already = card(21.0, micro_batch=1024)
+    assert (already.placement, already.micro_batches) == ("resident", [1024] * 2)
+
+
+def test_swap_is_refused_where_the_host_does_not_hold_what_waits(card):
+    """It ended in step 1 or 2, by a kill or a traceback, before any checkpoint."""
+    swapping = card(19.0, host=16.0)
+    assert swapping.placement == "swap"
+    assert swapping.sentence.endswith("; those that wait take 10.5 GiB of host memory.")
+    with pytest.raises(MrlError) as refused:
+        card(19.0, host=10.0)
+    assert str(refused.value) == (
+        "Placement swap: 16.5 GiB of tensors at the peak (qwen2.5 16.5, smollm2 12.7 alone), 19 "
+        "GiB are free on cuda:0; those that wait take 10.5 GiB of host memory, but the host has "
+        "10.0 GiB; it would fit with --set lora_rank=16."
+    )
+    assert card(40.0, host=1.0).placement == "resident"  # nothing waits there
+
+
+def test_processes_that_share_a_card_are_counted_together(card, monkeypatch):
+    """29.2 GiB on one of 24, which no halving could save; two cards hold one policy each."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+
+    def others(where):
+        def gather(mine):
+            place, _ = mine["qwen2.5"]
+            _, other = mine.pop("smollm2")  # of the other process
+            return mine | {"smollm2": (where or place, other)}
+
+        monkeypatch.setattr("mrl.runtime.memory.gather", gather)
+
+    others("")
+    shared = card(23.2)
+    assert shared.placement == "parallel"
+    assert shared.sentence == (
+        "Placement parallel: 29.3 GiB of tensors at the peak (qwen2.5 16.5, smollm2 12.7 alone), a "
+        "process for each policy, 23 GiB are free on cuda:0; that may not fit: placement=auto."
+    )
+    others(("another machine", "cuda:0"))
+    assert card(23.2).sentence.endswith(
+        "(qwen2.5 16.5 alone), a process for each policy, 23 GiB are free on cuda:0."
+    )
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    others("")
+    with pytest.raises(MrlError, match=r"the host has 20\.0 GiB; --placement resident needs less"):
+        card(20.0, host=20.0, device="cpu", micro_batch=2048)
+
+
+def test_a_run_that_a_cpu_cannot_hold_is_refused_before_weights_are_loaded(card):
+    with pytest.raises(MrlError) as refused:
+        card(14.0, host=14.0, device="cpu", micro_batch=2048)
+    assert str(refused.value) == (
+        "Placement resident: 17.7 GiB of tensors at the peak (qwen2.5 13.7, smollm2 9.8 alone), "
+        "but the host has 14.0 GiB; it would fit with --set lora_rank=16."
+    )
+    with pytest.raises(MrlError, match="with --set micro_batch=512, or --set checkpointing=true"):
+        card(16.5, host=16.5, device="cpu", micro_batch=2048)
+    assert card(20.0, host=20.0, device="cpu", micro_batch=2048).placement == "resident"
+    with pytest.raises(MrlError, match="take smaller models"):
+        card(1.0, host=1.0, device="cpu")
+    with pytest.raises(MrlError, match=r"those that wait take 10\.5 GiB"):  # it holds both
+        card(20.0, host=20.0, device="cpu", micro_batch=2048, placement="swap")
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="Linux says what is available")
+def test_the_memory_that_is_free_is_known(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5, 24) * (device == "cuda:1"))
+    assert free_memory("cuda:1") == 5
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 2**28 < free_memory("cpu") < whole
+
+
+def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
+    monkeypatch.setattr("mrl.runtime.memory.free_memory", lambda device: 2**20)
+    monkeypatch.setattr("mrl.runtime.run.load_policies", lambda *about: pytest.fail("loaded"))
+    config = run_config("tiny", None, {"placement": "resident"}, [f"runs={tmp_path}"])
+    with pytest.raises(MrlError, match=r"the host has 0\.0 GiB; take smaller models\.$"):
+        Run(config)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_setting_for_a_t4_is_within_its_memory(monkeypatch):
@@ -211,54 +335,35 @@ def test_with_lora_a_pair_of_1500_and_1000_million_fits_24_gigabytes():
 
 def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
     policy = make_policy(group_size=4, max_new_tokens=10, micro_batch=30)
+    model, config = policy.model, RunConfig([policy.config], eval_samples=1)
     one, many = (
-        estimate(policy, RunConfig([policy.config], prompts_per_step=n, eval_samples=1), 20)
+        estimate(model, policy.config, replace(config, prompts_per_step=n), 20, CPU)
         for n in (2, 20_000)
     )
     shape, rows = policy.model.config, 20_000 * 4
     kv_cache = rows * 30 * 2 * 4 * 2 * 32 * 4  # tokens, k and v, layers, KV heads, size, bytes
     assert many.turn == kv_cache + rows * shape.vocab_size * 22 > one.turn
-    twice = RunConfig([policy.config], prompts_per_step=20_000, eval_samples=1)
-    assert estimate(policy, twice, 20, rollout_factor=2).turn == 2 * many.turn  # solo-x2
+    twice = replace(config, prompts_per_step=20_000)
+    doubled = estimate(model, policy.config, twice, 20, CPU, rollout_factor=2)  # solo-x2
+    assert doubled.turn == 2 * many.turn
     parameters = sum(p.numel() for p in policy.model.parameters())
     assert one.at_rest == many.at_rest == (4 + 8) * parameters  # weights, two moments of AdamW
     assert needed([one, many], "swap") == many.peak
     assert needed([one, many], "resident") == many.peak + one.at_rest
+    assert needed([one, many], "parallel") == many.peak + one.peak
 
 
 def test_these_tests_see_no_gpu_and_the_allocator_is_set(monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
     assert not torch.backends.cuda.cudnn_sdp_enabled()  # a plan for every shape; NaN at some
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")  # a person's
+    runpy.run_path(loading.__file__)
+    assert "PYTORCH_ALLOC_CONF" not in os.environ
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr="gpu")))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
-
-
-def test_the_plan_follows_the_memory_that_is_free(make_policy, monkeypatch):
-    policy = make_policy()
-    estimates = [estimate(policy, RunConfig([policy.config]), 20)] * 2
-    both, one = needed(estimates, "resident"), needed(estimates, "swap")
-    assert one < both
-
-    def plan(free):
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
-        return choose_placement(estimates, "auto", "cuda:0")
-
-    assert plan(2 * both)[0] == "resident"
-    placement, sentence = plan(1.1 * both)  # only nine tenths of what is free are planned for
-    assert placement == "swap"
-    assert "may not fit" not in sentence
-    most = 2 * sum(each.at_rest for each in estimates) / 2**30  # a pinned tensor may take twice
-    assert sentence.endswith(f"; those that wait take up to {most:.1f} GiB of host memory.")
-    assert "lower micro_batch" in plan(one)[1]
-    assert choose_placement(estimates, "auto", "cpu")[0] == "resident"
-    assert choose_placement(estimates, "swap", "cpu") == (
-        "swap",
-        f"Placement swap: {one / 2**30:.1f} GiB of tensors at the peak "
-        f"(qwen-tiny {one / 2**30:.1f}, qwen-tiny {one / 2**30:.1f} alone).",
-    )
 
 
 def test_the_peak_counts_bytes_of_the_whole_process():

@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.logprobs import completion_logprobs
 from mrl.rollout import Completions
 from mrl.runtime.loading import load_policy, load_tokenizer, usual_learning_rate
 from mrl.runtime.problems import longest_prompt
@@ -52,12 +51,12 @@ def frozen(make_policy, monkeypatch):
     return make
 
 
-def test_completion_logprobs_and_mask_come_from_lengths(make_policy):
+def test_scores_and_mask_come_from_lengths(make_policy):
     policy = make_policy()
     samples = [own(policy, text, 1.0) for text in ("5", "12-11: 2-1=1", "")]
     with torch.no_grad():
-        logprobs, mask = completion_logprobs(
-            policy, [s.prompt_ids for s in samples], [s.completion_ids for s in samples]
+        logprobs, mask = policy.score(
+            [s.prompt_ids for s in samples], [s.completion_ids for s in samples]
         )
         assert mask.sum(1).tolist() == [len(s.completion_ids) for s in samples]
         for row, sample in enumerate(samples):
@@ -76,7 +75,7 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
     policy = load_policy(PolicyConfig("m", str(tmp_path / "m")))
     assert policy.tokenizer.pad_token_id == policy.end_id
     assert not policy.suppressed[policy.end_id]
-    _, mask = completion_logprobs(policy, [[5, 6]], [[7, policy.end_id]])
+    _, mask = policy.score([[5, 6]], [[7, policy.end_id]])
     assert mask.tolist() == [[True, True]]
 
 

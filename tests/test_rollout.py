@@ -10,7 +10,7 @@ from mrl import rollout as rollout_module
 from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
 from mrl.errors import RunFailed
-from mrl.logprobs import completion_logprobs, scaled_logprobs
+from mrl.logprobs import scaled_logprobs
 from mrl.rollout import draw, sample_completions
 from mrl.runtime.loading import load_policy, load_tokenizer
 from mrl.samples import Problem
@@ -135,8 +135,7 @@ def test_positions_are_counted_from_the_first_real_token(absolute_positions):
     assert_logprobs_of_a_plain_forward_pass(policy, groups)
     rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]
     with torch.no_grad():
-        scored, mask = completion_logprobs(
-            policy,
+        scored, mask = policy.score(
             [group.prompt_ids for group, _ in rollouts],
             [rollout.completion_ids for _, rollout in rollouts],
         )

@@ -133,7 +133,7 @@ def test_hacpo_over_four_updates(agents, case, alpha):
     mode = HACPO(alpha=alpha)
     prompts = [(group, peers.get(group.problem.id, [])) for group in groups]
     batch = mode.training_samples(toy, prompts, random.Random(0))
-    learn(toy, batch.samples, mode.published_updates, score=type(toy).score)
+    learn(toy, batch.samples, mode.published_updates)
     gradients, seen = hacpo_by_hand(logits, groups, peers, alpha)
     assert seen == {(place, up) for place in ("below", "inside", "above") for up in (True, False)}
     assert len(toy.path) == 4
@@ -186,7 +186,7 @@ def test_prp_with_a_peer_of_the_same_distribution_has_naives_gradient(level, obj
                     records.append(record("x", "b", index, text, cut, lps, 0.0, index == 0))
                 group = Group(Problem("x", "x", "1"), [0], own)
                 batch = mode.training_samples(toy, [(group, records)], random.Random(0))
-                learn(toy, batch.samples, score=type(toy).score)
+                learn(toy, batch.samples)
                 updates.append(toy.path[0])
             assert float(updates[0].norm()) > 0.01
             torch.testing.assert_close(*updates, atol=1e-6, rtol=1e-4)

@@ -84,8 +84,6 @@ def samples_of(
         assert sample.loss in ("policy", "imitation"), f"{words}but there is no such loss"
 
         ids, logprobs = sample.completion_ids, sample.behavior_logprobs
-        if logprobs is None:
-            logprobs = sample.sampled_logprobs
         assert ids and set(ids) <= {*range(END + 1)}, f"{words}but the receiver has no such tokens"
 
         # as in a run: where nothing is learnt, and of "as sampled now", no log-probs are looked at

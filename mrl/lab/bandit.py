@@ -197,7 +197,7 @@ def update_of(
     toy = Toy(context.receiver)
     prompts = [(group_of(context, "receiver", own), records)]
     batch = mode.training_samples(toy, prompts, random.Random(0))
-    learn(toy, batch.samples, score=Toy.score)
+    learn(toy, batch.samples)
     return toy.update
 
 

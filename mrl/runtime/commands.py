@@ -7,13 +7,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.errors import MrlError, RunFailed
+from mrl.errors import MrlError, RunFailed, is_out_of_memory
 from mrl.modes import MODES
 from mrl.runtime.checkpoint import newest_checkpoint
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
@@ -145,8 +144,8 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Ending:
         # sentences for what a person or the machine has caused
         if isinstance(error, MrlError | RunFailed):
             return error.exit_code, printable(error, 2000)
-        if isinstance(error, torch.OutOfMemoryError | FloatingPointError):
-            return 1, printable(str(error).split("\n")[0], 2000)
+        if is_out_of_memory(error) or isinstance(error, FloatingPointError):
+            return 1, printable(str(error).split("\n")[0] or "Memory has run out.", 2000)
         if hasattr(error, "format_message"):  # a usage error of the command line
             hint = "add --help to see the options; a run's settings change with --set KEY=VALUE"
             return 2, printable(f"{error.format_message().rstrip('.')}; {hint}.", 2000)

@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import logging
 
+from mrl.errors import is_out_of_memory
 from mrl.rollout import keeps_all
 
 RECORD_AFTER = 3  # tokens: by then every kernel has been chosen and every weight cast
@@ -114,6 +115,8 @@ def decode(
 
     # all that a token changes, apart from what the next one writes again
     state = (logits, positions, bias, fixed.place, t, lengths, finished)
+    # A recording ends with this function, so only one lives at a time. When one dies, torch frees
+    # what cuBLAS keeps for the stream that all were recorded in (pytorch issue 193402).
     next_token = step
     for number in range(1, most + 1):
         next_token()
@@ -136,6 +139,8 @@ def _recorded(
                 raise RuntimeError(f"its logits are off by {gap:.2g} of the largest")
             _compared.add(model)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise  # nothing is wrong with the model, and the plain loop needs as much
         _failures.append(str(error).strip().split("\n")[0])
         logging.get_logger(__name__).warning(
             "Sampling is slower than it could be: a token's kernels cannot be recorded for this "

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import torch
 
-from mrl.errors import MrlError
+from mrl.errors import MrlError, is_out_of_memory
 from mrl.policy import Policy
 from mrl.runtime.problems import load_problems
 from mrl.runtime.verifier import Verifier
@@ -88,9 +88,9 @@ def count_solved(
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             try:
                 groups = policy.rollout(batch, generator, samples, temperature)
-            except torch.OutOfMemoryError:
-                if at_once == 1:
-                    raise  # a single problem does not fit
+            except (RuntimeError, MemoryError) as error:
+                if at_once == 1 or not is_out_of_memory(error):
+                    raise  # a single problem does not fit, or it is a bug
                 at_once //= 2
                 continue
 

@@ -12,7 +12,7 @@ from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
 from mrl.runtime.judge import OwnJudge, make_verifier
 from mrl.runtime.liars import lying_records
 from mrl.runtime.loading import load_policies, pick_device
-from mrl.runtime.memory import choose_placement, estimate
+from mrl.runtime.memory import plan_memory
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.settings import make_mode, run_config
 from mrl.runtime.verifier import Verifier
@@ -101,17 +101,16 @@ def assemble(
     for policy in start.policies:
         if not Path(policy.path).is_dir():
             say(f"Loading {policy.path}; what is not in the cache is downloaded.")
-    policies = load_policies(start, device, modes)
-
-    # what each policy will need depends on the longest prompt that it meets
     every_problem = list(problems)
     for part in heldout.values():
         every_problem += part
-    estimates = []
+    # before the weights, because a model that does not fit takes minutes to load
+    placement, start, why_placed = plan_memory(
+        start, list(modes), every_problem, device, mode.rollout_factor
+    )
+    policies = load_policies(start, device, modes)
     for policy in policies:
-        longest = longest_prompt(policy, every_problem)
-        estimates.append(estimate(policy, config, longest, mode.rollout_factor))
-    placement, why_placed = choose_placement(estimates, config.placement, device)
+        longest_prompt(policy, every_problem)  # MrlError if one is too long
 
     all_names = [policy.name for policy in config.policies]
     records_of = lying_records(config.liar, config.seed) if config.liar else honest_records

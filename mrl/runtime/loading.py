@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.errors import MrlError
+from mrl.errors import MrlError, is_out_of_memory
 from mrl.logprobs import packed_logprobs, scaled_logprobs
 from mrl.policy import Policy
 from mrl.rollout import sample_completions
@@ -35,7 +35,8 @@ TOLERANCE = 2e-2  # nats, between two float32 computations of a log-prob; TF32 m
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # logprobs.py makes masks for these
 
 # read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
-os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the earlier name: what a person sets stays
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 # cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a second
 # each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
 torch.backends.cuda.enable_cudnn_sdp(False)
@@ -56,6 +57,8 @@ def pick_device(wanted: str) -> str:
             raise MrlError(f"device is {wanted!r}, which was never tried; take cpu or cuda.")
         if place.type == "cuda":  # pinned memory and graphs belong to the current one
             torch.cuda.set_device(place)
+            # torch's own error comes first then: libraries that find no memory are less clear
+            torch.cuda.set_per_process_memory_fraction(0.95)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
         if "no kernel image" in reason:  # this torch was built without kernels for the card
@@ -107,9 +110,9 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
     policy = Policy(config, model, tokenizer, reference, index)
     policy.graph_decode = decode if device.startswith("cuda") else None
 
-    # In mixed precision the base needs no more than bfloat16, which is half the memory. In float32,
-    # autocast would make a bfloat16 copy of each frozen matrix for every token that is sampled.
-    if rank and policy.mixed_precision:
+    # In mixed precision what never learns, LoRA's base or a teacher, needs no more than bfloat16,
+    # which is half the memory. In float32, autocast would copy each frozen matrix for every token.
+    if policy.mixed_precision:
         for parameter in model.parameters():
             if not parameter.requires_grad:
                 parameter.data = parameter.data.bfloat16()
@@ -182,9 +185,24 @@ def _left_over(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
 
 def count_parameters(path: str) -> int:
     """The number of a model's parameters, from its configuration alone."""
-    config = _read_config(base_of(path)[0])
+    return _without_weights(base_of(path)[0]).num_parameters()
+
+
+def shape_of(config: PolicyConfig) -> PreTrainedModel:
+    """A policy's model with its adapters but without weights, from its configuration alone."""
+    base, saved_rank = base_of(config.path)
+    rank = saved_rank or config.lora_rank
+    model = _without_weights(base)
+    if rank:
+        with torch.device("meta"):
+            add_adapters(model, rank)
+    return model.requires_grad_(False) if config.frozen else model
+
+
+def _without_weights(path: str) -> PreTrainedModel:
+    config = _read_config(path)
     with torch.device("meta"):  # shapes, no memory
-        return AutoModelForCausalLM.from_config(config).num_parameters()
+        return AutoModelForCausalLM.from_config(config)
 
 
 def _read_config(path: str) -> PreTrainedConfig:
@@ -235,6 +253,8 @@ def _load(auto_class: type, path: str, **options: object) -> Any:
         except OSError:
             return auto_class.from_pretrained(path, **options)
     except Exception as error:
+        if is_out_of_memory(error):
+            raise MrlError(f"{path}: memory ran out while it was read; give more of it.") from error
         reason = str(error).strip().split("\n")[0][:200]
         raise MrlError(
             f"{path}: is no model that transformers can load ({reason}); give a directory that "

@@ -1,16 +1,32 @@
-"""How much memory a run will need, and the placement that follows from it."""
+"""How much memory a run will need, and the placement that follows from it.
 
+All of it is foreseen from each model's config.json, before any weights are loaded.
+"""
+
+import json
+import os
+import re
 import resource
+import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
+from transformers import PreTrainedModel
 
-from mrl.config import RunConfig
+from mrl.allocation import gather
+from mrl.config import PolicyConfig, RunConfig
+from mrl.errors import MrlError
 from mrl.logprobs import TOKENS_AT_ONCE
-from mrl.policy import Policy
+from mrl.policy import uses_bfloat16
 from mrl.runtime.evaluation import problems_at_once
+from mrl.runtime.loading import shape_of
+from mrl.samples import Problem
 
 # fitted to the peaks of simulated learning steps of Qwen2.5-0.5B and SmolLM2-360M
 # mixed precision? -> numbers that a layer keeps for its backward pass, per token, in hidden sizes
@@ -19,8 +35,13 @@ KEPT_INNER = 4  # and in sizes of the MLP
 LOGIT_BYTES = 14  # a logit while its gradient is computed: three times float32, and as it came
 DRAW_BYTES = 22  # a logit while a token is drawn, in float64
 FILL = 0.9  # how full a micro-batch of whole groups is
-HEADROOM = 0.9  # of the device's memory that a plan may fill
+HEADROOM = 0.9  # of a CUDA device's memory that a plan may fill
+PINNED = 1.1  # pinned bytes for a byte that waits there: see allocation.in_blocks
+TOKEN_BYTES, TEMPLATE_TOKENS = 3, 60  # of a prompt, for whose tokens no tokenizer is asked here
+SMALL_MICRO_BATCH = 2048  # tokens; tried before policies are moved for every turn
 GIB = 2**30
+# settings that need less memory, for the person whose run does not fit
+SMALLER = {"micro_batch": 512, "checkpointing": True, "lora_rank": 16}
 
 
 class Estimate(NamedTuple):
@@ -38,31 +59,37 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    policy: Policy, config: RunConfig, prompt_tokens: int, rollout_factor: int = 1
+    model: PreTrainedModel,
+    policy: PolicyConfig,
+    config: RunConfig,
+    prompt_tokens: int,
+    device: torch.device,
+    rollout_factor: int = 1,
 ) -> Estimate:
     """Estimate what a policy will need, as the sum of the large tensors.
 
-    prompt_tokens: of the longest prompt; rollout_factor: the mode's factor on the group size.
+    model: its shapes, with adapters; the meta device will do. prompt_tokens: of the longest prompt.
+    rollout_factor: the mode's factor on the group size.
     """
-    model, shape = policy.model, policy.model.config.get_text_config()
-    group = policy.config.group_size * rollout_factor
+    shape = model.config.get_text_config()
+    group = policy.group_size * rollout_factor
     layers, hidden, vocab = shape.num_hidden_layers, shape.hidden_size, shape.vocab_size
     inner = getattr(shape, "intermediate_size", None) or 4 * hidden
-    tokens = prompt_tokens + policy.config.max_new_tokens
+    inner = max(inner) if isinstance(inner, list | tuple) else inner  # Gemma 3n: a size a layer
+    tokens = prompt_tokens + policy.max_new_tokens
 
     # the weights, those of a reference (LoRA's is the base itself), and the part that learns
-    lora = policy.config.lora_rank > 0
-    weights = sum(p.nbytes for p in model.parameters())
-    reference = 0
-    if policy.reference and not lora:
-        reference = sum(p.nbytes for p in policy.reference.parameters())
-    learnt = sum(p.nbytes for p in model.parameters() if p.requires_grad or not lora)
-    size = 2 if policy.mixed_precision else 4
-    in_float32 = weights + reference if model.dtype == torch.float32 else learnt
-    copies = in_float32 // 2 if policy.mixed_precision else 0  # autocast's, in bfloat16
+    mixed = uses_bfloat16(policy.dtype, device)
+    learnt = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+    fixed = (2 if mixed else 4) * sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    weights = learnt + fixed
+    lora = learnt > 0 and fixed > 0
+    reference = learnt if policy.kl_coef > 0 and not lora else 0
+    size = 2 if mixed else 4
+    copies = (learnt + reference) // 2 if mixed else 0  # autocast's, in bfloat16
 
     # sampling, or scoring held-out problems: keys, values, and the logits that are drawn from
-    scored = problems_at_once(model.device, config.eval_samples) * config.eval_samples
+    scored = problems_at_once(device, config.eval_samples) * config.eval_samples
     rows = max(config.prompts_per_step * group, scored)
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     head_size = getattr(shape, "head_dim", None) or hidden // shape.num_attention_heads
@@ -70,60 +97,146 @@ def estimate(
     sampling = copies + kv_cache + rows * vocab * DRAW_BYTES
 
     # learning: what a micro-batch keeps for its backward pass, logits, and gradients
-    whole = config.prompts_per_step * (tokens + (group - 1) * policy.config.max_new_tokens)
-    trained = max(min(int(FILL * policy.config.micro_batch), whole), tokens)
-    # bytes per token of one layer
-    kept = (KEPT[policy.mixed_precision] * hidden + KEPT_INNER * inner) * size
-    if policy.config.checkpointing:  # one layer's at a time, and the hidden state of every layer
-        activations = trained * (kept + layers * hidden * 4)
+    whole = config.prompts_per_step * (tokens + (group - 1) * policy.max_new_tokens)
+    trained = max(min(int(FILL * policy.micro_batch), whole), tokens)
+    kept = (KEPT[mixed] * hidden + KEPT_INNER * inner) * size  # bytes per token of one layer
+    if policy.checkpointing:  # one layer's at a time, and the hidden state of every layer
+        activations = trained * (kept + layers * hidden * (2 if mixed and fixed else 4))
     else:
         activations = trained * layers * kept + copies
     logits = min(trained, TOKENS_AT_ONCE) * vocab * LOGIT_BYTES
     if not lora:  # a second gradient of the embedding, while micro-batches add it up
         logits += vocab * hidden * 4
     # the gradients, and besides what is larger: the backward pass, or AdamW's square roots later
-    learning = learnt + max(activations + logits, learnt)
+    learning = 0 if policy.frozen else learnt + max(activations + logits, learnt)
 
     at_rest = weights + reference + 2 * learnt  # AdamW keeps two moments a parameter
-    if policy.config.frozen:
-        at_rest, learning = weights, 0
-    stays = weights - learnt if lora else 0
-    return Estimate(policy.name, at_rest, max(sampling, learning), stays)
+    return Estimate(policy.name, at_rest, max(sampling, learning), fixed if lora else 0)
 
 
 def needed(estimates: Sequence[Estimate], placement: str) -> int:
-    """Bytes on one device: all policies at rest and the largest turn; under `swap` one policy."""
+    """Bytes on one device: all policies at rest and the largest turn; under `swap` one policy.
+
+    Under `parallel` the turns of all that share the device come at the same time.
+    """
+    if placement == "parallel":
+        return sum(e.peak for e in estimates)
     if placement == "resident":
         return sum(e.at_rest for e in estimates) + max(e.turn for e in estimates)
     return sum(e.stays for e in estimates) + max(e.peak - e.stays for e in estimates)
 
 
-def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str) -> tuple[str, str]:
-    """Choose a placement: parallel under torchrun; else `auto` is resident if that fits, or swap.
+def needed_in_host(estimates: Sequence[Estimate], placement: str, device: str) -> int:
+    """Bytes of host memory: all of the run on a CPU, on CUDA what waits under `swap`."""
+    waiting = sum(e.at_rest - e.stays for e in estimates) if placement == "swap" else 0
+    if device.startswith("cuda"):
+        return int(PINNED * waiting)
+    return waiting + needed(estimates, placement)
 
-    Returns the placement and one sentence for the person: what was counted, and why.
+
+def free_memory(device: str) -> int:
+    """Bytes that can be had now, of a CUDA device or of the host."""
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()  # what an earlier run in this process has left
+        return torch.cuda.mem_get_info(device)[0]
+
+    with suppress(OSError):  # Linux; elsewhere take all that there is
+        return 1024 * int(re.search(r"MemAvailable: *(\d+)", Path("/proc/meminfo").read_text())[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def choose_placement(
+    as_set: list[Estimate], smaller: list[Estimate], wanted: str, device: str, free: int
+) -> tuple[str, list[Estimate]]:
+    """A placement, and the estimates that led to it.
+
+    as_set: with the micro-batch of the settings; smaller: with SMALL_MICRO_BATCH, which is tried
+    before the policies are moved for every turn. free: bytes of the device.
     """
-    name = "resident" if wanted == "auto" else wanted
-    why = ""
-    if torch.distributed.is_initialized():
-        name, why = "parallel", ", a process for each policy"
-    elif wanted == "auto" and device.startswith("cuda"):
-        free, _ = torch.cuda.mem_get_info(device)
-        free += torch.cuda.memory_reserved(device)  # the weights are there already
-        why = f", {free / GIB:.0f} GiB are free"
-        if needed(estimates, name) > HEADROOM * free:
-            name = "swap"
-        if needed(estimates, name) > HEADROOM * free:
-            why += "; one policy alone may not fit: lower micro_batch or set checkpointing=true"
+    if dist.is_initialized():
+        return "parallel", as_set
+    if wanted != "auto" or not device.startswith("cuda"):
+        return ("resident" if wanted == "auto" else wanted), as_set
 
-    if name == "swap" and device.startswith("cuda"):
-        # pinned memory comes in powers of two, a tensor at a time
-        most = 2 * sum(e.at_rest for e in estimates) / GIB
-        why += f"; those that wait take up to {most:.1f} GiB of host memory"
+    for placement in ("resident", "swap"):
+        for estimates in (as_set, smaller):
+            if needed(estimates, placement) <= HEADROOM * free:
+                return placement, estimates
+    return "swap", smaller
 
+
+def plan_memory(
+    config: RunConfig, names: Sequence[str], problems: Sequence[Problem], device: str, factor: int
+) -> tuple[str, RunConfig, str]:
+    """Foresee what the policies named will need, and choose their placement.
+
+    names: of the policies of this process; factor: the mode's on the group size.  Returns the
+    placement, the settings, perhaps with a smaller micro-batch, and a sentence for the person.
+    Raises MrlError if the host does not hold the run: a kill would come minutes later, unsaid.
+    """
+    longest = max(len(problem.prompt.encode()) for problem in problems)
+    tokens = longest // TOKEN_BYTES + TEMPLATE_TOKENS
+    free, free_in_host = free_memory(device), free_memory("cpu")
+
+    def foresee(config: RunConfig) -> list[Estimate]:
+        place, here = torch.device(device), [p for p in config.policies if p.name in names]
+        return [estimate(shape_of(p), p, config, tokens, place, factor) for p in here]
+
+    # Under `parallel`, of all that share this device. The processes meet here, before one loads.
+    place = socket.gethostname(), device
+    everywhere = gather({each.policy: (place, each) for each in foresee(config)})
+    as_set = [each for where, each in everywhere.values() if where == place]
+
+    smaller = _changed(config, micro_batch=SMALL_MICRO_BATCH)
+    placement, estimates = choose_placement(
+        as_set, foresee(smaller), config.placement, device, free
+    )
+    sentence = _sentence(estimates, placement, device, free)
+    if estimates is not as_set:
+        config = smaller
+        sentence += f" For that, micro_batch is {SMALL_MICRO_BATCH} at most."
+
+    host = needed_in_host(estimates, placement, device)
+    if host > free_in_host:
+        ways = []
+        for name, value in SMALLER.items():
+            less = foresee(_changed(config, **{name: value}))
+            if needed_in_host(less, placement, device) <= free_in_host:
+                ways.append(f"--set {name}={json.dumps(value)}")
+        advice = f"it would fit with {', or '.join(ways)}" if ways else "take smaller models"
+        if placement == "parallel":  # what the others would need is not known here
+            advice = "--placement resident needs less"
+        has = f"the host has {free_in_host / GIB:.1f} GiB"
+        raise MrlError(f"{sentence.removesuffix('.')}, but {has}; {advice}.")
+    return placement, config, sentence
+
+
+def _changed(config: RunConfig, **settings: int) -> RunConfig:
+    """The settings with others for every policy; a micro-batch only gets smaller."""
+    most = settings.pop("micro_batch", sys.maxsize)
+    policies = []
+    for policy in config.policies:
+        policies.append(replace(policy, micro_batch=min(policy.micro_batch, most), **settings))
+    return replace(config, policies=policies)
+
+
+def _sentence(estimates: Sequence[Estimate], placement: str, device: str, free: int) -> str:
+    """What was counted, for the person, and what may help if a device does not hold it."""
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
-    peak = needed(estimates, name) / GIB
-    return name, f"Placement {name}: {peak:.1f} GiB of tensors at the peak ({counted} alone){why}."
+    peak = needed(estimates, placement)
+    text = f"Placement {placement}: {peak / GIB:.1f} GiB of tensors at the peak ({counted} alone)"
+    if placement == "parallel":
+        text += ", a process for each policy"
+    if device.startswith("cuda"):
+        text += f", {free / GIB:.0f} GiB are free on {device}"
+    if placement == "swap":
+        waiting = needed_in_host(estimates, placement, "cuda")
+        text += f"; those that wait take {waiting / GIB:.1f} GiB of host memory"
+    if device.startswith("cuda") and peak > HEADROOM * free:
+        alone = placement == "swap" or len(estimates) == 1
+        less = "lower max_new_tokens or set checkpointing=true" if alone else "placement=auto"
+        text += f"; that may not fit: {less}"
+    return f"{text}."
 
 
 def peak_memory(device: str) -> int:

@@ -47,6 +47,7 @@ METRICS = {
     "peer/weight_mean": "effective weight of peers' samples: 0 for one in the clip's flat part",
     "logprob_gap": "largest |log-prob when sampled - when scored| of an own token, nats; "
     "with one update per step only rounding keeps it from 0",
+    "logprob_gap_mean": "mean of the same before the step's first update: rounding alone",
     "outcome/<outcome>": "share of completions, own, received and replayed: taught, rescued, "
     "replayed (own earlier successes), clipped (wholly in the flat part), all_fail, all_pass (no "
     "advantage), not_needed (and all of a frozen policy's), dropped, refused (by "

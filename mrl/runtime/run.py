@@ -19,9 +19,7 @@ import torch.distributed
 from safetensors import SafetensorError
 
 from mrl.config import RunConfig
-from mrl.diagnostics import LearningStats
 from mrl.errors import MrlError, RunFailed
-from mrl.policy import Policy
 from mrl.runtime.checkpoint import (
     LOGS,
     bytes_in_checkpoint,
@@ -37,7 +35,6 @@ from mrl.runtime.evaluation import count_solved, half_width, score_entries
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.load_team import assemble
-from mrl.runtime.loading import TOLERANCE
 from mrl.runtime.memory import peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import place_of
@@ -184,9 +181,6 @@ class Run(AbstractContextManager):
         """Log a step, show it, and save it if it is time; returns True if Ctrl-C ends the run."""
         mine = {}
         for policy in self.team.policies:
-            # first, because its warning is among what `sample_lines` writes down
-            self._check_gap(policy, results[policy.name].stats)
-
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(results[policy.name])
             line |= self.team.exchange.take_traffic(policy.name)
@@ -231,16 +225,6 @@ class Run(AbstractContextManager):
             with self._explaining_disk_errors():
                 self._save(step)
         return stopping
-
-    def _check_gap(self, policy: Policy, stats: LearningStats) -> None:
-        """Note once if a float32 policy's sampled and scored log-probs differ beyond rounding."""
-        gap = stats.own.on_policy_gap_max
-        if gap > TOLERANCE and not policy.mixed_precision and policy.name not in self.inexact:
-            self.inexact.add(policy.name)
-            stats.warnings.append(
-                f"{policy.name}: what it samples and what is scored are up to {gap:.2g} nats "
-                "apart, more than rounding; its figures are wrong, so take another model."
-            )
 
     def _save(self, step: int) -> None:
         """Write a checkpoint: each process its policies, one of each machine the state as well."""

@@ -1,5 +1,6 @@
 """A run from its settings to its last sentence; in several processes where that pays."""
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,7 +39,11 @@ def start_run(
             print(sentence, file=sys.stderr)
         raise typer.Exit(code)
 
+    # Nothing can be lost while a run is loaded, and the threads that read weights would read on
+    # after an exception, so SIGTERM ends the process itself until then.
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
+        signal.signal(signal.SIGTERM, handler)
         for line in first_lines(run, pair, why_pair):
             view.say(line)
         finished = train_loop(run)

@@ -91,7 +91,7 @@ def test_out_of_memory_is_one_sentence_that_says_what_to_lower(place, monkeypatc
     assert small("--steps", "2", "--name", "r") == 1
     assert capsys.readouterr().err == (
         "llama-tiny ran out of memory in its learn turn; lower max_new_tokens or set "
-        "checkpointing=true in the run's config.json, or set placement to swap there. "
+        "checkpointing=true in the run's config.json. "
         "Go on with: python mini_mrl.py resume runs/r\n"
     )
 
