@@ -85,11 +85,13 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
     """Metrics over steps, a panel per metric, a line per policy; means of `WINDOW` steps."""
     columns = min(2, len(keys))
     rows = -(-len(keys) // columns)
+
     figure, panels = new_figure(WIDTH, 1.9 * rows + 1.2, rows, columns)
     for axes, key in zip(panels, keys, strict=False):
         for name, (color, style) in zip(policies_of(lines), cycle(POLICY_LINES), strict=False):
             curve = series(lines, name, key, WINDOW)
             axes.plot(*curve, color=color, linestyle=style, label=name)
+
         axes.set_title(label_of(key))
         # panels of shares side by side are compared by height
         axes.set_ylim(0, 1 if unit.startswith("share") else None)
@@ -98,8 +100,8 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
 
     figure.supylabel(unit)
     figure.supxlabel("step")
-    names = panels[0].get_legend_handles_labels()
-    figure.legend(*names, ncols=2, loc="outside upper center", frameon=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=2, loc="outside upper center", frameon=False)
     save_figure(figure, path)
 
 
@@ -165,6 +167,7 @@ def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
             axes.fill_between(steps, of_policy.min(0), of_policy.max(0), color=color, alpha=0.15)
             axes.plot(steps, of_policy.mean(0), color=color)
             ends.append((of_policy[:, -1].mean(), mode, color))
+
         name_ends(axes, ends)
         axes.set(title=policy, xlabel="step", ylim=(0, 1), ylabel="share of right attempts")
 
@@ -197,9 +200,11 @@ def draw_gains(
     for place, mode in enumerate(order):
         mean, half = gains[mode]
         axes.errorbar(mean, place, xerr=half, fmt="o", color=color_of(mode), capsize=3)
+
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
+
     left, right = axes.get_xlim()
     axes.set_xlim(min(left, -5), max(right, 5))  # else a point would look like a cliff
     axes.set_xlabel("points of held-out pass@1 above solo,\nwith 95 % intervals")

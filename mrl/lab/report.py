@@ -47,6 +47,7 @@ def write_report(directory: Path) -> Path:
     lines = run_directory.read_metrics(directory)
     if not lines:
         raise MrlError(f"{directory}: has no finished step yet, so there is nothing to report.")
+
     evaluations = run_directory.read_evaluations(directory)
     samples = run_directory.read_samples(directory)
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
@@ -67,12 +68,14 @@ def write_report(directory: Path) -> Path:
         *_diagnostics(directory, lines, evaluations),
         "</details>",
     ]
+
     title = escape(f"mini-mrl: {directory.name}")
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{STYLE}</style></head><body><main>{''.join(parts)}</main></body></html>"
     )
+
     path = directory / "report.html"
     path.write_text(printable(page), encoding="utf-8")
     return path
@@ -93,6 +96,7 @@ def replay_data(directory: Path) -> dict[str, Any]:
     lines = run_directory.read_metrics(directory)
     evaluations = run_directory.read_evaluations(directory)
     keys = sorted({key for line in lines for key in line if key.startswith("skill/")})
+
     policies = []
     colors = cycle(color for color, _ in figures.POLICY_LINES)
     for name, color in zip(figures.policies_of(lines), colors, strict=False):
@@ -102,6 +106,7 @@ def replay_data(directory: Path) -> dict[str, Any]:
             rates[key.removeprefix("skill/")] = [
                 (step, round(100 * mean)) for step, mean in zip(steps, means, strict=True)
             ]
+
         holes = _holes(evaluations, name)
         policies.append({"name": name, "color": color, "rates": rates, "holes": holes})
 
@@ -128,6 +133,7 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
     for line in run_directory.read_samples(directory):
         if "problem" in line:
             last[line["policy"], line["problem"]] = line
+
     codecs = {}
     with suppress(MrlError):  # the models are not here any more
         for policy in config.policies:
@@ -137,11 +143,13 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
         later = last.get((rescue["receiver"], rescue.pop("problem_id")))
         if later and later["step"] > rescue["step"]:
             rescue["again"] = later["step"], later["verdict"], later["text"]
+
         with suppress(LossyText, KeyError):  # KeyError: without codecs
             sides = [codecs[rescue[side]] for side in ("source", "receiver")]
             pieces = [codec.token_bytes(codec.encode(rescue["source_text"])) for codec in sides]
             # a space parts the tokens: in them it is shown as a dot
             rescue["tokens"] = [" ".join(map(visible, tokens)) for tokens in pieces]
+
         yield rescue
 
 
@@ -155,13 +163,16 @@ def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Itera
         # rich keeps columns, HTML wants rows
         head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
         yield _table("Held-out problems, in percent", head, rows)
+
     for sentence in residual_sentences(lines):
         yield f"<p>{escape(sentence)}</p>"
 
     for picture, keys in figures.pictures_of(lines):
         path = directory / "figures" / f"{picture.name}.png"
         figures.draw_curves(lines, path, keys, picture.unit)
+
         data = base64.b64encode(path.read_bytes()).decode("ascii")
+
         # the words behind a metric's name
         meanings = dict.fromkeys(meaning(key).partition(": ")[2] for key in keys)
         caption = escape(f"Mean of {figures.WINDOW} steps; {'; '.join(meanings)}.")
