@@ -155,37 +155,28 @@ def test_beside_the_program_the_first_cell_installs_nothing(first_cell, tmp_path
     assert os.environ["TERM"] == "dumb"
 
 
-def compared(outputs):
-    """Outputs as a test compares them: of a picture only its kind, as IPython rewrites an SVG."""
-    return [
-        {**output, "data": {kind: "" for kind in output["data"] if kind.startswith("image/")}}
-        if "image" in str(output.get("data", {}).keys())
-        else output
-        for output in outputs
-    ]
-
-
 @pytest.mark.slow
 def test_its_code_gives_the_outputs_that_it_shows(maker, monkeypatch, tmp_path):
     """A kernel runs all cells but those that take long; another `python` comes first on PATH."""
-    pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho another Python\n")
     other.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    cells = [cell for cell in CELLS if cell["cell_type"] == "code" and cell["source"][0] != "#"]
+    long = tuple(maker.COSTS.values())
+    cells = [cell for cell in CELLS if cell["cell_type"] == "code"]
+    cells = [cell for cell in cells if not cell["source"].startswith(long)]
     assert len(cells) > 40
     for cell, given in zip(cells, maker.run(cells), strict=True):
-        if cell["outputs"]:
-            assert compared(given) == compared(cell["outputs"]), cell["source"]
+        if cell["source"].startswith("show("):  # of a picture only the kind: IPython rewrites SVGs
+            (kept,), (shown,) = cell["outputs"], given
+            assert kept["data"].keys() <= shown["data"].keys()
+        elif cell["outputs"]:
+            assert given == cell["outputs"], cell["source"]
 
 
 @pytest.mark.slow
 def test_a_run_prints_a_few_plain_lines_into_its_cell(maker):
-    pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
     few = (
         "from pathlib import Path\n"
         'lines = Path("data/words/heldout.jsonl").read_text().splitlines()[::60]\n'

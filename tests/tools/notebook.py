@@ -28,6 +28,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 
@@ -60,6 +61,7 @@ sys.path.insert(0, os.getcwd())
 # `!python` is then the Python of this notebook
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["TERM"] = "dumb"  # a notebook moves no cursor: runs print plain lines
+warnings.filterwarnings("ignore", "IProgress not found")  # a library's, of a bar that none draws
 
 
 def show(picture):
