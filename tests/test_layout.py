@@ -86,6 +86,18 @@ def test_the_lowest_versions_are_those_that_were_tried():
         assert f"{tried[name]}.".startswith(f"{version}."), name
 
 
+def test_the_small_torch_of_ci_is_one_that_the_program_allows():
+    """README's lines, which CI runs as they are printed, install it by `PIP_CONSTRAINT`."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (named,) = re.findall(r"^export PIP_CONSTRAINT=(\S+)$", script, re.MULTILINE)
+    assert script.index(named) < script.index("bash -c")
+    (most,) = re.findall(r"^torch<2\.(\d+)$", (ROOT / named).read_text("utf-8"), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (torch,) = (line for line in project["dependencies"] if line.startswith("torch"))
+    lowest, highest = map(int, re.fullmatch(r"torch>=2\.(\d+),<2\.(\d+)", torch).groups())
+    assert lowest < int(most) <= highest
+
+
 def code_lines(path):
     """Lines of a file that hold code: not blank, not a comment, not of a docstring."""
     text = path.read_text(encoding="utf-8")

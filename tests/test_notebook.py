@@ -1,20 +1,25 @@
-"""TUTORIAL.ipynb is TUTORIAL.md of today, and its code gives the outputs that it shows."""
+"""TUTORIAL.ipynb is TUTORIAL.md of today, works in IPython, and gives the outputs that it shows."""
 
-import ast
+import base64
 import importlib.util
 import json
+import os
 import re
-from contextlib import redirect_stdout
-from io import StringIO
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from tests.test_tutorial import COMMANDS, ROOT, TUTORIAL
 
-MADE_BY = ROOT / "tests" / "notebook.py"
+MADE_BY = ROOT / "tests" / "tools" / "notebook.py"
 KEPT = (ROOT / "TUTORIAL.ipynb").read_text(encoding="utf-8")
 CELLS = json.loads(KEPT)["cells"]
 SOURCES = [cell["source"] for cell in CELLS if cell["cell_type"] == "code"]
+SHORT = [cell for cell in CELLS if cell["source"].startswith("!")]
+ADDRESS = "https://github.com/someone/mini-mrl"
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +31,15 @@ def maker():
 
 
 def test_the_notebook_is_the_tutorial_of_today(maker):
-    again = "run `python tests/notebook.py`"
-    assert maker.written(maker.notebook(TUTORIAL)) == KEPT, again
+    """But for what its short commands print: a slow test runs those."""
+    address = maker.address_in((ROOT / "README.md").read_text(encoding="utf-8"))
+    made = maker.notebook(TUTORIAL, address)
+    short = [cell for cell in made["cells"] if maker.is_short_command(cell)]
+    again = "run `python tests/tools/notebook.py`"
+    assert [cell["source"] for cell in short] == [cell["source"] for cell in SHORT], again
+    for cell, kept in zip(short, SHORT, strict=True):
+        cell["outputs"] = kept["outputs"]
+    assert maker.written(made) == KEPT, again
 
 
 def test_nothing_of_the_tutorial_is_lost():
@@ -36,44 +48,148 @@ def test_nothing_of_the_tutorial_is_lost():
         assert heading in prose
     assert prose.count("</details>") == TUTORIAL.count("</details>")
 
-    called = [line[1:] for source in SOURCES for line in source.splitlines() if line[0:1] == "!"]
-    assert called == COMMANDS
-    shown = [source for source in SOURCES if source.startswith("show(")]
-    assert len(shown) == len(re.findall(r"^!\[", TUTORIAL, re.MULTILINE))
-
+    lines = [line for source in SOURCES for line in source.splitlines()]
+    called = [line[1:] for line in lines if line.startswith("!")]
+    assert [line.replace("{{", "{").replace("}}", "}") for line in called] == COMMANDS
     open_text = re.sub(r"<details>.*?</details>", "", TUTORIAL, flags=re.DOTALL)
-    lines = [source.splitlines() for source in SOURCES]
-    written = {line for several in lines for line in several}
     for example in re.findall(r"^(?:>>>|\.\.\.) (.+)$", open_text, re.MULTILINE):
-        assert example in written
+        assert example in lines
+
+
+def test_pictures_are_there_before_anything_is_run():
+    paths = re.findall(r"^!\[[^\]]*\]\(([^)]+)\)", TUTORIAL, re.MULTILINE)
+    shown = [cell for cell in CELLS if cell["source"].startswith("show(")]
+    assert [cell["source"] for cell in shown] == [f'show("{path}")' for path in paths]
+    for path, cell in zip(paths, shown, strict=True):
+        (data,) = [output["data"] for output in cell["outputs"]]
+        if path.endswith(".svg"):
+            assert data["image/svg+xml"] == (ROOT / path).read_text(encoding="utf-8")
+        else:
+            assert base64.b64decode(data["image/png"]) == (ROOT / path).read_bytes()
+    assert len(KEPT) < 1_500_000
+
+
+def test_a_command_that_takes_long_says_so_and_a_short_one_shows_what_it_prints():
+    calls = [source for source in SOURCES if "!python" in source]
+    assert [cell["source"].split()[2] for cell in SHORT] == ["align", "bandit"]
+    for source in calls:
+        notes = re.findall(r"^# (optional, .+|needs the run above)$", source, re.MULTILINE)
+        trains_or_reads_a_run = re.search(r"--mode| compare | runs/", source) is not None
+        assert len(notes) == trains_or_reads_a_run, source
+
+    for cell in SHORT:
+        (output,) = cell["outputs"]
+        assert "\x1b" not in output["text"]
+        numbers = [line for line in output["text"].splitlines() if re.search(r"\d%", line)]
+        assert numbers
+        for line in numbers:
+            assert line in TUTORIAL  # the text beside it
+
+
+def test_the_address_stands_in_readme_alone(maker):
+    assert maker.address_in("git clone <this repository> mini-mrl && cd mini-mrl") == ""
+    assert maker.address_in(f"git clone {ADDRESS} mini-mrl && cd mini-mrl") == ADDRESS
+    words, setup = maker.notebook("", ADDRESS)["cells"][:2]
+    on_colab = "https://colab.research.google.com/github/someone/mini-mrl/blob/main/TUTORIAL.ipynb"
+    assert f"({on_colab})" in words["source"]
+    assert setup["source"].startswith(f'ADDRESS = "{ADDRESS}"')
+    assert "colab.research" not in maker.notebook("", "")["cells"][0]["source"]
+
+
+@pytest.fixture
+def first_cell(maker, tmp_path, monkeypatch):
+    """A function that runs the first cell in a new folder and returns the programs it called."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setenv("TERM", "xterm-color")
+    called = []
+
+    def call(words, check=False):
+        called.append(words)
+        if words[:2] == ["git", "clone"] and words[3] == ADDRESS:
+            Path(words[4]).mkdir()
+            Path(words[4], "mini_mrl.py").touch()
+
+    monkeypatch.setattr(subprocess, "run", call)
+
+    def run(address=""):
+        source = maker.notebook("", address)["cells"][1]["source"]
+        exec(compile(source, "first cell", "exec"), {"__name__": "__main__"})
+        return called
+
+    return run
+
+
+def test_the_first_cell_says_in_a_sentence_what_is_missing(first_cell):
+    with pytest.raises(Exception, match="write the address of its repository") as failure:
+        first_cell()
+    assert failure.value._render_traceback_() == [str(failure.value)]  # all that IPython prints
+    with pytest.raises(Exception, match="write the address of its repository"):
+        first_cell("https://github.com/nothing/there")
+
+
+def test_the_first_cell_fetches_the_program_once(first_cell, tmp_path):
+    clone, install = first_cell(ADDRESS)
+    assert clone[:2] == ["git", "clone"]
+    assert install[:3] == [sys.executable, "-m", "pip"]
+    assert Path.cwd() == tmp_path / "mini-mrl" and str(Path.cwd()) in sys.path
+    assert len(first_cell(ADDRESS)) == 2  # the same cell again calls nothing
+    os.chdir(tmp_path)  # as after a new start of the kernel
+    assert first_cell(ADDRESS)[2:] == [install]
+    assert Path.cwd() == tmp_path / "mini-mrl"
+
+
+def test_the_first_cell_takes_a_file_that_was_uploaded(first_cell, tmp_path):
+    with ZipFile(tmp_path / "mini-mrl.zip", "w") as uploaded:
+        uploaded.writestr("mini-mrl-main/mini_mrl.py", "")
+    (install,) = first_cell(ADDRESS)  # a class may have its own copy: the address is not asked
+    assert "pip" in install
+    assert Path.cwd() == tmp_path / "mini-mrl-main"
+
+
+def test_beside_the_program_the_first_cell_installs_nothing(first_cell, tmp_path):
+    (tmp_path / "mini_mrl.py").touch()
+    assert first_cell() == []
+    assert os.environ["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/usr/bin"
+    assert os.environ["TERM"] == "dumb"
 
 
 @pytest.mark.slow
-def test_its_code_gives_the_outputs_that_it_shows(monkeypatch):
-    """All cells in order in one namespace; those that call commands or show pictures stay out."""
-    monkeypatch.chdir(ROOT)
-    space = {"__name__": "__main__"}
-    compared = 0
-    for cell in CELLS:
-        if cell["cell_type"] == "markdown" or cell["source"].startswith(("!", "%%", "show(")):
-            continue
+def test_its_code_gives_the_outputs_that_it_shows(maker, monkeypatch, tmp_path):
+    """A kernel runs all cells but those that take long; another `python` comes first on PATH."""
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho another Python\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-        tree = ast.parse(cell["source"])
-        last = None
-        if isinstance(tree.body[-1], ast.Expr):
-            last = ast.Expression(tree.body.pop().value)
-        printed = StringIO()
-        value = None
-        with redirect_stdout(printed):
-            exec(compile(tree, "cell", "exec"), space)
-            if last is not None:
-                value = eval(compile(last, "cell", "eval"), space)
+    long = tuple(maker.COSTS.values())
+    cells = [cell for cell in CELLS if cell["cell_type"] == "code"]
+    cells = [cell for cell in cells if not cell["source"].startswith(long)]
+    assert len(cells) > 40
+    for cell, given in zip(cells, maker.run(cells), strict=True):
+        if cell["source"].startswith("show("):  # of a picture only the kind: IPython rewrites SVGs
+            (kept,), (shown,) = cell["outputs"], given
+            assert kept["data"].keys() <= shown["data"].keys()
+        elif cell["outputs"]:
+            assert given == cell["outputs"], cell["source"]
 
-        shown = printed.getvalue()
-        if value is not None:
-            shown += repr(value)
-        kept = [out.get("text") or out["data"]["text/plain"] for out in cell["outputs"]]
-        if kept:
-            compared += 1
-            assert [shown] == kept, cell["source"]
-    assert compared >= 25
+
+@pytest.mark.slow
+def test_a_run_prints_a_few_plain_lines_into_its_cell(maker):
+    few = (
+        "from pathlib import Path\n"
+        'lines = Path("data/words/heldout.jsonl").read_text().splitlines()[::60]\n'
+        'Path("few.jsonl").write_text("\\n".join(lines) + "\\n")'
+    )
+    command = (
+        "!python mini_mrl.py --mode solo --steps 2 --set prompts_per_step=2"
+        " --set 'heldout=[\"few.jsonl\"]' --placement resident"
+    )
+    setup = maker.notebook("", "")["cells"][1]
+    *_, outputs = maker.run([setup, maker.code(few), maker.code(command)])
+    (output,) = outputs
+    assert output["name"] == "stdout"
+    assert "pass@1" in output["text"]
+    assert "\x1b" not in output["text"]
+    assert len(output["text"].splitlines()) < 60

@@ -1,7 +1,7 @@
 """Does a change leave the numbers alone? Runs two states of the program and compares every number.
 
-    python tests/same_metrics.py            # the last commit against the working tree
-    python tests/same_metrics.py COMMIT     # another commit against the working tree
+    python tests/tools/same_metrics.py            # the last commit against the working tree
+    python tests/tools/same_metrics.py COMMIT     # another commit against the working tree
 
 Nine modes over four steps, two other placements and a resume, all with seed 1 on the tiny pair:
 every figure of `metrics.jsonl` but those of LEFT_OUT, the evaluations, and the records that
@@ -17,7 +17,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "runs" / "same-metrics"
 MODES = ("solo", "solo-x2", "replay", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
 CASES = [*((mode, "resident") for mode in MODES), ("sgt", "swap"), ("hacpo", "parallel")]

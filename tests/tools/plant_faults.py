@@ -1,7 +1,7 @@
 """Plants one-line faults in the core, one at a time, and sees whether the tests notice.
 
-    python tests/plant_faults.py            # all; about ten minutes on one core
-    python tests/plant_faults.py sgt graft  # those whose file or text holds one of the words
+    python tests/tools/plant_faults.py            # all; about ten minutes on one core
+    python tests/tools/plant_faults.py sgt graft  # those whose file or text holds one of the words
 
 Works on a copy, where the tests must pass without a fault first; prints a line a fault and exits
 with 1 if one was not caught.
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 OBJECTIVES = ["tests/test_objectives.py", "tests/test_learning.py"]
 PYTEST = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
 GRAPH = ["tests/test_cuda_graph.py"]

@@ -1,0 +1,263 @@
+"""TUTORIAL.ipynb from TUTORIAL.md: `python tests/tools/notebook.py` writes it.
+
+Prose becomes Markdown cells, `>>>` examples become code cells with their outputs, and pictures
+become cells that hold them. Commands become cells that call them; a kernel runs the short ones
+(nbclient and ipykernel, of `.[dev]`), and what they print is kept. Folded solutions stay as they
+are.
+"""
+
+import ast
+import base64
+import doctest
+import json
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "TUTORIAL.ipynb"
+FIRST_WORDS = """*Made from TUTORIAL.md by `python tests/tools/notebook.py`.* Run the next cell
+first. On Colab or Kaggle it fetches the program. Where it knows no address, write that of the
+repository into it, or upload the repository as `mini-mrl.zip` beside this notebook. Elsewhere, open
+the notebook in the folder of `mini_mrl.py`, with the environment of README; the cell then only
+prepares the others. Cells that take long say so: their results stand in the text, so you may leave
+them out."""
+SETUP = """ADDRESS = "{address}"  # what `git clone` takes
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+
+class NotHere(Exception):
+    def _render_traceback_(self):  # IPython prints this sentence in place of a traceback
+        return [str(self)]
+
+
+def folders():  # where the program is: here or in a folder
+    return [path.parent for path in (*Path().glob("mini_mrl.py"), *Path().glob("*/mini_mrl.py"))]
+
+
+if not folders():
+    if Path("mini-mrl.zip").exists():
+        shutil.unpack_archive("mini-mrl.zip")
+    elif ADDRESS:
+        subprocess.run(["git", "clone", "-q", ADDRESS, "mini-mrl"])
+if not folders():
+    raise NotHere(
+        "The program is not here: write the address of its repository between the quotes of the "
+        "first line and run this cell again, or upload mini-mrl.zip, or open this notebook in the "
+        "folder of mini_mrl.py."
+    )
+if folders()[0] != Path():
+    os.chdir(folders()[0])
+    # a torch that is here already stays, if pyproject.toml allows its version
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "-e", "."], check=True)
+
+sys.path.insert(0, os.getcwd())
+# `!python` is then the Python of this notebook
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ["TERM"] = "dumb"  # a notebook moves no cursor: runs print plain lines
+warnings.filterwarnings("ignore", "IProgress not found")  # a library's, of a bar that none draws
+
+
+def show(picture):
+    from IPython.display import SVG, Image, display
+
+    display(SVG(picture) if picture.endswith(".svg") else Image(picture))"""
+# words of a command and what it asks of a reader; the first that fit count; on two CPU cores
+COSTS = {
+    " report ": "# needs the run above",
+    " compare ": "# optional, ten minutes",
+    " --steps ": "# optional, a minute for each command",
+    " --mode ": "# optional, 4 minutes",
+}
+# what is no prose: a folded solution, a block of code, a picture
+PIECE = re.compile(
+    r"(?P<folded><details>.*?</details>)"
+    r"|^```(?P<language>python|bash)\n(?P<code>.*?)^```\n"
+    r"|^!\[[^\]]*\]\((?P<picture>[^)]+)\)\n",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def notebook(tutorial: str, address: str) -> dict:
+    """The notebook, as JSON has it; what its commands print is added by `run`."""
+    cells = [markdown(badge(address) + FIRST_WORDS), code(SETUP.replace("{address}", address))]
+    prose = ""
+    end = 0
+    for found in PIECE.finditer(tutorial):
+        prose += tutorial[end : found.start()]
+        end = found.end()
+        if found["folded"]:
+            prose += found["folded"]
+            continue
+
+        if prose.strip():
+            cells.append(markdown(prose))
+        prose = ""
+        if found["picture"]:
+            cells.append(code(f'show("{found["picture"]}")', [picture(ROOT / found["picture"])]))
+        elif found["language"] == "bash":
+            cells.append(commands(found["code"]))
+        elif ">>>" in found["code"]:
+            cells += examples(found["code"])
+        else:  # the mode of one's own, which its section saves under this name
+            cells.append(code("%%writefile my_mode.py\n" + found["code"]))
+    cells.append(markdown(prose + tutorial[end:]))
+    return file_of(cells)
+
+
+def file_of(cells: list[dict]) -> dict:
+    """A notebook of these cells."""
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def address_in(readme: str) -> str:
+    """Where `git clone` finds the repository; empty while README has only words in its place."""
+    found = re.search(r"git clone (https://\S+)", readme)
+    return found[1] if found else ""
+
+
+def badge(address: str) -> str:
+    """A button that opens the notebook on Colab; nothing while the address is not known."""
+    if not address:
+        return ""
+    on_colab = address.replace("://github.com/", "://colab.research.google.com/github/")
+    button = "https://colab.research.google.com/assets/colab-badge.svg"
+    return f"[![Open in Colab]({button})]({on_colab}/blob/main/TUTORIAL.ipynb)\n\n"
+
+
+def markdown(text: str) -> dict:
+    """A cell of prose; its links to sections lead to a notebook's headings."""
+    text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL).strip()
+    text = re.sub(r"\[(\d+\. )?([^\]]+)\]\(#[^)]+\)", heading_link, text)
+    return {"cell_type": "markdown", "metadata": {}, "source": text}
+
+
+def heading_link(found: re.Match) -> str:
+    """A link to a section: a notebook names headings by their words, joined with dashes."""
+    title = (found[1] or "") + found[2]
+    return f"[{title}](#{title.replace(' ', '-')})"
+
+
+def code(source: str, outputs: list[dict] | None = None) -> dict:
+    """A cell of code."""
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": outputs or [],
+        "source": source.strip(),
+    }
+
+
+def commands(block: str) -> dict:
+    """A cell that calls commands."""
+    lines = [cost(block)]
+    for line in block.splitlines():
+        # IPython puts values in the place of {...}; doubled braces reach the program as one
+        lines.append("!" + line.replace("{", "{{").replace("}", "}}"))
+    return code("\n".join(lines))
+
+
+def cost(block: str) -> str:
+    """What commands ask of a reader, as a comment; empty if they take seconds and need nothing."""
+    for words, comment in COSTS.items():
+        if words in block:
+            return comment
+    return ""
+
+
+def picture(path: Path) -> dict:
+    """The output of a cell that shows a picture."""
+    if path.suffix == ".svg":
+        data = {"image/svg+xml": path.read_text(encoding="utf-8")}
+    else:
+        data = {"image/png": base64.b64encode(path.read_bytes()).decode()}
+    return {"data": data, "metadata": {}, "output_type": "display_data"}
+
+
+def examples(block: str) -> list[dict]:
+    """Cells of one block of `>>>` lines: each ends where something is printed."""
+    cells = []
+    source = ""
+    for example in doctest.DocTestParser().get_examples(block):
+        source += example.source
+        if example.want:
+            cells.append(code(source, [output(example)]))
+            source = ""
+    if source:
+        cells.append(code(source))
+    return cells
+
+
+def output(example: doctest.Example) -> dict:
+    """What an example prints, or the value that it ends with."""
+    (*_, last) = ast.parse(example.source).body
+    prints = not isinstance(last, ast.Expr) or ast.unparse(last).startswith(("print(", "train("))
+    text = example.want.removesuffix("\n")
+    if prints:
+        return {"name": "stdout", "output_type": "stream", "text": example.want}
+    return {
+        "data": {"text/plain": text},
+        "execution_count": None,
+        "metadata": {},
+        "output_type": "execute_result",
+    }
+
+
+def is_short_command(cell: dict) -> bool:
+    """Whether a cell calls commands that take seconds and need nothing: their outputs are kept."""
+    return cell["source"].startswith("!")
+
+
+def run(cells: list[dict]) -> list[list[dict]]:
+    """What cells give if a kernel runs them in order, in a folder with links to the program."""
+    import nbclient
+    import nbformat
+
+    with TemporaryDirectory() as folder:
+        for name in ("mini_mrl.py", "mrl", "data"):
+            (Path(folder) / name).symlink_to(ROOT / name)
+        made = nbformat.from_dict(file_of([code(cell["source"]) for cell in cells]))
+        resources = {"metadata": {"path": folder}}
+        nbclient.NotebookClient(
+            made, timeout=600, coalesce_streams=True, resources=resources
+        ).execute()
+
+    for cell in made.cells:
+        for given in cell.outputs:
+            if given.output_type == "stream":
+                given.text = given.text.replace("\r\n", "\n")  # as a terminal ends its lines
+            if given.output_type == "execute_result":
+                given.execution_count = None
+    return [[dict(given) for given in cell.outputs] for cell in made.cells]
+
+
+def written(made: dict) -> str:
+    """The notebook's file."""
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Make the notebook, run its short commands and write it."""
+    address = address_in((ROOT / "README.md").read_text(encoding="utf-8"))
+    made = notebook((ROOT / "TUTORIAL.md").read_text(encoding="utf-8"), address)
+    setup = made["cells"][1]
+    short = [cell for cell in made["cells"] if is_short_command(cell)]
+    _, *outputs = run([setup, *short])
+    for cell, given in zip(short, outputs, strict=True):
+        cell["outputs"] = given
+    NOTEBOOK.write_text(written(made), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
