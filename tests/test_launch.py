@@ -17,8 +17,8 @@ import pytest
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime import launch
-from mrl.runtime.checkpoint import newest_checkpoint, read_state
 from mrl.runtime.pairs import pair_settings
+from mrl.runtime.run_directory import newest_checkpoint, read_state
 from tests.end_to_end.small_run import (
     HERE,
     NAMES,

@@ -25,17 +25,6 @@ from mrl.errors import MrlError, RunFailed
 from mrl.exchange import Exchange
 from mrl.policy import Policy
 from mrl.records import Record, RewardStats, make_records
-from mrl.runtime.checkpoint import (
-    LOGS,
-    bytes_in_checkpoint,
-    cut_back,
-    finish_checkpoint,
-    newest_checkpoint,
-    read_state,
-    restore_optimizers,
-    room_for_checkpoints,
-    save_policies,
-)
 from mrl.runtime.evaluation import count_solved, half_width, load_heldout, score_entries
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
@@ -45,8 +34,18 @@ from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import (
+    LOGS,
+    bytes_in_checkpoint,
+    cut_back,
+    finish_checkpoint,
     new_directory,
+    newest_checkpoint,
     read_evaluations,
+    read_state,
+    restore_modes,
+    restore_optimizers,
+    room_for_checkpoints,
+    save_policies,
     with_checkpoint_paths,
     write_run_config,
 )
@@ -121,10 +120,6 @@ class Run(AbstractContextManager):
         config = self.config
         self.device = pick_device(config.device)
         start = with_checkpoint_paths(config, checkpoint) if checkpoint else config
-
-        for policy in start.policies:
-            if not Path(policy.path).is_dir():
-                self.view.say(f"Loading {policy.path}; what is not in the cache is downloaded.")
         self.policies = load_policies(start, self.device, self.names_here)
 
         # what each policy will need depends on the longest prompt that it meets
@@ -196,8 +191,7 @@ class Run(AbstractContextManager):
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
         if checkpoint:
             restore_optimizers(checkpoint, self.policies, state)
-            for name, mode in self.modes.items():
-                mode.restore(state["modes"].get(name, {}))
+            restore_modes(self.modes, state)
 
         self.evaluations = read_evaluations(self.directory)
         if self.writes_files:
