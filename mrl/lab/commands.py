@@ -31,7 +31,7 @@ def compare(
     modes: Annotated[str, typer.Option(help="With commas.")] = "solo,solo-x2,replay,sgt",
     seeds: Annotated[int, typer.Option(min=1, help="How many: seeds 1, 2, ...")] = 3,
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
-    pair: Annotated[str | None, typer.Option(help="As for training.")] = None,
+    pair: Annotated[str | None, typer.Option(help="As for training; none: tiny.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; none: one a core, or one on a GPU.")
@@ -52,7 +52,7 @@ def compare(
     out = out or Path("runs", "quick" if quick else "compare")
     jobs = jobs or (1 if torch.cuda.is_available() else cores())
 
-    options = []
+    options = [] if pair or config else ["--pair", "tiny"]  # where the real one is, too
     for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
         if value is not None:
             options += [option, str(value)]
