@@ -2,8 +2,9 @@
 
 The whole method is here: `train_step` is one step in six stages, each with the file that does it,
 and `train_loop` repeats it. Below them stands the command line; `python mini_mrl.py --mode sgt`
-trains the embedded tiny pair. `mrl/*.py` is the method, `mrl/modes` what may be shared and how;
-every other folder serves the method and can be read later.
+trains the embedded tiny pair, except on a machine with a GPU that has the real pair's models and
+problems (there `--pair tiny` does). `mrl/*.py` is the method, `mrl/modes` what may be shared and
+how; every other folder serves the method and can be read later.
 """
 
 import random
@@ -11,6 +12,8 @@ import signal
 import sys
 
 try:
+    if __name__ == "__main__":  # Ctrl-C during the imports, which take seconds: no traceback
+        ctrl_c = signal.signal(signal.SIGINT, signal.SIG_DFL)
     import torch
     import typer
 except ModuleNotFoundError as error:
@@ -175,4 +178,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, ctrl_c)
     sys.exit(main())
