@@ -1,8 +1,9 @@
 """mini-mrl: language models of different families train side by side and learn from each other.
 
 The whole method is here: `train_step` is one step in six stages, each with the file that does it,
-and `train_loop` repeats it. `python mini_mrl.py --mode sgt` trains the embedded tiny pair; from
-Python, `load_team` makes what a step takes. `mrl/*.py` is the method, `mrl/modes` what may be
+and `train_loop` repeats it. `python mini_mrl.py --mode sgt` trains the embedded tiny pair, except
+on a machine with a GPU that has the real pair's models and problems (there `--pair tiny` does).
+From Python, `load_team` makes what a step takes. `mrl/*.py` is the method, `mrl/modes` what may be
 shared and how; every other folder serves the method and can be read later.
 """
 
@@ -12,6 +13,8 @@ import sys
 from typing import TYPE_CHECKING
 
 try:
+    if __name__ == "__main__":  # Ctrl-C during the imports, which take seconds: no traceback
+        ctrl_c = signal.signal(signal.SIGINT, signal.SIG_DFL)
     import torch
 except ModuleNotFoundError as error:
     print(
@@ -122,4 +125,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, ctrl_c)
     sys.exit(main())

@@ -49,7 +49,7 @@ class PolicyConfig:
         choices=("auto", "mixed", "float32"),
     )
     frozen: bool = setting(False, "never learns: a fixed teacher; its checkpoint holds no weights")
-    lora_rank: int = setting(0, "of LoRA, e.g. 16; 0: all weights learn", least=0)
+    lora_rank: int = setting(0, "of LoRA, e.g. 16; 0: all weights learn", least=0, most=1024)
     checkpointing: bool = setting(False, "compute activations again: slower, smaller")
     template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")
     system_prompt: str = setting(

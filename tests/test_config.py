@@ -5,7 +5,7 @@ import pytest
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.runtime.pairs import pair_settings
-from mrl.runtime.run_directory import read_run_config, write_run_config
+from mrl.runtime.run_directory import new_directory, read_run_config, write_run_config
 from mrl.runtime.settings import check, load_config, make_mode, run_config
 
 
@@ -79,6 +79,11 @@ def test_a_wrong_config_file_gets_one_sentence_with_the_place(tmp_path, text, pa
     assert part in str(caught.value)
 
 
+def test_a_config_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "run.toml").write_text("steps = 3", encoding="utf-8-sig")
+    assert load_config(tmp_path / "run.toml") == {"steps": 3}
+
+
 def test_a_missing_config_file(tmp_path):
     with pytest.raises(FileNotFoundError):  # `carry_out` makes a sentence of it
         load_config(tmp_path / "none.toml")
@@ -97,14 +102,14 @@ def test_a_missing_config_file(tmp_path):
         ({}, {"max_grad_norm": -1.0}, "max_grad_norm"),
         ({}, {"kl_coef": float("nan")}, "kl_coef is nan, but must be 0 or more"),
         ({}, {"template": "no place"}, "lacks {prompt}"),
-        ({}, {"name": "../x"}, "policy's name"),
+        ({}, {"name": "../x"}, "'../x' is no name for a run or a policy"),
         ({}, {"learning_rate": float("nan")}, "learning_rate is nan"),
         ({}, {"learning_rate": float("inf")}, "learning_rate is inf"),
         ({}, {"learning_rate": 5.0}, "must be 1 or less"),
         ({"threads": 1_000_000}, {}, "256 or less"),
         ({"liar": 1.5}, {}, "liar is 1.5, but must be 1 or less"),
         ({"trust": "blindly"}, {}, "known are verify, claim."),
-        ({"name": "../x"}, {}, "--name is '../x'"),
+        ({"name": "../x"}, {}, "'../x' is no name for a run or a policy"),
         ({"steps": 0}, {}, "steps is 0"),
         ({"prompts_per_step": 0}, {}, "prompts_per_step is 0"),
         ({"seed": -1}, {}, "seed is -1"),
@@ -126,6 +131,7 @@ def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_name
         check(RunConfig([PolicyConfig("p", "x"), PolicyConfig("p", "y")]))
     names = [policy.name for policy in pair_settings("m/a,m/a,m/b")["policies"]]
     assert names == ["a", "a-2", "b"]
+    assert [policy.path for policy in pair_settings("m/a, m/b")["policies"]] == ["m/a", "m/b"]
     check(RunConfig(**pair_settings("m/a,n/a,o/a")))
 
 
@@ -165,6 +171,8 @@ def test_set_reaches_run_policies_one_policy_and_mode():
         ("gpt.objective=gspo", "`gpt` is not for this run's mode or policies (sgt, qwen-tiny"),
         ("graft.balanced=false", "`graft` is not for this run's mode"),
         ("policies=3", "there is no setting `policies`"),
+        ("groupsize=4", "there is no setting `groupsize`; did you mean `group_size`?"),
+        ("lora_rank=100000", "lora_rank is 100000, but must be 1024 or less"),
         ("path=models/x", "there is no setting `path`"),  # every policy would be the same
         ("settings={sgt=3}", "write it as key=value, e.g. sgt.imitation_weight=0.5"),
     ],
@@ -215,6 +223,27 @@ class Mine(SGT):
     with pytest.raises(MrlError, match=r"most is 1.5, but must be of type int . None"):
         make_mode(f"{path}:Mine", {"mine": {"most": 1.5}})
     assert hasattr(sys.modules["random"], "Random")  # the library's
+
+
+def test_a_file_of_ones_own_is_run_once_for_a_run_and_again_when_it_has_changed(tmp_path):
+    log, path = tmp_path / "log", tmp_path / "mine.py"
+    text = f"""
+from mrl.modes.sgt import SGT
+class Mine(SGT):
+    name = "mine"
+    kept = 0
+with open({str(log)!r}, "a") as log:
+    log.write("run ")
+"""
+    path.write_text(text)
+    config = made("mine.minibatches=2", mode=f"{path}:Mine", runs=str(tmp_path))
+    assert new_directory(config).name == "mine-s0"
+    one, two = (make_mode(config.mode, config.settings) for _ in config.policies)
+    one.kept = 3
+    assert (one.minibatches, two.minibatches, two.kept) == (2, 2, 0)
+    assert log.read_text() == "run "
+    path.write_text(text.replace("kept = 0", "kept = 1"))
+    assert make_mode(config.mode, {}).kept == 1
 
 
 def test_a_mode_named_by_set_has_its_settings_in_the_file(tmp_path):

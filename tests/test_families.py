@@ -20,10 +20,10 @@ from transformers import AutoModelForCausalLM
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.runtime.checkpoint import finish_checkpoint, restore_optimizers, save_policies
 from mrl.runtime.loading import load_policy, load_tokenizer, plain_logprobs
 from mrl.runtime.memory import estimate
 from mrl.runtime.problems import longest_prompt
+from mrl.runtime.run_directory import finish_checkpoint, restore_optimizers, save_policies
 from mrl.samples import TrainingSample
 from tests.test_rollout import PROBLEMS, generator
 
@@ -276,6 +276,14 @@ def test_a_family_that_cannot_be_trained_is_refused_with_the_reason(tmp_path, ra
     assert re.search(REFUSED[family][1], sentence)
     assert "\n" not in sentence
     assert results_in_readme()[family] == shown(sentence)
+
+
+def test_falcon_with_alibi_is_refused_as_the_page_says(tmp_path, random_pair):
+    settings = {**SLOW["Falcon"], "alibi": True}
+    path = save_random(tmp_path / "model", random_pair / "qwen-tiny", "Falcon", settings)
+    with pytest.raises(MrlError, match="cannot be trained here: its code cannot score several"):
+        load_policy(PolicyConfig("it", str(path)))
+    assert "`alibi` is refused, as Bloom is" in README.read_text(encoding="utf-8")
 
 
 def test_longrope_is_refused_beyond_its_original_length(tmp_path, random_pair):

@@ -18,9 +18,9 @@ from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime import launch
 from mrl.runtime import start as start_module
-from mrl.runtime.checkpoint import newest_checkpoint, read_state
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.run import Run
+from mrl.runtime.run_directory import newest_checkpoint, read_state
 from tests.end_to_end.small_run import (
     HERE,
     NAMES,

@@ -86,13 +86,106 @@ def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(copied):
     path = copied()
     whole = (path / "tokenizer.json").read_text()
     (path / "tokenizer.json").unlink()
-    refused(path, "its tokenizer has no tokenizer.json")
+    refused(path, "its tokenizer cannot be loaded")
 
     few = json.loads(whole)
     first = sorted(few["model"]["vocab"].items(), key=lambda item: item[1])[:100]
     few["model"] |= {"vocab": dict(first), "merges": []}
     (path / "tokenizer.json").write_text(json.dumps(few))
     refused(path, "its tokenizer knows 1", "its model 400", "do not belong together")
+
+
+def change_tokenizer(path, **changes):
+    whole = json.loads((path / "tokenizer.json").read_text())
+    for part, value in changes.items():
+        whole[part] = value(whole[part])
+    (path / "tokenizer.json").write_text(json.dumps(whole))
+
+
+@pytest.mark.parametrize("what", ["a padding token", "half of the vocabulary"])
+def test_a_tokenizer_with_tokens_that_the_model_lacks_is_refused(copied, what):
+    path = copied()
+    if what == "a padding token":
+        settings = json.loads((path / "tokenizer_config.json").read_text())
+        text = json.dumps(settings | {"pad_token": "<new>"})
+        (path / "tokenizer_config.json").write_text(text)
+    else:
+        more = {f"word{number}": 400 + number for number in range(200)}
+        change_tokenizer(path, model=lambda model: model | {"vocab": model["vocab"] | more})
+    refused(path, "its tokenizer knows ", "its model 400", "do not belong together")
+
+
+def test_a_token_that_no_text_needs_may_lie_beyond_the_model(copied):
+    """Gemma 3's tokenizer has one for images; its text models have no row for that."""
+    path = copied()
+    image = {"id": 400, "content": "<image>", "special": True, "normalized": False}
+    image |= {"single_word": False, "lstrip": False, "rstrip": False}
+    change_tokenizer(path, added_tokens=lambda tokens: [*tokens, image])
+    policy = load_policy(PolicyConfig("x", str(path)))
+    assert len(policy.tokenizer) == 401
+    assert len(policy.suppressed) == 400
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({"hidden_size": 64}, ["do not fit its config.json", "of another size (model.embed_"]),
+        ({"vocab_size": 300}, ["do not fit its config.json", "model.embed_tokens.weight"]),
+        ({"model_type": "xyz"}, ["its config.json", "your version of Transformers is out of date"]),
+        ({"num_attention_heads": 0}, ["cannot be loaded (integer division"]),
+        ({"num_hidden_layers": "x"}, ["its config.json cannot be loaded", "expected int, got str"]),
+    ],
+)
+def test_a_wrong_config_is_named_with_the_whole_reason(copied, values, parts):
+    path = copied()
+    change_config(path, **values)
+    refused(path, *parts)
+
+
+def test_a_config_without_heads_is_refused_when_its_parameters_are_counted(copied):
+    path = copied()
+    change_config(path, num_attention_heads=0)
+    with pytest.raises(MrlError, match=r"its config\.json cannot be loaded"):
+        count_parameters(str(path))
+
+
+def test_weights_that_are_no_numbers_are_called_damaged(copied):
+    path = copied()
+
+    def damage(weights):
+        weights["model.layers.1.mlp.up_proj.weight"][0] = float("nan")
+
+    change_weights(path, damage)
+    refused(path, "its log-probs are not finite, so its weights are damaged")
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [
+        ("config.json", "its config.json"),
+        ("model.safetensors", "its weights"),
+        ("tokenizer.json", "its tokenizer"),
+        ("tokenizer_config.json", "its tokenizer"),
+    ],
+)
+def test_a_cut_file_is_named(copied, file, part):
+    path = copied()
+    (path / file).write_bytes((path / file).read_bytes()[:20])
+    refused(path, f"{part} cannot be loaded (")
+
+
+def test_memory_that_runs_out_is_not_blamed_on_the_model(random_pair, monkeypatch):
+    def run_out(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("mrl.runtime.loading.AutoModelForCausalLM.from_pretrained", run_out)
+    refused(random_pair / "qwen-tiny", "its weights cannot be loaded (MemoryError())")
+
+
+def test_gguf_is_refused_with_what_is_taken(tmp_path):
+    for path in (tmp_path / "model.gguf", tmp_path):
+        (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\x00\xff" + bytes(100))
+        refused(path, "cannot be loaded", "as safetensors (no GGUF)")
 
 
 def test_the_tokenizer_is_that_of_the_file_whatever_class_the_directory_names(copied):

@@ -294,7 +294,7 @@ def test_the_memory_that_is_free_is_known(monkeypatch):
 
 def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
     monkeypatch.setattr("mrl.runtime.memory.free_memory", lambda device: 2**20)
-    monkeypatch.setattr("mrl.runtime.run.load_policies", lambda *about: pytest.fail("loaded"))
+    monkeypatch.setattr("mrl.runtime.load_team.load_policies", lambda *about: pytest.fail("loaded"))
     config = run_config("tiny", None, {"placement": "resident"}, [f"runs={tmp_path}"])
     with pytest.raises(MrlError, match=r"the host has 0\.0 GiB; take smaller models\.$"):
         Run(config)

@@ -7,6 +7,7 @@ it only has to be one, with exit code 2 (1 where a model or a machine is at faul
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,17 @@ import time
 import pytest
 
 from mrl.config import DATA
-from tests.end_to_end.small_run import ROOT, SMALL, lines, place, run, small, start, stop_after
+from tests.end_to_end.small_run import (
+    ROOT,
+    SMALL,
+    interrupt,
+    lines,
+    place,
+    run,
+    small,
+    start,
+    stop_after,
+)
 
 __all__ = ["place"]  # a fixture
 pytestmark = pytest.mark.slow
@@ -93,7 +104,7 @@ DAMAGE = [  # of a stopped run: file, and what stands in it (None: deleted)
     *[("config.json", text) for text in (None, "", "[]", "{}", '{"policies": []}', DEEP)],
     *[("evaluation.json", text) for text in (None, "", "[]", DEEP)],
     *[("metrics.jsonl", text) for text in (None, "", "null\n")],
-    *[("checkpoints/step-000001/state.json", text) for text in ("", "[]", DEEP)],
+    *[("checkpoints/step-000001/state.json", text) for text in ("", "[]", "{}", DEEP)],
     *[
         (f"checkpoints/step-000001/llama-tiny/{name}", "x")
         for name in ("optimizer.pt", "model.safetensors", "config.json", "tokenizer.json")
@@ -223,6 +234,17 @@ def test_sigterm_saves_and_says_how_to_go_on(place):
     steps = lines(place / "runs" / "r" / "metrics.jsonl")[-1]["step"]
     state = place / "runs" / "r" / "checkpoints" / f"step-{steps:06d}" / "state.json"
     assert json.loads(state.read_text())["step"] == steps
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0])
+def test_ctrl_c_while_the_imports_run_shows_no_traceback(place, seconds):
+    """Of three moments at least one falls into them, on any machine."""
+    program = start(place, *SMALL, "--steps", "1", "--placement", "resident")
+    time.sleep(seconds)
+    interrupt(program)
+    code, error = ended(program)
+    assert code in (130, -signal.SIGINT), error
+    assert len(error.splitlines()) <= 1
 
 
 def test_processes_that_cannot_meet_get_a_sentence(place):

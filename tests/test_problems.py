@@ -48,9 +48,12 @@ def test_loading_fills_in_id_and_skill_and_takes_whole_numbers(tmp_path):
         (["{"], ":1", "not JSON"),
         (['{"prompt": "a", "answer": "1"}', "nonsense"], ":2", "not JSON"),
         (["[1]"], ":1", "not a JSON object"),
-        (['{"answer": "1"}'], ":1", "`prompt` is missing"),
-        (['{"prompt": "a"}'], ":1", "`answer` is missing"),
-        (['{"prompt": "a", "answer": 1.5}'], ":1", "`answer`"),
+        (['{"answer": "1"}'], ":1", "`prompt` is '', but must be a text"),
+        (['{"prompt": "a"}'], ":1", "`answer` is '', but must be a text"),
+        (['{"prompt": "a", "answer": 1.5}'], ":1", "`answer` is 1.5, but must be a text"),
+        (['{"prompt": "a", "answer": "1", "id": 7}'], ":1", "`id` is 7, but must be a text"),
+        (['{"prompt": "a", "answer": "2024-05-01"}'], ":1", "or a judge with --set judge=FILE"),
+        (['{"prompt": "a", "answer": "12:30:00"}'], ":1", "cannot judge the answer '12:30:00'"),
         (['{"prompt": "a", "answer": true}'], ":1", "`answer`"),
         (['{"prompt": " ", "answer": "1"}'], ":1", "`prompt`"),
         (['{"prompt": "a", "answer": "1", "skill": 3}'], ":1", "`skill`"),
@@ -70,13 +73,19 @@ def test_a_broken_problem_file_is_refused_with_its_line(tmp_path, verifier, line
 
 
 def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):
-    with pytest.raises(MrlError, match="no such file"):
-        load_problems(tmp_path / "none.jsonl")
-    with pytest.raises(MrlError, match=r"`python mini_mrl\.py data gsm8k` fetches it"):
-        load_problems(tmp_path / "gsm8k" / "train.jsonl")
+    for path in (tmp_path / "none.jsonl", tmp_path):
+        with pytest.raises(MrlError, match="no such file, or a directory"):
+            load_problems(path)
     (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(MrlError, match="not UTF-8"):
         load_problems(tmp_path / "b.jsonl")
+
+
+def test_a_byte_order_mark_and_answers_with_one_sign_are_read(tmp_path, verifier):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "a", "answer": "3-5"}\n', encoding="utf-8-sig")
+    (problem,) = load_problems(path, verifier.check_answer)
+    assert (problem.prompt, problem.answer) == ("a", "3-5")
 
 
 def test_a_system_prompt_may_lie_beside_the_problems(tmp_path):

@@ -19,7 +19,9 @@ from transformers import (
 
 import mini_mrl
 from mrl.config import PolicyConfig, RunConfig
+from mrl.errors import MrlError
 from mrl.learning import learn
+from mrl.runtime import pairs
 from mrl.runtime.launch import cores
 from mrl.runtime.loading import load_policy, usual_learning_rate
 from mrl.runtime.pairs import choose_pair
@@ -169,12 +171,14 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
     assert all("3+2=5" in policy.system_prompt for policy in on_cpu.policies)
     assert (on_cpu.steps, on_cpu.prompts_per_step, on_cpu.eval_samples) == (60, 8, 1)
     assert [policy.dtype for policy in on_cpu.policies] == ["mixed", "mixed"]
+    assert on_cpu.heldout == [str(pairs.SHORT_HELDOUT)]
     assert (on_cpu.placement, on_cpu.threads) == ("resident", min(cores(), 256))
     monkeypatch.setattr("mrl.runtime.pairs.cores", lambda: 384)
     assert run_config("qwen-smol", None, {}, []).threads == 256  # the most that the setting takes
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     short = run_config("qwen-smol", None, {"steps": 7}, [])  # an option wins over the recipe
     assert (short.steps, short.placement, short.threads) == (7, "auto", 1)
+    assert short.heldout == [str(pairs.HELDOUT)]
     monkeypatch.setattr("mrl.runtime.pairs.GSM8K", tmp_path)
     for name, text in (("train.jsonl", ""), ("system_prompt.txt", "Reason.\n")):
         (tmp_path / name).write_text(text)
@@ -207,24 +211,39 @@ def test_a_template_that_takes_no_system_message_gets_it_in_the_users(make_chat)
 
 def test_without_network_the_real_pair_ends_in_one_sentence(capsys):
     assert mini_mrl.main(["--pair", "qwen-smol"]) == 2
-    output, error = capsys.readouterr()
-    assert "Loading Qwen/Qwen2.5-0.5B-Instruct; what is not in the cache is downloaded." in output
+    error = capsys.readouterr().err
     assert not are_progress_bars_disabled()  # the hub's own, while it downloads
     assert len(error.strip().splitlines()) == 1
     assert "gsm8k" in error or "Qwen" in error
 
 
-def test_the_pair_for_somebody_who_names_none(monkeypatch, tmp_path):
-    assert choose_pair()[0] == "tiny"
-    monkeypatch.setattr(torch.version, "cuda", None)
-    assert choose_pair()[1].startswith(" (there is no CUDA device; --pair qwen-smol")
-    monkeypatch.setattr(torch.version, "cuda", "13.0")  # a driver that is too old looks the same
-    older = " (there is no CUDA device, or its driver is older than CUDA 13.0 needs; --pair"
-    assert choose_pair()[1].startswith(older)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "the hub does not answer" in choose_pair()[1]  # the tests are offline
-    monkeypatch.setattr("mrl.runtime.pairs.can_load", lambda name: True)
-    assert "data gsm8k" in choose_pair()[1]
-    (tmp_path / "train.jsonl").write_text("")
-    monkeypatch.setattr("mrl.runtime.pairs.GSM8K", tmp_path)
-    assert choose_pair()[0] == "qwen-smol"
+@pytest.mark.parametrize("missing", ["nothing", "GPU", "a model", "GSM8K"])
+def test_where_no_pair_is_named_it_is_the_tiny_one_unless_all_of_the_real_one_is_here(
+    monkeypatch, tmp_path, missing
+):
+    """Whichever it is, the first sentence says how to get the other one."""
+    files = {path: "/cache/model.safetensors" for path in pairs.QWEN_SMOL}
+    if missing == "a model":
+        del files[pairs.QWEN_SMOL[1]]
+    if missing != "GSM8K":
+        (tmp_path / "train.jsonl").write_text("")
+    monkeypatch.setattr(pairs, "try_to_load_from_cache", lambda path, name: files.get(path))
+    monkeypatch.setattr(pairs, "GSM8K", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: missing != "GPU")
+    name, why = choose_pair()
+    assert name == ("qwen-smol" if missing == "nothing" else "tiny")
+    assert ("--pair tiny" if name == "qwen-smol" else "--pair qwen-smol") in why
+
+
+def test_compare_takes_the_tiny_pair_where_the_real_one_could_be_trained(monkeypatch, tmp_path):
+    taken = []
+
+    def note(plan, say):
+        taken.append(list(plan.options))
+        raise MrlError("enough")
+
+    monkeypatch.setattr("mrl.lab.commands.run_all", note)
+    command = ["compare", "--modes", "solo", "--out", str(tmp_path)]
+    for more in ([], ["--pair", "qwen-smol"], ["--config", "own.toml"]):
+        assert mini_mrl.main([*command, *more]) == 2
+    assert taken == [["--pair", "tiny"], ["--pair", "qwen-smol"], ["--config", "own.toml"]]

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.policy import uses_bfloat16
+from mrl.runtime.pairs import HELDOUT, SHORT_HELDOUT
+from mrl.runtime.problems import load_problems
 from mrl.runtime.settings import make_mode, mode_class, run_config
 from mrl.runtime.summary import (
     evaluation_table,
@@ -98,6 +100,10 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
     assert lines[2] == "Swap."
     assert "claim 30% of their failures" in lines[3]
     assert len(first_lines(planned(tmp_path), "tiny", "")) == 3
+    fewer = first_lines(planned(tmp_path, heldout=[str(SHORT_HELDOUT)]))[-1]
+    assert fewer.startswith("Scored are 72 of the 360 held-out problems")
+    assert len(load_problems(SHORT_HELDOUT)) == 72 == len(load_problems(HELDOUT)) / 5
+    assert fewer.endswith("--set heldout=data/words/heldout.jsonl.")
 
 
 @pytest.mark.parametrize("setting", [{"objective": "dr_grpo"}, {"clip_low": 0.1}])

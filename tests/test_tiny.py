@@ -140,7 +140,7 @@ def test_the_warm_start_learns_the_solution_only_its_end_included():
 # ------------------------------------------------------------------------------ skills
 
 
-@pytest.mark.parametrize("part", PROBLEM_SETS)
+@pytest.mark.parametrize("part", [*PROBLEM_SETS, "heldout-72"])
 def test_the_files_in_data_are_what_the_generator_makes(part):
     assert load_problems(DATA / "words" / f"{part}.jsonl") == make_problem_sets()[part]
 

@@ -14,14 +14,13 @@ from rich.text import Text
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError, RunFailed, is_out_of_memory
 from mrl.modes import MODES
-from mrl.runtime.checkpoint import newest_checkpoint
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
 from mrl.runtime.judge import OwnJudge, make_verifier
 from mrl.runtime.launch import Ending
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.own_code import place_of
 from mrl.runtime.problems import load_problems, longest_prompt
-from mrl.runtime.run_directory import read_run_config, with_checkpoint_paths
+from mrl.runtime.run_directory import newest_checkpoint, read_run_config, with_checkpoint_paths
 from mrl.runtime.settings import check, mode_class, run_config
 from mrl.runtime.summary import evaluation_table, pair_table
 from mrl.runtime.view import View, console, printable

@@ -74,16 +74,12 @@ def load_team(
 
 
 def assemble(
-    config: RunConfig,
-    start: RunConfig,
-    names: Iterable[str],
-    verifier: Verifier,
-    say: Callable[[str], None] = print,
+    config: RunConfig, start: RunConfig, names: Iterable[str], verifier: Verifier
 ) -> LoadedTeam:
     """Load and check all that a team is made of; MrlError before anything is trained.
 
     start: the same settings, with the paths of the weights to begin with (a checkpoint's, perhaps).
-    names: the policies of this process. say: where a sentence about a download goes.
+    names: the policies of this process.
     """
     modes = {name: make_mode(config.mode, config.settings) for name in names}
     mode = next(iter(modes.values()))
@@ -98,9 +94,6 @@ def assemble(
         )
 
     device = pick_device(config.device)
-    for policy in start.policies:
-        if not Path(policy.path).is_dir():
-            say(f"Loading {policy.path}; what is not in the cache is downloaded.")
     every_problem = list(problems)
     for part in heldout.values():
         every_problem += part

@@ -1,14 +1,15 @@
 """Models and tokenizers from a directory or the hub; a failure is one plain sentence."""
 
+import math
 import os
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.utils import enable_progress_bars
 from torch import Tensor
 from transformers import (
@@ -41,6 +42,7 @@ if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the earlier name: what a pers
 # each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
 torch.backends.cuda.enable_cudnn_sdp(False)
 transformers_logging.disable_progress_bar()
+transformers_logging.set_verbosity_error()  # no table of tensors before our sentence
 enable_progress_bars()  # the hub's own bars stay: a download comes before the live view
 
 
@@ -61,11 +63,9 @@ def pick_device(wanted: str) -> str:
             torch.cuda.set_per_process_memory_fraction(0.95)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        if "no kernel image" in reason:  # this torch was built without kernels for the card
-            reason = "this torch is too new for the card, or too old; another version may know it"
         raise MrlError(
-            f"device is {wanted!r}, which cannot be used here ({reason}); --set device=cpu needs "
-            "no GPU."
+            f"device is {wanted!r}, which this torch cannot use here ({reason}); --set device=cpu "
+            "needs no GPU."
         ) from None
     return wanted
 
@@ -79,7 +79,10 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
     rank = saved_rank or config.lora_rank  # 0: no LoRA
     model, tokenizer = load_model(base, device), load_tokenizer(config.path)
     rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) < rows / 2:  # vocabularies are padded, but never by so much
+    # Vocabularies are padded, but never by so much. A tokenizer may know more tokens than the model
+    # if no text needs them, as Gemma 3's one for an image.
+    needed = [tokenizer.vocab_size - 1, tokenizer.eos_token_id, tokenizer.pad_token_id]
+    if len(tokenizer) < rows / 2 or max(filter(None, needed)) >= rows:
         raise MrlError(
             f"{config.path}: its tokenizer knows {len(tokenizer)} tokens and its model {rows}, so "
             "they do not belong together; take a complete copy of the model."
@@ -147,23 +150,24 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
 
     `AutoTokenizer` would put a class's own splitting rules in the place of the file's.
     """
-    if Path(path).is_dir() and not Path(path, "tokenizer.json").is_file():
-        raise MrlError(f"{path}: its tokenizer has no tokenizer.json; take a model that has one.")
-    return _load(PreTrainedTokenizerFast, path, clean_up_tokenization_spaces=False)
+    return _load(PreTrainedTokenizerFast, path, "tokenizer", clean_up_tokenization_spaces=False)
 
 
 def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     """`AutoModelForCausalLM` in float32, from safetensors only; MrlError if it is not whole."""
     _read_config(path)
-    options = {"use_safetensors": True, "output_loading_info": True}
+    options = {"use_safetensors": True, "output_loading_info": True, "dtype": torch.float32}
+    options["ignore_mismatched_sizes"] = True  # they are refused below
     options["adapter_kwargs"] = {"local_files_only": True}  # peft, if installed, would ask the hub
-    model, loaded = _load(AutoModelForCausalLM, path, dtype=torch.float32, **options)
+    model, loaded = _load(AutoModelForCausalLM, path, "weights", **options)
 
-    wrong = sorted(loaded["missing_keys"]) or _left_over(model, loaded["unexpected_keys"])
+    wrong = sorted(loaded["missing_keys"]) + _left_over(model, loaded["unexpected_keys"])
+    for mismatch in loaded["mismatched_keys"]:
+        wrong.append(mismatch[0])  # its name, before the two sizes
     if wrong:
         raise MrlError(
-            f"{path}: its weights do not fit its config.json: {len(wrong)} tensors are missing or "
-            f"left over ({wrong[0]} is one); take a complete copy of the model."
+            f"{path}: its weights do not fit its config.json: {len(wrong)} tensors are missing, "
+            f"left over or of another size ({wrong[0]} is one); take a complete copy of the model."
         )
 
     # copied out of the mapped file: where a tensor begins in memory decides which kernel runs, and
@@ -201,13 +205,13 @@ def shape_of(config: PolicyConfig) -> PreTrainedModel:
 
 def _without_weights(path: str) -> PreTrainedModel:
     config = _read_config(path)
-    with torch.device("meta"):  # shapes, no memory
+    with _explained(path, "config.json"), torch.device("meta"):  # shapes, no memory
         return AutoModelForCausalLM.from_config(config)
 
 
 def _read_config(path: str) -> PreTrainedConfig:
     """A model's configuration; MrlError for an architecture that cannot be trained here."""
-    config = _load(AutoConfig, path)
+    config = _load(AutoConfig, path, "config.json")
 
     problem = ""
     writes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
@@ -225,43 +229,29 @@ def _read_config(path: str) -> PreTrainedConfig:
     return config
 
 
-def can_load(name: str) -> bool:
-    """Whether a model is in a directory or the hub's cache, or the hub answers; within seconds."""
-    if Path(name).is_dir():
-        return True
-    try:  # the hub's client refuses some names before it asks
-        cached = try_to_load_from_cache(name, "config.json")
-        return isinstance(cached, str) or bool(HfApi().model_info(name, timeout=5))
-    except Exception:  # offline, no such model, or no permission
-        return False
-
-
-def _load(auto_class: type, path: str, **options: object) -> Any:
-    """Call `from_pretrained` of a class; MrlError with one sentence for whatever goes wrong."""
-    if not can_load(path):  # `from_pretrained` would try for a minute
-        raise MrlError(
-            f"{path}: is neither a directory here nor a model that the hub could give; check the "
-            "name and the network, or give a local directory."
-        )
-
+def _load(auto_class: type, path: str, part: str, **options: object) -> Any:
+    """Call `from_pretrained` of a class; part: what it reads."""
     options["trust_remote_code"] = False
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # no table of tensors before our sentence
-    try:
+    with _explained(path, part):
         try:  # a model in the cache is taken as it is: without a network each question takes 20 s
             return auto_class.from_pretrained(path, local_files_only=True, **options)
         except OSError:
             return auto_class.from_pretrained(path, **options)
+
+
+@contextmanager
+def _explained(path: str, part: str) -> Iterator[None]:
+    """Make one sentence of whatever goes wrong while a part of a model is read."""
+    try:
+        yield
     except Exception as error:
         if is_out_of_memory(error):
             raise MrlError(f"{path}: memory ran out while it was read; give more of it.") from error
-        reason = str(error).strip().split("\n")[0][:200]
+        reason = textwrap.shorten(str(error) or repr(error), 300)
         raise MrlError(
-            f"{path}: is no model that transformers can load ({reason}); give a directory that "
-            "save_pretrained wrote, with safetensors weights and a tokenizer."
+            f"{path}: its {part} cannot be loaded ({reason}); give a name on the hub, or a "
+            "directory with config.json, tokenizer.json and weights as safetensors (no GGUF)."
         ) from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
 
 
 @torch.no_grad()
@@ -295,8 +285,10 @@ def packing_problem(model: PreTrainedModel) -> str:
         return f"its code cannot score several completions behind one prompt ({reason})"
 
     gap = float((torch.stack([packed, sampled.logprobs]) - torch.stack(plain)).abs().max())
-    if gap < TOLERANCE:  # not so for NaN
+    if gap < TOLERANCE:
         return ""
+    if not math.isfinite(gap):
+        return "its log-probs are not finite, so its weights are damaged"
     return (
         "scored several at a time, completions get other log-probs than each alone "
         f"({gap:.2g} nats off), so its attention or its head is none that is known here"

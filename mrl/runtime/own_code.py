@@ -1,6 +1,7 @@
 """Checks for code that is not the program's: a mode's batch, and the place of an error."""
 
 import inspect
+import math
 import sysconfig
 import traceback
 
@@ -16,6 +17,9 @@ PROGRAM = (f"{DATA.parent / 'mrl'}/", str(DATA.parent / "mini_mrl.py"))
 
 def place_of(error: BaseException) -> str:
     """File and line where an error began: in a mode of one's own if one took part in it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"  # it was never run, so no frame is its own
+
     frames = traceback.extract_tb(error.__traceback__)
     known = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
     own = [frame for frame in known if not frame.filename.startswith(PROGRAM)]
@@ -45,7 +49,9 @@ def _flaw(sample: TrainingSample, vocabulary: int) -> str:
     for name in ("prompt_ids", "completion_ids"):
         ids = getattr(sample, name)
         if not ids or min(ids) < 0 or max(ids) >= vocabulary:
-            return f"has {name} that are not all tokens of its receiver (0 to {vocabulary - 1})"
+            return f"has {name} that are empty or not all tokens of its receiver"
+    if not math.isfinite(sample.weight * sample.advantage):
+        return f"has the weight {sample.weight} and the advantage {sample.advantage}"
 
     # another loss would be left out, or learnt from by the policy loss and counted as imitation
     if sample.loss not in ("policy", "imitation"):

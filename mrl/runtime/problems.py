@@ -19,10 +19,7 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
     an answer that the verifier does not accept, a repeated id, or an empty file.
     """
     if not path.is_file():
-        remedy = "a problem file is JSONL, see data/README.md"
-        if path.parent.name == "gsm8k":
-            remedy = "`python mini_mrl.py data gsm8k` fetches it"
-        raise MrlError(f"{path}: no such file; {remedy}.")
+        raise MrlError(f"{path}: no such file, or a directory; see data/README.md.")
 
     problems: dict[str, Problem] = {}
     number = 0
@@ -56,9 +53,10 @@ def _problem(fields: dict, number: str) -> Problem:
     fields = defaults | {name: value for name, value in fields.items() if value != ""}
 
     for name in ("prompt", "answer", "id", "skill"):
-        if not isinstance(fields.get(name), str) or not fields[name].strip():
-            raise ValueError(f"`{name}` is missing or is not a text; it must be one")
-        fields[name].encode()  # ValueError for half of an emoji ("\\ud83d")
+        text = fields.get(name, "")
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"`{name}` is {text!r}, but must be a text that is not empty")
+        text.encode()  # ValueError for half of an emoji ("\\ud83d")
     return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
 
 
@@ -85,8 +83,11 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     if rope.get("rope_type") == "longrope":  # beyond it the angles of keys in the cache change
         context = min(context, rope["original_max_position_embeddings"])
 
+    lengths: list[tuple[int, str]] = []  # tokens, and which problem that is
     try:
-        lengths = [(len(policy.prompt_ids(problem.prompt)), problem.id) for problem in problems]
+        for problem in problems:
+            which = f"Problem {problem.id} ({problem.prompt[:40]!r}...)"
+            lengths.append((len(policy.prompt_ids(problem.prompt)), which))
     except Exception as error:  # a template is a program that came with the model
         reason = str(error).split("\n")[0][:200]
         raise MrlError(
@@ -94,15 +95,15 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
             "with {prompt} in it, as `template` of the policy."
         ) from error
 
-    shortest, problem_id = min(lengths)
+    shortest, which = min(lengths)
     if not shortest:
-        raise MrlError(f"{policy.name}: its template makes nothing of problem {problem_id}.")
-    longest, problem_id = max(lengths)
+        raise MrlError(f"{which}: the template of {policy.name} makes nothing of it.")
+    longest, which = max(lengths)
     needed = longest + policy.max_new_tokens
     if needed > context:
         raise MrlError(
-            f"Problem {problem_id}: its prompt and {policy.max_new_tokens} new tokens make "
-            f"{needed} tokens, but {policy.name} has a context of {context}; shorten the problem "
-            "or lower max_new_tokens."
+            f"{which}: its prompt and {policy.max_new_tokens} new tokens make {needed} tokens, but "
+            f"{policy.name} has a context of {context}; shorten the problem or lower "
+            "max_new_tokens."
         )
     return longest

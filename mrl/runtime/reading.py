@@ -1,10 +1,15 @@
-"""The reader of JSON and TOML: a fault of a file's content is one sentence."""
+"""The one reader: texts, JSON, TOML and tables of settings; a fault in them is one sentence."""
 
+import difflib
 import json
+import math
 import tomllib
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mrl.errors import MrlError
 
@@ -12,7 +17,7 @@ from mrl.errors import MrlError
 def read_text(path: Path) -> str:
     """A file's text; OSError if it cannot be read, MrlError if it is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # without the mark that some editors put first
     except UnicodeDecodeError as error:
         raise MrlError(f"{path}: is not UTF-8 text ({error.reason}); convert it first.") from None
 
@@ -42,3 +47,76 @@ def read_json_lines(path: Path) -> list[dict]:
         with suppress(MrlError):
             entries.append(parse(line.decode("utf-8", errors="replace"), str(path)))
     return entries
+
+
+# ------------------------------------------------------------------------------ tables of settings
+
+
+def check_table(
+    table: dict[str, Any], target: type, where: str, also: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The table as keyword arguments for dataclass `target`, every key and type checked.
+
+    also: keys that may have been meant, besides those of the dataclass.
+    """
+    hints = get_type_hints(target)
+    known = [entry.name for entry in fields(target) if entry.init and entry.name != "policies"]
+
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise MrlError(f"{where}: there is no setting `{key}`{nearest(key, [*known, *also])}")
+
+        # an integer may stand for a float, and one text for a list of one
+        hint = hints[key]
+        if hint in (float, float | None) and type(value) is int:
+            value = float(value)
+        if hint == list[str] and isinstance(value, str):
+            value = [value]
+
+        if type(value) is float and not math.isfinite(value):
+            raise MrlError(f"{where}: {key} is {value}, but must be a finite number.")
+        if not _fits(value, hint):
+            wanted = hint.__name__ if isinstance(hint, type) else hint
+            raise MrlError(f"{where}: {key} is {value!r}, but must be of type {wanted}.")
+        values[key] = value
+    return values
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint == list[str]:
+        return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+    is_union = get_origin(hint) in (Union, UnionType)  # as int | None
+    alternatives = get_args(hint) if is_union else [hint]
+    return type(value) in [get_origin(entry) or entry for entry in alternatives]  # True is no int
+
+
+def check_rules(config: object, where: str = "") -> None:
+    """Check every field by the rule that `config.setting` declared it with."""
+    for entry in fields(config):
+        value, rule = getattr(config, entry.name), entry.metadata
+        if value is None:
+            continue
+
+        if "choices" in rule and value not in rule["choices"]:
+            known = ", ".join(filter(None, rule["choices"]))
+            raise MrlError(f"{where}{entry.name} is {value!r}; known are {known}.")
+
+        # written with `not`, because NaN is neither below a bound nor above it
+        wanted = ""
+        if "least" in rule and not value >= rule["least"]:
+            wanted = f"{rule['least']} or more"
+        elif "above" in rule and not value > rule["above"]:
+            wanted = f"above {rule['above']}"
+        elif "most" in rule and not value <= rule["most"]:
+            wanted = f"{rule['most']} or less"
+        if wanted:
+            raise MrlError(
+                f"{where}{entry.name} is {value:g}, but must be {wanted} ({rule['help']})."
+            )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence on an unknown word: the likeliest known one, else all of them."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    return f"; did you mean `{near[0]}`?" if near else f"; known are {', '.join(sorted(known))}."

@@ -20,17 +20,6 @@ from safetensors import SafetensorError
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
-from mrl.runtime.checkpoint import (
-    LOGS,
-    bytes_in_checkpoint,
-    cut_back,
-    finish_checkpoint,
-    newest_checkpoint,
-    read_state,
-    restore_optimizers,
-    room_for_checkpoints,
-    save_policies,
-)
 from mrl.runtime.evaluation import count_solved, half_width, score_entries
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
@@ -39,8 +28,18 @@ from mrl.runtime.memory import peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import place_of
 from mrl.runtime.run_directory import (
+    LOGS,
+    bytes_in_checkpoint,
+    cut_back,
+    finish_checkpoint,
     new_directory,
+    newest_checkpoint,
     read_evaluations,
+    read_state,
+    restore_modes,
+    restore_optimizers,
+    room_for_checkpoints,
+    save_policies,
     with_checkpoint_paths,
     write_run_config,
 )
@@ -79,7 +78,7 @@ class Run(AbstractContextManager):
             verifier = opened.enter_context(make_verifier(config, self.view.say))
             checkpoint = newest_checkpoint(resumed) if resumed else None
             start = with_checkpoint_paths(config, checkpoint) if checkpoint else config
-            self.team = assemble(config, start, self.names_here, verifier, self.view.say)
+            self.team = assemble(config, start, self.names_here, verifier)
             self._open_directory(resumed, checkpoint, opened)
             self._opened = opened.pop_all()  # from here on __exit__ closes them
 
@@ -139,8 +138,7 @@ class Run(AbstractContextManager):
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
         if checkpoint:
             restore_optimizers(checkpoint, self.team.policies, state)
-            for name, mode in self.team.modes.items():
-                mode.restore(state["modes"].get(name, {}))
+            restore_modes(self.team.modes, state)
 
         self.evaluations = read_evaluations(self.directory)
         if self.writes_files:

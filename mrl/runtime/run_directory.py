@@ -1,15 +1,38 @@
-"""The directory of a run: where it writes, and its files read again."""
+"""The directory of a run: its settings, its logs, and its checkpoints, read again by `resume`.
 
+A checkpoint is written into a hidden directory and renamed when it is complete: a killed run leaves
+either a whole checkpoint or none. There is no random state to save (see samples.derive_seed); the
+sizes of the log files are saved, so that a resumed run cuts off what was written after the
+checkpoint and writes it again. What happens to a checkpoint later (a flipped bit, a power cut while
+it was on its way to the disk, a lost file) shows in its checksums.
+"""
+
+import errno
+import hashlib
 import json
+import math
+import os
+import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
+
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.runtime.checkpoint import newest_checkpoint, read_state
+from mrl.modes import Mode
+from mrl.policy import Policy
+from mrl.runtime.lora import save_adapters
+from mrl.runtime.own_code import place_of
 from mrl.runtime.reading import parse, read_json_lines, read_text
 from mrl.runtime.settings import OWN_MODE, load_config, mode_class
+
+KEEP = 2  # checkpoints
+PARTIAL = ".partial-"
+LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
+CHECKSUMS = "SHA256SUMS"  # of a checkpoint's files, as `sha256sum` writes and checks them
 
 
 def new_directory(config: RunConfig) -> Path:
@@ -43,8 +66,7 @@ def write_run_config(directory: Path, config: RunConfig) -> None:
     table = asdict(config) | {"heldout": list(map(whole, config.heldout))}
     own_mode = OWN_MODE.fullmatch(config.mode)
     if own_mode:
-        file, class_name = own_mode.groups()
-        table["mode"] = f"{whole(file)}:{class_name}"
+        table["mode"] = f"{whole(own_mode[1])}:{own_mode[2]}"
 
     for part in (table, *table["policies"]):
         for key in part.keys() & {"train", "judge", "path", "reference"}:
@@ -54,12 +76,10 @@ def write_run_config(directory: Path, config: RunConfig) -> None:
 
 def read_run_config(directory: Path) -> RunConfig:
     """The settings that a run was started with."""
-    if not (directory / "config.json").is_file():
-        raise MrlError(f"{directory}: is no run directory (it has no config.json).")
-
-    settings = load_config(directory / "config.json")
-    if not settings.get("policies"):
-        raise MrlError(f"{directory}: is no run directory (its config.json names no policy).")
+    path = directory / "config.json"
+    settings = load_config(path) if path.is_file() else {}
+    if "policies" not in settings:
+        raise MrlError(f"{directory}: is no run directory (no config.json in it names policies).")
     return RunConfig(**settings)
 
 
@@ -82,23 +102,12 @@ def continued_config(directory: Path) -> RunConfig:
             f"{directory}/evaluation.json: is lost or cannot be read, and the scores from before "
             "training with it; put the file back, or start a new run."
         )
-    elif read_state(checkpoint)["step"] >= config.steps and "after" in evaluations:
+    elif int(checkpoint.name[5:]) >= config.steps and "after" in evaluations:
         raise MrlError(
             f"{directory}: is finished ({config.steps} steps); "
             f"`python mini_mrl.py evaluate {directory}` shows its result."
         )
     return config
-
-
-def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
-    """The same run with its policies loaded from a checkpoint; their references stay the first."""
-    policies = []
-    for policy in config.policies:
-        if not policy.frozen:  # a frozen one has no weights there, because they never change
-            first = policy.reference or policy.path
-            policy = replace(policy, path=str(checkpoint / policy.name), reference=first)
-        policies.append(policy)
-    return replace(config, policies=policies)
 
 
 def read_evaluations(directory: Path) -> dict[str, list[dict]]:
@@ -123,3 +132,183 @@ def read_rescues(directory: Path) -> list[dict]:
     """Read all rescues in a run's `samples.jsonl`, with their steps."""
     lines = [line for line in read_samples(directory) if "rescue" in line]
     return [{"step": line["step"], **line["rescue"]} for line in lines]
+
+
+# ------------------------------------------------------------------------------ writing checkpoints
+
+
+def room_for_checkpoints(run: Path, size: int, config: RunConfig) -> int:
+    """The most bytes that a run's checkpoints will take, one being written beside those kept.
+
+    size: of one. MrlError if the disk has less, so that the run does not end in the middle.
+    """
+    count = math.ceil(config.steps / config.checkpoint_every) if config.checkpoint_every else 1
+    needed = size * min(count, KEEP + 1)
+    existing = next(folder for folder in (run, *run.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+
+    # a run that goes on has old ones, perhaps a torn one, that make room
+    old = len(list((run / "checkpoints").glob("*")))
+    if needed - size * old > free:
+        raise MrlError(
+            f"{run}: its checkpoints need {needed / 1e9:.2g} GB, but {free / 1e9:.2g} GB of the "
+            "disk are free; make room, or write elsewhere with --set runs=DIR."
+        )
+    return needed
+
+
+def bytes_in_checkpoint(policy: Policy) -> int:
+    """A float32 number and two moments of AdamW for each parameter that learns."""
+    return 12 * sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
+
+
+def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
+    """Write policies into the hidden directory of an unfinished checkpoint, and return that."""
+    partial = run / "checkpoints" / f"{PARTIAL}{step:06d}"
+    partial.mkdir(parents=True, exist_ok=True)
+    for policy in policies:
+        if policy.config.frozen:
+            continue  # it is still what its path holds
+
+        folder = partial / policy.name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        if policy.config.lora_rank:
+            save_adapters(policy.model, folder, policy.config.lora_rank)
+        else:
+            # transformers takes a group's processes for parts of one model, which rank 0 saves
+            policy.model.should_save_on_this_rank = lambda is_main_process: True
+            policy.model.save_pretrained(folder)
+        policy.tokenizer.save_pretrained(folder)
+
+        try:
+            torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
+        except RuntimeError as error:  # torch's form of a full disk
+            raise OSError(errno.EIO, "optimizer.pt could not be written whole") from error
+    return partial
+
+
+def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
+    """Make an unfinished checkpoint count, by one rename, and delete all but the newest `KEEP`.
+
+    state: "step", "versions", "modes" and whatever JSON the run needs beside weights and
+    optimizers.
+    """
+    sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
+    document = json.dumps(state | {"logs": sizes}, indent=1)
+    (partial / "state.json").write_text(document, encoding="utf-8")
+    (partial / CHECKSUMS).write_text("\n".join(_checksums(partial)), encoding="utf-8")
+
+    partial.rename(partial.with_name(f"step-{state['step']:06d}"))
+    for old in checkpoints(run)[:-KEEP]:
+        shutil.rmtree(old)
+
+
+def _checksums(checkpoint: Path) -> list[str]:
+    """A line for each file: its checksum, two spaces, and its place in the checkpoint."""
+    lines = []
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path.name != CHECKSUMS:
+            with path.open("rb") as file:
+                checksum = hashlib.file_digest(file, "sha256").hexdigest()
+            lines.append(f"{checksum}  {path.relative_to(checkpoint)}")
+    return lines
+
+
+# ------------------------------------------------------------------------------ going on from them
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first; OSError if they cannot be looked at."""
+    folder = run / "checkpoints"
+    if not os.path.lexists(folder):
+        return []
+    # no glob: it finds nothing where it may not look, as if there were no checkpoint
+    return [path for path in sorted(folder.iterdir()) if path.name[5:].isdigit()]  # step-000060
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """The newest complete checkpoint of a run, if there is one."""
+    complete = checkpoints(run)
+    return complete[-1] if complete else None
+
+
+def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
+    """The same run with its policies loaded from a checkpoint; their references stay the first.
+
+    MrlError if a file of the checkpoint is not as it was written.
+    """
+    _check_files(checkpoint)
+    policies = []
+    for policy in config.policies:
+        if not policy.frozen:  # a frozen one has no weights there, because they never change
+            first = policy.reference or policy.path
+            policy = replace(policy, path=str(checkpoint / policy.name), reference=first)
+        policies.append(policy)
+    return replace(config, policies=policies)
+
+
+def _check_files(checkpoint: Path) -> None:
+    written = checkpoint / CHECKSUMS
+    if not written.exists():  # an older version of this program made it
+        return
+
+    present = _checksums(checkpoint)
+    for line in read_text(written).split("\n"):
+        if line not in present:
+            raise MrlError(
+                f"{checkpoint / line.partition('  ')[2]}: is damaged or lost, by its checksum; "
+                "delete this checkpoint's folder to go on from the one before it."
+            )
+
+
+def read_state(checkpoint: Path | None) -> dict:
+    """`state.json` of a checkpoint; None: of a beginning."""
+    if checkpoint is None:
+        return {"step": 0, "versions": {}, "modes": {}, "logs": {}}
+    path = checkpoint / "state.json"
+    return parse(read_text(path), str(path))
+
+
+def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict) -> None:
+    """Give policies whose weights came from the checkpoint their optimizer state and version."""
+    for policy in policies:
+        if not policy.config.frozen:
+            path = checkpoint / policy.name / "optimizer.pt"
+            document = torch.load(path, map_location="cpu", weights_only=True)
+            policy.optimizer.load_state_dict(document)
+            policy.version = state["versions"][policy.name]
+
+
+def restore_modes(modes: dict[str, Mode], state: dict) -> None:
+    """Give each policy's mode what it remembered; MrlError if it cannot take that."""
+    for name, mode in modes.items():
+        try:
+            mode.restore(state["modes"].get(name, {}))
+        except Exception as error:  # a mode of one's own, in another version
+            raise MrlError(
+                f"Mode {mode.name} cannot take back what it remembered ({error!r}, "
+                f"{place_of(error)}); put its file back as it was, or start a new run."
+            ) from error
+
+
+def cut_back(run: Path, state: dict) -> None:
+    """Delete what a killed run left unfinished, and what it logged after the checkpoint.
+
+    MrlError, before anything is changed, if a log is shorter than it was at the checkpoint.
+    """
+    sizes = {name: state["logs"].get(name, 0) for name in LOGS}
+    for name, size in sizes.items():
+        path = run / name
+        present = path.stat().st_size if path.exists() else 0
+        if present < size:
+            raise MrlError(
+                f"{path}: holds {present} of the {size} bytes that it had at the last checkpoint; "
+                "put the whole file back, or start a new run."
+            )
+
+    for partial in (run / "checkpoints").glob(f"{PARTIAL}*"):
+        shutil.rmtree(partial, ignore_errors=True)
+    for name, size in sizes.items():
+        if (run / name).exists():
+            os.truncate(run / name, size)

@@ -11,6 +11,7 @@ from mrl.policy import Policy
 from mrl.residual import Residual
 from mrl.runtime.evaluation import half_width
 from mrl.runtime.memory import peak_memory
+from mrl.runtime.pairs import SHORT_HELDOUT
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import read_metrics, read_rescues
 from mrl.runtime.view import cell
@@ -47,6 +48,11 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     ]
     for _, notes in of_policies:
         lines += notes
+    if str(SHORT_HELDOUT) in config.heldout:
+        lines.append(
+            "Scored are 72 of the 360 held-out problems, because a CPU takes long; all of them are "
+            "scored with --set heldout=data/words/heldout.jsonl."
+        )
 
     # hacpo and graft bring the objective that they were published with
     own_objective = getattr(mode, "own_objective", "")

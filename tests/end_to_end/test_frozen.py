@@ -58,7 +58,7 @@ def test_a_run_with_a_frozen_policy_goes_on_exactly_and_keeps_no_weights_of_it(
     assert run("resume", "runs/stopped", "--plain") == 0
     assert_same_run("runs/whole", "runs/stopped", 4, policies=NAMES[:1])
     checkpoint = Path("runs/whole/checkpoints/step-000004")
-    assert {path.name for path in checkpoint.iterdir()} == {"qwen-tiny", "state.json"}
+    assert {path.name for path in checkpoint.iterdir()} == {"qwen-tiny", "state.json", "SHA256SUMS"}
     rescues = [line["rescue"] for line in lines("runs/whole/samples.jsonl") if "rescue" in line]
     assert {(rescue["receiver"], rescue["source"]) for rescue in rescues} == {NAMES}
     assert {line["updates"] for line in lines("runs/whole/metrics.jsonl")} == {0, 1}
@@ -87,7 +87,7 @@ def test_placement_parallel_takes_a_frozen_policy_in_the_process_that_writes(pla
 
 def test_a_run_in_which_all_are_frozen_is_refused_before_it_writes(place, capfd):
     assert small("--set", "frozen=true") == 2
-    assert "Every policy is frozen, so none would learn" in capfd.readouterr().err
+    assert "no policy that learns; name one without `frozen`" in capfd.readouterr().err
     assert not Path("runs").exists()
 
 

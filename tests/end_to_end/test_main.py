@@ -262,10 +262,10 @@ TINY = str(DATA / "tiny" / "qwen-tiny")
 MISTAKES = {
     "unknown mode": (["--mode", "stg"], "did you mean `sgt`?"),
     "unknown mode, nothing near": (["--mode", "xyz"], "known are graft, hacpo, naive"),
-    "no such model": (["--pair", "/no/such,/none"], "/no/such: is neither a directory here"),
-    "no such hub name": (["--pair", "nobody/nothing"], "neither a directory here nor a model"),
+    "no such model": (["--pair", "/no/such,/none"], "/no/such: its config.json cannot be loaded"),
+    "no such hub name": (["--pair", "nobody/nothing"], "give a name on the hub, or a directory"),
     "empty pair": (["--pair", ","], "policy"),
-    "directory without model": (["--pair", "empty"], "empty: is no model"),
+    "directory without model": (["--pair", "empty"], "empty: its config.json cannot be loaded"),
     "a share": (
         ["warmstart", "--foreign-right", "2"],
         "'--foreign-right': ",
@@ -312,8 +312,8 @@ MISTAKES = {
     ),
     "half a character": (["--set", "train=half.jsonl"], "half.jsonl:1: 'utf-8' codec can't encode"),
     "a copy of a mode": (["--mode", "mode.py.bak:Mine"], "mode.py.bak:Mine'; known are"),
-    "mode from no file": (["--mode", "none.py:Mine"], "there is no file"),
-    "mode without class": (["--mode", "mode.py"], "name the class, too"),
+    "mode from no file": (["--mode", "none.py:Mine"], "none.py: cannot be read"),
+    "mode without class": (["--mode", "mode.py"], "A mode of your own is file.py:Class"),
     "mode of another class": (["--mode", "mode.py:Nothing"], "has no class Nothing"),
     "mode that breaks": (["--mode", "bad_mode.py:Mine"], "cannot be loaded"),
     "ratio level": (
@@ -341,9 +341,9 @@ MISTAKES = {
     "align a special token": (["align", "</s>"], "cannot write this text exactly (special_token"),
     "align without tokenizer": (
         ["align", "x", "--source", "empty"],
-        "empty: its tokenizer has no tokenizer.json",
+        "empty: its tokenizer cannot be loaded",
     ),
-    "align hub name": (["align", "x", "--receiver", "a/b"], "neither a directory here nor a model"),
+    "align hub name": (["align", "x", "--receiver", "a/b"], "a/b: its tokenizer cannot be loaded"),
     "align picture nowhere": (["align", "x", "--svg", "no/where.svg"], "svg: cannot be read or"),
     "problems into a file": (["problems", "--out", "key.toml"], "key.toml: cannot be read or"),
     "resume nothing": (["resume", "runs/none"], "is no run directory"),

@@ -13,10 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from mrl.runtime import run as run_module
-from mrl.runtime.checkpoint import newest_checkpoint, read_state
+from mrl.runtime.run_directory import newest_checkpoint, read_state
 from mrl.tiny.pair import build_model, tiny_tokenizer
 from tests.end_to_end.small_run import (
     HERE,
@@ -139,7 +138,7 @@ def test_a_disk_without_room_for_the_checkpoints_is_found_before_the_first_step(
     size = kept * 12 * (model.num_parameters() + other.num_parameters())
     arguments = ["--steps", "4", "--name", "r", "--set", f"checkpoint_every={every}"]
     disk = SimpleNamespace(free=size - 1)
-    monkeypatch.setattr("mrl.runtime.checkpoint.shutil.disk_usage", lambda path: disk)
+    monkeypatch.setattr("mrl.runtime.run_directory.shutil.disk_usage", lambda path: disk)
     assert small(*arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"runs/r: its checkpoints need {size / 1e9:.2g} GB, but ")
@@ -163,7 +162,7 @@ def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
         def fail(*arguments):
             raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1 vs 0")
 
-        monkeypatch.setattr("mrl.runtime.checkpoint.torch.save", fail)
+        monkeypatch.setattr("mrl.runtime.run_directory.torch.save", fail)
     else:  # what a full buffer meets
 
         def fail(line):
@@ -214,32 +213,89 @@ def stopped(place, monkeypatch, capsys):
     return Path("runs/r")
 
 
+DAMAGE = {  # of a file of the newest checkpoint: its bytes -> other ones; None: the file is gone
+    "state.json": [
+        lambda text: text[:-10],
+        lambda text: b"{}",
+        lambda text: b"[2]",
+        lambda text: text.replace(b'"step": 2', b'"step": "2"'),
+        lambda text: text.replace(b'"modes"', b'"modus"'),
+        lambda text: text.replace(b'"logs"', b'"log"'),
+    ],
+    "qwen-tiny/model.safetensors": [
+        lambda weights: weights[:-4] + bytes([weights[-4] ^ 1]) + weights[-3:],
+        lambda weights: weights[: len(weights) // 2],
+        None,
+    ],
+    "qwen-tiny/optimizer.pt": [lambda text: b"x"],
+    "qwen-tiny/config.json": [lambda text: text[:50]],
+    "llama-tiny/tokenizer.json": [lambda text: text[:500]],
+    "llama-tiny": [None],
+}
+
+
 @pytest.mark.parametrize(
-    ("file", "text"),
-    [("state.json", "{"), ("state.json", ""), ("state.json", "[2]"), ("state.json", '{"step": 2}'),
-     ("qwen-tiny/optimizer.pt", "x"), ("qwen-tiny/model.safetensors", "x")],
-)  # fmt: skip
-def test_a_damaged_checkpoint_gets_a_sentence(stopped, capsys, file, text):
+    ("name", "change"), [(name, change) for name, changes in DAMAGE.items() for change in changes]
+)
+def test_a_damaged_checkpoint_gets_a_sentence_and_the_one_before_it_is_used(
+    stopped, capsys, name, change
+):
     newest = newest_checkpoint(stopped)
-    (newest / file).write_text(text)
-    assert run("resume", "runs/r") == 2
-    error = capsys.readouterr().err
-    assert "step-000002" in error
-    assert "Traceback" not in error
+    damaged = newest / name
+    if change:
+        damaged.write_bytes(change(damaged.read_bytes()))
+    else:
+        damaged.rename(stopped / "elsewhere")
+    assert_refused(
+        stopped, "is damaged or lost, by its checksum; delete this", capsys, newest / name
+    )
     shutil.rmtree(newest)  # as it says
     assert run("resume", "runs/r") == 0
 
 
-@pytest.mark.parametrize("document", ["of the other policy", {}, {"state": {}, "param_groups": []}])
-def test_an_optimizer_of_another_model_gets_a_sentence(stopped, capsys, document):
-    newest = newest_checkpoint(stopped)
-    path = newest / "qwen-tiny" / "optimizer.pt"
-    if isinstance(document, str):
-        document = torch.load(path, weights_only=True)
-        for moments in document["state"].values():  # as many parameters, of other shapes
-            moments["exp_avg"] = moments["exp_avg"][..., :1].clone()
-    torch.save(document, path)
-    assert_refused(stopped, "optimizer.pt: is damaged (", capsys)
+def test_checksums_are_those_that_sha256sum_checks(stopped):
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"],
+        capture_output=True, text=True, cwd=newest_checkpoint(stopped),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "llama-tiny/optimizer.pt: OK" in done.stdout
+    assert "state.json: OK" in done.stdout
+
+
+def test_a_checkpoint_without_checksums_is_resumed(stopped):
+    """Those of an older version have none."""
+    (newest_checkpoint(stopped) / "SHA256SUMS").unlink()
+    assert run("resume", "runs/r") == 0
+    assert small(*OFTEN, "--steps", "4", "--name", "whole") == 0
+    assert_same_run("runs/whole", "runs/r", 4)
+
+
+FORGETFUL = """
+from mrl.modes.sgt import SGT
+
+class Forgetful(SGT):
+    name = "forgetful"
+
+    def state(self):
+        return {"seen": 3}
+
+    def restore(self, state):
+        self.seen = state["seen"]
+"""
+
+
+def test_a_mode_whose_memory_has_another_shape_now_gets_a_sentence(place, monkeypatch, capsys):
+    Path("own.py").write_text(FORGETFUL)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        assert small("--mode", "own.py:Forgetful", "--steps", "2", "--name", "r") == 130
+    capsys.readouterr()
+    Path("own.py").write_text(FORGETFUL.replace('state["seen"]', 'state["read"]'))
+    part = f"Mode forgetful cannot take back what it remembered (KeyError('read'), {place}/own.py"
+    assert_refused(Path("runs/r"), part, capsys)
+    Path("own.py").write_text(FORGETFUL)  # as it says
+    assert run("resume", "runs/r") == 0
 
 
 def test_a_run_that_somebody_writes_is_not_resumed_beside_it(stopped, capsys):
@@ -251,15 +307,6 @@ def test_a_run_that_somebody_writes_is_not_resumed_beside_it(stopped, capsys):
     assert "runs/r: another process writes this run" in capsys.readouterr().err
     assert (stopped / "metrics.jsonl").read_bytes() == before  # nothing was cut back
     assert run("resume", "runs/r") == 0
-
-
-def test_a_checkpoint_of_other_policies_gets_a_sentence(stopped, capsys):
-    newest = newest_checkpoint(stopped)
-    (newest / "qwen-tiny").rename(newest / "somebody-else")
-    assert run("resume", "runs/r") == 2
-    error = capsys.readouterr().err
-    assert "qwen-tiny" in error
-    assert "Traceback" not in error
 
 
 @pytest.mark.slow
@@ -274,12 +321,13 @@ def test_a_run_without_a_checkpoint_is_resumed_from_its_beginning(place, monkeyp
     assert_same_run("runs/whole", "runs/r", 4)
 
 
-def assert_refused(directory, part, capsys):
-    """Resume says why it does not go on, and leaves the run as it is."""
+def assert_refused(directory, part, capsys, path=""):
+    """Resume says why it does not go on, of a path or one in it, and leaves the run as it is."""
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     assert run("resume", str(directory)) == 2
     error = capsys.readouterr().err
     assert part in error
+    assert error.startswith(str(path))
     assert len(error.splitlines()) == 1
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 

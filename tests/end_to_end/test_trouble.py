@@ -9,7 +9,7 @@ import torch
 import mini_mrl
 from mrl.config import DATA
 from mrl.modes import MODES
-from mrl.runtime.checkpoint import newest_checkpoint
+from mrl.runtime.run_directory import newest_checkpoint
 from tests.end_to_end.small_run import (
     assert_same_run,
     lines,
@@ -143,10 +143,14 @@ def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, 
     [
         ("batch = None", "returns NoneType, but must return a TrainingBatch"),
         ("batch = batch.samples", "returns list, but must"),
-        ("batch.samples[0].completion_ids = [10**6]", "has completion_ids that are not all tokens"),
-        ("batch.samples[0].completion_ids = [-1]", "has completion_ids that are not all tokens"),
-        ("batch.samples[0].completion_ids = []", "has completion_ids that are not all tokens"),
-        ("batch.samples[0].prompt_ids = None", "has prompt_ids that are not all tokens"),
+        (
+            "batch.samples[0].completion_ids = [10**6]",
+            "has completion_ids that are empty or not all tokens",
+        ),
+        ("batch.samples[0].completion_ids = [-1]", "or not all tokens of its receiver"),
+        ("batch.samples[0].completion_ids = []", "has completion_ids that are empty or"),
+        ("batch.samples[0].weight = float('nan')", "has the weight nan and the advantage"),
+        ("batch.samples[0].prompt_ids = None", "has prompt_ids that are empty or not all tokens"),
         ("batch.samples[0].loss = 'nll'", "has the loss 'nll'; known are policy and imitation"),
         (
             "batch.samples[0].advantage, batch.samples[0].behavior_logprobs = 1.0, [0.0]",
@@ -166,6 +170,14 @@ def test_a_batch_that_cannot_be_learnt_from_is_one_sentence_with_the_modes_file(
     error = capsys.readouterr().err
     assert error.startswith(f"{place}/own.py: training_samples of Own ")
     assert part in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_file_with_an_error_of_syntax_is_named_with_its_line(place, capsys):
+    Path("own.py").write_text("x = 1\ndef")
+    assert small("--mode", "own.py:Own", "--steps", "2") == 2
+    error = capsys.readouterr().err
+    assert f"{place}/own.py, line 2)" in error
     assert len(error.splitlines()) == 1
 
 
@@ -273,7 +285,7 @@ def test_a_mode_of_ones_own_is_shown_with_what_it_consumes_and_its_settings(plac
     assert " loud " in out and " success " in out and "imitation_weight=0.5" in out
     assert " solo " not in out
     assert run("modes", "quiet.py:Quiet") == 2
-    assert "there is no file quiet.py" in capsys.readouterr().err
+    assert "quiet.py: cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", MODES)
