@@ -118,7 +118,7 @@ def train_loop(run: Run) -> bool:
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(assignment, name="assignment", help="Assignments for a class, that check themselves.")
 for command in (*RUNTIME_COMMANDS, *LAB_COMMANDS):
-    app.command()(command)
+    app.command(short_help=command.__doc__.split("\n")[0])(command)  # whole, in the list of all
 
 
 # a callback and no command: `python mini_mrl.py --mode sgt` trains without another word
@@ -152,7 +152,7 @@ def train(
     )
 
 
-@app.command()
+@app.command(short_help="Go on with a run that was stopped.")
 def resume(
     context: typer.Context, directory: options.Directory, plain: options.Plain = False
 ) -> None:

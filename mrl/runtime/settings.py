@@ -144,6 +144,8 @@ def check_table(table: dict[str, Any], target: type, where: str) -> dict[str, An
     for key, value in table.items():
         if key not in known:
             also = ["policy"] if target is RunConfig else []
+            if where.startswith("--set"):  # there a setting of all policies is written alike
+                also = [entry.name for entry in fields(PolicyConfig)]
             raise MrlError(f"{where}: there is no setting `{key}`{_nearest(key, [*known, *also])}")
 
         # an integer may stand for a float, and one text for a list of one
@@ -171,7 +173,9 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    # its initials, as `lr`, or letters in common
+    near = [name for name in known if "".join(part[:1] for part in name.split("_")) == word]
+    near += difflib.get_close_matches(word, known, n=1, cutoff=0.4)
     return f"; did you mean `{near[0]}`?" if near else f"; known are {', '.join(sorted(known))}."
 
 
