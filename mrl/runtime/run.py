@@ -36,7 +36,7 @@ from mrl.runtime.checkpoint import (
     room_for_checkpoints,
     save_policies,
 )
-from mrl.runtime.evaluation import count_solved, half_width, load_heldout, score_entries
+from mrl.runtime.evaluation import count_solved, load_heldout, score_entries, sentence_before
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.loading import TOLERANCE, load_policies, pick_device
@@ -47,6 +47,8 @@ from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.run_directory import (
     new_directory,
     read_evaluations,
+    read_metrics,
+    read_rescues,
     with_checkpoint_paths,
     write_run_config,
 )
@@ -202,6 +204,8 @@ class Run(AbstractContextManager):
         self.evaluations = read_evaluations(self.directory)
         if self.writes_files:
             cut_back(self.directory, state)
+            self.view.scored(self.evaluations.get("before", []))
+            self.view.go_on(read_metrics(self.directory), read_rescues(self.directory))
         self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
 
     def stop(self, number: int, frame: object) -> None:
@@ -380,11 +384,9 @@ class Run(AbstractContextManager):
         for scores_of_part in zip(*by_policy, strict=True):  # ordered by part, policies within
             self.evaluations[when] += scores_of_part
         if when == "before":
+            self.view.scored(self.evaluations[when])
             for scores in self.evaluations[when]:
-                self.view.say(
-                    f"{scores['policy']} solves {scores['pass@1']:.0%} ± {half_width(scores):.0%} "
-                    f"of {scores['problems']} problems of {scores['part']} before training."
-                )
+                self.view.say(sentence_before(scores))
 
         if self.writes_files:
             with self._explaining_disk_errors():
