@@ -95,7 +95,7 @@ def problems_at_once(device: torch.device, samples: int) -> int:
 
 @contextmanager
 def noting_tokens(
-    policy: Policy, progress: Progress, what: str, done: int, batch: int, total: int
+    policy: Policy, progress: Progress, label: str, done: int, batch: int, total: int
 ) -> Iterator[None]:
     """While a batch of problems is sampled, call `progress` at each token.
 
@@ -107,7 +107,7 @@ def noting_tokens(
     def after_call(*_: object) -> None:  # the model is called once for each token
         nonlocal tokens
         tokens += 1
-        progress(what, done + batch * min(tokens / policy.max_new_tokens, 1.0), total)
+        progress(label, done + batch * min(tokens / policy.max_new_tokens, 1.0), total)
 
     hook = policy.model.get_decoder().register_forward_hook(after_call)
     try:
@@ -132,15 +132,15 @@ def count_solved(
     solved: dict[str, list[int]] = {part: [] for part in heldout}
     at_once = problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
-        what, total, start = f"{policy.name} on {part}", len(problems), 0
+        label, total, start = f"{policy.name} on {part}", len(problems), 0
         while start < total:
-            progress(what, start, total)
+            progress(label, start, total)
 
             # the seed depends on the batch alone, so no earlier batch changes this one
             batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             try:
-                with noting_tokens(policy, progress, what, start, len(batch), total):
+                with noting_tokens(policy, progress, label, start, len(batch), total):
                     groups = policy.rollout(batch, generator, samples, temperature)
             except torch.OutOfMemoryError:
                 if at_once == 1:

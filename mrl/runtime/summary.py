@@ -172,8 +172,7 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
 
     title = "held-out problems, before -> after" if first else "held-out problems"
-    whole = [Column(heading, no_wrap=True) for heading in ("part", "skill")]  # others may wrap
-    table = Table(*whole, title=title)
+    table = Table(Column("part", no_wrap=True), Column("skill", no_wrap=True), title=title)
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
             table.add_column(cell(f"{name}\n{metric}"), justify="right")
@@ -227,8 +226,11 @@ def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, li
 def both_ends(evaluations: dict[str, list[dict]]) -> list[tuple[dict, dict]]:
     """Each policy's entries for the first part, before and after; [] unless both were scored."""
     before, after = evaluations.get("before", []), evaluations.get("after", [])
-    pairs = zip(before, after, strict=False)  # in one order
-    return [(then, now) for then, now in pairs if now["part"] == after[0]["part"]]
+    ends = []
+    for then, now in zip(before, after, strict=False):  # in one order
+        if now["part"] == after[0]["part"]:
+            ends.append((then, now))
+    return ends
 
 
 def largest_gain(evaluations: dict[str, list[dict]]) -> tuple[str, str, float, float] | None:
@@ -239,7 +241,7 @@ def largest_gain(evaluations: dict[str, list[dict]]) -> tuple[str, str, float, f
     best, most = None, 0.0
     for then, now in both_ends(evaluations):
         for skill in now["skills"]:
-            before, after = (side["skills"][skill]["pass@1"] for side in (then, now))
+            before, after = then["skills"][skill]["pass@1"], now["skills"][skill]["pass@1"]
             chance = math.hypot(half_width(then, skill), half_width(now, skill))
             if problems_of(now, skill) >= FEW and after - before > max(chance, most):
                 best, most = (now["policy"], skill, before, after), after - before

@@ -65,6 +65,7 @@ def bar(share: float, began: float | None, size: int) -> str:
     """
     outlined = began is not None and began < HOLE
     full, empty = "▮▯" if outlined else "█·"
+
     filled = round(share * size)
     cells = full * filled + empty * (size - filled)
     if began is not None:
@@ -205,6 +206,7 @@ class View(AbstractContextManager):
         for name in self.policies:
             more = words if name == farthest else ""
             rewards.append(f"{name} {self.mean(name, 'reward') or 0:.2f}{more}")
+
         line = f"step {self.now}/{self.steps}, {self.time_left()} left; {MEAN}: reward "
         line = printable(line + ", ".join(rewards), keep="")
         return fill(line, LINE_CHARS, break_long_words=False, break_on_hyphens=False)
@@ -235,10 +237,12 @@ class View(AbstractContextManager):
         width = self.console.width // 2 - 2
         sides = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         texts = []
-        for side, what in (("receiver", "wrong"), ("source", "right")):
+        # a verdict is about the answer alone: the steps to it may be wrong, too
+        for side, verdict in (("receiver", "wrong answer"), ("source", "right answer")):
             name = rescue[side]
-            sides.add_column(cell(f"{name}, {what}"), width=width, style=self.colors.get(name))
+            sides.add_column(cell(f"{name}, {verdict}"), width=width, style=self.colors.get(name))
             texts.append(excerpt(rescue[f"{side}_text"], width, 3))
+
         sides.add_row(*texts)
         prompt = excerpt(f"newest rescue: {rescue['prompt']}", self.console.width - 1, 2)
         return [prompt, sides]
@@ -249,21 +253,23 @@ class View(AbstractContextManager):
         for lines in self.history:
             for line in lines.values():
                 skills |= {key.removeprefix("skill/") for key in line if key.startswith("skill/")}
-        shown = sorted(skills)[: max(1, self.console.height - OTHER_ROWS)]
+        skills = sorted(skills)[: max(1, self.console.height - OTHER_ROWS)]
 
-        room = self.console.width - max(map(len, [*shown, *FIGURES])) - 2
+        # the labels' column is as wide as the longest, the others share what is left
+        room = self.console.width - max(map(len, [*skills, *FIGURES])) - 2
         size = max(5, min(40, room // len(self.policies) - 9))  # 9: the percent, and space
         table = Table("", box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for name, color in self.colors.items():
             table.add_column(cell(name), justify="right", style=color, min_width=size + 6)
 
-        for skill in shown:
+        for skill in skills:
             bars = []
             for name in self.policies:
                 rate, began = self.mean(name, f"skill/{skill}"), self.began.get((name, skill))
                 percent = "-" if rate is None else f"{100 * rate:.0f} %"
                 bars.append(f"{bar(rate or 0.0, began, size)} {percent:>5}")
             table.add_row(cell(skill), *bars)
+
         for metric in FIGURES:
             means = [self.mean(name, metric) or 0.0 for name in self.policies]
             table.add_row(metric, *(f"{mean:.2f}" for mean in means))
