@@ -165,7 +165,7 @@ def test_the_last_lines_end_with_what_was_learnt(tmp_path):
 @pytest.mark.parametrize(
     ("problems", "after", "ends"),
     [
-        (40, 0.12, "chance explains; right attempts at held-out problems, before -> after: "
+        (40, 0.12, "problems); right attempts at held-out problems, before -> after: "
          "qwen-tiny 10% -> 12%, llama-tiny 10% -> 12%."),
         (10, 0.9, "qwen-tiny 4 of 40 -> 36 of 40, llama-tiny 4 of 40 -> 36 of 40."),
     ],
@@ -176,7 +176,7 @@ def test_a_gain_within_chance_or_of_few_problems_is_not_praised(tmp_path, proble
     for entry in (*run.evaluations["before"], *run.evaluations["after"]):
         entry["problems"] = problems
     *_, sentence = last_lines(run, True)
-    assert sentence.startswith("No policy got better at any skill by more than chance")
+    assert sentence.startswith("No policy got better at any skill beyond chance (95 %")
     assert sentence.endswith(ends)
 
 

@@ -262,8 +262,8 @@ def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> 
         for then, now in ends:
             overall.append(f"{now['policy']} {right_share(then)} -> {right_share(now)}")
         return (
-            "No policy got better at any skill by more than chance explains; right attempts at "
-            f"held-out problems, before -> after: {', '.join(overall)}."
+            f"No policy got better at any skill beyond chance (95 %, at least {FEW} problems); "
+            f"right attempts at held-out problems, before -> after: {', '.join(overall)}."
         )
 
     name, skill, before, after = gain
