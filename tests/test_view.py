@@ -291,6 +291,20 @@ def test_a_live_view_leaves_nothing_behind_where_control_c_was_echoed():
         assert len(last.rstrip()) < 78
 
 
+def test_a_view_that_was_closed_draws_nothing_more():
+    """A second Ctrl-C may kill the process, and what is drawn then would stay."""
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    with View(console, NAMES, 10, "live") as view:
+        view.step(1, lines(), [])
+        view.close()
+        drawn = console.file.getvalue()
+        view.step(2, lines(), [])
+        assert console.file.getvalue() == drawn
+        view.say("Stopping.")
+    assert console.file.getvalue() == drawn + "Stopping.\n"
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")  # the cursor is back
+
+
 TERMINAL = """
 import sys, time
 sys.path.insert(0, {root!r})

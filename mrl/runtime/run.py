@@ -218,6 +218,7 @@ class Run(AbstractContextManager):
             raise KeyboardInterrupt
 
         self.stopping = True
+        self.view.close()  # now, because under placement `parallel` a second Ctrl-C kills
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
     def __exit__(self, error_type: type | None, error: BaseException | None, trace: object) -> None:

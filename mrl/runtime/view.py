@@ -109,6 +109,7 @@ class View(AbstractContextManager):
             how = {"auto_refresh": False, "transient": True, "vertical_overflow": "crop"}
             self.live = Live(console=console, **how)
 
+        self.closed = False
         self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
         self.began: dict[tuple[str, str], float] = {}  # (policy, skill) -> its score before
         self.now = 0  # the step
@@ -118,6 +119,11 @@ class View(AbstractContextManager):
         self.scoring_s = 0.0  # it took so long before training, and will after it
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the live view: nothing more is drawn, and what was drawn is erased."""
+        self.closed = True
         if self.live and self.live.is_started:
             # emptied first: at its stop rich draws all lines, and erases no more than a screen
             self.live.update("", refresh=True)
@@ -187,6 +193,8 @@ class View(AbstractContextManager):
                 self.say(self.scoring)
 
     def _draw(self) -> None:
+        if self.closed:
+            return
         if not self.live.is_started:  # begins with the first figures: a download has its own bars
             self.live.start()
         self.live.update(self.render(), refresh=True)
