@@ -7,6 +7,7 @@ from mrl.runtime.evaluation import (
     half_width,
     problems_at_once,
     scores_of,
+    sentence_before,
 )
 from mrl.samples import Problem
 
@@ -18,16 +19,17 @@ def test_pass_at_k_by_hand():
 
 def test_an_evaluation_averages_over_skills_not_over_problems():
     scores = scores_of([("x", 2), ("x", 2), ("x", 2), ("y", 0)], samples=2)
-    assert scores["skills"]["x"] == {"pass@1": 1.0, "pass@2": 1.0}
+    assert scores["skills"]["x"] == {"pass@1": 1.0, "pass@2": 1.0, "problems": 3}
     assert scores["pass@1"] == 0.5
-    assert scores["skills"]["y"] == {"pass@1": 0.0, "pass@2": 0.0}
-    assert scores_of([("x", 1)], samples=1) == {"pass@1": 1.0, "skills": {"x": {"pass@1": 1.0}}}
+    assert scores["skills"]["y"] == {"pass@1": 0.0, "pass@2": 0.0, "problems": 1}
+    one = {"pass@1": 1.0, "problems": 1}
+    assert scores_of([("x", 1)], samples=1) == {"pass@1": 1.0, "skills": {"x": one}}
 
 
 def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
     make_policy, verifier
 ):
-    policy, noted = make_policy(max_new_tokens=6), []
+    policy, noted = make_policy(max_new_tokens=4), []
     problems = [Problem(str(number), "1+1?", "2", "x") for number in range(PROBLEMS_AT_ONCE + 3)]
     parts = {"a": problems, "b": problems[:5]}
     one = count_solved(policy, parts, verifier, 2, 0, progress=lambda *about: noted.append(about))
@@ -35,8 +37,12 @@ def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
     assert one == two
     assert {part: len(counts) for part, counts in one.items()} == {"a": 67, "b": 5}
     assert policy.version == 0
+    # each of the four tokens is noted, so that the first news does not wait for 64 problems
     whole, part = "qwen-tiny on a", "qwen-tiny on b"
-    assert noted == [(whole, 0, 67), (whole, 64, 67), (part, 0, 5)]
+    assert noted[:6] == [(whole, done, 67) for done in (0, 16, 32, 48, 64, 64)]
+    assert noted[6:-5] == [(whole, 64 + 3 * share, 67) for share in (0.25, 0.5, 0.75, 1.0)]
+    assert noted[-5:] == [(part, 5 * share, 5) for share in (0, 0.25, 0.5, 0.75, 1.0)]
+    assert not policy.model.get_decoder()._forward_hooks  # training notes nothing
 
 
 def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
@@ -75,8 +81,21 @@ def test_the_interval_over_problems_by_hand():
     # at one half it is symmetric; 400 problems: nearly 1.96 sqrt(0.25 / 400)
     many = {"problems": 400, "skills": {"x": {"pass@1": 0.5}}}
     assert half_width(many) == pytest.approx(1.96 * 0.025 / (1 + 1.96**2 / 400) ** 0.5)
-    both = {"problems": 16, "skills": {"x": {"pass@1": 1.0}, "y": {"pass@1": 0.0}}}
+    both = {"problems": 16, "samples": 1, "skills": {"x": {"pass@1": 1.0}, "y": {"pass@1": 0.0}}}
     assert half_width(both) == pytest.approx(half_width(alone) / 2**0.5)
+    assert half_width(both, "x") == half_width(alone)
+    uneven = {"problems": 408, "skills": {"x": {"pass@1": 1.0, "problems": 8}}}
+    assert half_width(uneven, "x") == half_width(alone)
+
+
+def test_before_training_a_share_has_its_interval_and_few_problems_are_counted():
+    entry = {"policy": "p", "part": "mine", "samples": 4, "problems": 8, "pass@1": 0.34375}
+    entry["skills"] = {"all": {"pass@1": 0.34375}}
+    assert sentence_before(entry) == (
+        "Right attempts before training, p on mine (8 problems): 11 of 32."
+    )
+    many = entry | {"problems": 800}
+    assert sentence_before(many).endswith("on mine (800 problems): 34% ± 3%.")
 
 
 def test_a_gpu_scores_as_many_completions_at_once_with_one_sample_as_with_four():

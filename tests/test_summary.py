@@ -7,10 +7,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from mrl.config import PolicyConfig, RunConfig
+from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.policy import uses_bfloat16
 from mrl.runtime.pairs import HELDOUT, SHORT_HELDOUT
 from mrl.runtime.problems import load_problems
+from mrl.runtime.run_directory import read_evaluations
 from mrl.runtime.settings import make_mode, mode_class, run_config
 from mrl.runtime.summary import (
     evaluation_table,
@@ -82,7 +83,7 @@ def test_the_pairs_table_counts_what_one_never_and_the_other_sometimes_solves_bo
     ]
     cells = [[cell.strip() for cell in row] for row in rows if row]
     assert cells == [
-        ["heldout", "all skills", "4", "2", "1"],
+        ["heldout", "overall", "4", "2", "1"],
         ["", "x", "3", "2", "1"],
         ["", "y", "1", "0", "0"],
     ]
@@ -159,11 +160,73 @@ def test_a_card_without_bfloat16_computes_in_float32_and_says_so(make_policy, mo
 
 def test_the_last_lines_end_with_what_was_learnt(tmp_path):
     assert last_lines(planned(tmp_path), False)[0].endswith(f"mini_mrl.py resume {tmp_path}")
-    _, memory, sentence = last_lines(planned(tmp_path, mode="solo"), True)
-    assert re.fullmatch(r"Memory: \d+\.\d GiB at the peak\.", memory)
+    _, memory, sentence, gain = last_lines(planned(tmp_path, mode="solo"), True)
+    assert re.fullmatch(r"Memory: [\d.]+ GiB at the peak\.", memory)
+    assert float(memory.split()[1]) > 0
     assert sentence == (
         'qwen-tiny solved "e[/b]ats" problems 10% of the time before, 50% after. '
         "Nothing was shared in this mode."
+    )
+    assert gain.plain == f"qwen-tiny, e[/b]ats  ███│{'█' * 11}{'·' * 15}  10 -> 50 %"
+
+
+@pytest.mark.parametrize(
+    ("problems", "after", "ends"),
+    [
+        (40, 0.12, "problems); right attempts at held-out problems, before -> after: "
+         "qwen-tiny 10% -> 12%, llama-tiny 10% -> 12%."),
+        (10, 0.9, "qwen-tiny 4 of 40 -> 36 of 40, llama-tiny 4 of 40 -> 36 of 40."),
+    ],
+)  # fmt: skip
+def test_a_gain_within_chance_or_of_few_problems_is_not_praised(tmp_path, problems, after, ends):
+    run = planned(tmp_path)
+    run.evaluations = {"before": scores(0.1), "after": scores(after)}
+    for entry in (*run.evaluations["before"], *run.evaluations["after"]):
+        entry["problems"] = problems
+    *_, sentence = last_lines(run, True)
+    assert sentence.startswith("No policy got better at any skill beyond chance (95 %")
+    assert sentence.endswith(ends)
+
+
+def test_of_few_problems_the_table_counts_what_is_right():
+    few = {"before": scores(0.25), "after": scores(0.5)}
+    for entry in (*few["before"], *few["after"]):
+        entry["problems"] = 9
+        entry["skills"] = {
+            "a": {"pass@1": 0.25, "pass@4": 1.0, "problems": 8},
+            "b": {"pass@1": 1.0, "pass@4": 1.0, "problems": 1},
+        }
+    text = shown(evaluation_table(few))
+    assert "12 of 36 -> 12 of 36" in text and "9 of 9 -> 9 of 9" in text
+    assert "±" not in text and " a " not in text
+
+
+def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():
+    table = evaluation_table(read_evaluations(DATA / "results" / "sgt-s0"))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert {"newtemplates", "43 -> 76±5", "llama-tiny"} <= set(re.split(r"\s*[│┃]\s*|\n", text))
+
+
+def test_sizes_and_numbers_read_as_a_person_writes_them(tmp_path):
+    def size(number, adapter=0, **settings):
+        model = SimpleNamespace(
+            num_parameters=lambda only_trainable=False: adapter if only_trainable else number,
+            device=torch.device("cpu"),
+        )
+        run = planned(tmp_path, steps=1)
+        config = PolicyConfig("", "", learning_rate=1e-3, **settings)
+        run.policies = [SimpleNamespace(name=NAMES[0], model=model, config=config)]
+        first, second, *_ = first_lines(run)
+        assert "; 1 step of 5 prompts " in second
+        return first.split("(")[1].split(")")[0]
+
+    assert size(1_543_714_304) == "1.54 B parameters, learning rate 0.001"
+    assert size(134_515_008, frozen=True) == "135 M parameters, frozen"
+    assert size(139_400_000, 4_884_992, lora_rank=16) == (
+        "135 M parameters, LoRA of rank 16 with 4.88 M more, learning rate 0.001"
     )
 
 
@@ -171,4 +234,4 @@ def test_one_model_alone_shares_nothing_and_hears_so_in_every_mode(tmp_path):
     run = planned(tmp_path, mode="sgt")
     run.team.record_type = None  # as where there is no peer
     assert "Mode sgt shares nothing; " in first_lines(run)[1]
-    assert last_lines(run, True)[-1].endswith("Nothing was shared in this mode.")
+    assert last_lines(run, True)[-2].endswith("Nothing was shared in this mode.")

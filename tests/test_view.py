@@ -1,4 +1,10 @@
 import io
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -8,33 +14,66 @@ from mrl.config import PolicyConfig, RunConfig
 from mrl.runtime import view as views
 from mrl.runtime.metrics import meaning
 from mrl.runtime.summary import evaluation_table
-from mrl.runtime.view import View, make_view, printable
+from mrl.runtime.view import View, bar, make_view, printable
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 LINE = {
-    "reward": 0.25, "reward_std": 0.1, "groups/all_fail": 0.5, "groups/mixed": 0.25,
-    "groups/all_pass": 0.25, "rescue_set": 3, "rescues": 2, "completions/clipped_ratio": 0.0,
-    "grad_norm": 0.7, "exchange/published_records": 9, "exchange/received_records": 12,
-    "exchange/received_bytes": 3456, "outcome/not_needed": 0.125, "time/rollout_s": 0.2,
-    "time/step_s": 0.6, "skill/eats [/b]": 0.5,
+    "reward": 0.25, "groups/all_fail": 0.5, "rescues": 2, "completions/clipped_ratio": 0.0,
+    "grad_norm": 0.7, "time/step_s": 0.6, "skill/eats [/b]": 0.5,
 }  # fmt: skip
 RESCUE = {
     "prompt": "Ann eats 3?\x1b[31m", "receiver": "llama-tiny", "receiver_text": "5+3\x07",
     "source": "qwen-tiny", "source_text": "5-3",
 }  # fmt: skip
+SKILLS = ("bags", "days", "eats", "finds", "given", "loses", "packs", "shares", "sold")
+KEPT = Path(__file__).parent / "live_view_80x24.txt"
 
 
 def lines(**changes):
     return {name: {**LINE, **changes} for name in NAMES}
 
 
-def quiet():
-    return Console(file=io.StringIO(), width=100)
+def entries(part="heldout", **rates):
+    """Scores from before training; rates: of a skill, for each policy."""
+    scores = []
+    for number, name in enumerate(NAMES):
+        skills = {skill: {"pass@1": of_each[number]} for skill, of_each in rates.items()}
+        scores.append({"policy": name, "part": part, "skills": skills})
+    return scores
+
+
+def quiet(width=80):
+    return Console(file=io.StringIO(), width=width, height=24)
 
 
 def shown(view):
     view.console.print(view.render())
     return view.console.file.getvalue()
+
+
+def fed(view):
+    """A view after 24 steps: each policy has two holes, and one of each fills up."""
+    starts = {
+        skill: (0.9, 0.1) if number % 2 else (0.1, 0.9) for number, skill in enumerate(SKILLS)
+    }
+    starts |= {"sold": (0.0, 0.95), "days": (0.01, 0.97), "eats": (0.94, 0.0), "bags": (0.92, 0.0)}
+    view.scored(entries(**starts))
+    prompt = "Maria had 57 figs and 12 plums in her basket. Now Maria eats 51 of the figs that she "
+    prompt += "had, and Finn finds 3 more plums behind the house. How many figs are left to Maria?"
+    rescue = {
+        "prompt": prompt, "receiver": "llama-tiny",
+        "receiver_text": "57+51: 7+1=8, 5+5=10. \\boxed{108}", "source": "qwen-tiny",
+        "source_text": "57-51 is 7-1=6 and 5-5=0, so that " + "nothing but six figs are left " * 9,
+    }  # fmt: skip
+    for step in range(1, 25):
+        of_step = lines(reward=step / 48, rescues=step / 8)
+        for number, name in enumerate(NAMES):
+            del of_step[name]["skill/eats [/b]"]
+            for skill, rates in starts.items():
+                grows = rates[number] < 0.5 and skill not in ("eats", "sold")
+                of_step[name][f"skill/{skill}"] = rates[number] + (step / 30 if grows else 0)
+        view.step(step, of_step, [rescue])
+    view.scoring = "Scoring llama-tiny on newtemplates: 64 of 360 problems, 0:01:00 left"
 
 
 def test_control_characters_never_reach_the_terminal():
@@ -48,67 +87,134 @@ HARMLESS = "\\x1b]0;owned\\x07[/b]"
 
 
 def test_no_source_skill_or_part_reaches_the_terminal_as_it_is():
-    view = View(quiet(), NAMES, 10, HOSTILE)
-    figures = {"skill/" + HOSTILE: 0.5, "exchange/refused/" + HOSTILE: 1}
-    view.step(1, lines(**figures), [{**RESCUE, "source": HOSTILE}])
+    view = View(quiet(100), NAMES, 10, HOSTILE)
+    view.scored(entries(**{HOSTILE: (0.0, 0.9)}))
+    view.step(1, lines(**{"skill/" + HOSTILE: 0.5}), [{**RESCUE, "source": HOSTILE}])
     view.say(f"it was rescued 2 times (2 from {HOSTILE})")
+    view.say(view.line())
+    skills = {HOSTILE: {"pass@1": 1.0}}
     scores = {"policy": HOSTILE, "part": HOSTILE, "problems": 1, "samples": 1, "pass@1": 1.0}
-    scores["skills"] = {HOSTILE: {"pass@1": 1.0}}
-    view.say(evaluation_table({"before": [scores]}))
+    view.say(evaluation_table({"before": [scores | {"skills": skills}]}))
     text = shown(view)
     assert "\x1b" not in text and "\x07" not in text
-    assert text.count(HARMLESS) >= 5
+    assert text.count(HARMLESS) >= 6
 
 
-def test_the_live_view_shows_both_policies_the_exchange_and_the_newest_rescue():
-    view = View(quiet(), NAMES, 10, "mini-mrl: sgt")
-    view.step(1, lines(), [])
-    view.step(2, lines(reward=0.75), [{**RESCUE, "source_text": "older"}, RESCUE])
-    text = shown(view)
-    for part in ("step 2/10", "left", "llama-tiny", "0.50", "3,456", "eats", "newest rescue",
-                 "outcome/not_needed", "llama-tiny: 5+3\\x07", "qwen-tiny: 5-3",
-                 "mini-mrl: sgt"):  # fmt: skip
-        assert part in text, part
-    assert "\x1b" not in text
-    assert "clipped_ratio" not in text  # a row of zeros
+def test_at_80_by_24_the_live_view_is_the_kept_one():
+    terminal = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
+    view = View(terminal, NAMES, 240, "mini-mrl: sgt, seed 0")
+    view.live = None  # one picture is enough
+    view.say = lambda what: None
+    fed(view)
+    now = [line.rstrip() for line in Text.from_ansi(shown(view)).plain.splitlines()]
+    assert now == KEPT.read_text(encoding="utf-8").splitlines()
 
-    view.step(3, lines(**{"completions/clipped_ratio": 0.01}), [])
-    assert "clipped_ratio" not in shown(view)  # a mean of 0.003 would read 0.00
-    assert "grad_norm" in shown(view)
-    assert "eats [/b]" in text  # no markup
-    assert max(map(len, text.splitlines())) <= 100
+    # what it is meant to show
+    assert len(now) < 24 and max(map(len, now)) <= 80
+    text = "\n".join(now)
+    assert all(f"{skill} " in text for skill in SKILLS)
+    assert text.count("│") == 2 * 9 + 1  # a mark in each bar, and in the legend
+    outlined = [line.split()[0] for line in now if "▯" in line or "▮" in line][:-1]
+    assert outlined == ["bags", "days", "eats", "sold"]
+    words = {word for line in text.replace("[...]", "").splitlines() for word in line.split()}
+    assert not {word for word in words if word.endswith("…")}
+    assert {"figs", "nothing", "newest", "rescue:"} <= words
 
 
-def test_what_is_refused_is_named_and_a_step_without_counts_as_zero():
+def test_a_bar_is_as_long_as_its_share_has_a_mark_where_it_began_and_a_hole_is_outlined():
+    assert bar(0.5, None, 4) == "██··"
+    assert bar(1.0, 0.5, 4) == "██│█"
+    assert bar(0.0, 1.0, 4) == "···│"
+    assert bar(0.5, 0.0, 4) == "│▮▯▯"
+
+
+def test_with_three_policies_or_a_narrow_terminal_nothing_is_wider_than_it():
+    for width, names in ((80, [*NAMES, "smol-tiny"]), (60, NAMES), (200, NAMES)):
+        view = View(quiet(width), names, 10, "mini-mrl: sgt, seed 0")
+        view.step(1, {name: LINE for name in names}, [RESCUE])
+        text = shown(view)
+        assert max(map(len, text.splitlines())) <= width
+        for part in ("groups/all_fail", "completions/clipped_ratio", "0.25", "50 %"):
+            assert part in text, (width, part)
+
+
+def test_a_tall_terminal_shows_more_skills_and_a_low_one_those_that_fit():
+    rates = {f"skill{number:02}": (0.1, 0.2) for number in range(40)}
+    for height, bars in ((24, 9), (50, 35), (8, 1)):
+        view = View(Console(file=io.StringIO(), width=80, height=height), NAMES, 10, "t")
+        view.scored(entries(**rates))
+        view.step(1, {name: {"reward": 0.5} for name in NAMES}, [])
+        assert sum(line.startswith("skill") for line in shown(view).splitlines()) == bars
+
+
+def test_only_the_first_part_tells_where_the_bars_began():
     view = View(quiet(), NAMES, 10, "t")
-    view.step(1, lines(), [])
-    view.step(2, lines(**{"exchange/refused/not_utf8": 3, "thl/refused/too_odd": 1}), [])
-    rows = dict(view.rows(views.SHOWN))
-    assert rows["exchange/refused/not_utf8"] == ["1.50", "1.50"]
-    assert rows["thl/refused/too_odd"] == ["0.50", "0.50"]
+    view.scored([*entries(eats=(0.5, 0.0)), *entries("newtemplates", eats=(0.1, 0.1))])
+    assert view.began == {("qwen-tiny", "eats"): 0.5, ("llama-tiny", "eats"): 0.0}
 
 
 def test_a_skill_that_only_some_steps_have_is_averaged_over_those():
     view = View(quiet(), NAMES, 10, "t")
     view.step(1, {"qwen-tiny": {**LINE, "skill/sold": 0.5}, "llama-tiny": LINE}, [])
     view.step(2, lines(), [])
-    assert ("skill/sold", ["0.50", "0.00"]) in view.rows(views.SKILLS)
+    assert view.mean("qwen-tiny", "skill/sold") == 0.5
+    assert view.mean("llama-tiny", "skill/sold") is None
+    (row,) = [line for line in shown(view).splitlines() if line.startswith("sold")]
+    assert row.count("%") == 1
+    assert row.rstrip().endswith("     -")  # its bar keeps its place
 
 
-def test_every_metric_that_is_shown_is_one_that_the_program_explains():
-    for pattern in (*views.SHOWN, *views.SKILLS):
-        assert meaning(pattern.replace("*", "any"))
+def test_the_figures_that_are_shown_are_four_that_the_program_explains():
+    assert len(views.FIGURES) == 4
+    assert all(meaning(metric) for metric in views.FIGURES)
 
 
-def test_plain_lines_come_every_few_steps_and_at_the_end_from_the_same_rows():
-    view = View(Console(file=io.StringIO(), width=200), NAMES, 45)
-    for step in range(1, 46):
-        view.step(step, lines(rescues=0), [])
+def test_plain_lines_are_short_and_name_the_skill_that_changed_most():
+    view = View(quiet(), NAMES, 240)
+    view.scored(entries(eats=(0.9, 0.0), sold=(0.1, 0.8)))
+    for step in range(1, 241):
+        view.step(step, lines(**{"skill/eats": min(1.0, step / 200), "skill/sold": 0.3}), [])
     text = view.console.file.getvalue().splitlines()
-    assert len(text) == 24  # the first step, every second one, and the last
-    assert text[-1].startswith("step 45/45, 0:00:00 left; qwen-tiny: reward 0.25, groups/all_f")
-    assert "rescue_set 3.00" in text[-1]
-    assert "rescues" not in text[-1]  # a mode that grafts does not imitate
+    assert len(text) == 21  # the first step, every twelfth one, the last
+    assert max(map(len, text)) < 120
+    assert text[-1] == (
+        "step 240/240, 0:00:00 left; mean of the last 10 steps: reward qwen-tiny 0.25, "
+        "llama-tiny 0.25 (eats 0 -> 100 %)"
+    )
+
+
+def test_a_plain_line_of_long_names_becomes_two_and_breaks_between_words():
+    names = [f"{name}-0.5B-Instruct-of-a-long-name" for name in ("qwen", "smol", "olmo")]
+    view = View(quiet(), names, 1)
+    view.step(1, {name: LINE for name in names}, [])
+    text = view.console.file.getvalue()
+    assert len(text.splitlines()) == 2
+    assert max(map(len, text.splitlines())) < 120
+    assert set(names) <= set(text.replace(",", " ").split())
+
+
+def test_a_resumed_run_prints_the_lines_of_one_that_never_stopped():
+    def line(step):
+        return {**LINE, "reward": step / 40, "skill/eats": step / 40}
+
+    def view():
+        made = View(quiet(), NAMES, 40)
+        made.scored(entries(eats=(0.5, 0.0)))
+        return made
+
+    whole, stopped = view(), view()
+    for step in range(1, 41):
+        whole.step(step, {name: line(step) for name in NAMES}, [])
+    stopped.go_on(
+        [{"step": step, "policy": name, **line(step)} for step in range(1, 26) for name in NAMES],
+        [{**RESCUE, "prompt": "older"}, RESCUE],
+    )
+    assert stopped.rescue == RESCUE
+    for step in range(26, 41):
+        stopped.step(step, {name: line(step) for name in NAMES}, [])
+    printed = [each.console.file.getvalue() for each in (whole, stopped)]
+    assert "step 26/40" in printed[1]
+    assert printed[0].endswith(printed[1])
 
 
 @pytest.mark.parametrize("title", ["", "live"])
@@ -117,16 +223,20 @@ def test_a_long_scoring_says_how_far_it_is(monkeypatch, title):
     monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
     view = View(quiet(), NAMES, 10, title)
     texts = []
-    for done in (0, 64, 128, 192):
+    for done in (0, 64, 128.7, 192):
         view.progress("qwen on heldout", done, 256)
         texts.append(shown(view) if title else view.console.file.getvalue())
         now[0] += 20
+    view._draw = None  # it is not due, so nothing is drawn
+    now[0] -= 20
+    view.progress("qwen on heldout", 193, 256)
     if title:  # at once
         assert "Scoring qwen on heldout: 0 of 256 problems\n" in texts[0]
         assert "64 of 256 problems, 0:01:00 left" in texts[1]
     else:  # a line after 30 seconds
         assert texts[1] == ""
-        assert texts[3] == "Scoring qwen on heldout: 128 of 256 problems, 0:00:40 left\n"
+        assert texts[3] == "Scoring qwen on heldout: 128 of 256 problems, 0:00:39 left\n"
+    view.live = None
     view.step(1, lines(), [])
     assert view.scoring == ""
 
@@ -137,10 +247,30 @@ def test_only_the_first_worker_of_a_machine_speaks_and_only_a_terminal_is_drawn_
     assert make_view(terminal, config, plain=False).live
     assert not make_view(terminal, config, plain=True).live
     assert not make_view(quiet(), config, plain=False).live
+    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    assert not make_view(dumb, config, plain=False).live  # Emacs: the cursor cannot move
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert make_view(terminal, config, plain=False).console.quiet
+
+
+def test_in_a_notebook_whose_shell_is_a_terminal_nothing_is_drawn():
+    code = "import sys; from mrl.runtime.view import console; sys.exit(not console.is_terminal)"
+    for backend, is_terminal in (("", 1), ("module://matplotlib_inline.backend_inline", 0)):
+        ours, theirs = os.openpty()
+        environment = os.environ | {"MPLBACKEND": backend, "TERM": "xterm-color"}
+        program = subprocess.run([sys.executable, "-c", code], stdout=theirs, env=environment)
+        os.close(ours), os.close(theirs)
+        assert program.returncode == (not is_terminal)
+
+
+def test_a_sentence_breaks_between_words_in_a_terminal_and_stays_whole_in_a_file():
+    sentence = "The learning rate is 0.0001 here."
+    for terminal, printed in ((True, "The learning rate is\n0.0001 here.\n"), (False, sentence)):
+        console = Console(file=io.StringIO(), width=24, force_terminal=terminal)
+        View(console, NAMES, 1).say(sentence)
+        assert console.file.getvalue().replace(" \n", "\n").strip() == printed.strip()
 
 
 def test_the_time_left_is_that_of_the_remaining_steps_at_the_pace_of_the_last_ones():
@@ -154,8 +284,70 @@ def test_the_time_left_is_that_of_the_remaining_steps_at_the_pace_of_the_last_on
 
 def test_a_live_view_leaves_nothing_behind_where_control_c_was_echoed():
     """The terminal writes ^C behind the view; that must not begin a line of its own."""
-    view = View(Console(file=io.StringIO(), width=60, force_terminal=True), NAMES, 10, "live")
+    view = View(Console(file=io.StringIO(), width=80, force_terminal=True), NAMES, 10, "live")
     for step in (1, 2):
         view.step(step, lines(), [])
         *_, last = Text.from_ansi(shown(view)).plain.splitlines()
-        assert len(last.rstrip()) < 58
+        assert len(last.rstrip()) < 78
+
+
+def test_a_view_that_was_closed_draws_nothing_more():
+    """A second Ctrl-C may kill the process, and what is drawn then would stay."""
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    with View(console, NAMES, 10, "live") as view:
+        view.step(1, lines(), [])
+        view.close()
+        drawn = console.file.getvalue()
+        view.step(2, lines(), [])
+        assert console.file.getvalue() == drawn
+        view.say("Stopping.")
+    assert console.file.getvalue() == drawn + "Stopping.\n"
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")  # the cursor is back
+
+
+TERMINAL = """
+import sys, time
+sys.path.insert(0, {root!r})
+from tests.test_view import *
+
+with View(Console(), NAMES, 240, "mini-mrl: sgt, seed 0") as view:
+    view.say("The first line.")
+    try:
+        fed(view)
+        view._draw()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        view.say("Stopping after this step.")
+print("The last line.")
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("tmux"), reason="no tmux here")
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 16), (80, 9), (120, 40)])
+def test_in_a_real_terminal_it_looks_like_that_and_leaves_nothing_behind(tmp_path, width, height):
+    script = tmp_path / "script.py"
+    script.write_text(TERMINAL.format(root=str(Path(__file__).parents[1])), encoding="utf-8")
+    tmux = ["tmux", "-u", "-L", f"mrl-{os.getpid()}-{height}"]
+
+    def screen_with(*words):
+        for _ in range(300):
+            command = [*tmux, "capture-pane", "-p", "-S", "-200"]  # with what has scrolled away
+            text = subprocess.run(command, capture_output=True, text=True).stdout
+            if all(word in text for word in words):
+                return [line.rstrip() for line in text.rstrip().splitlines()]
+            time.sleep(0.1)
+        raise AssertionError(text)
+
+    command = ["new-session", "-d", "-x", str(width), "-y", str(height), sys.executable, script]
+    subprocess.run([*tmux, *command], check=True, env=os.environ | {"LC_ALL": "C.UTF-8"})
+    try:
+        first, *view = screen_with("0:01:00 left", "a hole then" if height > 9 else "wrong")
+        assert first == "The first line."
+        if (width, height) == (80, 24):
+            assert view == KEPT.read_text(encoding="utf-8").splitlines()
+        subprocess.run([*tmux, "send-keys", "C-c"], check=True)
+        end = ["The first line.", "Stopping after this step.", "The last line."]
+        assert screen_with("The last line.") == end
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=True)

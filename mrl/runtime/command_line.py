@@ -29,7 +29,8 @@ def run_command(
     about = "Assignments for a class, that check themselves."
     app.add_typer(assignment, name="assignment", help=about)
     for command in (*COMMANDS, *more_commands):
-        app.command()(command)
+        # the first line whole, in the list of all
+        app.command(short_help=command.__doc__.split("\n")[0])(command)
 
     # a callback and no command: `python mini_mrl.py --mode sgt` trains without another word
     @app.callback(invoke_without_command=True)
@@ -64,7 +65,7 @@ def run_command(
             why_pair=why_pair,
         )  # fmt: skip
 
-    @app.command()
+    @app.command(short_help="Go on with a run that was stopped.")
     def resume(
         context: typer.Context, directory: options.Directory, plain: options.Plain = False
     ) -> None:

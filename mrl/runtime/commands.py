@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from mrl.config import PolicyConfig, RunConfig
+from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError, RunFailed, is_out_of_memory
 from mrl.modes import MODES
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
@@ -47,16 +47,17 @@ def settings() -> None:
         for entry in fields(holder):
             if "help" in entry.metadata:
                 default = entry.default if entry.default is not MISSING else entry.default_factory()
-                table.add_row(entry.name, entry.metadata["help"], Text(str(default)))
+                shown = str(default).replace(f"{DATA.parent}/", "")
+                table.add_row(entry.name, entry.metadata["help"], Text(shown))
         console.print(table)
 
 
 def evaluate(
     directory: Annotated[Path | None, typer.Argument(help="A run: runs/<name>.")] = None,
     pair: Annotated[str | None, typer.Option(help="Models, in place of a run: see below.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Completions a problem.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Of a problem; none: the run's.")] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token.")] = False,
-    data: Annotated[str | None, typer.Option(help="Other problems: JSONL[,JSONL].")] = None,
+    data: Annotated[str | None, typer.Option(help="JSONL[,JSONL]; none: the run's.")] = None,
 ) -> None:
     """Score a run's held-out problems again, with the first and with the newest weights.
 

@@ -1,7 +1,8 @@
 """pass@1 and pass@k on held-out problems, per policy and skill."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 
@@ -14,7 +15,8 @@ from mrl.runtime.verifier import Verifier
 from mrl.samples import Problem, derive_seed
 
 PROBLEMS_AT_ONCE = 64
-Progress = Callable[[str, int, int], None]  # (what is counted, done, of how many)
+FEW = 20  # of fewer problems a share says too little, so what is right is counted
+Progress = Callable[[str, float, int], None]  # (what is counted, done, of how many)
 
 
 def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
@@ -30,7 +32,7 @@ def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
     skills: dict[str, dict[str, float]] = {}
     for skill, counts in by_skill.items():
         one, several = fmean(counts) / samples, fmean(map(bool, counts))
-        skills[skill] = {"pass@1": one, f"pass@{samples}": several}
+        skills[skill] = {"pass@1": one, f"pass@{samples}": several, "problems": len(counts)}
 
     overall = {}
     for metric in ("pass@1", f"pass@{samples}"):
@@ -38,19 +40,23 @@ def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
     return {**overall, "skills": skills}
 
 
-def half_width(scores: dict) -> float:
+def problems_of(scores: dict, skill: str) -> float:
+    """How many problems of a skill an entry has; an older run's skills count as equally large."""
+    return scores["skills"][skill].get("problems", scores["problems"] / len(scores["skills"]))
+
+
+def half_width(scores: dict, skill: str = "") -> float:
     """Half the width of a 95 % interval around an entry's pass@1: the problems are a sample.
 
     For each skill it is Wilson's interval, measured to its farther end: eight solved of eight mean
-    at least 68 %, not certainty. For the mean over skills, taken as equally large, it is
-    sqrt(sum of squares) / skills. One completion per problem is assumed; with several the true
-    interval is narrower.
+    at least 68 %, not certainty. For the mean over skills it is sqrt(sum of squares) / skills. One
+    completion per problem is assumed; with several the true interval is narrower.
+    skill: one of them alone; empty: the mean over all.
     """
-    solved = [skill["pass@1"] for skill in scores["skills"].values()]
-    spread = 1.96**2 / (scores["problems"] / len(solved))  # z^2 / problems of a skill
-
     widths = []
-    for p in solved:
+    for name in [skill] if skill else scores["skills"]:
+        p = scores["skills"][name]["pass@1"]
+        spread = 1.96**2 / problems_of(scores, name)  # z^2 / problems of a skill
         half = math.sqrt(spread * p * (1 - p) + spread**2 / 4)
         shift = spread * abs(1 / 2 - p)
         widths.append((half + shift) / (1 + spread))
@@ -58,9 +64,56 @@ def half_width(scores: dict) -> float:
     return math.hypot(*widths) / len(widths)
 
 
+def right_share(scores: dict, metric: str = "pass@1", skill: str = "") -> str:
+    """pass@k of an entry in percent, `43%`; in a part of few problems the whole count, `3 of 8`.
+
+    pass@1 counts attempts, pass@k problems. skill: one of them alone; empty: the mean over all.
+    """
+    if scores["problems"] >= FEW:
+        return f"{(scores['skills'][skill] if skill else scores)[metric]:.0%}"
+
+    tries = scores["samples"] if metric == "pass@1" else 1
+    right = 0
+    for skill, rates in scores["skills"].items():
+        right += round(rates[metric] * problems_of(scores, skill) * tries)
+    return f"{right} of {scores['problems'] * tries}"
+
+
+def sentence_before(scores: dict) -> str:
+    """What an entry from before training says."""
+    share = right_share(scores)
+    if scores["problems"] >= FEW:
+        share += f" ± {half_width(scores):.0%}"
+    where = f"{scores['part']} ({scores['problems']} problems)"
+    return f"Right attempts before training, {scores['policy']} on {where}: {share}."
+
+
 def problems_at_once(device: torch.device, samples: int) -> int:
     """How many problems are sampled in one batch: more on a GPU, where rows cost little time."""
     return max(PROBLEMS_AT_ONCE, 256 // samples) if device.type == "cuda" else PROBLEMS_AT_ONCE
+
+
+@contextmanager
+def noting_tokens(
+    policy: Policy, progress: Progress, label: str, done: int, batch: int, total: int
+) -> Iterator[None]:
+    """While a batch of problems is sampled, call `progress` at each token.
+
+    done: problems before this batch. Of the batch counts the share that its longest completion
+    could have by now. (Where a recording of the model is replayed on a GPU, nothing is noted.)
+    """
+    tokens = 0
+
+    def after_call(*_: object) -> None:  # the model is called once for each token
+        nonlocal tokens
+        tokens += 1
+        progress(label, done + batch * min(tokens / policy.max_new_tokens, 1.0), total)
+
+    hook = policy.model.get_decoder().register_forward_hook(after_call)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def count_solved(
@@ -79,15 +132,16 @@ def count_solved(
     solved: dict[str, list[int]] = {part: [] for part in heldout}
     at_once = problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
-        start = 0
-        while start < len(problems):
-            progress(f"{policy.name} on {part}", start, len(problems))
+        label, total, start = f"{policy.name} on {part}", len(problems), 0
+        while start < total:
+            progress(label, start, total)
 
             # the seed depends on the batch alone, so no earlier batch changes this one
             batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             try:
-                groups = policy.rollout(batch, generator, samples, temperature)
+                with noting_tokens(policy, progress, label, start, len(batch), total):
+                    groups = policy.rollout(batch, generator, samples, temperature)
             except (RuntimeError, MemoryError) as error:
                 if at_once == 1 or not is_out_of_memory(error):
                     raise  # a single problem does not fit, or it is a bug

@@ -118,5 +118,7 @@ def check_rules(config: object, where: str = "") -> None:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a sentence on an unknown word: the likeliest known one, else all of them."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    # its initials, as `lr`, or letters in common
+    near = [name for name in known if "".join(part[:1] for part in name.split("_")) == word]
+    near += difflib.get_close_matches(word, known, n=1, cutoff=0.4)
     return f"; did you mean `{near[0]}`?" if near else f"; known are {', '.join(sorted(known))}."

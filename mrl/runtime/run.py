@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
-from mrl.runtime.evaluation import count_solved, half_width, score_entries
+from mrl.runtime.evaluation import count_solved, score_entries, sentence_before
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.load_team import assemble
@@ -35,6 +35,8 @@ from mrl.runtime.run_directory import (
     new_directory,
     newest_checkpoint,
     read_evaluations,
+    read_metrics,
+    read_rescues,
     read_state,
     restore_modes,
     restore_optimizers,
@@ -143,6 +145,8 @@ class Run(AbstractContextManager):
         self.evaluations = read_evaluations(self.directory)
         if self.writes_files:
             cut_back(self.directory, state)
+            self.view.scored(self.evaluations.get("before", []))
+            self.view.go_on(read_metrics(self.directory), read_rescues(self.directory))
         self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
 
     def stop(self, number: int, frame: object) -> None:
@@ -155,6 +159,7 @@ class Run(AbstractContextManager):
             raise KeyboardInterrupt
 
         self.stopping = True
+        self.view.close()  # now, because under placement `parallel` a second Ctrl-C kills
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
     def __exit__(self, error_type: type | None, error: BaseException | None, trace: object) -> None:
@@ -286,11 +291,9 @@ class Run(AbstractContextManager):
         for scores_of_part in zip(*by_policy, strict=True):  # ordered by part, policies within
             self.evaluations[when] += scores_of_part
         if when == "before":
+            self.view.scored(self.evaluations[when])
             for scores in self.evaluations[when]:
-                self.view.say(
-                    f"{scores['policy']} solves {scores['pass@1']:.0%} ± {half_width(scores):.0%} "
-                    f"of {scores['problems']} problems of {scores['part']} before training."
-                )
+                self.view.say(sentence_before(scores))
 
         if self.writes_files:
             with self._explaining_disk_errors():

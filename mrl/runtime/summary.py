@@ -1,21 +1,25 @@
 """The sentences and tables that a person reads before and after a run."""
 
+import math
 from collections import Counter
 from itertools import permutations
 from pathlib import Path
 
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from mrl.config import DATA, PolicyConfig
 from mrl.policy import Policy
 from mrl.residual import Residual
-from mrl.runtime.evaluation import half_width
+from mrl.runtime.evaluation import FEW, half_width, problems_of, right_share
 from mrl.runtime.memory import peak_memory
 from mrl.runtime.pairs import SHORT_HELDOUT
 from mrl.runtime.run import Run
-from mrl.runtime.run_directory import read_metrics, read_rescues
-from mrl.runtime.view import cell
+from mrl.runtime.run_directory import read_rescues
+from mrl.runtime.view import bar, cell, growth
 from mrl.samples import Problem
+
+GAIN_BAR = 30  # characters of the bar that a run ends with
 
 
 def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
@@ -28,8 +32,7 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     # gathered, because a process may hold only one of the policies
     of_this_process = {}
     for policy in team.policies:
-        size = f"{policy.model.num_parameters() / 1e6:.3g} M parameters"
-        learner = f"{policy.name} ({size}, {_how_it_learns(policy.config)})"
+        learner = f"{policy.name} ({_size_and_rate(policy)})"
         embedded = Path(first_paths[policy.name]).resolve().parent == DATA / "tiny"
         of_this_process[policy.name] = learner, policy_notes(policy, embedded)
     of_policies = team.allocation.gather(of_this_process).values()
@@ -41,9 +44,10 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     crosses = f"{team.record_type.kind} records" if team.record_type else "nothing"
     lines = [
         f"Training {pair_words}{learners}, on {team.device}{why}.",
-        f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
-        f"prompts from {problems}; completions per prompt: {groups}; seed {config.seed}; writing "
-        f"{run.directory}, up to {run.disk_bytes / 1e9:.2g} GB of checkpoints.",
+        f"Mode {mode.name} shares {crosses}; {plural(config.steps, 'step')} of "
+        f"{plural(config.prompts_per_step, 'prompt')} from {problems}; completions per prompt: "
+        f"{groups}; seed {config.seed}; writing "
+        f"{run.directory}, up to {run.disk_bytes / 1e9:.3g} GB of checkpoints.",
         team.why_placed,
     ]
     for _, notes in of_policies:
@@ -103,27 +107,46 @@ def policy_notes(policy: Policy, embedded: bool) -> list[str]:
     return notes
 
 
-def _how_it_learns(config: PolicyConfig) -> str:
-    if config.frozen:
-        return "frozen"
-    lora = f"LoRA of rank {config.lora_rank}, " if config.lora_rank else ""
-    return f"{lora}learning rate {config.learning_rate:g}"
+def plural(number: int, noun: str) -> str:
+    """A number and its noun: `1 step`, `2 steps`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def last_lines(run: Run, finished: bool) -> list[Table | str]:
-    """A table and sentences on what happened; the last sentence says what was learnt."""
+def _size_and_rate(policy: Policy) -> str:
+    config, size = policy.config, policy.model.num_parameters()
+    how = "frozen" if config.frozen else f"learning rate {config.learning_rate:g}"
+    if config.lora_rank:  # only its matrices learn
+        adapter = policy.model.num_parameters(only_trainable=True)
+        size -= adapter
+        how = f"LoRA of rank {config.lora_rank} with {_in_millions(adapter)} more, {how}"
+    return f"{_in_millions(size)} parameters, {how}"
+
+
+def _in_millions(number: int) -> str:
+    return f"{number / 1e9:.3g} B" if number > 999e6 else f"{number / 1e6:.3g} M"
+
+
+def last_lines(run: Run, finished: bool) -> list[Table | Text | str]:
+    """A table and sentences on what happened; the last line shows the largest gain."""
     if not finished:
         return [f"Saved. Go on with: python mini_mrl.py resume {run.directory}"]
 
-    lines = [evaluation_table(run.evaluations), *residual_sentences(read_metrics(run.directory))]
-    lines.append(f"Memory: {peak_memory(run.team.device) / 2**30:.1f} GiB at the peak.")
+    memory = f"Memory: {peak_memory(run.team.device) / 2**30:.3g} GiB at the peak."
+    lines = [evaluation_table(run.evaluations), memory]
 
     sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
     if run.team.record_type is None:
         sentence += " Nothing was shared in this mode."
     elif run.config.trust == "claim":
         sentence += " Peers' claims were believed without a check."
-    return [*lines, sentence]
+    lines.append(sentence.strip())
+
+    gain = largest_gain(run.evaluations)
+    if gain:
+        name, skill, before, after = gain
+        grown = f"{bar(after, before, GAIN_BAR)}  {growth(before, after)}"
+        lines.append(cell(f"{name}, {skill}  {grown}"))
+    return lines
 
 
 def residual_sentences(lines: list[dict]) -> list[str]:
@@ -139,7 +162,7 @@ def residual_sentences(lines: list[dict]) -> list[str]:
     for name, residual in by_receiver.items():
         if residual:
             sentences.append(
-                f"{name} retokenized {residual['records']} peer texts: "
+                f"{name} retokenized {plural(residual['records'], 'peer text')}: "
                 f"{residual.length_ratio:.2f} of its tokens for one of the source's, "
                 f"{residual.share_one_to_one:.0%} of the bytes in 1:1 chunks, "
                 f"{residual.non_canonical_share:.0%} of the texts sampled in other tokens than "
@@ -156,33 +179,34 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
 
     title = "held-out problems, before -> after" if first else "held-out problems"
-    table = Table("part", "skill", title=title)
+    table = Table(Column("part", no_wrap=True), Column("skill", no_wrap=True), title=title)
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
             table.add_column(cell(f"{name}\n{metric}"), justify="right")
 
     for part in dict.fromkeys(scores["part"] for scores in last):
         of_part = [scores for scores in last if scores["part"] == part]
-        for skill in (None, *of_part[0]["skills"]):  # None: the mean over skills
+        many = of_part[0]["problems"] >= FEW  # else a skill has a problem or two
+        for skill in ("", *of_part[0]["skills"]) if many else ("",):  # "": the mean over skills
             cells = []
             for now in of_part:
-                sides = [before.get((now["policy"], part)), now]
-                sides = [side["skills"][skill] if skill else side for side in sides if side]
+                sides = [side for side in (before.get((now["policy"], part)), now) if side]
                 for metric in metrics:
-                    cells.append(" -> ".join(f"{100 * side[metric]:.0f}" for side in sides))
-                    if metric == "pass@1" and not skill:
+                    shares = [right_share(side, metric, skill).rstrip("%") for side in sides]
+                    cells.append(" -> ".join(shares))
+                    if metric == "pass@1" and many and not skill:
                         cells[-1] += f"±{100 * half_width(now):.0f}"  # 80 columns hold no more
             _add_skill(table, part, skill, cells)
         table.add_section()
     return table
 
 
-def _add_skill(table: Table, part: str, skill: str | None, cells: list[str]) -> None:
+def _add_skill(table: Table, part: str, skill: str, cells: list[str]) -> None:
     """Add a skill's row, or the bold first row of a part, which is over all skills."""
     if skill:
         table.add_row("", cell(skill), *cells)
     else:
-        table.add_row(cell(part), "all skills", *cells, style="bold")
+        table.add_row(cell(part), "overall", *cells, style="bold")
 
 
 def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, list[int]]]) -> Table:
@@ -196,8 +220,8 @@ def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, li
         table.add_column(f"{receiver} never,\n{source} sometimes", justify="right")
 
     for part, problems in heldout.items():
-        for skill in (None, *dict.fromkeys(problem.skill for problem in problems)):
-            places = [i for i, problem in enumerate(problems) if skill in (None, problem.skill)]
+        for skill in ("", *dict.fromkeys(problem.skill for problem in problems)):
+            places = [i for i, problem in enumerate(problems) if skill in ("", problem.skill)]
             cells = [str(len(places))]
             for receiver, source in directions:
                 own, theirs = solved[receiver][part], solved[source][part]
@@ -206,39 +230,58 @@ def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, li
     return table
 
 
+def both_ends(evaluations: dict[str, list[dict]]) -> list[tuple[dict, dict]]:
+    """Each policy's entries for the first part, before and after; [] unless both were scored."""
+    before, after = evaluations.get("before", []), evaluations.get("after", [])
+    ends = []
+    for then, now in zip(before, after, strict=False):  # in one order
+        if now["part"] == after[0]["part"]:
+            ends.append((then, now))
+    return ends
+
+
+def largest_gain(evaluations: dict[str, list[dict]]) -> tuple[str, str, float, float] | None:
+    """Policy, skill, and its solve rates before and after, of the largest gain on the first part.
+
+    None if none is beyond its 95 % interval on at least 20 problems.
+    """
+    best, most = None, 0.0
+    for then, now in both_ends(evaluations):
+        for skill in now["skills"]:
+            before, after = then["skills"][skill]["pass@1"], now["skills"][skill]["pass@1"]
+            chance = math.hypot(half_width(then, skill), half_width(now, skill))
+            if problems_of(now, skill) >= FEW and after - before > max(chance, most):
+                best, most = (now["policy"], skill, before, after), after - before
+    return best
+
+
 def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
     """A sentence on what was learnt, plain enough for a first reader.
 
-    It names the skill that improved most, of any policy, and the peers that rescued that policy.
+    It names the largest gain and the peers that rescued that policy, or says what happened overall.
     Empty if the held-out problems were not scored at both ends.
     """
-    if not evaluations.get("before") or not evaluations.get("after"):
+    gain, ends = largest_gain(evaluations), both_ends(evaluations)
+    if not ends:
         return ""
+    if not gain:
+        overall = []
+        for then, now in ends:
+            overall.append(f"{now['policy']} {right_share(then)} -> {right_share(now)}")
+        return (
+            f"No policy got better at any skill beyond chance (95 %, at least {FEW} problems); "
+            f"right attempts at held-out problems, before -> after: {', '.join(overall)}."
+        )
 
-    first_part = evaluations["after"][0]["part"]
-    before = _solve_rates(evaluations["before"], first_part)
-    after = _solve_rates(evaluations["after"], first_part)
-    name, skill = best = max(after, key=lambda key: after[key] - before[key])
-    if after[best] <= before[best]:
-        return "No policy got better at any skill of the held-out problems."
-
-    sentence = f'{name} solved "{skill}" problems {before[best]:.0%} of the time before, '
-    sentence += f"{after[best]:.0%} after"
+    name, skill, before, after = gain
+    sentence = (
+        f'{name} solved "{skill}" problems {before:.0%} of the time before, {after:.0%} after'
+    )
     own_rescues = [rescue for rescue in rescues if rescue["receiver"] == name]
     if own_rescues:
         sources = Counter(rescue["source"] for rescue in own_rescues)
         shares = " and ".join(f"{number} from {source}" for source, number in sources.items())
         on_skill = sum(rescue["skill"] == skill for rescue in own_rescues)
-        sentence += f"; it was rescued {len(own_rescues)} times ({shares}), {on_skill} of them on "
-        sentence += f'"{skill}"'
+        sentence += f"; it was rescued {plural(len(own_rescues), 'time')} ({shares}), "
+        sentence += f'{on_skill} of them on "{skill}"'
     return sentence + "."
-
-
-def _solve_rates(entries: list[dict], part: str) -> dict[tuple[str, str], float]:
-    """(policy, skill) -> pass@1 on one held-out part."""
-    rates = {}
-    for scores in entries:
-        if scores["part"] == part:
-            for skill, of_skill in scores["skills"].items():
-                rates[scores["policy"], skill] = of_skill["pass@1"]
-    return rates

@@ -1,18 +1,16 @@
-"""What a person sees of a run: a live view in a terminal, plain lines elsewhere.
+"""What a person sees of a run: bars that grow in a terminal, plain lines elsewhere.
 
 A figure is called as in `metrics.jsonl`; runtime/metrics.py says what each means.
 """
 
-import fnmatch
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from itertools import cycle
+from textwrap import fill, wrap
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -22,18 +20,18 @@ from rich.text import Text
 from mrl.config import RunConfig
 from mrl.runtime.launch import is_worker
 
-RECENT_STEPS = 10  # figures in the views are means over so many steps
-console = Console()  # the person's terminal
-SHOWN_CHARS = 300  # of a text in the newest rescue
-PATIENCE_S = 30  # between two plain lines about how far the scoring is
+RECENT_STEPS = 10
+LINE_CHARS = 119  # of a plain line
+OTHER_ROWS = 15  # of the live view, besides the bars
+HOLE = 0.02  # a skill that was solved less often than this before training
+REDRAW_S, PATIENCE_S = 0.2, 30  # between two notes on how far the scoring is: live, in lines
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one for each policy, in the order of the run
-# the metrics that are shown unless they read 0.00; the first ones are those of a plain line
-PLAIN = ("reward", "groups/*", "rescue_set", "rescues", "completions/clipped_ratio")
-SHOWN = (
-    *PLAIN, "grad_norm", "outcome/*", "exchange/received_bytes", "exchange/refused/*",
-    "thl/refused/*", "exchange/not_believed", "time/rollout_s", "time/learn_s",
-)  # fmt: skip
-SKILLS = ("skill/*",)
+FIGURES = ("reward", "groups/all_fail", "rescues", "completions/clipped_ratio")
+MEAN = f"mean of the last {RECENT_STEPS} steps"  # what every figure is
+
+# In a notebook `!` gives the program a terminal, but nothing that is printed there is taken back.
+in_notebook = "inline" in os.environ.get("MPLBACKEND", "")  # every IPython kernel sets it
+console = Console(force_terminal=False if in_notebook else None)  # the person's terminal
 
 
 def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
@@ -52,18 +50,47 @@ def cell(text: object) -> Text:
     return Text(printable(text))
 
 
+def excerpt(text: str, width: int, lines: int) -> Text:
+    """The beginning of a text in so many lines, printable, broken between words where it can be."""
+    cut = wrap(
+        printable(text), width, max_lines=lines, placeholder=" [...]", break_on_hyphens=False
+    )
+    return Text("\n".join(cut))
+
+
+def bar(share: float, began: float | None, size: int) -> str:
+    """A bar of `size` characters with a mark where it began; one that began in a hole is outlined.
+
+    began: the share at the beginning; None leaves the mark out.
+    """
+    outlined = began is not None and began < HOLE
+    full, empty = "▮▯" if outlined else "█·"
+
+    filled = round(share * size)
+    cells = full * filled + empty * (size - filled)
+    if began is not None:
+        place = min(int(began * size), size - 1)
+        cells = cells[:place] + "│" + cells[place + 1 :]
+    return cells
+
+
+def growth(before: float, after: float) -> str:
+    """Two shares in percent, as `0 -> 92 %`."""
+    return f"{100 * before:.0f} -> {100 * after:.0f} %"
+
+
 def silent_view(config: RunConfig) -> "View":
     """A view that shows nothing, for a run from Python and for all processes but the first."""
     return View(Console(quiet=True), [policy.name for policy in config.policies], config.steps)
 
 
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
-    """A live view in a terminal, else one of plain lines; a silent one in later processes."""
+    """A live view where the cursor can move, else one of plain lines; silent in later processes."""
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
         return silent_view(config)
 
     names = [policy.name for policy in config.policies]
-    live = console.is_terminal and not plain
+    live = console.is_terminal and not console.is_dumb_terminal and not plain
     title = f"mini-mrl: {config.mode}, seed {config.seed}" if live else ""
     return View(console, names, config.steps, title)
 
@@ -77,20 +104,29 @@ class View(AbstractContextManager):
         self.colors = dict(zip(policies, cycle(COLORS), strict=False))
         self.steps = steps
         self.title = title
-        # cropped to the terminal's height: what does not fit could not be erased again
         self.live = None
-        if title:
-            self.live = Live(console=console, transient=True, vertical_overflow="crop")
+        if title:  # without a thread: each step draws it
+            how = {"auto_refresh": False, "transient": True, "vertical_overflow": "crop"}
+            self.live = Live(console=console, **how)
 
+        self.closed = False
         self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
+        self.began: dict[tuple[str, str], float] = {}  # (policy, skill) -> its score before
         self.now = 0  # the step
         self.rescue: dict | None = None  # the newest
         self.scoring = ""  # a sentence on how far it is
-        self.scoring_began = self.last_line = 0.0
+        self.scoring_began = self.noted = 0.0
         self.scoring_s = 0.0  # it took so long before training, and will after it
 
     def __exit__(self, *_: object) -> None:
-        if self.live:
+        self.close()
+
+    def close(self) -> None:
+        """End the live view: nothing more is drawn, and what was drawn is erased."""
+        self.closed = True
+        if self.live and self.live.is_started:
+            # emptied first: at its stop rich draws all lines, and erases no more than a screen
+            self.live.update("", refresh=True)
             self.live.stop()
 
     def say(self, what: RenderableType) -> None:
@@ -98,9 +134,28 @@ class View(AbstractContextManager):
 
         A sentence may hold what peers and problem files say; a table's cells are made by `cell`.
         """
-        is_sentence = isinstance(what, str)  # a terminal wraps it; a table is cut to fit
-        shown = printable(what) if is_sentence else what
-        self.console.print(shown, markup=False, highlight=False, soft_wrap=is_sentence)
+        whole = isinstance(what, str) and not self.console.is_terminal  # there lines have no end
+        shown = printable(what) if isinstance(what, str) else what
+        self.console.print(shown, markup=False, highlight=False, soft_wrap=whole)
+
+    # ------------------------------------------------------------------------------ what happens
+
+    def scored(self, scores: list[dict]) -> None:
+        """Take in the entries of `evaluation.json` from before training, where each bar begins."""
+        for entry in scores:
+            if entry["part"] == scores[0]["part"]:
+                for skill, rates in entry["skills"].items():
+                    self.began[entry["policy"], skill] = rates["pass@1"]
+
+    def go_on(self, lines: list[dict], rescues: list[dict]) -> None:
+        """Take in what a resumed run has logged: it goes on as if it had never stopped."""
+        for line in lines:
+            if line["step"] > self.now:
+                self.now = line["step"]
+                self.history.append({})
+            self.history[-1][line["policy"]] = line
+        if rescues:
+            self.rescue = rescues[-1]
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
         """Take in a step's metrics line of every policy and its rescues; show what is due."""
@@ -116,106 +171,127 @@ class View(AbstractContextManager):
         elif is_first or step % max(1, self.steps // 20) == 0 or step == self.steps:
             self.say(self.line())
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, done: float, total: int) -> None:
         """Show how far the scoring of held-out problems is: live at once, as a line if it is slow.
 
-        done: 0 at the start of a count.
+        done: 0 at the start of a count; not whole while a batch of problems is on its way.
         """
         now = time.monotonic()
         if not done:
-            self.scoring_began = self.last_line = now
-        self.scoring = f"Scoring {what}: {done} of {total} problems"
+            self.scoring_began = now
+            self.noted = 0.0 if self.live else now
+        self.scoring = f"Scoring {what}: {int(done)} of {total} problems"
         if done:
             seconds = (now - self.scoring_began) / done * (total - done)
             self.scoring += f", {timedelta(seconds=int(seconds))} left"
 
-        if self.live:
-            self._draw()
-        elif now - self.last_line > PATIENCE_S:
-            self.last_line = now
-            self.say(self.scoring)
+        if now - self.noted > (REDRAW_S if self.live else PATIENCE_S):
+            self.noted = now
+            if self.live:
+                self._draw()
+            else:
+                self.say(self.scoring)
 
     def _draw(self) -> None:
+        if self.closed:
+            return
         if not self.live.is_started:  # begins with the first figures: a download has its own bars
             self.live.start()
-        self.live.update(self.render())
+        self.live.update(self.render(), refresh=True)
+
+    # ------------------------------------------------------------------------------ how it looks
 
     def line(self) -> str:
-        """A plain line with the first figures of every policy."""
-        parts = [f"step {self.now}/{self.steps}, {self.time_left()} left"]
-        rows = self.rows(PLAIN)
-        for number, name in enumerate(self.policies):
-            figures = ", ".join(f"{metric} {cells[number]}" for metric, cells in rows)
-            parts.append(f"{name}: {figures}")
-        return "; ".join(parts)
+        """The plain line of a step: rewards, and the skill that is farthest from its beginning."""
+        farthest, change, words = "", 0.0, ""
+        for (name, skill), began in self.began.items():
+            rate = self.mean(name, f"skill/{skill}")
+            if rate is not None and abs(rate - began) > change:
+                farthest, change = name, abs(rate - began)
+                words = f" ({skill} {growth(began, rate)})"
+
+        rewards = []
+        for name in self.policies:
+            more = words if name == farthest else ""
+            rewards.append(f"{name} {self.mean(name, 'reward') or 0:.2f}{more}")
+
+        line = f"step {self.now}/{self.steps}, {self.time_left()} left; {MEAN}: reward "
+        line = printable(line + ", ".join(rewards), keep="")
+        return fill(line, LINE_CHARS, break_long_words=False, break_on_hyphens=False)
 
     def render(self) -> RenderableType:
-        """The whole live view: how far it is, the newest rescue, figures, solve rates by skill.
+        """The whole live view: how far it is, the newest rescue, a bar for every skill, figures.
 
         No frame is around it, because a terminal writes `^C` at its end. So that stands on the last
         line, which is erased with the rest.
         """
-        parts: list[RenderableType] = [Text(printable(self.title), style="bold")]
-        if self.history:
-            head = Table.grid(padding=(0, 2))
-            head.add_row(
-                f"step {self.now}/{self.steps}",
-                ProgressBar(total=self.steps, completed=self.now, width=30),
-                f"{self.time_left()} left",
-            )
-            parts.append(head)
+        head = Table.grid(padding=(0, 2))
+        share = ProgressBar(total=self.steps, completed=self.now, width=20)
+        left = f"{self.time_left()} left" if self.history else ""
+        head.add_row(cell(self.title), f"step {self.now}/{self.steps}", share, left)
+
+        parts: list[RenderableType] = [head]
         if self.scoring:
             parts.append(cell(self.scoring))
         if self.rescue:
-            parts.append(self._newest_rescue(self.rescue))
-        if self.history:  # last, because a low terminal crops it
-            parts.append(Text(f"means of the last {len(self.history)} steps", style="dim"))
-            parts.append(Columns([self._table(SHOWN), self._table(SKILLS)]))
+            parts += self._newest_rescue(self.rescue)
+        if self.history:
+            legend = f"{MEAN}; │ held-out score before; ▯ a hole then"
+            parts += [self._bars(), Text(legend, style="dim")]
         return Group(*parts)
 
-    def _table(self, patterns: Sequence[str]) -> Table:
-        table = Table("", box=None, padding=(0, 1))
-        for name, color in self.colors.items():
-            table.add_column(cell(name), justify="right", style=color)
+    def _newest_rescue(self, rescue: dict) -> list[RenderableType]:
+        """The prompt, and below it what the receiver wrote beside what its peer did."""
+        width = self.console.width // 2 - 2
+        sides = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        texts = []
+        # a verdict is about the answer alone: the steps to it may be wrong, too
+        for side, verdict in (("receiver", "wrong answer"), ("source", "right answer")):
+            name = rescue[side]
+            sides.add_column(cell(f"{name}, {verdict}"), width=width, style=self.colors.get(name))
+            texts.append(excerpt(rescue[f"{side}_text"], width, 3))
 
-        for metric, figures in self.rows(patterns):
-            table.add_row(cell(metric), *figures)
+        sides.add_row(*texts)
+        prompt = excerpt(f"newest rescue: {rescue['prompt']}", self.console.width - 1, 2)
+        return [prompt, sides]
+
+    def _bars(self) -> Table:
+        """For each policy a bar for every skill, and below them the figures."""
+        skills = {skill for _, skill in self.began}
+        for lines in self.history:
+            for line in lines.values():
+                skills |= {key.removeprefix("skill/") for key in line if key.startswith("skill/")}
+        skills = sorted(skills)[: max(1, self.console.height - OTHER_ROWS)]
+
+        # the labels' column is as wide as the longest, the others share what is left
+        room = self.console.width - max(map(len, [*skills, *FIGURES])) - 2
+        size = max(5, min(40, room // len(self.policies) - 9))  # 9: the percent, and space
+        table = Table("", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for name, color in self.colors.items():
+            table.add_column(cell(name), justify="right", style=color, min_width=size + 6)
+
+        for skill in skills:
+            bars = []
+            for name in self.policies:
+                rate, began = self.mean(name, f"skill/{skill}"), self.began.get((name, skill))
+                percent = "-" if rate is None else f"{100 * rate:.0f} %"
+                bars.append(f"{bar(rate or 0.0, began, size)} {percent:>5}")
+            table.add_row(cell(skill), *bars)
+
+        for metric in FIGURES:
+            means = [self.mean(name, metric) or 0.0 for name in self.policies]
+            table.add_row(metric, *(f"{mean:.2f}" for mean in means))
         return table
 
-    def _newest_rescue(self, rescue: dict) -> Text:
-        text = Text("newest rescue: ", style="bold")
-        text.append(printable(rescue["prompt"], SHOWN_CHARS), style="not bold")
-        for side in ("receiver", "source"):
-            style = f"not bold {self.colors.get(rescue[side], '')}"
-            shown = printable(rescue[f"{side}_text"], SHOWN_CHARS)
-            text.append(f"\n{printable(rescue[side])}: {shown}", style=style)
-        return text
+    # ------------------------------------------------------------------------------ the figures
 
-    def rows(self, patterns: Sequence[str]) -> list[tuple[str, list[str]]]:
-        """(metric, a figure for each policy), without the rows that would read 0.00 throughout."""
-        logged: set[str] = set()
-        for lines in self.history:
-            logged.update(*lines.values())  # the metrics of every policy
-
-        shown = []
-        for pattern in patterns:
-            for metric in fnmatch.filter(sorted(logged), pattern):
-                means = [self.mean(name, metric) for name in self.policies]
-                figures = [f"{m:,.0f}" if m >= 100 else f"{m:.2f}" for m in means]
-                if set(figures) != {"0.00"}:
-                    shown.append((metric, figures))
-        return shown
-
-    def mean(self, policy: str, metric: str) -> float:
-        """The mean over recent steps; a metric that a step does not have is 0 in it.
-
-        Not so a skill: its mean is over the steps that had problems of it.
-        """
+    def mean(self, policy: str, metric: str) -> float | None:
+        """The mean over those recent steps that have the metric; None if there are none."""
         values = [lines[policy][metric] for lines in self.history if metric in lines[policy]]
-        steps = len(values) if metric.startswith("skill/") else len(self.history)
-        return sum(values) / max(steps, 1)
+        return sum(values) / len(values) if values else None
 
     def time_left(self) -> timedelta:
         """The time that the remaining steps take at the pace of the last ones, and the scoring."""
-        seconds = self.mean(self.policies[0], "time/step_s") * (self.steps - self.now)
+        pace = self.mean(self.policies[0], "time/step_s") or 0.0
+        seconds = pace * (self.steps - self.now)
         return timedelta(seconds=int(seconds + self.scoring_s))

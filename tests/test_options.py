@@ -1,0 +1,45 @@
+"""What `--help` says, at the 80 columns of a small terminal."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+import mini_mrl
+from mrl.config import RunConfig
+from mrl.errors import MrlError
+from mrl.lab.commands import COMMANDS as LAB_COMMANDS
+from mrl.modes import MODES
+from mrl.runtime.commands import COMMANDS as RUNTIME_COMMANDS
+from mrl.runtime.settings import run_config
+
+
+@pytest.fixture(scope="module")
+def help_lines():
+    return CliRunner().invoke(mini_mrl.app, ["--help"], env={"COLUMNS": "80"}).output.splitlines()
+
+
+def test_every_summary_of_the_help_is_whole(help_lines):
+    text = " ".join(" ".join(help_lines).split())
+    for command in (*RUNTIME_COMMANDS, *LAB_COMMANDS):
+        assert f"{command.__name__} {command.__doc__.splitlines()[0]}" in text
+    assert not re.search(r"\w\.\.\. ", text)  # where a summary was cut
+    assert max(map(len, help_lines)) <= 80
+
+
+def test_the_help_names_the_modes_and_the_default_of_each_option(help_lines):
+    text = " ".join(" ".join(help_lines).split())
+    options = dict(re.findall(r"--(\w+) <(.*?)(?= --|$)", text))
+    assert f"what is shared: {', '.join(MODES)}" in options["mode"]
+    for name in ("mode", "steps", "seed", "placement"):
+        assert f"[default: {getattr(RunConfig, name)}]" in options[name]
+    assert all("[default: " in words for words in options.values())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("lr", "learning_rate"), ("groupsize", "group_size"), ("qwen-tiny.lr", "learning_rate")],
+)
+def test_an_unknown_setting_gets_the_one_that_was_meant(wrong, right):
+    with pytest.raises(MrlError, match=f"did you mean `{right}`"):
+        run_config("tiny", None, {}, [f"{wrong}=4"])
