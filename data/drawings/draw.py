@@ -9,7 +9,6 @@ import io
 import math
 import re
 from collections import defaultdict
-from datetime import timedelta
 from functools import cache
 from html import escape
 from itertools import accumulate, chain, pairwise, product
@@ -30,7 +29,7 @@ from mrl.lab.bandit import analyse, bandit_modes, complementary
 from mrl.lab.compare_view import estimate
 from mrl.objectives import clipped_loss
 from mrl.runtime.loading import load_tokenizer
-from mrl.runtime.run_directory import read_metrics, read_rescues, read_run_config
+from mrl.runtime.run_directory import read_evaluations, read_metrics, read_rescues, read_run_config
 from mrl.runtime.view import View
 from mrl.team import StepResult
 
@@ -454,25 +453,19 @@ LIVE_STEP = 24  # of the kept run, for the picture of the live view
 
 
 def live() -> str:
-    """The live view of the kept run, as a terminal shows it, as an SVG."""
+    """The live view of the kept run, as a narrow terminal shows it, as an SVG."""
     directory = RESULTS / "sgt-s0"
     config = read_run_config(directory)
-    console = Console(width=92, file=io.StringIO(), force_terminal=True, record=True)
+    console = Console(width=56, file=io.StringIO(), force_terminal=True, record=True)
     names = [policy.name for policy in config.policies]
     view = View(console, names, config.steps, f"mini-mrl: {config.mode}, seed {config.seed}")
-    view.now, view.live, took = LIVE_STEP, None, 0.0
-    for line in read_metrics(directory)[: LIVE_STEP * len(names)]:
-        if line["policy"] == names[0]:
-            view.history.append({})
-            took += line["time/step_s"]
-        view.history[-1][line["policy"]] = line
-    *_, view.rescue = (r for r in read_rescues(directory) if r["step"] <= LIVE_STEP)
-    left = timedelta(seconds=int(took / LIVE_STEP * (config.steps - LIVE_STEP)))
-    view.time_left = lambda: str(left)  # not by the clock of this moment
+    view.scored(read_evaluations(directory)["before"])
+    lines = [line for line in read_metrics(directory) if line["step"] <= LIVE_STEP]
+    rescues = [rescue for rescue in read_rescues(directory) if rescue["step"] <= LIVE_STEP]
+    view.go_on(lines, rescues)
     console.print(view.render())
     form = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # not fetched
-    words = "The live view: look at the solve rates by skill, and at the newest rescue"
-    return console.export_svg(title=words, code_format=form, unique_id="live")
+    return console.export_svg(title="A bar a skill", code_format=form, unique_id="live")
 
 
 DRAWINGS = (step, advantages, clip, ladders, rescue, support, dial, live)
