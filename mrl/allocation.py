@@ -166,31 +166,30 @@ def _move(policy: Policy, parts: Iterable[str], device: str, places: Places) -> 
         for state in policy.optimizer.state.values():
             tensors += [moment for name, moment in state.items() if name != "step"]
 
-    missing = [tensor for tensor in tensors if tensor not in places]
     if device == "cpu":
-        made = _host_places(missing)
-    else:
-        made = [torch.empty_like(tensor.data, device=device) for tensor in missing]
-    places.update(zip(missing, made, strict=True))
-
+        _add_host_places(tensors, places)
     for tensor in tensors:
+        if tensor not in places:
+            places[tensor] = torch.empty_like(tensor.data, device=device)
+
         # into the same Parameter: the optimizer finds its state by that object
         tensor.data = places[tensor].copy_(tensor.data)
 
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _host_places(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Room for copies of tensors in host memory; pinned if they come from a CUDA device."""
-    sizes, places = in_blocks([tensor.nbytes for tensor in tensors])
-    pinned = any(tensor.is_cuda for tensor in tensors)
-    blocks = [torch.empty(size, dtype=torch.uint8, pin_memory=pinned) for size in sizes]
+def _add_host_places(tensors: Sequence[torch.Tensor], places: Places) -> None:
+    """Add room in host memory for tensors without; pinned if they come from a CUDA device."""
+    new = [tensor for tensor in tensors if tensor not in places]
+    sizes, starts = in_blocks([tensor.nbytes for tensor in new])
 
-    views = []
-    for tensor, (block, start) in zip(tensors, places, strict=True):
+    blocks: list[torch.Tensor] = []
+    for size in sizes:
+        blocks.append(torch.empty(size, dtype=torch.uint8, pin_memory=new[0].is_cuda))
+
+    for tensor, (block, start) in zip(new, starts, strict=True):
         part = blocks[block][start : start + tensor.nbytes]
-        views.append(part.view(tensor.dtype).view(tensor.shape))
-    return views
+        places[tensor] = part.view(tensor.dtype).view(tensor.shape)
 
 
 def in_blocks(sizes: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
@@ -205,6 +204,8 @@ def in_blocks(sizes: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
     places: list[tuple[int, int]] = []
     for size in sizes:
         size = -(-size // 64) * 64  # where a tensor begins decides which kernel a CPU takes
+
+        # the first block with room: to be pinned, it will be a power of two anyway
         block = 0
         while block < len(used) and used[block] + size > max(BLOCK, _power_of_two(used[block])):
             block += 1
@@ -212,7 +213,8 @@ def in_blocks(sizes: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
             used.append(0)
         places.append((block, used[block]))
         used[block] += size
-    return [_power_of_two(size) for size in used], places
+
+    return list(map(_power_of_two, used)), places
 
 
 def _power_of_two(size: int) -> int:

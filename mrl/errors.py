@@ -1,9 +1,11 @@
 """The errors that end a run, or a command, with one sentence."""
 
+import re
+
 import torch
 
 # where an error has no type of its own: CUDA's driver, cuBLAS, cuDNN, a CPU's allocator, a file
-NO_MEMORY = ("out of memory", "_ALLOC_FAILED", "can't allocate memory", "Cannot allocate memory")
+NO_MEMORY = "out of memory|STATUS_ALLOC_FAILED|can't allocate memory|Cannot allocate memory"
 
 
 class MrlError(Exception):
@@ -31,5 +33,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory has run out, on a device or in the host, as whichever library says it."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    by_name = isinstance(error, RuntimeError | OSError)
-    return by_name and any(words in str(error) for words in NO_MEMORY)
+    by_words = isinstance(error, RuntimeError | OSError)
+    return by_words and re.search(NO_MEMORY, str(error)) is not None

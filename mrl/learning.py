@@ -99,14 +99,14 @@ def warn_of_wrong_sampler(policy: Policy, stats: LearningStats) -> None:
     agrees with the step that was recorded and not with the model.
     """
     if policy.mixed_precision:
-        kind, gap, most = "in the mean", stats.own.on_policy_gap_mean, LARGEST_MEAN_GAP
+        where, gap, most = "in the mean", stats.own.on_policy_gap_mean, LARGEST_MEAN_GAP
     else:
-        kind, gap, most = "at most", stats.own.on_policy_gap_max, LARGEST_GAP
+        where, gap, most = "at most", stats.own.on_policy_gap_max, LARGEST_GAP
 
     if gap > most and not policy.sampler_is_wrong:
         policy.sampler_is_wrong = True
         stats.warnings.append(
-            f"{policy.name}: what it samples and what is scored are {gap:.2g} nats apart {kind}, "
+            f"{policy.name}: what it samples and what is scored are {gap:.2g} nats apart {where}, "
             "more than rounding; its figures are wrong, so take another model."
         )
 

@@ -168,11 +168,9 @@ def test_host_memory_is_taken_once(make_policy, monkeypatch):
     for policy in policies:
         learn(policy, [sample(policy)])
     before = {key: value.clone() for key, value in a.model.state_dict().items()}
-    places, made, taken = [], [], allocation_module._host_places
+    places, made, lay_out = [], [], allocation_module.in_blocks
     monkeypatch.setattr(
-        allocation_module,
-        "_host_places",
-        lambda tensors: made.append(len(tensors)) or taken(tensors),
+        allocation_module, "in_blocks", lambda sizes: made.append(len(sizes)) or lay_out(sizes)
     )
     for _ in range(3):
         made.clear()
@@ -199,8 +197,11 @@ def test_what_waits_is_pinned_only_if_it_comes_from_a_cuda_device(make_policy, m
     monkeypatch.setattr(torch, "empty", noted)
     _move(policy, PARTS, "cpu", {})
     assert pinned == [False]  # and one block for all of them
-    on_a_card = SimpleNamespace(nbytes=8, is_cuda=True, dtype=torch.float32, shape=(2,))
-    allocation_module._host_places([on_a_card])
+
+    class OnACard:
+        nbytes, is_cuda, dtype, shape = 8, True, torch.float32, (2,)
+
+    allocation_module._add_host_places([OnACard()], {})
     assert pinned == [False, True]
 
 

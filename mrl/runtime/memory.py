@@ -80,12 +80,17 @@ def estimate(
 
     # the weights, those of a reference (LoRA's is the base itself), and the part that learns
     mixed = uses_bfloat16(policy.dtype, device)
-    learnt = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    fixed = (2 if mixed else 4) * sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    size = 2 if mixed else 4
+    learnt = fixed = 0
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            learnt += 4 * parameter.numel()
+        else:
+            fixed += size * parameter.numel()
     weights = learnt + fixed
+
     lora = learnt > 0 and fixed > 0
     reference = learnt if policy.kl_coef > 0 and not lora else 0
-    size = 2 if mixed else 4
     copies = (learnt + reference) // 2 if mixed else 0  # autocast's, in bfloat16
 
     # sampling, or scoring held-out problems: keys, values, and the logits that are drawn from
@@ -184,30 +189,32 @@ def plan_memory(
 
     # Under `parallel`, of all that share this device. The processes meet here, before one loads.
     place = socket.gethostname(), device
-    everywhere = gather({each.policy: (place, each) for each in foresee(config)})
-    as_set = [each for where, each in everywhere.values() if where == place]
+    everywhere = gather({e.policy: (place, e) for e in foresee(config)})
+    as_set = [e for where, e in everywhere.values() if where == place]
 
     smaller = _changed(config, micro_batch=SMALL_MICRO_BATCH)
     placement, estimates = choose_placement(
         as_set, foresee(smaller), config.placement, device, free
     )
+
     sentence = _sentence(estimates, placement, device, free)
     if estimates is not as_set:
         config = smaller
         sentence += f" For that, micro_batch is {SMALL_MICRO_BATCH} at most."
 
-    host = needed_in_host(estimates, placement, device)
-    if host > free_in_host:
+    if needed_in_host(estimates, placement, device) > free_in_host:
         ways = []
         for name, value in SMALLER.items():
             less = foresee(_changed(config, **{name: value}))
             if needed_in_host(less, placement, device) <= free_in_host:
                 ways.append(f"--set {name}={json.dumps(value)}")
+
         advice = f"it would fit with {', or '.join(ways)}" if ways else "take smaller models"
         if placement == "parallel":  # what the others would need is not known here
             advice = "--placement resident needs less"
         has = f"the host has {free_in_host / GIB:.1f} GiB"
         raise MrlError(f"{sentence.removesuffix('.')}, but {has}; {advice}.")
+
     return placement, config, sentence
 
 
@@ -217,6 +224,7 @@ def _changed(config: RunConfig, **settings: int) -> RunConfig:
     policies = []
     for policy in config.policies:
         policies.append(replace(policy, micro_batch=min(policy.micro_batch, most), **settings))
+
     return replace(config, policies=policies)
 
 
@@ -224,6 +232,7 @@ def _sentence(estimates: Sequence[Estimate], placement: str, device: str, free: 
     """What was counted, for the person, and what may help if a device does not hold it."""
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
     peak = needed(estimates, placement)
+
     text = f"Placement {placement}: {peak / GIB:.1f} GiB of tensors at the peak ({counted} alone)"
     if placement == "parallel":
         text += ", a process for each policy"
@@ -232,6 +241,7 @@ def _sentence(estimates: Sequence[Estimate], placement: str, device: str, free: 
     if placement == "swap":
         waiting = needed_in_host(estimates, placement, "cuda")
         text += f"; those that wait take {waiting / GIB:.1f} GiB of host memory"
+
     if device.startswith("cuda") and peak > HEADROOM * free:
         alone = placement == "swap" or len(estimates) == 1
         less = "lower max_new_tokens or set checkpointing=true" if alone else "placement=auto"
