@@ -8,6 +8,7 @@ from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES
 from mrl.modes.replay import Replay
+from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
@@ -96,6 +97,40 @@ def test_sgt_imitates_a_peer_exactly_where_all_own_completions_failed(receiver):
     assert batch.rescue_set_size == 1
     ((failed, rescuing),) = batch.rescues
     assert (failed.problem.id, rescuing.source, rescuing.text) == ("all-fail", "b", "\\boxed{1}")
+
+
+def test_sft_imitates_wherever_a_peer_succeeded_and_learns_from_nothing_else(receiver):
+    """The same texts as sgt's and more, by the mean NLL alone: no own sample, no weight."""
+    groups = [
+        group("all-fail", [0, 0, 0, 0]),
+        group("mixed", [1, 0, 0, 0]),
+        group("all-pass", [1, 1, 1, 1]),
+        group("both-fail", [0, 0, 0, 0]),
+    ]
+    peers = {name: [success(name)] for name in ("all-fail", "mixed", "all-pass")}
+    batch = teach(SFT(), receiver, groups, peers)
+    imitated = TrainingSample(
+        prompt_ids=[5, 6],
+        completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.end_id],
+        loss="imitation",
+        source="b",
+        reward=1.0,
+    )
+    assert batch.samples == [imitated] * 3
+    ((failed, _),) = batch.rescues  # only where all own attempts failed
+    assert (failed.problem.id, batch.rescue_set_size) == ("all-fail", 1)
+    assert teach(SFT(), receiver, groups, {}).samples == []
+
+
+def test_sft_draws_a_text_that_the_receiver_can_write(receiver):
+    texts = ["cafe\u0301 \\boxed{1}", "1" * 40, "2 \\boxed{1}"]
+    peers = {"x": [success("x", text) for text in texts]}
+    for seed in range(20):
+        ((_, drawn),) = teach(SFT(), receiver, [group("x", [0, 0])], peers, seed).rescues
+        assert drawn.text == texts[2]
+    unusable = {"x": peers["x"][:2]}
+    batch = teach(SFT(), receiver, [group("x", [0, 0])], unusable)
+    assert (batch.samples, batch.rescues, batch.rescue_set_size) == ([], [], 1)
 
 
 def test_sgt_without_peers_is_solo(receiver):
