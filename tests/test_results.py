@@ -268,7 +268,7 @@ def test_what_a_peer_costs_was_measured():
     assert said in WORDS
     below = [without_sign(gain) for gain in rare]
     assert "rare ones {} below it ({} on `thirdset`)".format(*below) in WORDS
-    said = "it ends {} points below `solo` there (first set; on the third {})"
+    said = "There `sgt` ends {} points below `solo` (first set; on the third {})"
     assert said.format(*below) in README
     assert all(gain.clear and gain.mean < 0 for gain in (others, *rare))
     for part in SETS:
