@@ -186,4 +186,4 @@ def test_the_kinds_of_groups_end_as_their_headline_says(draw):
         _, shares = draw.figures.series(lines, "qwen-tiny", "groups/all_fail", 20)
         ends[mode] = shares[-1]
     assert 0.2 < ends["solo"] < 0.3
-    assert ends["sgt"] < 0.02
+    assert ends["sgt"] < 0.05
