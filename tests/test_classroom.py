@@ -389,7 +389,7 @@ honest = Solo.training_samples
 Solo.training_samples = lambda *_: TrainingBatch()
 """
 TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
-    "solo with 16 updates": MODE + OWN + "        return batch\n    minibatches: int = 16\n",
+    "solo with 16 updates": MODE + OWN + "        return batch\n    published_updates = 16\n",
     "twice the rollouts": MODE + OWN + "        return batch\n    rollout_factor = 2\n",
     "weights times 100": MODE + OWN + """
         return TrainingBatch([replace(s, weight=100.0) for s in batch.samples])

@@ -18,7 +18,7 @@ COPIED = (
 LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "TEACHING.md", "Dockerfile", "gsm8k",
     "bugs.py",  # how the curves of `bug` were made
-    "replay.py",  # it does with own successes what sgt does with a peer's
+    "replay.py", "sft.py",  # half of sgt each: own successes in the same way, a peer's without RL
 )  # fmt: skip
 SOLUTION = re.compile(r"<details><summary>Solution</summary>.*?</details>", re.DOTALL)
 
@@ -47,6 +47,7 @@ def release(folder: Path) -> None:
     shutil.move(stubs / "README.md", folder)
     shutil.copy(stubs / "sgt.py", modes)
     text = (modes / "__init__.py").read_text(encoding="utf-8")
-    for without_replay in ("from mrl.modes.replay import Replay\n", " Replay,"):
-        text = text.replace(without_replay, "")
+    for mode in ("Replay", "SFT"):
+        text = text.replace(f"from mrl.modes.{mode.lower()} import {mode}\n", "")
+        text = text.replace(f" {mode},", "")
     (modes / "__init__.py").write_text(text, encoding="utf-8")

@@ -1,6 +1,5 @@
 """What several modes do with a peer's text: into the receiver's tokens, or refused and counted."""
 
-import random
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -45,26 +44,6 @@ def retokenized(
     receiver_tokens = receiver.codec.token_bytes(content)
     batch.residual.update(measure(source_tokens, receiver_tokens, record.canonical))
     return completion_ids
-
-
-def draw_success(
-    receiver: Receiver,
-    successes: Sequence[SuccessRecord],
-    rng: random.Random,
-    batch: TrainingBatch,
-) -> tuple[SuccessRecord, list[int]] | None:
-    """One peer success and its text in the receiver's tokens; None if it can use none of them.
-
-    Drawn uniformly among those that the receiver can use.
-    """
-    candidates = list(successes)
-    while candidates:
-        success = rng.choice(candidates)
-        candidates.remove(success)
-        completion_ids = retokenized(receiver, success, batch)
-        if completion_ids is not None:
-            return success, completion_ids
-    return None
 
 
 def source_logprobs(record: RolloutRecord) -> list[float]:

@@ -18,7 +18,7 @@ import random
 from dataclasses import dataclass
 
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import draw_success
+from mrl.modes.sgt import draw_success
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
 

@@ -13,11 +13,12 @@ prompts, not over all prompts: a single rescued prompt has the weight that many 
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mrl.config import setting
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import draw_success
+from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
@@ -58,3 +59,23 @@ class SGT(Mode):
             batch.samples.append(sample)
             batch.rescues.append((group, success))
         return batch
+
+
+def draw_success(
+    receiver: Receiver,
+    successes: Sequence[SuccessRecord],
+    rng: random.Random,
+    batch: TrainingBatch,
+) -> tuple[SuccessRecord, list[int]] | None:
+    """One peer success and its text in the receiver's tokens; None if it can use none of them.
+
+    Drawn uniformly among those that the receiver can use.
+    """
+    candidates = list(successes)
+    while candidates:
+        success = rng.choice(candidates)
+        candidates.remove(success)
+        completion_ids = retokenized(receiver, success, batch)
+        if completion_ids is not None:
+            return success, completion_ids
+    return None

@@ -8,7 +8,7 @@ three controls: `solo`, itself with its records exchanged between problems (with
 really knows), and itself without any records.
 
 Only your idea counts: the checker makes one update a step, and moves each problem's logits by the
-same length, in the direction of your samples. So larger weights, `minibatches`, `rollout_factor`
+same length, in the direction of your samples. So larger weights, more updates, `rollout_factor`
 and a step size gain nothing.
 
 Contract:
