@@ -236,11 +236,11 @@ with open({str(log)!r}, "a") as log:
     log.write("run ")
 """
     path.write_text(text)
-    config = made("mine.minibatches=2", mode=f"{path}:Mine", runs=str(tmp_path))
+    config = made("mine.imitation_weight=2", mode=f"{path}:Mine", runs=str(tmp_path))
     assert new_directory(config).name == "mine-s0"
     one, two = (make_mode(config.mode, config.settings) for _ in config.policies)
     one.kept = 3
-    assert (one.minibatches, two.minibatches, two.kept) == (2, 2, 0)
+    assert (one.imitation_weight, two.imitation_weight, two.kept) == (2, 2, 0)
     assert log.read_text() == "run "
     path.write_text(text.replace("kept = 0", "kept = 1"))
     assert make_mode(config.mode, {}).kept == 1

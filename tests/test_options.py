@@ -1,9 +1,11 @@
 """What `--help` says, at the 80 columns of a small terminal."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
-from typer.testing import CliRunner
 
 import mini_mrl
 from mrl.config import RunConfig
@@ -16,7 +18,11 @@ from mrl.runtime.settings import run_config
 
 @pytest.fixture(scope="module")
 def help_lines():
-    return CliRunner().invoke(mini_mrl.app, ["--help"], env={"COLUMNS": "80"}).output.splitlines()
+    command = [sys.executable, mini_mrl.__file__, "--help"]
+    environment = {**os.environ, "COLUMNS": "80"}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True
+    ).stdout.splitlines()
 
 
 def test_every_summary_of_the_help_is_whole(help_lines):

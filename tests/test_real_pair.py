@@ -120,7 +120,7 @@ def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, 
     arguments += ["--set", "prompts_per_step=4", "--placement", "resident"]
     assert mini_mrl.main(arguments) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Training qwen (0.442 M parameters, learning rate 0.0001) and smol")
+    assert out.startswith("Training qwen (0.442 M parameters, learning rate 3e-05) and smol")
     text = Path("runs/prp-s0/metrics.jsonl").read_text()
     metrics = [json.loads(line) for line in text.splitlines()]
     assert len(metrics) == 6
@@ -239,7 +239,8 @@ def test_compare_takes_the_tiny_pair_where_the_real_one_could_be_trained(monkeyp
     taken = []
 
     def note(plan, say):
-        taken.append(list(plan.options))
+        (options,) = plan.modes.values()
+        taken.append(list(options))
         raise MrlError("enough")
 
     monkeypatch.setattr("mrl.lab.commands.run_all", note)

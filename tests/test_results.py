@@ -512,13 +512,6 @@ def test_what_four_updates_cost_hacpo_and_graft_at_1e4_was_measured():
     assert "`hacpo` ends {} and `graft` {} points above".format(*at_lower_rate) in TUTORIAL
 
 
-def test_what_is_said_of_the_crossing_was_measured():
-    crossing = kept_scores("tiny-pair/crossing.csv", "crossing", part="thirdset")
-    apart = gap(crossing, at_1e4("sgt", part="thirdset"))
-    assert not apart.clear
-    assert f"It ends at {estimate(crossing)} %, {apart} points from `sgt`" in WORDS
-
-
 # ---------------------------------------------------------------------------------- the dial
 
 DIAL = 0, 1, 3, 10, 30  # percent of the demonstrations that show a foreign skill's right reading

@@ -207,7 +207,7 @@ def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():
     console.print(table)
     text = console.file.getvalue()
     assert "…" not in text
-    assert {"newtemplates", "43 -> 76±5", "llama-tiny"} <= set(re.split(r"\s*[│┃]\s*|\n", text))
+    assert {"newtemplates", "43 -> 78±5", "llama-tiny"} <= set(re.split(r"\s*[│┃]\s*|\n", text))
 
 
 def test_sizes_and_numbers_read_as_a_person_writes_them(tmp_path):
@@ -218,7 +218,7 @@ def test_sizes_and_numbers_read_as_a_person_writes_them(tmp_path):
         )
         run = planned(tmp_path, steps=1)
         config = PolicyConfig("", "", learning_rate=1e-3, **settings)
-        run.policies = [SimpleNamespace(name=NAMES[0], model=model, config=config)]
+        run.team.policies = [SimpleNamespace(name=NAMES[0], model=model, config=config)]
         first, second, *_ = first_lines(run)
         assert "; 1 step of 5 prompts " in second
         return first.split("(")[1].split(")")[0]

@@ -340,7 +340,9 @@ def test_in_a_real_terminal_it_looks_like_that_and_leaves_nothing_behind(tmp_pat
         raise AssertionError(text)
 
     command = ["new-session", "-d", "-x", str(width), "-y", str(height), sys.executable, script]
-    subprocess.run([*tmux, *command], check=True, env=os.environ | {"LC_ALL": "C.UTF-8"})
+    # without the sizes that pytest's workers are given: the terminal itself says how large it is
+    environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
+    subprocess.run([*tmux, *command], check=True, env=environment | {"LC_ALL": "C.UTF-8"})
     try:
         first, *view = screen_with("0:01:00 left", "a hole then" if height > 9 else "wrong")
         assert first == "The first line."

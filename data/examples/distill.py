@@ -29,7 +29,6 @@ from mrl.advantages import group_advantages
 from mrl.alignment import LossyText, project
 from mrl.diagnostics import LearningStats
 from mrl.learning import optimizer_step
-from mrl.logprobs import completion_logprobs
 from mrl.objectives import surrogate_loss, token_coefficients, token_ratio
 from mrl.policy import Policy
 from mrl.samples import Group, Rollout, derive_seed, problems_of_step
@@ -116,7 +115,7 @@ def learn_from(policy: Policy, lessons: Sequence[Lesson], rng: random.Random) ->
 
         prompts = [group.prompt_ids for group, _, _ in batch]
         completions = [rollout.completion_ids for _, rollout, _ in batch]
-        logprobs, mask = completion_logprobs(policy, prompts, completions)  # [batch, seq]
+        logprobs, mask = policy.score(prompts, completions)  # [batch, seq]
         sampled = [torch.tensor(rollout.logprobs) for _, rollout, _ in batch]
         ratio = token_ratio(logprobs, pad_sequence(sampled, True), mask)
         advantages = pad_sequence([per_token for _, _, per_token in batch], True)

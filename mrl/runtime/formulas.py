@@ -37,7 +37,7 @@ _SIDE_BY_SIDE = re.compile(rf"[0-9]{_SPACE}[0-9]")
 _MIXED_NUMBER = re.compile(rf"(?<![0-9.])([0-9]+){_SPACE}([0-9]+)\s*/\s*([0-9]+)")
 # dots that go on, a prime, brackets around several values
 _DOUBTFUL = re.compile(r"\\[lc]?dots|\.\.|\u2026|'|\\prime|\[[^\[\]]*,[^\[\]]*\]")
-_DATE = re.compile(r"[0-9]+([-/.])[0-9]+\1[0-9]+")
+_DATE = re.compile(r"[0-9]+([-/:.])[0-9]+\1[0-9]+")
 _NUMBER_AND_WORD = re.compile(r"([+-]?[0-9][0-9.,]*) +([A-Za-z]{2,})")
 _NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*")
 NO_UNITS = {  # words that change the number before them
