@@ -239,7 +239,7 @@ def test_compare_takes_the_tiny_pair_where_the_real_one_could_be_trained(monkeyp
     taken = []
 
     def note(plan, say):
-        (options,) = plan.modes.values()
+        ((_, options),) = plan.modes.values()
         taken.append(list(options))
         raise MrlError("enough")
 

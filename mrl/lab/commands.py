@@ -53,7 +53,7 @@ def compare(
     out = out or Path("runs", "quick" if quick else "compare")
     jobs = jobs or (1 if torch.cuda.is_available() else cores())
 
-    options = [] if pair or config else ["--pair", "tiny"]  # where the real one is, too
+    options: list[str] = []
     for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
         if value is not None:
             options += [option, str(value)]

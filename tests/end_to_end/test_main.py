@@ -53,7 +53,7 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     out = capfd.readouterr().out
     assert out.startswith(
         "Training the embedded tiny pair: qwen-tiny (0.84 M parameters, learning rate 3e-05) and "
-        "llama-tiny (0.725 M parameters, learning rate 3e-05), on cpu (there"
+        "llama-tiny (0.725 M parameters, learning rate 3e-05), on cpu (--pair"
     )
     assert "6 prompts from train.jsonl; completions per prompt: qwen-tiny 4, llama-tiny 4;" in out
     assert "step 4/4" in out
