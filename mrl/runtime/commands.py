@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+from bdb import BdbQuit
 from dataclasses import MISSING, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -142,6 +143,8 @@ def carry_out(app: typer.Typer, arguments: list[str]) -> Ending:
             traceback.print_exc()
 
         # sentences for what a person or the machine has caused
+        if isinstance(error, BdbQuit):
+            return 1, "The debugger was left; with --debug `breakpoint()` has a process to itself."
         if isinstance(error, MrlError | RunFailed):
             return error.exit_code, printable(error, 2000)
         if is_out_of_memory(error) or isinstance(error, FloatingPointError):

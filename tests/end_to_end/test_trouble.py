@@ -1,6 +1,8 @@
 """Runs in which something goes wrong, or with a mode of one's own."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -297,3 +299,22 @@ def test_every_mode_gives_finite_numbers_and_shares_that_add_up(place, mode):
         outcomes = [value for key, value in line.items() if key.startswith("outcome/")]
         assert sum(outcomes) == pytest.approx(1.0)
         assert line["update_skipped"] == 0
+
+
+@pytest.mark.slow
+def test_a_breakpoint_in_an_own_mode_without_a_keyboard_gets_one_sentence(place):
+    """In a process of its own a policy has none, so the debugger quits at once."""
+    Path("stops.py").write_text(
+        "from mrl.modes.sgt import SGT\n"
+        "class Stops(SGT):\n"
+        "    name = 'stops'\n"
+        "    def training_samples(self, *about):\n"
+        "        breakpoint()\n"
+        "        return super().training_samples(*about)\n"
+    )
+    command = [sys.executable, mini_mrl.__file__, "--mode", "stops.py:Stops", "--plain"]
+    command += ["--steps", "1", "--set", "eval_samples=1", "--set", "prompts_per_step=2"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "with --debug `breakpoint()` has a process to itself" in done.stderr
+    assert "Traceback" not in done.stderr
