@@ -1,7 +1,7 @@
 """A team: all that a step of mutual RL is about, with or without a program around it.
 
-`train_step` of mini_mrl.py takes a team and nothing else. `load_team` makes one; so does whoever
-puts policies, modes, problems and a verifier together by hand.
+`train_step` of mini_mrl.py takes a team and nothing else. `load_team` makes one; a program that
+puts policies, modes, problems and a verifier together makes one, too.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -140,29 +140,18 @@ def color_of(mode: str) -> str:
     return MODE_COLORS.get(mode, "#000000")
 
 
-def mode_curves(results: Sequence[Any]) -> dict[str, tuple[Any, Any]]:
-    """Mode -> (sampled tokens so far [steps], solve rates [seeds, policies, steps])."""
-    curves = {}
-    for mode in dict.fromkeys(result.mode for result in results):
-        tokens, rates = [], []
-        for run in (result.lines for result in results if result.mode == mode):
-            policies = policies_of(run)
-            tokens.append([series(run, policy, "num_tokens")[1] for policy in policies])
-            rates.append([series(run, policy, "reward", COMPARED_WINDOW)[1] for policy in policies])
-        # [seeds, policies, steps] -> [steps]
-        sampled_so_far = numpy.array(tokens).sum(1).cumsum(1).mean(0)
-        curves[mode] = sampled_so_far, numpy.array(rates)
-    return curves
-
-
 def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
     """Solve rate of each policy over steps: mean and range of the seeds."""
     policies = policies_of(results[0].lines)
     figure, panels = new_figure(WIDTH, 2.8 * len(policies) + 0.6, rows=len(policies))
-    for number, (axes, policy) in enumerate(zip(panels, policies, strict=True)):
+    for axes, policy in zip(panels, policies, strict=True):
         ends = []
-        for mode, (_, rates) in mode_curves(results).items():
-            of_policy = rates[:, number]  # [seeds, steps]
+        for mode in dict.fromkeys(result.mode for result in results):
+            rates = []  # [seeds, steps]
+            for result in results:
+                if result.mode == mode:
+                    rates.append(series(result.lines, policy, "reward", COMPARED_WINDOW)[1])
+            of_policy = numpy.array(rates)
             color, steps = color_of(mode), range(1, of_policy.shape[1] + 1)
             axes.fill_between(steps, of_policy.min(0), of_policy.max(0), color=color, alpha=0.15)
             axes.plot(steps, of_policy.mean(0), color=color)

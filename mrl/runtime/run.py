@@ -272,16 +272,14 @@ class Run(AbstractContextManager):
 
         scored = {}
         team, samples = self.team, self.config.eval_samples
+        how = {"samples": samples, "seed": team.seed, "progress": self.view.progress}
         for policy in team.policies:
+            earlier = [e for e in self.evaluations.get("before", ()) if e["policy"] == policy.name]
+            if policy.config.frozen and earlier:  # it is what it was, and scoring takes minutes
+                scored[policy.name] = earlier
+                continue
             with team.turn(policy, "evaluate"):
-                solved = count_solved(
-                    policy,
-                    team.heldout,
-                    team.verifier,
-                    samples,
-                    team.seed,
-                    progress=self.view.progress,
-                )
+                solved = count_solved(policy, team.heldout, team.verifier, **how)
             scored[policy.name] = score_entries(policy.name, team.heldout, solved, samples)
         self.scoring = False
         self.view.scoring_s = time.monotonic() - began

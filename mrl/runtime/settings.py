@@ -99,7 +99,8 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
     (`qwen-tiny.objective`) or of the run's mode (`sgt.imitation_weight`).
     """
     policies = {policy.name: policy for policy in values["policies"]}
-    of_policy = {entry.name for entry in fields(PolicyConfig)} - {"name", "path"}
+    # in their order: the first that fits an unknown key is suggested
+    of_policy = [f.name for f in fields(PolicyConfig) if f.name not in ("name", "path")]
 
     # a setting of all policies comes before one of a single policy, which may differ from it
     for text in sorted(texts, key=lambda text: "." in text.partition("=")[0]):

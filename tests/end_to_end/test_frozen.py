@@ -8,6 +8,7 @@ import pytest
 
 from mrl.allocation import Allocation
 from mrl.modes import MODES
+from mrl.runtime.evaluation import count_solved
 from mrl.runtime.metrics import OUTCOMES
 from tests.end_to_end.small_run import (
     assert_same_run,
@@ -50,7 +51,16 @@ def test_a_run_with_a_frozen_policy_goes_on_exactly_and_keeps_no_weights_of_it(
     monkeypatch,
     capfd,
 ):
-    assert small("--steps", "4", "--name", "whole", *FROZEN) == 0
+    scored = []
+
+    def noting(policy, *about, **how):
+        scored.append(policy.name)
+        return count_solved(policy, *about, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mrl.runtime.run.count_solved", noting)
+        assert small("--steps", "4", "--name", "whole", *FROZEN) == 0
+    assert sorted(scored) == ["llama-tiny", "qwen-tiny", "qwen-tiny"]  # a frozen one only once
     assert "llama-tiny (0.725 M parameters, frozen)" in capfd.readouterr().out
     with monkeypatch.context() as patch:
         stop_after(patch, 3)
@@ -61,7 +71,10 @@ def test_a_run_with_a_frozen_policy_goes_on_exactly_and_keeps_no_weights_of_it(
     assert {path.name for path in checkpoint.iterdir()} == {"qwen-tiny", "state.json", "SHA256SUMS"}
     rescues = [line["rescue"] for line in lines("runs/whole/samples.jsonl") if "rescue" in line]
     assert {(rescue["receiver"], rescue["source"]) for rescue in rescues} == {NAMES}
-    assert {line["updates"] for line in lines("runs/whole/metrics.jsonl")} == {0, 1}
+    updates = {name: set() for name in NAMES}
+    for line in lines("runs/whole/metrics.jsonl"):
+        updates[line["policy"]].add(line["updates"])
+    assert updates["llama-tiny"] == {0} and max(updates["qwen-tiny"]) == 4  # per step
     scores = json.loads(Path("runs/whole/evaluation.json").read_text())
     before, after = ([s for s in scores[when] if s["policy"] == "llama-tiny"] for when in scores)
     assert before == after
