@@ -41,6 +41,7 @@ def test_it_gives_the_rewards_rescues_and_losses_of_the_program(
     few = load_problems(DATA / "words" / "heldout.jsonl")[:1]
     (tmp_path / "few.jsonl").write_text(json.dumps(vars(few[0])) + "\n")
     settings = ["--set", "heldout=few.jsonl", "--set", "placement=resident"]
+    settings += ["--set", "learning_rate=1e-4", "--set", "updates_per_step=1"]  # as in the file
     arguments = ["--mode", mode, "--steps", str(STEPS), "--seed", str(SEED), "--name", "r"]
     assert run("--pair", "tiny", "--plain", *arguments, *settings) == 0
     lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").open()]

@@ -4,9 +4,10 @@
     python data/examples/one_file.py solo 60      # the control, 60 steps
 
 This is the method of `mini_mrl.py` without its machinery: no packing, no placement, no checkpoint,
-no live view. It imports the problems and the verifier, and nothing else, of the program. With the
-same seed it samples the same completions, finds the same rescues and computes the same losses,
-which tests/test_one_file.py shows. Read it from top to bottom, or copy it and change it.
+no live view. It imports the problems and the verifier, and nothing else, of the program. It makes
+one update per step at 1e-4, where the program makes four at 3e-5. With the same seed and setting it
+samples the same completions, finds the same rescues and computes the same losses, which
+tests/test_one_file.py shows. Read it from top to bottom, or copy it and change it.
 """
 
 import random
