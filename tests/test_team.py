@@ -75,6 +75,14 @@ def test_a_function_may_judge_and_is_called_in_this_process():
     assert len(seen) >= 8
 
 
+def test_settings_are_python_values():
+    heldout = Path(mini_mrl.__file__).parent / "data" / "words" / "newtemplates.jsonl"
+    team = load_team("tiny", objective="gspo", checkpointing=True, heldout=[heldout], **SMALL)
+    for policy in team.policies:
+        assert (policy.config.objective, policy.config.checkpointing) == ("gspo", True)
+    assert list(team.heldout) == ["newtemplates"]
+
+
 def test_a_mistake_is_one_sentence_here_too():
     with pytest.raises(MrlError, match="there is no setting `grop_size`; did you mean"):
         load_team("tiny", grop_size=3)

@@ -1,5 +1,6 @@
 """A team from settings: what a run trains, and what `load_team` hands to a Python program."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,11 +67,11 @@ def load_team(
     run from starting.
     """
     pair = models if isinstance(models, str) else ",".join(map(str, models))
-    texts = [f"{name}={value}" for name, value in settings.items()]
+    # as TOML writes them: `True` is true there, and a text has quotation marks
+    texts = [f"{name}={json.dumps(value, default=str)}" for name, value in settings.items()]
     config = run_config(pair, None, {"mode": mode, "seed": seed}, texts)
-    names = [policy.name for policy in config.policies]
     verifier = OwnJudge(judge) if judge else make_verifier(config, print)
-    return assemble(config, config, names, verifier)
+    return assemble(config, config, [policy.name for policy in config.policies], verifier)
 
 
 def assemble(
