@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Objective:
-    """The settings in which the published objectives differ (TUTORIAL.md, section 4)."""
+    """The settings in which the published objectives differ (TUTORIAL.md, appendix)."""
 
     # Where pi_theta / pi_behavior is formed: "token", "chunk", "sequence" or "text". A text's ratio
     # is a sequence's between two tokenizers: each side's mean is over its own tokens (HACPO).

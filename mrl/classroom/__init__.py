@@ -15,7 +15,7 @@ from mrl.errors import MrlError
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OUT_OF = 10
-ASSIGNMENTS = {  # in the order of TUTORIAL.md: name -> what it is
+ASSIGNMENTS = {  # in the order of their numbers: name -> what it is
     "advantages": "score completions against their own group",
     "bug": "find a silent bug, and tell five bugs by their learning curves",
     "sgt": "write Success-Gated Transfer from its equation",

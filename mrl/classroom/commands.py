@@ -17,7 +17,7 @@ assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 @assignment.command("list")
 def list_assignments() -> None:
-    """List the assignments, in the order of TUTORIAL.md."""
+    """List the assignments by their numbers in TUTORIAL.md."""
     for number, (name, task) in enumerate(ASSIGNMENTS.items(), start=1):
         print(f"{number}. {name:<11} {task}")
 
