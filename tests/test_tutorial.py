@@ -309,26 +309,31 @@ def test_twenty_steps_give_what_the_tables_say(tmp_path):
 @pytest.mark.slow
 def test_rescues_on_sold_cost_what_is_missing_on_given(tmp_path):
     """The solution of section 8, whose number section 6 quotes, with the seeds that it names."""
-    (tmp_path / "no_sold.py").write_text(snippet("class NoSold"))
     (shown,) = (line for line in INLINE if "no_sold.py" in line)
-    said = re.findall(
-        r"ends (?:at|with) (\d+) %[^.]* on \"given\"|\"given\" ends at (\d+) %", TUTORIAL
-    )
-    commands = {}
-    for seed in ("1", "2", "3"):
-        without = shown.replace("no_sold.py", str(tmp_path / "no_sold.py"))
-        for mode in (without, shown.replace("no_sold.py:NoSold", "sgt")):
-            commands[mode is without, seed] = mode.removesuffix("1") + seed
-    found = scores_after(list(commands.values()), tmp_path)
-    given = {
-        key: percent(found[command], "after", "qwen-tiny", "given")
-        for key, command in commands.items()
-    }
-    for seed in ("1", "2", "3"):  # above 20 on the machine of the text
-        assert given[True, seed] - given[False, seed] > 10
+    modes = ["sgt"]
+    for left_out in ("sold", "days"):
+        file = tmp_path / f"no_{left_out}.py"
+        file.write_text(snippet("class NoSold").replace('"sold"', f'"{left_out}"'))
+        modes.append(f"{file}:NoSold")
+    seeds = "1", "2", "3"
+    commands = [
+        shown.replace("no_sold.py:NoSold", mode).removesuffix("1") + seed
+        for mode in modes
+        for seed in seeds
+    ]
+    ends = [
+        percent(scores, "after", "qwen-tiny", "given")
+        for scores in scores_after(commands, tmp_path).values()
+    ]
+
+    with_both, without_sold, without_days = ends[:3], ends[3:6], ends[6:]
+    for sgt, no_sold, no_days in zip(with_both, without_sold, without_days, strict=True):
+        assert no_sold - sgt > 10  # above 20 on the machine of the text
+        assert no_days - sgt < no_sold - sgt
+    said = re.findall(r"ends with (\d+) % on \"given\"|\"given\" ends at (\d+) %", TUTORIAL)
     assert len(said) == 2
-    for number in said:
-        assert given[True, "1"] == pytest.approx(int("".join(number)), abs=15)
+    for numbers in said:
+        assert without_sold[0] == pytest.approx(int("".join(numbers)), abs=15)
 
 
 @pytest.mark.slow
