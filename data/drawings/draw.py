@@ -8,26 +8,28 @@ import inspect
 import io
 import math
 import re
+import runpy
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cache
 from html import escape
-from itertools import accumulate, chain, pairwise, product
+from itertools import accumulate, chain, pairwise, product, starmap
 from pathlib import Path
 from statistics import fmean
-from textwrap import wrap
+from textwrap import fill
 
 import torch
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
+from torch.nn.functional import normalize
 
 from mini_mrl import load_team, train_step
 from mrl.advantages import group_advantages
 from mrl.alignment import ByteCodec, align
-from mrl.lab import figures
+from mrl.lab import bandit, figures
 from mrl.lab.alignment_view import visible
-from mrl.lab.bandit import analyse, bandit_modes, complementary
 from mrl.lab.compare_view import estimate
-from mrl.objectives import clipped_loss
+from mrl.objectives import clipped_loss, token_ratio
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_rescues, read_run_config
 from mrl.runtime.view import View
@@ -40,9 +42,10 @@ DIAL = (0, 1, 3, 10, 30)  # how often the warm start showed the peer's reading, 
 DIAL_MODES = {"solo": "alone (solo)", "replay": "+ memory (replay)", "sgt": "+ peer (sgt)",
               "hacpo": "hacpo, no lower end"}  # fmt: skip
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
+WIDTH = 420  # of each drawing, so that letters of 13 have 12 pixels where 390 are as wide as it is
 INK, GRAY, GREEN, RED = "#1b1b1b", "#707070", figures.RIGHT, figures.FAILED
 CHUNK_COLORS = "#cfd8dc", "#f3e3a3"  # neighbours
-TIP_COLORS = (GRAY, GREEN)  # those that an arrow may have
+BOLD, MONO = "font-weight:bold", "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"
 
 
 class Drawing:
@@ -51,43 +54,43 @@ class Drawing:
     headline: the sentence above it that says what to see.
     """
 
-    def __init__(self, width: int, height: int, headline: str) -> None:
+    def __init__(self, height: int, headline: str) -> None:
         self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 30}" '
-            f'width="{width}" height="{height + 30}" font-family="Helvetica, Arial, sans-serif">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + 30}" '
+            f'width="{WIDTH}" height="{height + 30}" font-family="Helvetica, Arial, sans-serif">',
             f"<title>{escape(headline)}</title>",
         ]
-        for color in TIP_COLORS:
-            self.parts.append(
-                f'<marker id="tip{color[1:]}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
-                'markerHeight="8" markerUnits="userSpaceOnUse" orient="auto">'
-                f'<path d="M0 0L8 4L0 8z" fill="{color}"/></marker>'
-            )
-        self.box(0.5, 0.5, width - 1, height + 29, "white", "#cccccc", 6)
-        self.say(16, 26, headline, size=15, bold=True)
+        self.box(0.5, 0.5, WIDTH - 1, height + 29, "white", "#cccccc")
+        self.say(14, 26, headline, size=15, style=BOLD)
         self.parts.append('<g transform="translate(0 30)">')
 
-    def box(
-        self, x: float, y: float, w: float, h: float, fill: str, edge: str = "none", round: int = 3
-    ) -> None:
+    def box(self, x: float, y: float, w: float, h: float, fill: str, edge: str = "none") -> None:
         """A filled rectangle."""
         self.parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{round}" fill="{fill}" '
+            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="3" fill="{fill}" '
             f'stroke="{edge}"/>'
         )
 
-    def line(self, *points: float, color: str = GRAY, width: float = 1, style: str = "") -> None:
-        """A line through x, y, x, y, ...; style: "tip" (in `TIP_COLORS`) or a dash pattern."""
-        extra = ""
-        if style:
-            extra = f' stroke-dasharray="{style}"'
-        if style == "tip":
-            extra = f' marker-end="url(#tip{color[1:]})"'
+    def dot(self, x: float, y: float, radius: float, fill: str, edge: str = "none") -> None:
+        """A filled circle."""
+        place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
+        self.parts.append(f'<circle {place} fill="{fill}" stroke="{edge}"/>')
+
+    def line(self, *points: float, color: str = GRAY, width: float = 1, dash: str = "none") -> None:
+        """A line through x, y, x, y, ...; dash: lengths of its parts and of the gaps."""
         numbers = " ".join(f"{value:.1f}" for value in points)
         self.parts.append(
-            f'<polyline points="{numbers}" fill="none" stroke="{color}" stroke-width="{width:g}"'
-            f"{extra}/>"
+            f'<polyline points="{numbers}" fill="none" stroke="{color}" stroke-width="{width:g}" '
+            f'stroke-dasharray="{dash}"/>'
         )
+
+    def arrow(self, *points: float, color: str = GRAY, width: float = 1) -> None:
+        """A line with a tip at its end."""
+        self.line(*points, color=color, width=width)
+        *_, x0, y0, x, y = points
+        turn = math.degrees(math.atan2(y - y0, x - x0))
+        place = f"translate({x:.1f} {y:.1f}) rotate({turn:.1f})"
+        self.parts.append(f'<path d="M-8 -5L1 0L-8 5z" fill="{color}" transform="{place}"/>')
 
     def area(self, *points: float, color: str) -> None:
         """A pale area with corners x, y, x, y, ..."""
@@ -96,21 +99,38 @@ class Drawing:
 
     def say(
         self, x: float, y: float, words: str, color: str = INK, size: int = 13,
-        at: str = "start", mono: bool = False, bold: bool = False,
+        at: str = "start", style: str = "",
     ) -> None:  # fmt: skip
-        """One line of text; at: "start", "middle" or "end" of it is at x."""
-        style = ""
-        if mono:
-            style += ' font-family="DejaVu Sans Mono, Menlo, Consolas, monospace"'
-        if bold:
-            style += ' font-weight="bold"'
-        self.parts.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" text-anchor="{at}"'
-            f' xml:space="preserve"{style}>{escape(words)}</text>'
-        )
+        """Lines of text, the first one at y; at: "start", "middle" or "end" of each is at x."""
+        for row, line in enumerate(words.split("\n")):
+            self.parts.append(
+                f'<text x="{x:g}" y="{y + 19 * row:g}" font-size="{size}" fill="{color}" '
+                f'text-anchor="{at}" xml:space="preserve" style="{style}">{escape(line)}</text>'
+            )
 
     def __str__(self) -> str:
         return "\n".join([*self.parts, "</g>", "</svg>\n"])
+
+
+Place = Callable[[float, float], tuple[float, float]]
+
+
+def plane(drawing: Drawing, ground: float, tall: float, across: dict, up: dict) -> Place:
+    """Both axes of a plot, whose lowest line is at `ground`; returns values -> x, y in the drawing.
+
+    across, up: value on this axis -> its words.
+    """
+    left, right, low, high = min(across), max(across), min(up), max(up)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return 46 + 346 * (x - left) / (right - left), ground - tall * (y - low) / (high - low)
+
+    for value, words in up.items():
+        drawing.line(*place(left, value), *place(right, value), color="#dddddd")
+        drawing.say(38, place(left, value)[1] + 4, words, GRAY, at="end")
+    for value, words in across.items():
+        drawing.say(place(value, low)[0], ground + 20, words, GRAY, at="middle")
+    return place
 
 
 @cache
@@ -123,35 +143,30 @@ def example() -> tuple[dict[str, StepResult], dict[str, ByteCodec]]:
 def step() -> Drawing:
     """One prompt on its way through the six stages, in a lane for each policy."""
     stages = re.findall(r"# (\d)\. (\w+): (.+?)  +", inspect.getsource(train_step))
-    lanes, row = (116, 280), 96
-    drawing = Drawing(440, 664, "Only in stages 3 and 4 do the policies meet")
+    lanes, row = (120, 272), 104
+    drawing = Drawing(704, "Only in stages 3 and 4 do the policies meet")
     results, _ = example()
     for x, (name, result) in zip(lanes, results.items(), strict=True):
-        drawing.say(x + 72, 44, name, size=14, at="middle", bold=True)
+        drawing.say(x + 68, 44, name, size=14, at="middle", style=BOLD)
         for number, lines in enumerate(passed(name, results)):
             crosses = number in (2, 3)
-            drawing.box(x, 56 + row * number, 144, 86, "#e2f3ec" if crosses else "#f2f2f2")
-            for place, words in enumerate(lines):
-                mono = "=" in words or "{" in words
-                y = 76 + row * number + 18 * place
-                drawing.say(x + 7, y, words, size=12 if mono else 13, mono=mono)
+            drawing.box(x, 56 + row * number, 136, 94, "#e2f3ec" if crosses else "#f2f2f2")
+            drawing.say(x + 7, 76 + row * number, lines)
         problem = result.groups[0].problem
-    drawing.say(14, 20, f"prompt: {problem.prompt}", size=13)
+    drawing.say(14, 20, f"prompt: {problem.prompt}")
 
     for number, name, action in stages:
         top = 56 + row * (int(number) - 1)
-        drawing.say(14, top + 16, f"{number} {name}", size=15, bold=True)
-        for place, words in enumerate(wrap(action, 14)):
-            drawing.say(14, top + 34 + 16 * place, words, GRAY, 12)
-    publish, collect = 56 + row * 2 + 43, 56 + row * 3 + 43
-    drawing.line(280, publish, 270, publish, 270, collect, 261, collect, color=GREEN, width=2,
-                 style="tip")  # fmt: skip
+        drawing.say(14, top + 16, f"{number} {name}", size=15, style=BOLD)
+        drawing.say(14, top + 35, fill(action, 14), GRAY)
+    publish, collect = 56 + row * 2 + 47, 56 + row * 3 + 47
+    drawing.arrow(272, publish, 267, publish, 267, collect, 257, collect, color=GREEN, width=2)
     words = "In turn: the left one samples first, the right one learns first"
-    drawing.say(14, 650, words, GRAY, 12)
+    drawing.say(14, 692, words, GRAY)
     return drawing
 
 
-def passed(name: str, results: dict[str, StepResult]) -> list[list[str]]:
+def passed(name: str, results: dict[str, StepResult]) -> list[str]:
     """What the first prompt was in each stage for one of two policies, in lines of a few words."""
     result = results[name]
     (peer,) = (other for policy, other in results.items() if policy != name)
@@ -159,18 +174,18 @@ def passed(name: str, results: dict[str, StepResult]) -> list[list[str]]:
     texts, right = [rollout.text for rollout in group.rollouts], int(sum(group.rewards))
     sent, received = (len(of.believed[group.problem.id]) for of in (peer, result))
 
-    taught = ["advantages are 0,", "so no sample of", "it has a gradient"]
-    learnt = ["this prompt", "changes nothing"]
+    taught = "advantages are 0,\nso no sample of\nit has a gradient"
+    learnt = "this prompt\nchanges nothing"
     for sample in result.batch.samples:
         if sample.prompt_ids == group.prompt_ids and sample.needs_forward:
-            text = example()[1][name].decode(sample.completion_ids[:-1])
-            taught = [f"{sample.loss} of", *wrap(text, 18), f"with weight {sample.weight}"]
-            learnt = ["that text", "gets likelier"]
+            text = fill(example()[1][name].decode(sample.completion_ids[:-1]), 16)
+            taught = f"{sample.loss} of\n{text}\nwith weight {sample.weight}"
+            learnt = "that text\ngets likelier"
     return [
-        [*wrap(texts[0], 18), f"and {len(texts) - 1} more"],
-        [f"{right} of {len(texts)} are right"],
-        [f"{sent} successes"] if sent else ["no success,", "so no record"],
-        [f"{received} successes,", "judged again"] if received else ["nothing to collect"],
+        f"{fill(texts[0], 16)}\nand {len(texts) - 1} more",
+        f"{right} of {len(texts)} are right",
+        f"{sent} successes" if sent else "no success,\nso no record",
+        f"{received} successes,\njudged again" if received else "nothing to collect",
         taught,
         learnt,
     ]
@@ -178,55 +193,81 @@ def passed(name: str, results: dict[str, StepResult]) -> list[list[str]]:
 
 def advantages() -> Drawing:
     """Three groups of four and what their members' advantages are."""
-    drawing = Drawing(556, 226, "A group teaches only where its completions differ in reward")
-    groups = (("one is right", [1, 0, 0, 0]), ("two are right", [1, 1, 0, 0]), ("none", [0] * 4))
-    for place, (title, rewards) in enumerate(groups):
-        x, ground = 18 + 182 * place, 134
-        drawing.say(x + 78, 22, title, at="middle", bold=True)
-        drawing.say(x + 78, 40, f"rewards {' '.join(map(str, rewards))}", at="middle")
-        drawing.line(x, ground, x + 156, ground)
-
+    drawing = Drawing(340, "Only a group that differs in reward teaches")
+    groups = {"one is right": [1, 0, 0, 0], "two are right": [1, 1, 0, 0], "none": [0] * 4}
+    for place, (title, rewards) in enumerate(groups.items()):
         (of_group,) = group_advantages(torch.tensor([rewards])).tolist()
+        words = "up: likelier\ndown: less likely" if any(of_group) else "no advantage,\nno gradient"
+        ground = 82 + 112 * place
+        drawing.say(14, ground - 36, title, style=BOLD)
+        drawing.say(14, ground - 16, f"rewards {' '.join(map(str, rewards))}")
+        drawing.say(14, ground + 4, words, GRAY)
+        drawing.line(162, ground, 406, ground)
         for number, (reward, advantage) in enumerate(zip(rewards, of_group, strict=True)):
-            left, height = x + 4 + 38 * number, 42 * abs(advantage)
-            top, y = (ground - height, ground - 5 - height)
+            left, height = 168 + 60 * number, 32 * abs(advantage)
+            top, y = ground - height, ground - 5 - height
             if advantage <= 0:
-                top, y = ground, ground + 15 + height
-            drawing.box(left, top, 34, height, GREEN if reward else RED)
-            drawing.say(left + 17, y, f"{advantage:+.2f}" if height else "0", INK, 12, "middle")
+                top, y = ground, ground + 16 + height
+            drawing.box(left, top, 52, height, GREEN if reward else RED)
+            drawing.say(left + 26, y, f"{advantage:+.2f}" if height else "0", at="middle")
+    return drawing
 
-        words = "up: likelier; down: less likely" if max(of_group) else "no advantage, no gradient"
-        drawing.say(x + 78, 212, words, GRAY, 12, "middle")
+
+def importance() -> Drawing:
+    """Ten texts that the old weights wrote, and the same ten, each as tall as its ratio."""
+    drawing = Drawing(436, "Weighted by ratio, old texts stand for new")
+    old, now = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.5, 0.2, 0.2, 0.1]])
+    (ratios,) = token_ratio(now.log()[None], old.log()[None], torch.ones(1, 4, dtype=torch.bool))
+    drawing.say(14, 24, "ten texts that the old weights wrote")
+    words = (
+        "the same ten, each as tall as its ratio\n(frame: ten texts that the present weights write)"
+    )
+    drawing.say(14, 212, words)
+    drawing.say(14, 146, "answer\nbefore\nratio", GRAY)
+    drawing.say(14, 394, "now", GRAY)
+
+    # of TUTORIAL's four texts, whose first one is right
+    for number, answer in enumerate(("15", "8", "2", "18")):
+        x, color, ratio = 82 + 84 * number, RED if number else GREEN, float(ratios[number])
+        for base, unit in ((128, 22), (376, 22 * ratio)):
+            for block in range(1, 1 + round(10 * float(old[number]))):
+                drawing.box(x, base + 1 - unit * block, 64, unit - 2, color)
+        tall = 220 * float(now[number])
+        drawing.box(x - 4, 376 - tall, 72, tall, "none", INK)
+        words = f"{answer}\n{old[number]:.1f}\n× {ratio:.2f}"
+        drawing.say(x + 32, 146, words, at="middle")
+        drawing.say(x + 32, 394, f"{now[number]:.1f}", at="middle")
+
+    wrote, counted = float(old[0]), float(old[0] * ratios[0])
+    words = f"15 is right: {wrote:.2f} of the ten, {counted:.2f} when weighted: J is {now[0]:.2f}"
+    drawing.say(14, 422, words)
     return drawing
 
 
 def clip() -> Drawing:
     """The clipped loss of one token over its ratio, for both signs of its advantage."""
-    drawing = Drawing(540, 236, "A token that has moved far enough stops teaching")
+    drawing = Drawing(406, "A token that moved far enough stops teaching")
     ratios = (0.4, 0.8, 1.2, 1.6)
-    for x0, sign in ((34, 1.0), (290, -1.0)):
-        words = f"advantage {sign:+.0f}: loss over the ratio"
-        drawing.say(x0 + 108, 24, words, at="middle", bold=True)
-
+    for top, sign in ((0, 1.0), (200, -1.0)):
+        drawing.say(14, top + 24, f"advantage {sign:+.0f}: loss over the ratio", style=BOLD)
         column = clipped_loss(torch.tensor(ratios)[:, None], torch.tensor([[sign]]), 0.2, 0.2)
         losses = column[:, 0].tolist()
         corners = []
         for ratio, loss in zip(ratios, losses, strict=True):
-            corners.append((x0 + 180 * (ratio - 0.4), 115 - 85 * (loss + sign)))
+            corners.append((210 + 310 * (ratio - 1), top + 105 - 85 * (loss + sign)))
         for (left, right), (a, b) in zip(pairwise(corners), pairwise(losses), strict=True):
             flat = abs(a - b) < 1e-6
             drawing.line(*left, *right, color=RED if flat else GREEN, width=4)
             words, middle = "no gradient" if flat else "teaches", (left[0] + right[0]) / 2
-            drawing.say(middle, 222, words, RED if flat else GREEN, 12, "middle", bold=True)
+            drawing.say(middle, top + 190, words, RED if flat else GREEN, at="middle", style=BOLD)
 
-        start = x0 + 108  # the ratio is 1 there
-        for x, words in ((corners[1][0], "0.8"), (start, "1"), (corners[2][0], "1.2")):
-            drawing.line(x, 58, x, 184, style="3 3")
-            drawing.say(x, 200, words, GRAY, 12, "middle")
-        drawing.box(start - 5, 110, 10, 10, INK, round=5)
-        drawing.line(start, 52, start + 60 * sign, 52, style="tip")
+        for x, words in ((corners[1][0], "0.8"), (210, "1"), (corners[2][0], "1.2")):
+            drawing.line(x, top + 54, x, top + 152, dash="3 3")
+            drawing.say(x, top + 168, words, GRAY, at="middle")
+        drawing.dot(210, top + 105, 5, INK)
+        drawing.arrow(210, top + 46, 210 + 60 * sign, top + 46)
         side = "end" if sign > 0 else "start"
-        drawing.say(start - 8 * sign, 56, "pushed this way", GRAY, 12, side)
+        drawing.say(210 - 8 * sign, top + 50, "pushed this way", GRAY, at=side)
     return drawing
 
 
@@ -235,24 +276,23 @@ def ladders() -> Drawing:
     names = "qwen-tiny", "llama-tiny"
     codecs = [ByteCodec(load_tokenizer(str(ROOT / "data" / "tiny" / name))) for name in names]
     sides = [codec.token_bytes(codec.encode(TEXT)) for codec in codecs]
-    chunks, unit, left = align(*sides), 14.5, 84
-    drawing = Drawing(592, 170, "Between two black lines both tokenizations hold the same bytes")
-    for name, tokens, y in zip(names, sides, (30, 86), strict=True):
-        drawing.say(12, y + 19, name)
+    chunks, unit, left = align(*sides), 11.5, 14
+    drawing = Drawing(194, "At a black line both have the same bytes")
+    for name, tokens, y in zip(names, sides, (36, 96), strict=True):
+        drawing.say(left, y - 10, f"{name}: {len(tokens)} tokens")
         ends = list(accumulate(map(len, tokens), initial=0))
         for token, (start, stop) in zip(tokens, pairwise(ends), strict=True):
             (number,) = (n for n, c in enumerate(chunks) if c.bytes[0] <= start < c.bytes[1])
             x, width = left + unit * start, unit * (stop - start)
             drawing.box(x + 1, y, width - 2, 28, CHUNK_COLORS[number % 2])
-            drawing.say(x + width / 2, y + 19, visible(token), size=12, at="middle", mono=True)
+            drawing.say(x + width / 2, y + 19, visible(token), at="middle", style=MONO)
 
     for chunk in chunks:
         x = left + unit * chunk.bytes[1]
-        drawing.line(x, 22, x, 122, color=INK, width=1.5)
-        drawing.say(x, 138, str(chunk.bytes[1]), GRAY, 12, "middle")
-    drawing.say(12, 138, "byte", GRAY, 12)
-    words = f"{len(sides[0])} tokens above, {len(sides[1])} below, {len(chunks)} chunks"
-    drawing.say(left, 160, words, GRAY, 12)
+        drawing.line(x, 36, x, 64, color=INK, width=2)
+        drawing.line(x, 96, x, 136, color=INK, width=2)
+        drawing.say(x, 150, str(chunk.bytes[1]), GRAY, at="middle")
+    drawing.say(left, 178, f"bytes from the beginning; {len(chunks)} chunks", GRAY)
     return drawing
 
 
@@ -265,60 +305,128 @@ def rescue() -> Drawing:
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
 
-    drawing = Drawing(520, 296, "Where all attempts fail, a peer's solution is imitated")
-    drawing.say(16, 28, f"prompt: {group.problem.prompt}", size=14, bold=True)
-    drawing.box(16, 46, 250, 150, "#fbeef0", RED)
-    drawing.say(28, 66, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, bold=True)
-    for row, rollout in enumerate(group.rollouts[:4]):
-        drawing.say(28, 88 + 19 * row, rollout.text[:31], size=12, mono=True)
-    drawing.say(28, 88 + 19 * 4, f"... and {len(group.rollouts) - 4} more", GRAY, 12)
-    drawing.say(28, 188, "advantages all 0: no gradient of its own", GRAY, 12)
+    drawing = Drawing(386, "Where all attempts fail, a peer's is imitated")
+    drawing.say(14, 24, f"prompt: {group.problem.prompt}", style=BOLD)
+    drawing.box(14, 40, 392, 128, "#fbeef0", RED)
+    drawing.say(26, 60, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, style=BOLD)
+    wrong = "\n".join(rollout.text[:46] for rollout in group.rollouts[:3])
+    drawing.say(26, 82, wrong, style=MONO)
+    rest = f"... and {len(group.rollouts) - 3} more\nadvantages all 0: no gradient of its own"
+    drawing.say(26, 139, rest, GRAY)
 
-    drawing.box(282, 46, 222, 150, "#e9f6f1", GREEN)
-    drawing.say(294, 66, f"{sample.source}: a verified success", GREEN, bold=True)
-    drawing.say(294, 88, codec.decode(content), size=12, mono=True)
-    drawing.say(294, 126, "crosses as text (a SuccessRecord);", GRAY, 12)
-    drawing.say(294, 144, "the receiver judges it again", GRAY, 12)
+    drawing.box(14, 182, 392, 90, "#e9f6f1", GREEN)
+    drawing.say(26, 202, f"{sample.source}: a verified success", GREEN, style=BOLD)
+    drawing.say(26, 224, codec.decode(content), style=MONO)
+    words = "crosses as text (a SuccessRecord);\nthe receiver judges it again"
+    drawing.say(26, 243, words, GRAY)
 
-    x = 16.0
+    drawing.arrow(210, 272, 210, 306, color=GREEN, width=2)
+    x = 14.0
     for piece in [*map(visible, codec.token_bytes(content)), "end"]:
-        width = 8 * len(piece) + 10
-        drawing.box(x, 232, width, 26, CHUNK_COLORS[0] if piece != "end" else "#dddddd")
-        drawing.say(x + width / 2, 249, piece, size=12, at="middle", mono=True)
+        width = 8 * len(piece) + 9
+        drawing.box(x, 308, width, 26, CHUNK_COLORS[0] if piece != "end" else "#dddddd")
+        drawing.say(x + width / 2, 325, piece, at="middle", style=MONO)
         x += width + 3
-    drawing.line(430, 196, 430, 245, x + 6, 245, style="tip")
-    words = f"{name} learns this in its own tokens: loss = {sample.weight} * mean of -log p(token)"
-    drawing.say(16, 282, words)
+    words = f"{name} learns this in its own tokens:\nloss = {sample.weight} * mean of -log p(token)"
+    drawing.say(14, 356, words)
+    return drawing
+
+
+TOY_STEPS = 400
+page = runpy.run_path(str(ROOT / "data" / "page" / "two_learners.py"))
+
+
+def toy() -> Drawing:
+    """J of TUTORIAL's policy over four texts: a start with some luck, and one with none."""
+    drawing = Drawing(478, "Where luck never comes, only a peer helps")
+    ways = {"solo": "alone", "replay": "with a memory", "sgt": "with a peer"}
+    drawing.say(14, 22, "J, the share of right texts, over the steps")
+    for x, (mode, words) in zip((14, 110, 260), ways.items(), strict=True):
+        drawing.say(x, 46, words, figures.color_of(mode), 14, style=BOLD)
+
+    for start, ground in ((-3.0, 240), (-12.0, 446)):
+        curves = {mode: toy_curve(start, mode) for mode in ways}
+        words = f"at first 1 text in {1 / curves['solo'][0]:,.0f} is right"
+        drawing.say(46, ground - 146, words, style=BOLD)
+        ticks = {step: str(step) for step in range(0, TOY_STEPS + 1, 100)}
+        place = plane(drawing, ground, 130, ticks, {0: "0", 0.5: "0.5", 1: "1"})
+        for mode, curve in curves.items():
+            corners = chain.from_iterable(starmap(place, enumerate(curve)))
+            dash = "6 6" if mode == "replay" else "none"  # others may lie below it
+            drawing.line(*corners, color=figures.color_of(mode), width=3, dash=dash)
+    return drawing
+
+
+def toy_curve(start: float, mode: str) -> list[float]:
+    """J before each step of TUTORIAL's loop (sections 2 and 6), and after the last one."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.tensor([start, *page["WRONG"]])  # the first text is right
+    curve, remembers = [], False
+    for _ in range(TOY_STEPS + 1):
+        chances = logits.log_softmax(0).exp()
+        curve.append(float(chances[0]))
+        texts = chances.multinomial(8, replacement=True, generator=generator)
+        right = bool((texts == 0).any())
+        imitates = not right and (mode == "sgt" or (mode == "replay" and remembers))
+        logits = page["learnt"](logits, texts, imitates)
+        remembers = remembers or right
+    return curve
+
+
+def bandit_noise() -> Drawing:
+    """Each update that a group may give in the blind spot, as a dot, and the mean of them all."""
+    contexts = bandit.complementary()
+    context, modes = contexts[1], bandit.bandit_modes(contexts)
+    uphill = normalize(context.gradient(), dim=0)
+    across = torch.tensor([0, 0, -1, 1]) - (uphill[3] - uphill[2]) * uphill
+    axes = torch.stack([normalize(across, dim=0), uphill])  # from one wrong action to the other
+
+    drawing = Drawing(384, "Noise hides xgrpo's mean, but not sgt's")
+    words = "circle: the update of one group; its area is its chance\n"
+    words += "(left out: under 1 in 500); arrow: the mean of all groups"
+    drawing.say(14, 24, words)
+    drawing.arrow(160, 170, 160, 130)
+    drawing.say(152, 154, "uphill", GRAY, at="end")
+    for name, x in {"solo": 72, "xgrpo": 275, "sgt": 372}.items():
+        color, mean = figures.color_of(name), torch.zeros(2, dtype=torch.float64)
+        chances = defaultdict(float)  # of each place of the drawing
+        for update, chance in bandit.updates(modes[name], context):
+            moved = 230 * axes @ update
+            mean += chance * moved
+            right, up = moved.round().tolist()
+            chances[x + right, 220 - up] += chance
+        for end, chance in chances.items():
+            if chance > 0.002:
+                drawing.line(x, 220, *end, color=color)
+                drawing.dot(*end, 18 * math.sqrt(chance), "white", color)
+        drawing.arrow(x, 220, x + float(mean[0]), 220 - float(mean[1]), color=INK, width=3)
+
+        needed = bandit.analyse(modes[name], context).groups
+        drawing.say(x, 334, name, color, 14, "middle", BOLD)
+        drawing.say(x, 354, f"{needed:.2g}", at="middle")
+    drawing.say(210, 374, "groups until their mean is as long as its noise", GRAY, at="middle")
     return drawing
 
 
 def support() -> Drawing:
     """The modes in the blind spot of the bandits: groups needed, and how far off they point."""
-    contexts = complementary()
-    drawing = Drawing(430, 350, "What opens a blind spot: few groups needed")
-    left, base, wide, tall = 50, 250, 350, 200
+    contexts = bandit.complementary()
+    drawing = Drawing(350, "What opens a blind spot: few groups needed")
 
-    def place(groups: float, degrees: float) -> tuple[float, float]:
-        return left + wide * (math.log10(groups) + 1) / 3, base - tall * degrees / 120
-
-    drawing.say(12, 22, "angle between the mean update and the true gradient")
-    for degrees in (0, 30, 60, 90, 120):
-        y = place(1, degrees)[1]
-        drawing.line(left, y, left + wide, y, color="#999999" if degrees == 90 else "#dddddd")
-        drawing.say(left - 8, y + 4, f"{degrees}°", GRAY, at="end")
-    for groups in (0.1, 1, 10, 100):
-        drawing.say(place(groups, 0)[0], base + 20, f"{groups:g}", GRAY, at="middle")
-    drawing.say(
-        left + wide / 2, base + 42, "groups needed until the update stands out", at="middle"
-    )
-    drawing.say(left, place(1, 93)[1], "above this line: downhill", GRAY)
-    drawing.say(12, base + 68, "replay: nothing until luck has come once, then as sgt", GRAY)
-    drawing.say(12, base + 88, "naive: its price is on prompts that are solved already", GRAY)
+    drawing.say(14, 22, "angle between the mean update and the true gradient")
+    degrees = {angle: f"{angle}°" for angle in (0, 30, 60, 90, 120)}
+    place = plane(drawing, 250, 200, {-1: "0.1", 0: "1", 1: "10", 2: "100"}, degrees)
+    drawing.line(*place(-1, 90), *place(2, 90), color="#999999")
+    drawing.say(46, place(0, 93)[1], "above this line: downhill", GRAY)
+    drawing.say(219, 292, "groups needed until the update stands out", at="middle")
+    words = "replay: nothing until luck has come once, then as sgt\n"
+    words += "naive: its price is on prompts that are solved already"
+    drawing.say(14, 318, words, GRAY)
 
     names = defaultdict(list)  # by place: some modes share one
-    for name, mode in bandit_modes(contexts).items():
-        of_mode = analyse(mode, contexts[1])
-        x, y = place(of_mode.groups, of_mode.angle)
+    for name, mode in bandit.bandit_modes(contexts).items():
+        of_mode = bandit.analyse(mode, contexts[1])
+        x, y = place(math.log10(of_mode.groups), of_mode.angle)
         names[round(x), round(y)].append(name)
     lift, last = 0, (0.0, 0.0)
     for (x, y), modes in sorted(names.items()):
@@ -326,10 +434,10 @@ def support() -> Drawing:
         lift, last = lift + 20 if near else 0, (x, y)
         color = figures.color_of(modes[0])
         drawing.parts.append(f'<g data-modes="{" ".join(modes)}">')  # the page lights one of them
-        drawing.box(x - 6, y - 6, 12, 12, color, round=6)
+        drawing.dot(x, y, 6, color)
         drawing.line(x, y - 8, x, y - 16 - lift, color=color)
-        inside = "end" if x > left + wide - 60 else "middle"  # of the picture
-        drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, bold=True)
+        inside = "end" if x > 340 else "middle"  # of the picture
+        drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, style=BOLD)
         drawing.parts.append("</g>")
     return drawing
 
@@ -337,40 +445,25 @@ def support() -> Drawing:
 def dial() -> Drawing:
     """Held-out pass@1 by mode, over how often a policy is right by its own luck at the start."""
     scores = dial_scores()
-    lucks = sorted({right for _, right in scores})
-    drawing = Drawing(430, 420, "A peer adds most where luck never comes")
-    base, tall, low = 268, 200, 30
-
-    def place(luck: int, score: float) -> tuple[float, float]:
-        x = 70 + 320 * lucks.index(luck) / (len(lucks) - 1)
-        return x, base - tall * (score - low) / (95 - low)
-
-    drawing.say(12, 22, "held-out pass@1 in percent, 3 seeds, 95 % intervals")
-    for score in range(low, 95, 20):
-        y = place(lucks[0], score)[1]
-        drawing.line(42, y, 410, y, color="#dddddd")
-        drawing.say(36, y + 4, str(score), GRAY, at="end")
-    for right in lucks:
-        drawing.say(place(right, 0)[0], base + 20, f"{right} %", GRAY, at="middle")
-    words = "how often the warm start showed the peer's reading"
-    drawing.say(215, base + 44, words, at="middle")
+    drawing = Drawing(394, "A peer adds most where luck never comes")
+    drawing.say(14, 22, "held-out pass@1 in percent, 3 seeds, 95 % intervals")
+    ticks = {number: f"{luck} %" for number, luck in enumerate(DIAL)}
+    place = plane(drawing, 268, 185, ticks, {score: str(score) for score in (30, 50, 70, 90)})
+    drawing.say(210, 312, "how often the warm start showed the peer's reading", at="middle")
 
     corners = {}  # of each mode's curve
     for shift, (mode, words) in enumerate(DIAL_MODES.items()):
-        color = figures.color_of(mode)
-        corners[mode] = []
-        for luck in lucks:
-            score = estimate(scores[mode, luck])
-            x, y = place(luck, score.mean)
-            half = place(luck, low)[1] - place(luck, low + score.half)[1]
-            x += 4 * shift - 6
-            drawing.line(x, y - half, x, y + half, color=color, width=2)
-            drawing.box(x - 3, y - 3, 6, 6, color)
-            corners[mode].append((x, y))
-        style = "5 4" if mode == "hacpo" else ""
-        drawing.line(*chain.from_iterable(corners[mode]), color=color, width=2.5, style=style)
-        left, row = 12 + 200 * (shift % 2), 352 + 24 * (shift // 2)
-        drawing.say(left, row, words, color, 14, bold=True)
+        color, corners[mode] = figures.color_of(mode), []
+        for number, luck in enumerate(DIAL):
+            score, beside = estimate(scores[mode, luck]), number + 0.05 * shift - 0.08
+            ends = place(beside, score.mean - score.half), place(beside, score.mean + score.half)
+            drawing.line(*ends[0], *ends[1], color=color, width=2)
+            corners[mode].append(place(beside, score.mean))
+            drawing.dot(*corners[mode][-1], 3.5, color)
+        dash = "5 4" if mode == "hacpo" else "none"
+        drawing.line(*chain.from_iterable(corners[mode]), color=color, width=2.5, dash=dash)
+        left, row = 14 + 200 * (shift % 2), 352 + 24 * (shift // 2)
+        drawing.say(left, row, words, color, 14, style=BOLD)
 
     for lower, upper in pairwise(("solo", "replay", "sgt")):
         between = [*corners[upper], *reversed(corners[lower])]
@@ -379,23 +472,17 @@ def dial() -> Drawing:
 
 
 def dial_scores() -> dict[tuple[str, int], list[float]]:
-    """(mode, own luck in percent) -> held-out pass@1 of each of the first three seeds.
-
-    Only of the pairs on which all modes were run.
-    """
+    """(mode, own luck in percent) -> held-out pass@1 of each of the first three seeds."""
     scores = {}
     for right, mode in product(DIAL, DIAL_MODES):
         name = f"no-band-{right}" if mode == "hacpo" else f"right-{right}"
-        path = RESULTS / "dial" / f"{name}.csv"
         by_seed = defaultdict(list)
-        for row in csv.DictReader(path.open(encoding="utf-8")) if path.exists() else ():
+        for row in csv.DictReader((RESULTS / "dial" / f"{name}.csv").open(encoding="utf-8")):
             key = row["mode"], row["part"], row["skill"], row["metric"]
             if key == (mode, "heldout", "all", "pass@1") and int(row["seed"]) <= 3:
                 by_seed[row["seed"]].append(float(row["value"]))
-        if by_seed:
-            scores[mode, right] = [fmean(policies) for policies in by_seed.values()]
-    whole = [right for right in DIAL if all((mode, right) in scores for mode in DIAL_MODES)]
-    return {key: of_seeds for key, of_seeds in scores.items() if key[1] in whole}
+        scores[mode, right] = [fmean(policies) for policies in by_seed.values()]
+    return scores
 
 
 def skills(path: Path) -> None:
@@ -468,7 +555,9 @@ def live() -> str:
     return console.export_svg(title="A bar a skill", code_format=form, unique_id="live")
 
 
-DRAWINGS = (step, advantages, clip, ladders, rescue, support, dial, live)
+DRAWINGS = (
+    step, advantages, importance, clip, ladders, rescue, toy, bandit_noise, support, dial, live,
+)  # fmt: skip
 
 
 def main(folder: Path = HERE) -> None:
