@@ -8,13 +8,13 @@ import inspect
 import io
 import math
 import re
-import runpy
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
-from itertools import accumulate, chain, pairwise, product, starmap
+from itertools import pairwise, product, starmap
 from pathlib import Path
+from runpy import run_path
 from statistics import fmean
 from textwrap import fill
 
@@ -39,13 +39,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "data" / "results"
 DIAL = (0, 1, 3, 10, 30)  # how often the warm start showed the peer's reading, in percent
-DIAL_MODES = {"solo": "alone (solo)", "replay": "+ memory (replay)", "sgt": "+ peer (sgt)",
-              "hacpo": "hacpo, no lower end"}  # fmt: skip
+DIAL_MODES = {"solo": "alone", "replay": "+ memory", "sgt": "+ peer", "hacpo": "hacpo, no low end"}
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
 WIDTH = 420  # of each drawing, so that letters of 13 have 12 pixels where 390 are as wide as it is
 INK, GRAY, GREEN, RED = "#1b1b1b", "#707070", figures.RIGHT, figures.FAILED
 CHUNK_COLORS = "#cfd8dc", "#f3e3a3"  # neighbours
 BOLD, MONO = "font-weight:bold", "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"
+
+
+Point = tuple[float, float]
+Place = Callable[[float, float], Point]
 
 
 class Drawing:
@@ -66,36 +69,29 @@ class Drawing:
 
     def box(self, x: float, y: float, w: float, h: float, fill: str, edge: str = "none") -> None:
         """A filled rectangle."""
-        self.parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="3" fill="{fill}" '
-            f'stroke="{edge}"/>'
-        )
+        place = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}"'
+        self.parts.append(f'<rect {place} rx="3" fill="{fill}" stroke="{edge}"/>')
 
     def dot(self, x: float, y: float, radius: float, fill: str, edge: str = "none") -> None:
         """A filled circle."""
         place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
         self.parts.append(f'<circle {place} fill="{fill}" stroke="{edge}"/>')
 
-    def line(self, *points: float, color: str = GRAY, width: float = 1, dash: str = "none") -> None:
-        """A line through x, y, x, y, ...; dash: lengths of its parts and of the gaps."""
-        numbers = " ".join(f"{value:.1f}" for value in points)
-        self.parts.append(
-            f'<polyline points="{numbers}" fill="none" stroke="{color}" stroke-width="{width:g}" '
-            f'stroke-dasharray="{dash}"/>'
-        )
+    def line(
+        self, *points: Point, color: str = GRAY, width: float = 1,
+        dash: str = "", fill: str = "none",
+    ) -> None:  # fmt: skip
+        """A line through points; dash: lengths of its parts and of the gaps; fill: below it."""
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        look = f'stroke="{color}" stroke-width="{width:g}" stroke-dasharray="{dash}"'
+        self.parts.append(f'<polyline points="{corners}" fill="{fill}" {look}/>')
 
-    def arrow(self, *points: float, color: str = GRAY, width: float = 1) -> None:
+    def arrow(self, *points: Point, color: str = GRAY, width: float = 1) -> None:
         """A line with a tip at its end."""
         self.line(*points, color=color, width=width)
-        *_, x0, y0, x, y = points
-        turn = math.degrees(math.atan2(y - y0, x - x0))
-        place = f"translate({x:.1f} {y:.1f}) rotate({turn:.1f})"
+        (x0, y0), (x, y) = points[-2:]
+        place = f"translate({x:.1f} {y:.1f}) rotate({math.degrees(math.atan2(y - y0, x - x0)):.1f})"
         self.parts.append(f'<path d="M-8 -5L1 0L-8 5z" fill="{color}" transform="{place}"/>')
-
-    def area(self, *points: float, color: str) -> None:
-        """A pale area with corners x, y, x, y, ..."""
-        numbers = " ".join(f"{value:.1f}" for value in points)
-        self.parts.append(f'<polygon points="{numbers}" fill="{color}" fill-opacity="0.15"/>')
 
     def say(
         self, x: float, y: float, words: str, color: str = INK, size: int = 13,
@@ -103,34 +99,42 @@ class Drawing:
     ) -> None:  # fmt: skip
         """Lines of text, the first one at y; at: "start", "middle" or "end" of each is at x."""
         for row, line in enumerate(words.split("\n")):
-            self.parts.append(
-                f'<text x="{x:g}" y="{y + 19 * row:g}" font-size="{size}" fill="{color}" '
-                f'text-anchor="{at}" xml:space="preserve" style="{style}">{escape(line)}</text>'
-            )
+            place = f'x="{x:g}" y="{y + 19 * row:g}" font-size="{size}" fill="{color}"'
+            look = f'text-anchor="{at}" xml:space="preserve" style="{style}"'
+            self.parts.append(f"<text {place} {look}>{escape(line)}</text>")
+
+    def plane(self, ground: float, tall: float, across: dict, up: dict) -> Place:
+        """Both axes of a plot, whose lowest line is at `ground`; returns values -> their point.
+
+        across, up: value on this axis -> its words.
+        """
+        left, right, low, high = min(across), max(across), min(up), max(up)
+
+        def place(x: float, y: float) -> Point:
+            return 46 + 346 * (x - left) / (right - left), ground - tall * (y - low) / (high - low)
+
+        for value, words in up.items():
+            self.line(place(left, value), place(right, value), color="#dddddd")
+            self.say(38, place(left, value)[1] + 4, words, GRAY, at="end")
+        for value, words in across.items():
+            self.say(place(value, low)[0], ground + 20, words, GRAY, at="middle")
+        return place
+
+    def tokens(self, x: float, y: float, unit: float, pieces: Sequence[bytes], color: str) -> None:
+        """Tokens side by side, each as wide as its bytes. unit: pixels of a byte."""
+        for piece in pieces:
+            width = unit * len(piece)
+            self.box(x + 1, y, width - 2, 28, color)
+            self.say(x + width / 2, y + 19, visible(piece), at="middle", style=MONO)
+            x += width
 
     def __str__(self) -> str:
         return "\n".join([*self.parts, "</g>", "</svg>\n"])
 
 
-Place = Callable[[float, float], tuple[float, float]]
-
-
-def plane(drawing: Drawing, ground: float, tall: float, across: dict, up: dict) -> Place:
-    """Both axes of a plot, whose lowest line is at `ground`; returns values -> x, y in the drawing.
-
-    across, up: value on this axis -> its words.
-    """
-    left, right, low, high = min(across), max(across), min(up), max(up)
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        return 46 + 346 * (x - left) / (right - left), ground - tall * (y - low) / (high - low)
-
-    for value, words in up.items():
-        drawing.line(*place(left, value), *place(right, value), color="#dddddd")
-        drawing.say(38, place(left, value)[1] + 4, words, GRAY, at="end")
-    for value, words in across.items():
-        drawing.say(place(value, low)[0], ground + 20, words, GRAY, at="middle")
-    return place
+def numbers(*values: float) -> dict[float, str]:
+    """Values of an axis with their words."""
+    return {value: f"{value:g}" for value in values}
 
 
 @cache
@@ -146,23 +150,20 @@ def step() -> Drawing:
     lanes, row = (120, 272), 104
     drawing = Drawing(704, "Only in stages 3 and 4 do the policies meet")
     results, _ = example()
-    for x, (name, result) in zip(lanes, results.items(), strict=True):
+    for x, name in zip(lanes, results, strict=True):
         drawing.say(x + 68, 44, name, size=14, at="middle", style=BOLD)
         for number, lines in enumerate(passed(name, results)):
-            crosses = number in (2, 3)
-            drawing.box(x, 56 + row * number, 136, 94, "#e2f3ec" if crosses else "#f2f2f2")
+            color = "#e2f3ec" if number in (2, 3) else "#f2f2f2"  # what crosses
+            drawing.box(x, 56 + row * number, 136, 94, color)
             drawing.say(x + 7, 76 + row * number, lines)
-        problem = result.groups[0].problem
-    drawing.say(14, 20, f"prompt: {problem.prompt}")
+    drawing.say(14, 20, f"prompt: {results[name].groups[0].problem.prompt}")
 
     for number, name, action in stages:
         top = 56 + row * (int(number) - 1)
         drawing.say(14, top + 16, f"{number} {name}", size=15, style=BOLD)
         drawing.say(14, top + 35, fill(action, 14), GRAY)
-    publish, collect = 56 + row * 2 + 47, 56 + row * 3 + 47
-    drawing.arrow(272, publish, 267, publish, 267, collect, 257, collect, color=GREEN, width=2)
-    words = "In turn: the left one samples first, the right one learns first"
-    drawing.say(14, 692, words, GRAY)
+    drawing.arrow((272, 311), (267, 311), (267, 415), (257, 415), color=GREEN, width=2)
+    drawing.say(14, 692, "In turn: the left one samples first, the right one learns first", GRAY)
     return drawing
 
 
@@ -174,20 +175,18 @@ def passed(name: str, results: dict[str, StepResult]) -> list[str]:
     texts, right = [rollout.text for rollout in group.rollouts], int(sum(group.rewards))
     sent, received = (len(of.believed[group.problem.id]) for of in (peer, result))
 
-    taught = "advantages are 0,\nso no sample of\nit has a gradient"
-    learnt = "this prompt\nchanges nothing"
+    lesson = ["advantages are 0,\nso no gradient", "this prompt\nchanges nothing"]
     for sample in result.batch.samples:
         if sample.prompt_ids == group.prompt_ids and sample.needs_forward:
             text = fill(example()[1][name].decode(sample.completion_ids[:-1]), 16)
             taught = f"{sample.loss} of\n{text}\nwith weight {sample.weight}"
-            learnt = "that text\ngets likelier"
+            lesson = [taught, "that text\ngets likelier"]
     return [
         f"{fill(texts[0], 16)}\nand {len(texts) - 1} more",
         f"{right} of {len(texts)} are right",
         f"{sent} successes" if sent else "no success,\nso no record",
         f"{received} successes,\njudged again" if received else "nothing to collect",
-        taught,
-        learnt,
+        *lesson,
     ]
 
 
@@ -202,14 +201,12 @@ def advantages() -> Drawing:
         drawing.say(14, ground - 36, title, style=BOLD)
         drawing.say(14, ground - 16, f"rewards {' '.join(map(str, rewards))}")
         drawing.say(14, ground + 4, words, GRAY)
-        drawing.line(162, ground, 406, ground)
+        drawing.line((162, ground), (406, ground))
         for number, (reward, advantage) in enumerate(zip(rewards, of_group, strict=True)):
             left, height = 168 + 60 * number, 32 * abs(advantage)
-            top, y = ground - height, ground - 5 - height
-            if advantage <= 0:
-                top, y = ground, ground + 16 + height
+            top, y = (ground - height, -5 - height) if advantage > 0 else (ground, 16 + height)
             drawing.box(left, top, 52, height, GREEN if reward else RED)
-            drawing.say(left + 26, y, f"{advantage:+.2f}" if height else "0", at="middle")
+            drawing.say(left + 26, ground + y, f"{advantage:+.2f}", at="middle")
     return drawing
 
 
@@ -219,27 +216,21 @@ def importance() -> Drawing:
     old, now = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.5, 0.2, 0.2, 0.1]])
     (ratios,) = token_ratio(now.log()[None], old.log()[None], torch.ones(1, 4, dtype=torch.bool))
     drawing.say(14, 24, "ten texts that the old weights wrote")
-    words = (
-        "the same ten, each as tall as its ratio\n(frame: ten texts that the present weights write)"
-    )
-    drawing.say(14, 212, words)
     drawing.say(14, 146, "answer\nbefore\nratio", GRAY)
+    words = "the same ten, each as tall as its ratio\n(frame: ten texts of the present weights)"
+    drawing.say(14, 212, words)
     drawing.say(14, 394, "now", GRAY)
-
-    # of TUTORIAL's four texts, whose first one is right
-    for number, answer in enumerate(("15", "8", "2", "18")):
-        x, color, ratio = 82 + 84 * number, RED if number else GREEN, float(ratios[number])
+    for number, answer in enumerate(("15", "8", "2", "18")):  # TUTORIAL's texts: one is right
+        x, color = 82 + 84 * number, RED if number else GREEN
+        before, ratio, after = old[number].item(), ratios[number].item(), now[number].item()
         for base, unit in ((128, 22), (376, 22 * ratio)):
-            for block in range(1, 1 + round(10 * float(old[number]))):
+            for block in range(1, 1 + round(10 * before)):
                 drawing.box(x, base + 1 - unit * block, 64, unit - 2, color)
-        tall = 220 * float(now[number])
-        drawing.box(x - 4, 376 - tall, 72, tall, "none", INK)
-        words = f"{answer}\n{old[number]:.1f}\n× {ratio:.2f}"
-        drawing.say(x + 32, 146, words, at="middle")
-        drawing.say(x + 32, 394, f"{now[number]:.1f}", at="middle")
+        drawing.box(x - 4, 376 - 220 * after, 72, 220 * after, "none", INK)
+        drawing.say(x + 32, 146, f"{answer}\n{before:.1f}\n× {ratio:.2f}", at="middle")
+        drawing.say(x + 32, 394, f"{after:.1f}", at="middle")
 
-    wrote, counted = float(old[0]), float(old[0] * ratios[0])
-    words = f"15 is right: {wrote:.2f} of the ten, {counted:.2f} when weighted: J is {now[0]:.2f}"
+    words = f"right: before {old[0]:.2f}, weighted {old[0] * ratios[0]:.2f}, now {now[0]:.2f}"
     drawing.say(14, 422, words)
     return drawing
 
@@ -252,22 +243,19 @@ def clip() -> Drawing:
         drawing.say(14, top + 24, f"advantage {sign:+.0f}: loss over the ratio", style=BOLD)
         column = clipped_loss(torch.tensor(ratios)[:, None], torch.tensor([[sign]]), 0.2, 0.2)
         losses = column[:, 0].tolist()
-        corners = []
-        for ratio, loss in zip(ratios, losses, strict=True):
-            corners.append((210 + 310 * (ratio - 1), top + 105 - 85 * (loss + sign)))
-        for (left, right), (a, b) in zip(pairwise(corners), pairwise(losses), strict=True):
-            flat = abs(a - b) < 1e-6
-            drawing.line(*left, *right, color=RED if flat else GREEN, width=4)
-            words, middle = "no gradient" if flat else "teaches", (left[0] + right[0]) / 2
-            drawing.say(middle, top + 190, words, RED if flat else GREEN, at="middle", style=BOLD)
+        place = drawing.plane(top + 152, 84, numbers(*ratios, 1), numbers(*losses))
+        for start, end in pairwise(zip(ratios, losses, strict=True)):
+            flat = abs(start[1] - end[1]) < 1e-6
+            color, words = (RED, "no gradient") if flat else (GREEN, "teaches")
+            drawing.line(place(*start), place(*end), color=color, width=4)
+            middle, _ = place((start[0] + end[0]) / 2, 0)
+            drawing.say(middle, top + 192, words, color, at="middle", style=BOLD)
 
-        for x, words in ((corners[1][0], "0.8"), (210, "1"), (corners[2][0], "1.2")):
-            drawing.line(x, top + 54, x, top + 152, dash="3 3")
-            drawing.say(x, top + 168, words, GRAY, at="middle")
-        drawing.dot(210, top + 105, 5, INK)
-        drawing.arrow(210, top + 46, 210 + 60 * sign, top + 46)
+        x, y = place(1, -sign)
+        drawing.dot(x, y, 5, INK)
+        drawing.arrow((x, top + 52), (x + 58 * sign, top + 52))
         side = "end" if sign > 0 else "start"
-        drawing.say(210 - 8 * sign, top + 50, "pushed this way", GRAY, at=side)
+        drawing.say(x - 8 * sign, top + 56, "pushed this way", GRAY, at=side)
     return drawing
 
 
@@ -276,23 +264,17 @@ def ladders() -> Drawing:
     names = "qwen-tiny", "llama-tiny"
     codecs = [ByteCodec(load_tokenizer(str(ROOT / "data" / "tiny" / name))) for name in names]
     sides = [codec.token_bytes(codec.encode(TEXT)) for codec in codecs]
-    chunks, unit, left = align(*sides), 11.5, 14
-    drawing = Drawing(194, "At a black line both have the same bytes")
-    for name, tokens, y in zip(names, sides, (36, 96), strict=True):
-        drawing.say(left, y - 10, f"{name}: {len(tokens)} tokens")
-        ends = list(accumulate(map(len, tokens), initial=0))
-        for token, (start, stop) in zip(tokens, pairwise(ends), strict=True):
-            (number,) = (n for n, c in enumerate(chunks) if c.bytes[0] <= start < c.bytes[1])
-            x, width = left + unit * start, unit * (stop - start)
-            drawing.box(x + 1, y, width - 2, 28, CHUNK_COLORS[number % 2])
-            drawing.say(x + width / 2, y + 19, visible(token), at="middle", style=MONO)
-
-    for chunk in chunks:
-        x = left + unit * chunk.bytes[1]
-        drawing.line(x, 36, x, 64, color=INK, width=2)
-        drawing.line(x, 96, x, 136, color=INK, width=2)
-        drawing.say(x, 150, str(chunk.bytes[1]), GRAY, at="middle")
-    drawing.say(left, 178, f"bytes from the beginning; {len(chunks)} chunks", GRAY)
+    chunks = align(*sides)
+    drawing = Drawing(180, "At a black line both have the same bytes")
+    for number, chunk in enumerate(chunks):
+        left, right = (14 + 11.5 * place for place in chunk.bytes)
+        color = CHUNK_COLORS[number % 2]
+        drawing.tokens(left, 20, 11.5, sides[0][slice(*chunk.source)], color)
+        drawing.tokens(left, 60, 11.5, sides[1][slice(*chunk.receiver)], color)
+        drawing.line((right, 16), (right, 96), color=INK, width=2)
+        drawing.say(right, 112, str(chunk.bytes[1]), GRAY, at="middle")
+    words = f"above {len(sides[0])} tokens of {names[0]}, below {len(sides[1])} of {names[1]};"
+    drawing.say(14, 142, f"{words}\n{len(chunks)} chunks, numbers are bytes from the beginning")
     return drawing
 
 
@@ -300,7 +282,6 @@ def rescue() -> Drawing:
     """The first rescue of a run: what was asked, who failed, who solved it, what is trained."""
     results, codecs = example()
     name, result = next(found for found in results.items() if found[1].batch.rescues)
-    codec = codecs[name]
     sample = next(sample for sample in result.batch.samples if sample.loss == "imitation")
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
@@ -309,68 +290,42 @@ def rescue() -> Drawing:
     drawing.say(14, 24, f"prompt: {group.problem.prompt}", style=BOLD)
     drawing.box(14, 40, 392, 128, "#fbeef0", RED)
     drawing.say(26, 60, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, style=BOLD)
-    wrong = "\n".join(rollout.text[:46] for rollout in group.rollouts[:3])
-    drawing.say(26, 82, wrong, style=MONO)
+    words = "\n".join(rollout.text[:46] for rollout in group.rollouts[:3])
+    drawing.say(26, 82, words, style=MONO)
     rest = f"... and {len(group.rollouts) - 3} more\nadvantages all 0: no gradient of its own"
     drawing.say(26, 139, rest, GRAY)
 
     drawing.box(14, 182, 392, 90, "#e9f6f1", GREEN)
     drawing.say(26, 202, f"{sample.source}: a verified success", GREEN, style=BOLD)
-    drawing.say(26, 224, codec.decode(content), style=MONO)
-    words = "crosses as text (a SuccessRecord);\nthe receiver judges it again"
-    drawing.say(26, 243, words, GRAY)
+    drawing.say(26, 224, codecs[name].decode(content), style=MONO)
+    drawing.say(26, 243, "crosses as text (a SuccessRecord);\nthe receiver judges it again", GRAY)
 
-    drawing.arrow(210, 272, 210, 306, color=GREEN, width=2)
-    x = 14.0
-    for piece in [*map(visible, codec.token_bytes(content)), "end"]:
-        width = 8 * len(piece) + 9
-        drawing.box(x, 308, width, 26, CHUNK_COLORS[0] if piece != "end" else "#dddddd")
-        drawing.say(x + width / 2, 325, piece, at="middle", style=MONO)
-        x += width + 3
+    drawing.arrow((210, 272), (210, 306), color=GREEN, width=2)
+    drawing.tokens(14, 308, 12, [*codecs[name].token_bytes(content), b"<end>"], CHUNK_COLORS[0])
     words = f"{name} learns this in its own tokens:\nloss = {sample.weight} * mean of -log p(token)"
     drawing.say(14, 356, words)
     return drawing
 
 
-TOY_STEPS = 400
-page = runpy.run_path(str(ROOT / "data" / "page" / "two_learners.py"))
-
-
 def toy() -> Drawing:
     """J of TUTORIAL's policy over four texts: a start with some luck, and one with none."""
     drawing = Drawing(478, "Where luck never comes, only a peer helps")
-    ways = {"solo": "alone", "replay": "with a memory", "sgt": "with a peer"}
+    ways = {"solo": "alone", "replay": "memory", "sgt": "peer"}
     drawing.say(14, 22, "J, the share of right texts, over the steps")
-    for x, (mode, words) in zip((14, 110, 260), ways.items(), strict=True):
-        drawing.say(x, 46, words, figures.color_of(mode), 14, style=BOLD)
+    for x, (mode, sharing) in zip((46, 120, 210), ways.items(), strict=True):
+        drawing.say(x, 50, sharing, figures.color_of(mode), 14, style=BOLD)
 
+    one_learner = run_path(str(ROOT / "data" / "page" / "two_learners.py"))["one_learner"]
     for start, ground in ((-3.0, 240), (-12.0, 446)):
-        curves = {mode: toy_curve(start, mode) for mode in ways}
+        curves = {mode: one_learner(start, sharing) for mode, sharing in ways.items()}
         words = f"at first 1 text in {1 / curves['solo'][0]:,.0f} is right"
         drawing.say(46, ground - 146, words, style=BOLD)
-        ticks = {step: str(step) for step in range(0, TOY_STEPS + 1, 100)}
-        place = plane(drawing, ground, 130, ticks, {0: "0", 0.5: "0.5", 1: "1"})
+        place = drawing.plane(ground, 130, numbers(*range(0, 401, 100)), numbers(0, 0.5, 1))
         for mode, curve in curves.items():
-            corners = chain.from_iterable(starmap(place, enumerate(curve)))
-            dash = "6 6" if mode == "replay" else "none"  # others may lie below it
+            dash = "6 6" if mode == "replay" else ""  # others may lie below it
+            corners = starmap(place, enumerate(curve))
             drawing.line(*corners, color=figures.color_of(mode), width=3, dash=dash)
     return drawing
-
-
-def toy_curve(start: float, mode: str) -> list[float]:
-    """J before each step of TUTORIAL's loop (sections 2 and 6), and after the last one."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.tensor([start, *page["WRONG"]])  # the first text is right
-    curve, remembers = [], False
-    for _ in range(TOY_STEPS + 1):
-        chances = logits.log_softmax(0).exp()
-        curve.append(float(chances[0]))
-        texts = chances.multinomial(8, replacement=True, generator=generator)
-        right = bool((texts == 0).any())
-        imitates = not right and (mode == "sgt" or (mode == "replay" and remembers))
-        logits = page["learnt"](logits, texts, imitates)
-        remembers = remembers or right
-    return curve
 
 
 def bandit_noise() -> Drawing:
@@ -382,28 +337,25 @@ def bandit_noise() -> Drawing:
     axes = torch.stack([normalize(across, dim=0), uphill])  # from one wrong action to the other
 
     drawing = Drawing(384, "Noise hides xgrpo's mean, but not sgt's")
-    words = "circle: the update of one group; its area is its chance\n"
-    words += "(left out: under 1 in 500); arrow: the mean of all groups"
-    drawing.say(14, 24, words)
-    drawing.arrow(160, 170, 160, 130)
+    words = "circle: the update of one group; its area is its chance\n(under 1 in 500: left out)"
+    drawing.say(14, 24, f"{words}; arrow: the mean of all groups")
+    drawing.arrow((160, 170), (160, 130))
     drawing.say(152, 154, "uphill", GRAY, at="end")
     for name, x in {"solo": 72, "xgrpo": 275, "sgt": 372}.items():
-        color, mean = figures.color_of(name), torch.zeros(2, dtype=torch.float64)
-        chances = defaultdict(float)  # of each place of the drawing
+        color, chances = figures.color_of(name), defaultdict(float)  # of each place of the drawing
         for update, chance in bandit.updates(modes[name], context):
-            moved = 230 * axes @ update
-            mean += chance * moved
-            right, up = moved.round().tolist()
+            right, up = (230 * axes @ update).round().tolist()
             chances[x + right, 220 - up] += chance
         for end, chance in chances.items():
             if chance > 0.002:
-                drawing.line(x, 220, *end, color=color)
+                drawing.line((x, 220), end, color=color)
                 drawing.dot(*end, 18 * math.sqrt(chance), "white", color)
-        drawing.arrow(x, 220, x + float(mean[0]), 220 - float(mean[1]), color=INK, width=3)
+        mean, *_ = bandit.moments(modes[name], context)
+        right, up = (230 * axes @ mean).tolist()
+        drawing.arrow((x, 220), (x + right, 220 - up), color=INK, width=3)
 
-        needed = bandit.analyse(modes[name], context).groups
         drawing.say(x, 334, name, color, 14, "middle", BOLD)
-        drawing.say(x, 354, f"{needed:.2g}", at="middle")
+        drawing.say(x, 354, f"{bandit.analyse(modes[name], context).groups:.2g}", at="middle")
     drawing.say(210, 374, "groups until their mean is as long as its noise", GRAY, at="middle")
     return drawing
 
@@ -415,13 +367,12 @@ def support() -> Drawing:
 
     drawing.say(14, 22, "angle between the mean update and the true gradient")
     degrees = {angle: f"{angle}°" for angle in (0, 30, 60, 90, 120)}
-    place = plane(drawing, 250, 200, {-1: "0.1", 0: "1", 1: "10", 2: "100"}, degrees)
-    drawing.line(*place(-1, 90), *place(2, 90), color="#999999")
+    place = drawing.plane(250, 200, {-1: "0.1", 0: "1", 1: "10", 2: "100"}, degrees)
+    drawing.line(place(-1, 90), place(2, 90), color="#999999")
     drawing.say(46, place(0, 93)[1], "above this line: downhill", GRAY)
     drawing.say(219, 292, "groups needed until the update stands out", at="middle")
-    words = "replay: nothing until luck has come once, then as sgt\n"
-    words += "naive: its price is on prompts that are solved already"
-    drawing.say(14, 318, words, GRAY)
+    drawing.say(14, 318, "replay: nothing until luck has come once, then as sgt", GRAY)
+    drawing.say(14, 337, "naive: its price is on prompts that are solved already", GRAY)
 
     names = defaultdict(list)  # by place: some modes share one
     for name, mode in bandit.bandit_modes(contexts).items():
@@ -435,7 +386,7 @@ def support() -> Drawing:
         color = figures.color_of(modes[0])
         drawing.parts.append(f'<g data-modes="{" ".join(modes)}">')  # the page lights one of them
         drawing.dot(x, y, 6, color)
-        drawing.line(x, y - 8, x, y - 16 - lift, color=color)
+        drawing.line((x, y - 8), (x, y - 16 - lift), color=color)
         inside = "end" if x > 340 else "middle"  # of the picture
         drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, style=BOLD)
         drawing.parts.append("</g>")
@@ -448,7 +399,7 @@ def dial() -> Drawing:
     drawing = Drawing(394, "A peer adds most where luck never comes")
     drawing.say(14, 22, "held-out pass@1 in percent, 3 seeds, 95 % intervals")
     ticks = {number: f"{luck} %" for number, luck in enumerate(DIAL)}
-    place = plane(drawing, 268, 185, ticks, {score: str(score) for score in (30, 50, 70, 90)})
+    place = drawing.plane(268, 185, ticks, numbers(30, 50, 70, 90))
     drawing.say(210, 312, "how often the warm start showed the peer's reading", at="middle")
 
     corners = {}  # of each mode's curve
@@ -457,17 +408,16 @@ def dial() -> Drawing:
         for number, luck in enumerate(DIAL):
             score, beside = estimate(scores[mode, luck]), number + 0.05 * shift - 0.08
             ends = place(beside, score.mean - score.half), place(beside, score.mean + score.half)
-            drawing.line(*ends[0], *ends[1], color=color, width=2)
+            drawing.line(*ends, color=color, width=2)
             corners[mode].append(place(beside, score.mean))
             drawing.dot(*corners[mode][-1], 3.5, color)
-        dash = "5 4" if mode == "hacpo" else "none"
-        drawing.line(*chain.from_iterable(corners[mode]), color=color, width=2.5, dash=dash)
-        left, row = 14 + 200 * (shift % 2), 352 + 24 * (shift // 2)
-        drawing.say(left, row, words, color, 14, style=BOLD)
+        dash = "5 4" if mode == "hacpo" else ""
+        drawing.line(*corners[mode], color=color, width=2.5, dash=dash)
+        drawing.say(14 + 200 * (shift % 2), 352 + 24 * (shift // 2), words, color, 14, style=BOLD)
 
     for lower, upper in pairwise(("solo", "replay", "sgt")):
-        between = [*corners[upper], *reversed(corners[lower])]
-        drawing.area(*chain.from_iterable(between), color=figures.color_of(upper))
+        between, pale = corners[upper] + corners[lower][::-1], figures.color_of(upper) + "26"
+        drawing.line(*between, color="none", fill=pale)
     return drawing
 
 
@@ -487,22 +437,20 @@ def dial_scores() -> dict[tuple[str, int], list[float]]:
 
 def skills(path: Path) -> None:
     """One hole of each policy over a run: with a peer, with its own memory, alone."""
-    labels = {"solo": "alone", "replay": "memory", "sgt": "with peer"}
-    runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in labels}
+    runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in ("solo", "replay", "sgt")}
     figure, panels = figures.new_figure(figures.WIDTH, 6.4, rows=2)
-    learners = (("qwen-tiny", "sold"), ("llama-tiny", "eats"))
-    for axes, (learner, skill) in zip(panels, learners, strict=True):
+    holes = ("qwen-tiny", "sold", "llama-tiny"), ("llama-tiny", "eats", "qwen-tiny")
+    for axes, (learner, skill, peer) in zip(panels, holes, strict=True):
         ends = []
-        for mode, lines in runs.items():
-            curve = figures.series(lines, learner, f"skill/{skill}", figures.COMPARED_WINDOW)
-            color, width = figures.color_of(mode), 3 if mode == "sgt" else 2
-            axes.plot(*curve, color=color, linewidth=width)
-            ends.append((curve[1][-1], labels[mode], color))
-
-        (peer,) = {name for name, _ in learners} - {learner}
-        curve = figures.series(runs["sgt"], peer, f"skill/{skill}", figures.COMPARED_WINDOW)
-        axes.plot(*curve, color=GRAY, linewidth=1, linestyle=":")
-        ends.append((curve[1][-1], "the peer", GRAY))
+        for mode, policy, label in (
+            ("solo", learner, "alone"), ("replay", learner, "memory"),
+            ("sgt", learner, "with peer"), ("sgt", peer, "the peer"),
+        ):  # fmt: skip
+            window = figures.COMPARED_WINDOW
+            steps, rates = figures.series(runs[mode], policy, f"skill/{skill}", window)
+            color, style = (GRAY, ":") if policy == peer else (figures.color_of(mode), "-")
+            axes.plot(steps, rates, color=color, linestyle=style, linewidth=2)
+            ends.append((rates[-1], label, color))
         figures.name_ends(axes, ends)
         axes.set_title(f'{learner} on its hole "{skill}"')
         axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of right attempts")
@@ -528,8 +476,7 @@ def kinds(path: Path) -> None:
             stacked.append(values)
         labels, colors = zip(*shares.values(), strict=True)
         areas = axes.stackplot(steps, stacked, colors=colors)
-        axes.set(title=title, ylim=(0, 1), xlim=(steps[0], steps[-1]))
-        axes.set(xlabel="step", ylabel="share of groups")
+        axes.set(title=title, ylim=(0, 1), xlabel="step", ylabel="share of groups")
 
     figure.suptitle("Groups that fail altogether: alone they\nstay to the end, with a peer they go")
     figure.legend(areas, labels, ncols=2, loc="outside lower center", frameon=False)
