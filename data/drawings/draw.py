@@ -343,7 +343,7 @@ def bandit_noise() -> Drawing:
     drawing.say(152, 154, "uphill", GRAY, at="end")
     for name, x in {"solo": 72, "xgrpo": 275, "sgt": 372}.items():
         color, chances = figures.color_of(name), defaultdict(float)  # of each place of the drawing
-        for update, chance in bandit.updates(modes[name], context):
+        for update, chance in bandit.updates(modes[name], context, bandit.GROUP):
             right, up = (230 * axes @ update).round().tolist()
             chances[x + right, 220 - up] += chance
         for end, chance in chances.items():

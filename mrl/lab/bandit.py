@@ -201,9 +201,7 @@ def update_of(
     return toy.update
 
 
-def updates(
-    mode: Mode, context: Context, group: int = GROUP
-) -> Iterator[tuple[torch.Tensor, float]]:
+def updates(mode: Mode, context: Context, group: int) -> Iterator[tuple[torch.Tensor, float]]:
     """The update [K] after every outcome of a context, with the chance of that outcome."""
     own = outcomes(context.probabilities("receiver"), group)
     received = crossings(mode, context, group)
