@@ -206,7 +206,9 @@ def advantages() -> Drawing:
             left, height = 168 + 60 * number, 32 * abs(advantage)
             top, y = (ground - height, -5 - height) if advantage > 0 else (ground, 16 + height)
             drawing.box(left, top, 52, height, GREEN if reward else RED)
-            drawing.say(left + 26, ground + y, f"{advantage:+.2f}", at="middle")
+            drawing.say(
+                left + 26, ground + y, f"{advantage:+.2f}" if advantage else "0", at="middle"
+            )
     return drawing
 
 
