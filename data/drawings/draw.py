@@ -79,7 +79,7 @@ class Drawing:
 
     def line(
         self, *points: Point, color: str = GRAY, width: float = 1,
-        dash: str = "", fill: str = "none",
+        dash: str = "none", fill: str = "none",
     ) -> None:  # fmt: skip
         """A line through points; dash: lengths of its parts and of the gaps; fill: below it."""
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
@@ -324,7 +324,7 @@ def toy() -> Drawing:
         drawing.say(46, ground - 146, words, style=BOLD)
         place = drawing.plane(ground, 130, numbers(*range(0, 401, 100)), numbers(0, 0.5, 1))
         for mode, curve in curves.items():
-            dash = "6 6" if mode == "replay" else ""  # others may lie below it
+            dash = "6 6" if mode == "replay" else "none"  # others may lie below it
             corners = starmap(place, enumerate(curve))
             drawing.line(*corners, color=figures.color_of(mode), width=3, dash=dash)
     return drawing
@@ -413,7 +413,7 @@ def dial() -> Drawing:
             drawing.line(*ends, color=color, width=2)
             corners[mode].append(place(beside, score.mean))
             drawing.dot(*corners[mode][-1], 3.5, color)
-        dash = "5 4" if mode == "hacpo" else ""
+        dash = "5 4" if mode == "hacpo" else "none"
         drawing.line(*corners[mode], color=color, width=2.5, dash=dash)
         drawing.say(14 + 200 * (shift % 2), 352 + 24 * (shift // 2), words, color, 14, style=BOLD)
 
@@ -478,7 +478,8 @@ def kinds(path: Path) -> None:
             stacked.append(values)
         labels, colors = zip(*shares.values(), strict=True)
         areas = axes.stackplot(steps, stacked, colors=colors)
-        axes.set(title=title, ylim=(0, 1), xlabel="step", ylabel="share of groups")
+        axes.set(title=title, ylim=(0, 1), xlim=(steps[0], steps[-1]))
+        axes.set(xlabel="step", ylabel="share of groups")
 
     figure.suptitle("Groups that fail altogether: alone they\nstay to the end, with a peer they go")
     figure.legend(areas, labels, ncols=2, loc="outside lower center", frameon=False)
