@@ -473,10 +473,20 @@ def test_a_hole_opens_where_ten_visits_reach_a_quarter(tmp_path):
     assert opening_step(result, ("a", "eats")) is None
 
 
-def test_openings_are_drawn_and_kept_as_numbers(tmp_path):
+def test_openings_are_drawn_and_kept_as_numbers(tmp_path, monkeypatch):
     results = with_holes(tmp_path, {"solo": [(0, 0)] * 3, "sgt": [(90, 80)] * 3})
     draw_openings(results, holes_of(results), tmp_path / "openings.png")
     assert (tmp_path / "openings.png").stat().st_size > 5000
+    kept = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: kept.append(figure))
+    draw_openings(results, holes_of(results), tmp_path / "openings.png")
+    panels = kept[0].axes
+    assert [axes.get_title("left") for axes in panels] == ["alone (solo)", "with a peer (sgt)"]
+    for axes, seen in zip(panels, (6, 3), strict=True):  # of 2 holes and 3 seeds
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["a: eats", "a: sold"]
+        never = [dot for dot in axes.lines if dot.get_xdata()[0] > results[0].lines[-1]["step"]]
+        assert len(never) == seen
+        assert {dot.get_fillstyle() for dot in never} == {"none"}
     write_csv(results, tmp_path / "table.csv")
     table = list(csv.DictReader((tmp_path / "table.csv").open()))
     opened = [row for row in table if row["metric"] == "opened at step" and row["seed"] == "1"]

@@ -9,25 +9,27 @@ import io
 import math
 import re
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
-from itertools import accumulate, chain, pairwise, product
+from itertools import pairwise, product, starmap
 from pathlib import Path
+from runpy import run_path
 from statistics import fmean
-from textwrap import wrap
+from textwrap import fill
 
 import torch
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
+from torch.nn.functional import normalize
 
 from mini_mrl import load_team, train_step
 from mrl.advantages import group_advantages
 from mrl.alignment import ByteCodec, align
-from mrl.lab import figures
+from mrl.lab import bandit, figures
 from mrl.lab.alignment_view import visible
-from mrl.lab.bandit import analyse, bandit_modes, complementary
 from mrl.lab.compare_view import estimate
-from mrl.objectives import clipped_loss
+from mrl.objectives import clipped_loss, token_ratio
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_rescues, read_run_config
 from mrl.runtime.view import View
@@ -37,12 +39,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "data" / "results"
 DIAL = (0, 1, 3, 10, 30)  # how often the warm start showed the peer's reading, in percent
-DIAL_MODES = {"solo": "alone (solo)", "replay": "+ memory (replay)", "sgt": "+ peer (sgt)",
-              "hacpo": "hacpo, no lower end"}  # fmt: skip
+DIAL_MODES = {"solo": "alone", "replay": "+ memory", "sgt": "+ peer", "hacpo": "hacpo, no low end"}
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
+WIDTH = 420  # of each drawing, so that letters of 13 have 12 pixels where 390 are as wide as it is
 INK, GRAY, GREEN, RED = "#1b1b1b", "#707070", figures.RIGHT, figures.FAILED
 CHUNK_COLORS = "#cfd8dc", "#f3e3a3"  # neighbours
-TIP_COLORS = (GRAY, GREEN)  # those that an arrow may have
+BOLD, MONO = "font-weight:bold", "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"
+
+
+Point = tuple[float, float]
+Place = Callable[[float, float], Point]
 
 
 class Drawing:
@@ -51,66 +57,84 @@ class Drawing:
     headline: the sentence above it that says what to see.
     """
 
-    def __init__(self, width: int, height: int, headline: str) -> None:
+    def __init__(self, height: int, headline: str) -> None:
         self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 30}" '
-            f'width="{width}" height="{height + 30}" font-family="Helvetica, Arial, sans-serif">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + 30}" '
+            f'width="{WIDTH}" height="{height + 30}" font-family="Helvetica, Arial, sans-serif">',
             f"<title>{escape(headline)}</title>",
         ]
-        for color in TIP_COLORS:
-            self.parts.append(
-                f'<marker id="tip{color[1:]}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
-                'markerHeight="8" markerUnits="userSpaceOnUse" orient="auto">'
-                f'<path d="M0 0L8 4L0 8z" fill="{color}"/></marker>'
-            )
-        self.box(0.5, 0.5, width - 1, height + 29, "white", "#cccccc", 6)
-        self.say(16, 26, headline, size=15, bold=True)
+        self.box(0.5, 0.5, WIDTH - 1, height + 29, "white", "#cccccc")
+        self.say(14, 26, headline, size=15, style=BOLD)
         self.parts.append('<g transform="translate(0 30)">')
 
-    def box(
-        self, x: float, y: float, w: float, h: float, fill: str, edge: str = "none", round: int = 3
-    ) -> None:
+    def box(self, x: float, y: float, w: float, h: float, fill: str, edge: str = "none") -> None:
         """A filled rectangle."""
-        self.parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{round}" fill="{fill}" '
-            f'stroke="{edge}"/>'
-        )
+        place = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}"'
+        self.parts.append(f'<rect {place} rx="3" fill="{fill}" stroke="{edge}"/>')
 
-    def line(self, *points: float, color: str = GRAY, width: float = 1, style: str = "") -> None:
-        """A line through x, y, x, y, ...; style: "tip" (in `TIP_COLORS`) or a dash pattern."""
-        extra = ""
-        if style:
-            extra = f' stroke-dasharray="{style}"'
-        if style == "tip":
-            extra = f' marker-end="url(#tip{color[1:]})"'
-        numbers = " ".join(f"{value:.1f}" for value in points)
-        self.parts.append(
-            f'<polyline points="{numbers}" fill="none" stroke="{color}" stroke-width="{width:g}"'
-            f"{extra}/>"
-        )
+    def dot(self, x: float, y: float, radius: float, fill: str, edge: str = "none") -> None:
+        """A filled circle."""
+        place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
+        self.parts.append(f'<circle {place} fill="{fill}" stroke="{edge}"/>')
 
-    def area(self, *points: float, color: str) -> None:
-        """A pale area with corners x, y, x, y, ..."""
-        numbers = " ".join(f"{value:.1f}" for value in points)
-        self.parts.append(f'<polygon points="{numbers}" fill="{color}" fill-opacity="0.15"/>')
+    def line(
+        self, *points: Point, color: str = GRAY, width: float = 1,
+        dash: str = "none", fill: str = "none",
+    ) -> None:  # fmt: skip
+        """A line through points; dash: lengths of its parts and of the gaps; fill: below it."""
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        look = f'stroke="{color}" stroke-width="{width:g}" stroke-dasharray="{dash}"'
+        self.parts.append(f'<polyline points="{corners}" fill="{fill}" {look}/>')
+
+    def arrow(self, *points: Point, color: str = GRAY, width: float = 1) -> None:
+        """A line with a tip at its end."""
+        self.line(*points, color=color, width=width)
+        (x0, y0), (x, y) = points[-2:]
+        place = f"translate({x:.1f} {y:.1f}) rotate({math.degrees(math.atan2(y - y0, x - x0)):.1f})"
+        self.parts.append(f'<path d="M-8 -5L1 0L-8 5z" fill="{color}" transform="{place}"/>')
 
     def say(
         self, x: float, y: float, words: str, color: str = INK, size: int = 13,
-        at: str = "start", mono: bool = False, bold: bool = False,
+        at: str = "start", style: str = "",
     ) -> None:  # fmt: skip
-        """One line of text; at: "start", "middle" or "end" of it is at x."""
-        style = ""
-        if mono:
-            style += ' font-family="DejaVu Sans Mono, Menlo, Consolas, monospace"'
-        if bold:
-            style += ' font-weight="bold"'
-        self.parts.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" text-anchor="{at}"'
-            f' xml:space="preserve"{style}>{escape(words)}</text>'
-        )
+        """Lines of text, the first one at y; at: "start", "middle" or "end" of each is at x."""
+        for row, line in enumerate(words.split("\n")):
+            place = f'x="{x:g}" y="{y + 19 * row:g}" font-size="{size}" fill="{color}"'
+            look = f'text-anchor="{at}" xml:space="preserve" style="{style}"'
+            self.parts.append(f"<text {place} {look}>{escape(line)}</text>")
+
+    def plane(self, ground: float, tall: float, across: dict, up: dict) -> Place:
+        """Both axes of a plot, whose lowest line is at `ground`; returns values -> their point.
+
+        across, up: value on this axis -> its words.
+        """
+        left, right, low, high = min(across), max(across), min(up), max(up)
+
+        def place(x: float, y: float) -> Point:
+            return 46 + 346 * (x - left) / (right - left), ground - tall * (y - low) / (high - low)
+
+        for value, words in up.items():
+            self.line(place(left, value), place(right, value), color="#dddddd")
+            self.say(38, place(left, value)[1] + 4, words, GRAY, at="end")
+        for value, words in across.items():
+            self.say(place(value, low)[0], ground + 20, words, GRAY, at="middle")
+        return place
+
+    def tokens(self, x: float, y: float, unit: float, pieces: Sequence[bytes], color: str) -> None:
+        """Tokens side by side, each as wide as its bytes. unit: pixels of a byte."""
+        for piece in pieces:
+            width = unit * len(piece)
+            self.box(x + 1, y, width - 2, 28, color)
+            self.say(x + width / 2, y + 19, visible(piece), at="middle", style=MONO)
+            x += width
 
     def __str__(self) -> str:
         return "\n".join([*self.parts, "</g>", "</svg>\n"])
+
+
+def numbers(*values: float) -> dict[float, str]:
+    """Values of an axis with their words."""
+    return {value: f"{value:g}" for value in values}
 
 
 @cache
@@ -123,35 +147,27 @@ def example() -> tuple[dict[str, StepResult], dict[str, ByteCodec]]:
 def step() -> Drawing:
     """One prompt on its way through the six stages, in a lane for each policy."""
     stages = re.findall(r"# (\d)\. (\w+): (.+?)  +", inspect.getsource(train_step))
-    lanes, row = (116, 280), 96
-    drawing = Drawing(440, 664, "Only in stages 3 and 4 do the policies meet")
+    lanes, row = (120, 272), 104
+    drawing = Drawing(704, "Only in stages 3 and 4 do the policies meet")
     results, _ = example()
-    for x, (name, result) in zip(lanes, results.items(), strict=True):
-        drawing.say(x + 72, 44, name, size=14, at="middle", bold=True)
+    for x, name in zip(lanes, results, strict=True):
+        drawing.say(x + 68, 44, name, size=14, at="middle", style=BOLD)
         for number, lines in enumerate(passed(name, results)):
-            crosses = number in (2, 3)
-            drawing.box(x, 56 + row * number, 144, 86, "#e2f3ec" if crosses else "#f2f2f2")
-            for place, words in enumerate(lines):
-                mono = "=" in words or "{" in words
-                y = 76 + row * number + 18 * place
-                drawing.say(x + 7, y, words, size=12 if mono else 13, mono=mono)
-        problem = result.groups[0].problem
-    drawing.say(14, 20, f"prompt: {problem.prompt}", size=13)
+            color = "#e2f3ec" if number in (2, 3) else "#f2f2f2"  # what crosses
+            drawing.box(x, 56 + row * number, 136, 94, color)
+            drawing.say(x + 7, 76 + row * number, lines)
+    drawing.say(14, 20, f"prompt: {results[name].groups[0].problem.prompt}")
 
     for number, name, action in stages:
         top = 56 + row * (int(number) - 1)
-        drawing.say(14, top + 16, f"{number} {name}", size=15, bold=True)
-        for place, words in enumerate(wrap(action, 14)):
-            drawing.say(14, top + 34 + 16 * place, words, GRAY, 12)
-    publish, collect = 56 + row * 2 + 43, 56 + row * 3 + 43
-    drawing.line(280, publish, 270, publish, 270, collect, 261, collect, color=GREEN, width=2,
-                 style="tip")  # fmt: skip
-    words = "In turn: the left one samples first, the right one learns first"
-    drawing.say(14, 650, words, GRAY, 12)
+        drawing.say(14, top + 16, f"{number} {name}", size=15, style=BOLD)
+        drawing.say(14, top + 35, fill(action, 14), GRAY)
+    drawing.arrow((272, 311), (267, 311), (267, 415), (257, 415), color=GREEN, width=2)
+    drawing.say(14, 692, "In turn: the left one samples first, the right one learns first", GRAY)
     return drawing
 
 
-def passed(name: str, results: dict[str, StepResult]) -> list[list[str]]:
+def passed(name: str, results: dict[str, StepResult]) -> list[str]:
     """What the first prompt was in each stage for one of two policies, in lines of a few words."""
     result = results[name]
     (peer,) = (other for policy, other in results.items() if policy != name)
@@ -159,74 +175,89 @@ def passed(name: str, results: dict[str, StepResult]) -> list[list[str]]:
     texts, right = [rollout.text for rollout in group.rollouts], int(sum(group.rewards))
     sent, received = (len(of.believed[group.problem.id]) for of in (peer, result))
 
-    taught = ["advantages are 0,", "so no sample of", "it has a gradient"]
-    learnt = ["this prompt", "changes nothing"]
+    lesson = ["advantages are 0,\nso no gradient", "this prompt\nchanges nothing"]
     for sample in result.batch.samples:
         if sample.prompt_ids == group.prompt_ids and sample.needs_forward:
-            text = example()[1][name].decode(sample.completion_ids[:-1])
-            taught = [f"{sample.loss} of", *wrap(text, 18), f"with weight {sample.weight}"]
-            learnt = ["that text", "gets likelier"]
+            text = fill(example()[1][name].decode(sample.completion_ids[:-1]), 16)
+            taught = f"{sample.loss} of\n{text}\nwith weight {sample.weight}"
+            lesson = [taught, "that text\ngets likelier"]
     return [
-        [*wrap(texts[0], 18), f"and {len(texts) - 1} more"],
-        [f"{right} of {len(texts)} are right"],
-        [f"{sent} successes"] if sent else ["no success,", "so no record"],
-        [f"{received} successes,", "judged again"] if received else ["nothing to collect"],
-        taught,
-        learnt,
+        f"{fill(texts[0], 16)}\nand {len(texts) - 1} more",
+        f"{right} of {len(texts)} are right",
+        f"{sent} successes" if sent else "no success,\nso no record",
+        f"{received} successes,\njudged again" if received else "nothing to collect",
+        *lesson,
     ]
 
 
 def advantages() -> Drawing:
     """Three groups of four and what their members' advantages are."""
-    drawing = Drawing(556, 226, "A group teaches only where its completions differ in reward")
-    groups = (("one is right", [1, 0, 0, 0]), ("two are right", [1, 1, 0, 0]), ("none", [0] * 4))
-    for place, (title, rewards) in enumerate(groups):
-        x, ground = 18 + 182 * place, 134
-        drawing.say(x + 78, 22, title, at="middle", bold=True)
-        drawing.say(x + 78, 40, f"rewards {' '.join(map(str, rewards))}", at="middle")
-        drawing.line(x, ground, x + 156, ground)
-
+    drawing = Drawing(340, "Only a group that differs in reward teaches")
+    groups = {"one is right": [1, 0, 0, 0], "two are right": [1, 1, 0, 0], "none": [0] * 4}
+    for place, (title, rewards) in enumerate(groups.items()):
         (of_group,) = group_advantages(torch.tensor([rewards])).tolist()
+        words = "up: likelier\ndown: less likely" if any(of_group) else "no advantage,\nno gradient"
+        ground = 82 + 112 * place
+        drawing.say(14, ground - 36, title, style=BOLD)
+        drawing.say(14, ground - 16, f"rewards {' '.join(map(str, rewards))}")
+        drawing.say(14, ground + 4, words, GRAY)
+        drawing.line((162, ground), (406, ground))
         for number, (reward, advantage) in enumerate(zip(rewards, of_group, strict=True)):
-            left, height = x + 4 + 38 * number, 42 * abs(advantage)
-            top, y = (ground - height, ground - 5 - height)
-            if advantage <= 0:
-                top, y = ground, ground + 15 + height
-            drawing.box(left, top, 34, height, GREEN if reward else RED)
-            drawing.say(left + 17, y, f"{advantage:+.2f}" if height else "0", INK, 12, "middle")
+            left, height = 168 + 60 * number, 32 * abs(advantage)
+            top, y = (ground - height, -5 - height) if advantage > 0 else (ground, 16 + height)
+            drawing.box(left, top, 52, height, GREEN if reward else RED)
+            drawing.say(
+                left + 26, ground + y, f"{advantage:+.2f}" if advantage else "0", at="middle"
+            )
+    return drawing
 
-        words = "up: likelier; down: less likely" if max(of_group) else "no advantage, no gradient"
-        drawing.say(x + 78, 212, words, GRAY, 12, "middle")
+
+def importance() -> Drawing:
+    """Ten texts that the old weights wrote, and the same ten, each as tall as its ratio."""
+    drawing = Drawing(436, "Weighted by ratio, old texts stand for new")
+    old, now = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.5, 0.2, 0.2, 0.1]])
+    (ratios,) = token_ratio(now.log()[None], old.log()[None], torch.ones(1, 4, dtype=torch.bool))
+    drawing.say(14, 24, "ten texts that the old weights wrote")
+    drawing.say(14, 146, "answer\nbefore\nratio", GRAY)
+    words = "the same ten, each as tall as its ratio\n(frame: ten texts of the present weights)"
+    drawing.say(14, 212, words)
+    drawing.say(14, 394, "now", GRAY)
+    for number, answer in enumerate(("15", "8", "2", "18")):  # TUTORIAL's texts: one is right
+        x, color = 82 + 84 * number, RED if number else GREEN
+        before, ratio, after = old[number].item(), ratios[number].item(), now[number].item()
+        for base, unit in ((128, 22), (376, 22 * ratio)):
+            for block in range(1, 1 + round(10 * before)):
+                drawing.box(x, base + 1 - unit * block, 64, unit - 2, color)
+        drawing.box(x - 4, 376 - 220 * after, 72, 220 * after, "none", INK)
+        drawing.say(x + 32, 146, f"{answer}\n{before:.1f}\n× {ratio:.2f}", at="middle")
+        drawing.say(x + 32, 394, f"{after:.1f}", at="middle")
+
+    words = f"right: before {old[0]:.2f}, weighted {old[0] * ratios[0]:.2f}, now {now[0]:.2f}"
+    drawing.say(14, 422, words)
     return drawing
 
 
 def clip() -> Drawing:
     """The clipped loss of one token over its ratio, for both signs of its advantage."""
-    drawing = Drawing(540, 236, "A token that has moved far enough stops teaching")
+    drawing = Drawing(406, "A token that moved far enough stops teaching")
     ratios = (0.4, 0.8, 1.2, 1.6)
-    for x0, sign in ((34, 1.0), (290, -1.0)):
-        words = f"advantage {sign:+.0f}: loss over the ratio"
-        drawing.say(x0 + 108, 24, words, at="middle", bold=True)
-
+    for top, sign in ((0, 1.0), (200, -1.0)):
+        drawing.say(14, top + 24, f"advantage {sign:+.0f}: loss over the ratio", style=BOLD)
         column = clipped_loss(torch.tensor(ratios)[:, None], torch.tensor([[sign]]), 0.2, 0.2)
         losses = column[:, 0].tolist()
-        corners = []
-        for ratio, loss in zip(ratios, losses, strict=True):
-            corners.append((x0 + 180 * (ratio - 0.4), 115 - 85 * (loss + sign)))
-        for (left, right), (a, b) in zip(pairwise(corners), pairwise(losses), strict=True):
-            flat = abs(a - b) < 1e-6
-            drawing.line(*left, *right, color=RED if flat else GREEN, width=4)
-            words, middle = "no gradient" if flat else "teaches", (left[0] + right[0]) / 2
-            drawing.say(middle, 222, words, RED if flat else GREEN, 12, "middle", bold=True)
+        place = drawing.plane(top + 152, 84, numbers(*ratios, 1), numbers(*losses))
+        for start, end in pairwise(zip(ratios, losses, strict=True)):
+            flat = abs(start[1] - end[1]) < 1e-6
+            color, words = (RED, "no gradient") if flat else (GREEN, "teaches")
+            drawing.line(place(*start), place(*end), color=color, width=4)
+            middle, _ = place((start[0] + end[0]) / 2, 0)
+            drawing.say(middle, top + 192, words, color, at="middle", style=BOLD)
 
-        start = x0 + 108  # the ratio is 1 there
-        for x, words in ((corners[1][0], "0.8"), (start, "1"), (corners[2][0], "1.2")):
-            drawing.line(x, 58, x, 184, style="3 3")
-            drawing.say(x, 200, words, GRAY, 12, "middle")
-        drawing.box(start - 5, 110, 10, 10, INK, round=5)
-        drawing.line(start, 52, start + 60 * sign, 52, style="tip")
+        x, y = place(1, -sign)
+        drawing.dot(x, y, 5, INK)
+        drawing.arrow((x, top + 52), (x + 58 * sign, top + 52))
         side = "end" if sign > 0 else "start"
-        drawing.say(start - 8 * sign, 56, "pushed this way", GRAY, 12, side)
+        drawing.say(x - 8 * sign, top + 56, "pushed this way", GRAY, at=side)
     return drawing
 
 
@@ -235,24 +266,17 @@ def ladders() -> Drawing:
     names = "qwen-tiny", "llama-tiny"
     codecs = [ByteCodec(load_tokenizer(str(ROOT / "data" / "tiny" / name))) for name in names]
     sides = [codec.token_bytes(codec.encode(TEXT)) for codec in codecs]
-    chunks, unit, left = align(*sides), 14.5, 84
-    drawing = Drawing(592, 170, "Between two black lines both tokenizations hold the same bytes")
-    for name, tokens, y in zip(names, sides, (30, 86), strict=True):
-        drawing.say(12, y + 19, name)
-        ends = list(accumulate(map(len, tokens), initial=0))
-        for token, (start, stop) in zip(tokens, pairwise(ends), strict=True):
-            (number,) = (n for n, c in enumerate(chunks) if c.bytes[0] <= start < c.bytes[1])
-            x, width = left + unit * start, unit * (stop - start)
-            drawing.box(x + 1, y, width - 2, 28, CHUNK_COLORS[number % 2])
-            drawing.say(x + width / 2, y + 19, visible(token), size=12, at="middle", mono=True)
-
-    for chunk in chunks:
-        x = left + unit * chunk.bytes[1]
-        drawing.line(x, 22, x, 122, color=INK, width=1.5)
-        drawing.say(x, 138, str(chunk.bytes[1]), GRAY, 12, "middle")
-    drawing.say(12, 138, "byte", GRAY, 12)
-    words = f"{len(sides[0])} tokens above, {len(sides[1])} below, {len(chunks)} chunks"
-    drawing.say(left, 160, words, GRAY, 12)
+    chunks = align(*sides)
+    drawing = Drawing(180, "At a black line both have the same bytes")
+    for number, chunk in enumerate(chunks):
+        left, right = (14 + 11.5 * place for place in chunk.bytes)
+        color = CHUNK_COLORS[number % 2]
+        drawing.tokens(left, 20, 11.5, sides[0][slice(*chunk.source)], color)
+        drawing.tokens(left, 60, 11.5, sides[1][slice(*chunk.receiver)], color)
+        drawing.line((right, 16), (right, 96), color=INK, width=2)
+        drawing.say(right, 112, str(chunk.bytes[1]), GRAY, at="middle")
+    words = f"above {len(sides[0])} tokens of {names[0]}, below {len(sides[1])} of {names[1]};"
+    drawing.say(14, 142, f"{words}\n{len(chunks)} chunks, numbers are bytes from the beginning")
     return drawing
 
 
@@ -260,65 +284,102 @@ def rescue() -> Drawing:
     """The first rescue of a run: what was asked, who failed, who solved it, what is trained."""
     results, codecs = example()
     name, result = next(found for found in results.items() if found[1].batch.rescues)
-    codec = codecs[name]
     sample = next(sample for sample in result.batch.samples if sample.loss == "imitation")
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
 
-    drawing = Drawing(520, 296, "Where all attempts fail, a peer's solution is imitated")
-    drawing.say(16, 28, f"prompt: {group.problem.prompt}", size=14, bold=True)
-    drawing.box(16, 46, 250, 150, "#fbeef0", RED)
-    drawing.say(28, 66, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, bold=True)
-    for row, rollout in enumerate(group.rollouts[:4]):
-        drawing.say(28, 88 + 19 * row, rollout.text[:31], size=12, mono=True)
-    drawing.say(28, 88 + 19 * 4, f"... and {len(group.rollouts) - 4} more", GRAY, 12)
-    drawing.say(28, 188, "advantages all 0: no gradient of its own", GRAY, 12)
+    drawing = Drawing(386, "Where all attempts fail, a peer's is imitated")
+    drawing.say(14, 24, f"prompt: {group.problem.prompt}", style=BOLD)
+    drawing.box(14, 40, 392, 128, "#fbeef0", RED)
+    drawing.say(26, 60, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, style=BOLD)
+    words = "\n".join(rollout.text[:46] for rollout in group.rollouts[:3])
+    drawing.say(26, 82, words, style=MONO)
+    rest = f"... and {len(group.rollouts) - 3} more\nadvantages all 0: no gradient of its own"
+    drawing.say(26, 139, rest, GRAY)
 
-    drawing.box(282, 46, 222, 150, "#e9f6f1", GREEN)
-    drawing.say(294, 66, f"{sample.source}: a verified success", GREEN, bold=True)
-    drawing.say(294, 88, codec.decode(content), size=12, mono=True)
-    drawing.say(294, 126, "crosses as text (a SuccessRecord);", GRAY, 12)
-    drawing.say(294, 144, "the receiver judges it again", GRAY, 12)
+    drawing.box(14, 182, 392, 90, "#e9f6f1", GREEN)
+    drawing.say(26, 202, f"{sample.source}: a verified success", GREEN, style=BOLD)
+    drawing.say(26, 224, codecs[name].decode(content), style=MONO)
+    drawing.say(26, 243, "crosses as text (a SuccessRecord);\nthe receiver judges it again", GRAY)
 
-    x = 16.0
-    for piece in [*map(visible, codec.token_bytes(content)), "end"]:
-        width = 8 * len(piece) + 10
-        drawing.box(x, 232, width, 26, CHUNK_COLORS[0] if piece != "end" else "#dddddd")
-        drawing.say(x + width / 2, 249, piece, size=12, at="middle", mono=True)
-        x += width + 3
-    drawing.line(430, 196, 430, 245, x + 6, 245, style="tip")
-    words = f"{name} learns this in its own tokens: loss = {sample.weight} * mean of -log p(token)"
-    drawing.say(16, 282, words)
+    drawing.arrow((210, 272), (210, 306), color=GREEN, width=2)
+    drawing.tokens(14, 308, 12, [*codecs[name].token_bytes(content), b"<end>"], CHUNK_COLORS[0])
+    words = f"{name} learns this in its own tokens:\nloss = {sample.weight} * mean of -log p(token)"
+    drawing.say(14, 356, words)
+    return drawing
+
+
+def toy() -> Drawing:
+    """J of TUTORIAL's policy over four texts: a start with some luck, and one with none."""
+    drawing = Drawing(478, "Where luck never comes, only a peer helps")
+    ways = {"solo": "alone", "replay": "memory", "sgt": "peer"}
+    drawing.say(14, 22, "J, the share of right texts, over the steps")
+    for x, (mode, sharing) in zip((46, 120, 210), ways.items(), strict=True):
+        drawing.say(x, 50, sharing, figures.color_of(mode), 14, style=BOLD)
+
+    one_learner = run_path(str(ROOT / "data" / "page" / "two_learners.py"))["one_learner"]
+    for start, ground in ((-3.0, 240), (-12.0, 446)):
+        curves = {mode: one_learner(start, sharing) for mode, sharing in ways.items()}
+        words = f"at first 1 text in {1 / curves['solo'][0]:,.0f} is right"
+        drawing.say(46, ground - 146, words, style=BOLD)
+        place = drawing.plane(ground, 130, numbers(*range(0, 401, 100)), numbers(0, 0.5, 1))
+        for mode, curve in curves.items():
+            dash = "6 6" if mode == "replay" else "none"  # others may lie below it
+            corners = starmap(place, enumerate(curve))
+            drawing.line(*corners, color=figures.color_of(mode), width=3, dash=dash)
+    return drawing
+
+
+def bandit_noise() -> Drawing:
+    """Each update that a group may give in the blind spot, as a dot, and the mean of them all."""
+    contexts = bandit.complementary()
+    context, modes = contexts[1], bandit.bandit_modes(contexts)
+    uphill = normalize(context.gradient(), dim=0)
+    across = torch.tensor([0, 0, -1, 1]) - (uphill[3] - uphill[2]) * uphill
+    axes = torch.stack([normalize(across, dim=0), uphill])  # from one wrong action to the other
+
+    drawing = Drawing(384, "Noise hides xgrpo's mean, but not sgt's")
+    words = "circle: the update of one group; its area is its chance\n(under 1 in 500: left out)"
+    drawing.say(14, 24, f"{words}; arrow: the mean of all groups")
+    drawing.arrow((160, 170), (160, 130))
+    drawing.say(152, 154, "uphill", GRAY, at="end")
+    for name, x in {"solo": 72, "xgrpo": 275, "sgt": 372}.items():
+        color, chances = figures.color_of(name), defaultdict(float)  # of each place of the drawing
+        for update, chance in bandit.updates(modes[name], context, bandit.GROUP):
+            right, up = (230 * axes @ update).round().tolist()
+            chances[x + right, 220 - up] += chance
+        for end, chance in chances.items():
+            if chance > 0.002:
+                drawing.line((x, 220), end, color=color)
+                drawing.dot(*end, 18 * math.sqrt(chance), "white", color)
+        mean, *_ = bandit.moments(modes[name], context)
+        right, up = (230 * axes @ mean).tolist()
+        drawing.arrow((x, 220), (x + right, 220 - up), color=INK, width=3)
+
+        drawing.say(x, 334, name, color, 14, "middle", BOLD)
+        drawing.say(x, 354, f"{bandit.analyse(modes[name], context).groups:.2g}", at="middle")
+    drawing.say(210, 374, "groups until their mean is as long as its noise", GRAY, at="middle")
     return drawing
 
 
 def support() -> Drawing:
     """The modes in the blind spot of the bandits: groups needed, and how far off they point."""
-    contexts = complementary()
-    drawing = Drawing(430, 350, "What opens a blind spot: few groups needed")
-    left, base, wide, tall = 50, 250, 350, 200
+    contexts = bandit.complementary()
+    drawing = Drawing(350, "What opens a blind spot: few groups needed")
 
-    def place(groups: float, degrees: float) -> tuple[float, float]:
-        return left + wide * (math.log10(groups) + 1) / 3, base - tall * degrees / 120
-
-    drawing.say(12, 22, "angle between the mean update and the true gradient")
-    for degrees in (0, 30, 60, 90, 120):
-        y = place(1, degrees)[1]
-        drawing.line(left, y, left + wide, y, color="#999999" if degrees == 90 else "#dddddd")
-        drawing.say(left - 8, y + 4, f"{degrees}°", GRAY, at="end")
-    for groups in (0.1, 1, 10, 100):
-        drawing.say(place(groups, 0)[0], base + 20, f"{groups:g}", GRAY, at="middle")
-    drawing.say(
-        left + wide / 2, base + 42, "groups needed until the update stands out", at="middle"
-    )
-    drawing.say(left, place(1, 93)[1], "above this line: downhill", GRAY)
-    drawing.say(12, base + 68, "replay: nothing until luck has come once, then as sgt", GRAY)
-    drawing.say(12, base + 88, "naive: its price is on prompts that are solved already", GRAY)
+    drawing.say(14, 22, "angle between the mean update and the true gradient")
+    degrees = {angle: f"{angle}°" for angle in (0, 30, 60, 90, 120)}
+    place = drawing.plane(250, 200, {-1: "0.1", 0: "1", 1: "10", 2: "100"}, degrees)
+    drawing.line(place(-1, 90), place(2, 90), color="#999999")
+    drawing.say(46, place(0, 93)[1], "above this line: downhill", GRAY)
+    drawing.say(219, 292, "groups needed until the update stands out", at="middle")
+    drawing.say(14, 318, "replay: nothing until luck has come once, then as sgt", GRAY)
+    drawing.say(14, 337, "naive: its price is on prompts that are solved already", GRAY)
 
     names = defaultdict(list)  # by place: some modes share one
-    for name, mode in bandit_modes(contexts).items():
-        of_mode = analyse(mode, contexts[1])
-        x, y = place(of_mode.groups, of_mode.angle)
+    for name, mode in bandit.bandit_modes(contexts).items():
+        of_mode = bandit.analyse(mode, contexts[1])
+        x, y = place(math.log10(of_mode.groups), of_mode.angle)
         names[round(x), round(y)].append(name)
     lift, last = 0, (0.0, 0.0)
     for (x, y), modes in sorted(names.items()):
@@ -326,10 +387,10 @@ def support() -> Drawing:
         lift, last = lift + 20 if near else 0, (x, y)
         color = figures.color_of(modes[0])
         drawing.parts.append(f'<g data-modes="{" ".join(modes)}">')  # the page lights one of them
-        drawing.box(x - 6, y - 6, 12, 12, color, round=6)
-        drawing.line(x, y - 8, x, y - 16 - lift, color=color)
-        inside = "end" if x > left + wide - 60 else "middle"  # of the picture
-        drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, bold=True)
+        drawing.dot(x, y, 6, color)
+        drawing.line((x, y - 8), (x, y - 16 - lift), color=color)
+        inside = "end" if x > 340 else "middle"  # of the picture
+        drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, style=BOLD)
         drawing.parts.append("</g>")
     return drawing
 
@@ -337,85 +398,61 @@ def support() -> Drawing:
 def dial() -> Drawing:
     """Held-out pass@1 by mode, over how often a policy is right by its own luck at the start."""
     scores = dial_scores()
-    lucks = sorted({right for _, right in scores})
-    drawing = Drawing(430, 420, "A peer adds most where luck never comes")
-    base, tall, low = 268, 200, 30
-
-    def place(luck: int, score: float) -> tuple[float, float]:
-        x = 70 + 320 * lucks.index(luck) / (len(lucks) - 1)
-        return x, base - tall * (score - low) / (95 - low)
-
-    drawing.say(12, 22, "held-out pass@1 in percent, 3 seeds, 95 % intervals")
-    for score in range(low, 95, 20):
-        y = place(lucks[0], score)[1]
-        drawing.line(42, y, 410, y, color="#dddddd")
-        drawing.say(36, y + 4, str(score), GRAY, at="end")
-    for right in lucks:
-        drawing.say(place(right, 0)[0], base + 20, f"{right} %", GRAY, at="middle")
-    words = "how often the warm start showed the peer's reading"
-    drawing.say(215, base + 44, words, at="middle")
+    drawing = Drawing(394, "A peer adds most where luck never comes")
+    drawing.say(14, 22, "held-out pass@1 in percent, 3 seeds, 95 % intervals")
+    ticks = {number: f"{luck} %" for number, luck in enumerate(DIAL)}
+    place = drawing.plane(268, 185, ticks, numbers(30, 50, 70, 90))
+    drawing.say(210, 312, "how often the warm start showed the peer's reading", at="middle")
 
     corners = {}  # of each mode's curve
     for shift, (mode, words) in enumerate(DIAL_MODES.items()):
-        color = figures.color_of(mode)
-        corners[mode] = []
-        for luck in lucks:
-            score = estimate(scores[mode, luck])
-            x, y = place(luck, score.mean)
-            half = place(luck, low)[1] - place(luck, low + score.half)[1]
-            x += 4 * shift - 6
-            drawing.line(x, y - half, x, y + half, color=color, width=2)
-            drawing.box(x - 3, y - 3, 6, 6, color)
-            corners[mode].append((x, y))
-        style = "5 4" if mode == "hacpo" else ""
-        drawing.line(*chain.from_iterable(corners[mode]), color=color, width=2.5, style=style)
-        left, row = 12 + 200 * (shift % 2), 352 + 24 * (shift // 2)
-        drawing.say(left, row, words, color, 14, bold=True)
+        color, corners[mode] = figures.color_of(mode), []
+        for number, luck in enumerate(DIAL):
+            score, beside = estimate(scores[mode, luck]), number + 0.05 * shift - 0.08
+            ends = place(beside, score.mean - score.half), place(beside, score.mean + score.half)
+            drawing.line(*ends, color=color, width=2)
+            corners[mode].append(place(beside, score.mean))
+            drawing.dot(*corners[mode][-1], 3.5, color)
+        dash = "5 4" if mode == "hacpo" else "none"
+        drawing.line(*corners[mode], color=color, width=2.5, dash=dash)
+        drawing.say(14 + 200 * (shift % 2), 352 + 24 * (shift // 2), words, color, 14, style=BOLD)
 
     for lower, upper in pairwise(("solo", "replay", "sgt")):
-        between = [*corners[upper], *reversed(corners[lower])]
-        drawing.area(*chain.from_iterable(between), color=figures.color_of(upper))
+        between, pale = corners[upper] + corners[lower][::-1], figures.color_of(upper) + "26"
+        drawing.line(*between, color="none", fill=pale)
     return drawing
 
 
 def dial_scores() -> dict[tuple[str, int], list[float]]:
-    """(mode, own luck in percent) -> held-out pass@1 of each of the first three seeds.
-
-    Only of the pairs on which all modes were run.
-    """
+    """(mode, own luck in percent) -> held-out pass@1 of each of the first three seeds."""
     scores = {}
     for right, mode in product(DIAL, DIAL_MODES):
         name = f"no-band-{right}" if mode == "hacpo" else f"right-{right}"
-        path = RESULTS / "dial" / f"{name}.csv"
         by_seed = defaultdict(list)
-        for row in csv.DictReader(path.open(encoding="utf-8")) if path.exists() else ():
+        for row in csv.DictReader((RESULTS / "dial" / f"{name}.csv").open(encoding="utf-8")):
             key = row["mode"], row["part"], row["skill"], row["metric"]
             if key == (mode, "heldout", "all", "pass@1") and int(row["seed"]) <= 3:
                 by_seed[row["seed"]].append(float(row["value"]))
-        if by_seed:
-            scores[mode, right] = [fmean(policies) for policies in by_seed.values()]
-    whole = [right for right in DIAL if all((mode, right) in scores for mode in DIAL_MODES)]
-    return {key: of_seeds for key, of_seeds in scores.items() if key[1] in whole}
+        scores[mode, right] = [fmean(policies) for policies in by_seed.values()]
+    return scores
 
 
 def skills(path: Path) -> None:
     """One hole of each policy over a run: with a peer, with its own memory, alone."""
-    labels = {"solo": "alone", "replay": "memory", "sgt": "with peer"}
-    runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in labels}
+    runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in ("solo", "replay", "sgt")}
     figure, panels = figures.new_figure(figures.WIDTH, 6.4, rows=2)
-    learners = (("qwen-tiny", "sold"), ("llama-tiny", "eats"))
-    for axes, (learner, skill) in zip(panels, learners, strict=True):
+    holes = ("qwen-tiny", "sold", "llama-tiny"), ("llama-tiny", "eats", "qwen-tiny")
+    for axes, (learner, skill, peer) in zip(panels, holes, strict=True):
         ends = []
-        for mode, lines in runs.items():
-            curve = figures.series(lines, learner, f"skill/{skill}", figures.COMPARED_WINDOW)
-            color, width = figures.color_of(mode), 3 if mode == "sgt" else 2
-            axes.plot(*curve, color=color, linewidth=width)
-            ends.append((curve[1][-1], labels[mode], color))
-
-        (peer,) = {name for name, _ in learners} - {learner}
-        curve = figures.series(runs["sgt"], peer, f"skill/{skill}", figures.COMPARED_WINDOW)
-        axes.plot(*curve, color=GRAY, linewidth=1, linestyle=":")
-        ends.append((curve[1][-1], "the peer", GRAY))
+        for mode, policy, label in (
+            ("solo", learner, "alone"), ("replay", learner, "memory"),
+            ("sgt", learner, "with peer"), ("sgt", peer, "the peer"),
+        ):  # fmt: skip
+            window = figures.COMPARED_WINDOW
+            steps, rates = figures.series(runs[mode], policy, f"skill/{skill}", window)
+            color, style = (GRAY, ":") if policy == peer else (figures.color_of(mode), "-")
+            axes.plot(steps, rates, color=color, linestyle=style, linewidth=2)
+            ends.append((rates[-1], label, color))
         figures.name_ends(axes, ends)
         axes.set_title(f'{learner} on its hole "{skill}"')
         axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of right attempts")
@@ -468,7 +505,9 @@ def live() -> str:
     return console.export_svg(title="A bar a skill", code_format=form, unique_id="live")
 
 
-DRAWINGS = (step, advantages, clip, ladders, rescue, support, dial, live)
+DRAWINGS = (
+    step, advantages, importance, clip, ladders, rescue, toy, bandit_noise, support, dial, live,
+)  # fmt: skip
 
 
 def main(folder: Path = HERE) -> None:

@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
-SIZES = {"index.html": (830, 1330), "report.html": (830, 900)}  # of the pictures
+SIZES = {"index.html": (500, 1590), "report.html": (500, 1340)}  # of the pictures
 
 
 def modes() -> list[list[str]]:

@@ -69,3 +69,19 @@ def learnt(logits: torch.Tensor, texts: torch.Tensor, imitate: bool) -> torch.Te
         loss = loss - IMITATION_WEIGHT * log_p[0]
     (gradient,) = torch.autograd.grad(loss, logits)
     return logits.detach() - RATE * gradient
+
+
+def one_learner(start: float, sharing: str, steps: int = 400) -> list[float]:
+    """J before each step of TUTORIAL's own loop, and at the end; start: logit of the right text."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.tensor([start, *WRONG])
+    curve, remembers = [], False
+    for _ in range(steps + 1):
+        chances = logits.log_softmax(0).exp()
+        curve.append(float(chances[0]))
+        texts = chances.multinomial(8, replacement=True, generator=generator)
+        right = bool((texts == 0).any())
+        imitates = not right and (sharing == "peer" or (sharing == "memory" and remembers))
+        logits = learnt(logits, texts, imitates)
+        remembers = remembers or right
+    return curve

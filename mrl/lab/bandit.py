@@ -19,7 +19,7 @@ says how long its memory stays empty.
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
@@ -201,16 +201,19 @@ def update_of(
     return toy.update
 
 
-def moments(mode: Mode, context: Context, group: int = GROUP) -> tuple[torch.Tensor, float, float]:
-    """(E[u], E[u.u], P(u != 0)) of one context, over every outcome."""
+def updates(mode: Mode, context: Context, group: int) -> Iterator[tuple[torch.Tensor, float]]:
+    """The update [K] after every outcome of a context, with the chance of that outcome."""
     own = outcomes(context.probabilities("receiver"), group)
     received = crossings(mode, context, group)
+    for actions, records in product(own, received):
+        yield update_of(mode, context, actions, records), own[actions] * received[records]
 
+
+def moments(mode: Mode, context: Context, group: int = GROUP) -> tuple[torch.Tensor, float, float]:
+    """(E[u], E[u.u], P(u != 0)) of one context, over every outcome."""
     mean = torch.zeros(len(context.receiver), dtype=torch.float64)
     square = support = 0.0
-    for actions, records in product(own, received):
-        chance = own[actions] * received[records]
-        update = update_of(mode, context, actions, records)
+    for update, chance in updates(mode, context, group):
         mean += chance * update
         square += chance * float(update @ update)
         if update.abs().max() > 1e-12:

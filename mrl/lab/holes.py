@@ -14,6 +14,8 @@ from mrl.lab.compare import Result, by_mode
 
 STARTS_UNDER = 2  # percent
 OPEN_FROM = 25  # percent
+WORDS = {"solo": "alone (solo)", "replay": "with a memory (replay)", "sft": "peer, no RL (sft)",
+         "sgt": "with a peer (sgt)"}  # fmt: skip
 VISITS = 10  # steps that asked for a skill; their mean says when a hole opened
 
 
@@ -86,31 +88,27 @@ def draw_openings(results: Sequence[Result], holes: Sequence[tuple[str, str]], p
     """When each hole opened: a panel a mode, in it a row a hole, in that a dot a seed."""
     modes = by_mode(results)
     last = results[0].lines[-1]["step"]
-    height = len(modes) * (0.34 * len(holes) + 0.5) + 1.4
-    figure, panels = figures.new_figure(5, height, rows=len(modes))
+    never = 1.28 * last  # the middle of the gray area
+    height = len(modes) * (0.36 * len(holes) + 0.6) + 0.9
+    figure, panels = figures.new_figure(figures.WIDTH, height, rows=len(modes))
 
     for (mode, runs), axes in zip(modes.items(), panels, strict=True):
-        color = figures.color_of(mode)
+        axes.axvspan(1.06 * last, 1.5 * last, color="#ececec")
+        axes.grid(axis="y", color="#dddddd")
         for row, hole in enumerate(holes):
             for number, run in enumerate(runs):
+                shift = (number + 0.5) / len(runs) - 0.5  # of the seed in its row: -0.5 to 0.5
                 step = opening_step(run, hole)
-                place = (number + 0.5) / len(runs) - 0.5  # of the seed in its row: -0.5 to 0.5
+                x, y, fill = step, row + 0.7 * shift, "full"
                 if step is None:
-                    x = last * (1.25 + 0.4 * place)
-                    axes.plot(x, row, "o", color=color, fillstyle="none", markersize=4.5)
-                else:
-                    axes.plot(step, row + 0.7 * place, "o", color=color, markersize=4.5)
+                    x, y, fill = never + 0.38 * last * shift, row, "none"
+                axes.plot(x, y, "o", color=figures.color_of(mode), fillstyle=fill, markersize=4.5)
 
-        axes.axvline(1.03 * last, color="0.6", linewidth=0.8)
-        axes.set_title(mode, loc="left", fontsize=12)
-        axes.set_yticks(range(len(holes)), [" ".join(hole) for hole in holes], fontsize=11)
-        ticks = {0: "0", last // 2: f"step {last // 2}", last: str(last), 1.25 * last: "never"}
-        axes.set_xticks(list(ticks), ticks.values(), fontsize=11)
-        axes.set(xlim=(0, 1.47 * last), ylim=(len(holes) - 0.5, -0.5))
+        axes.set_title(WORDS.get(mode, mode), loc="left", fontsize=12)
+        axes.set_yticks(range(len(holes)), [": ".join(hole) for hole in holes], fontsize=11)
+        axes.set_xticks([0, last // 2, last, never], ["0", f"step {last // 2}", last, "never"])
+        axes.set(xlim=(0, 1.5 * last), ylim=(len(holes) - 0.5, -0.5))
 
-    figure.supxlabel(
-        "When each hole opened: when the skill's solve rate\nin training, mean over the last "
-        f"{VISITS} steps that asked\nfor it, reached {OPEN_FROM} %. A dot is a seed.",
-        fontsize=11,
-    )
+    rule = f"{OPEN_FROM} % were right, as a mean of {VISITS} steps with it"
+    figure.suptitle(f"The step at which each hole opened:\n{rule}.\nA dot is a seed.", fontsize=12)
     figures.save_figure(figure, path)
