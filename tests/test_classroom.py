@@ -330,10 +330,10 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "rng.choice(successes)", "successes[rng.getrandbits(2) % len(successes)]",
         ),
         "no limit of length": (
-            "completion_ids = retokenized(receiver, success, batch)",
-            "retokenized(receiver, success, batch)\n"
-            "            known = success.text.isascii()\n"
+            "completion_ids, refusal = retokenized(receiver, success)",
+            "known = success.text.isascii()\n"
             "            ids = receiver.codec.encode(success.text) if known else None\n"
+            "            refusal = not ids\n"
             "            completion_ids = ids and ids + [receiver.end_id] * success.finished",
         ),
         "own samples twice": (
@@ -717,7 +717,7 @@ def test_a_first_check_says_once_that_nothing_is_written_yet(tmp_path, monkeypat
 GENERIC = {  # lines of what is taken out that every mode has, or the stub shows
     "batch = TrainingBatch()", "return batch", "loss=\"imitation\",", "reward=1.0,", "continue",
     "completion_ids=completion_ids,", "prompt_ids=group.prompt_ids,", "break", "return", ")",
-    "batch.samples += own_samples(receiver, group)", "batch.rescue_set_size += 1",
+    "batch.samples += own_samples(receiver, group)",
     "for group, _ in prompts:", "for rollout in group.rollouts:", "if rollout.reward:",
     "batch.samples.append(", "TrainingSample(", "prompt_ids=prompt_ids,", "return {", "}", "]",
     "for group, records in prompts:",

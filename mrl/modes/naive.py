@@ -31,7 +31,7 @@ class Naive(Mode):
         """Own and peers' samples of a prompt side by side, advantages over all of them."""
         batch = TrainingBatch()
         for group, records in prompts:
-            pairs = peer_samples(receiver, group, records, batch)
+            pairs = peer_samples(receiver, group, records)
             peers_samples = [sample for sample, _ in pairs]
             batch.samples += pool_with_advantages(receiver, group, peers_samples)
 
