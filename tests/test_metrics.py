@@ -8,7 +8,6 @@ from mrl.config import RunConfig
 from mrl.diagnostics import LearningStats
 from mrl.modes import TrainingBatch
 from mrl.modes.solo import own_samples
-from mrl.residual import measure
 from mrl.runtime.metrics import (
     group_metrics,
     meaning,
@@ -20,7 +19,6 @@ from mrl.runtime.metrics import (
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import read_metrics
-from mrl.runtime.summary import residual_sentences
 from mrl.runtime.view import View
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 from mrl.team import StepResult
@@ -114,20 +112,6 @@ def test_a_text_used_twice_or_cut_to_fit_leaves_shares_that_add_up_to_1(imitated
     shares = outcome_metrics(result, transfer_metrics(receiver, result))
     assert sum(shares.values()) == pytest.approx(1.0)
     assert min(shares.values()) >= 0.0
-
-
-def test_the_residual_of_a_run_is_the_sum_over_its_lines():
-    residuals = measure([b"ab"], [b"a", b"b"]), measure([b"c"], [b"c"], canonical=False)
-    residuals[1]["refused/not_utf8"] += 3
-    lines = [{"thl/" + name: n for name, n in residual.items()} for residual in residuals]
-    lines = [{"policy": "a", **line} for line in lines]
-    other = {"policy": "b", "reward": 0.5}
-    (sentence,) = residual_sentences([*lines, other])
-    assert sentence == (
-        "a retokenized 2 peer texts: 1.50 of its tokens for one of the source's, 33% of the bytes "
-        "in 1:1 chunks, 50% of the texts sampled in other tokens than their tokenizer's own; 3 "
-        "more were refused."
-    )
 
 
 def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):

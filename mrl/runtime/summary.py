@@ -10,7 +10,6 @@ from rich.text import Text
 
 from mrl.config import DATA, PolicyConfig
 from mrl.policy import Policy
-from mrl.residual import Residual
 from mrl.runtime.evaluation import FEW, half_width, problems_of, right_share
 from mrl.runtime.memory import peak_memory
 from mrl.runtime.pairs import SHORT_HELDOUT
@@ -147,28 +146,6 @@ def last_lines(run: Run, finished: bool) -> list[Table | Text | str]:
         grown = f"{bar(after, before, GAIN_BAR)}  {growth(before, after)}"
         lines.append(cell(f"{name}, {skill}  {grown}"))
     return lines
-
-
-def residual_sentences(lines: list[dict]) -> list[str]:
-    """Sentences on what alignment cost each receiver in a whole run, from the run's metrics."""
-    by_receiver: dict[str, Residual] = {}
-    for line in lines:
-        residual = by_receiver.setdefault(line["policy"], Residual())
-        for key, number in line.items():
-            if key.startswith("thl/"):
-                residual[key.removeprefix("thl/")] += number
-
-    sentences = []
-    for name, residual in by_receiver.items():
-        if residual:
-            sentences.append(
-                f"{name} retokenized {plural(residual['records'], 'peer text')}: "
-                f"{residual.length_ratio:.2f} of its tokens for one of the source's, "
-                f"{residual.share_one_to_one:.0%} of the bytes in 1:1 chunks, "
-                f"{residual.non_canonical_share:.0%} of the texts sampled in other tokens than "
-                f"their tokenizer's own; {residual.refused} more were refused."
-            )
-    return sentences
 
 
 def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
