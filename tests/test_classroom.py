@@ -290,7 +290,7 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             'loss="imitation"', 'loss="policy", behavior_logprobs=[0.0] * len(completion_ids)',
         ),
         "no own samples": ("batch.samples += own_samples(receiver, group)", "pass"),
-        "refused text": ("if completion_ids is None:", "if False:"),
+        "refused text": ("if refusal:", "if False:"),
         "ends at a refused text": (
             "if completion_ids is None:\n                continue",
             "if completion_ids is None:\n                break",

@@ -33,7 +33,7 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     for policy in team.policies:
         learner = f"{policy.name} ({_size_and_rate(policy)})"
         embedded = Path(first_paths[policy.name]).resolve().parent == DATA / "tiny"
-        of_this_process[policy.name] = learner, policy_notes(policy, embedded)
+        of_this_process[policy.name] = learner, prompt_notes(policy, embedded)
     of_policies = team.allocation.gather(of_this_process).values()
 
     pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
@@ -79,31 +79,15 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     return lines
 
 
-def policy_notes(policy: Policy, embedded: bool) -> list[str]:
-    """Sentences on where a policy is prompted or computed otherwise than its settings suggest.
+def prompt_notes(policy: Policy, embedded: bool) -> list[str]:
+    """A sentence if the model is never shown the system prompt of its settings.
 
-    embedded: it is of the tiny pair, which was made without a system prompt.
+    embedded: it is of the tiny pair, which was made without one.
     """
-    notes: list[str] = []
-    config = policy.config
-
-    system_prompt = "" if embedded else config.system_prompt.strip()
-    if system_prompt and system_prompt not in policy.prompt_text(""):
-        notes.append(
-            f"{policy.name}: its template leaves the system prompt out; `template` can hold it."
-        )
-    elif system_prompt and policy.tokenizer.chat_template is None and not config.template:
-        notes.append(
-            f"{policy.name}: has no chat template, so the system prompt stands before each "
-            "problem; `template` writes it in another way."
-        )
-
-    wants_half = config.dtype != "float32" and policy.model.device.type == "cuda"
-    if wants_half and not policy.mixed_precision:
-        notes.append(
-            f"{policy.name}: is computed in float32; this card has no bfloat16 of its own."
-        )
-    return notes
+    system_prompt = policy.config.system_prompt.strip()
+    if embedded or not system_prompt or system_prompt in policy.prompt_text(""):
+        return []
+    return [f"{policy.name}: its template leaves the system prompt out; `template` can hold it."]
 
 
 def plural(number: int, noun: str) -> str:
