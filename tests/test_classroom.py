@@ -292,8 +292,7 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "no own samples": ("batch.samples += own_samples(receiver, group)", "pass"),
         "refused text": ("if refusal:", "if False:"),
         "ends at a refused text": (
-            "if completion_ids is None:\n                continue",
-            "if completion_ids is None:\n                break",
+            "if refusal:\n                continue", "if refusal:\n                break",
         ),
         "other records": ("consumes = SuccessRecord", "consumes = None"),
         "records by a name": ("consumes = SuccessRecord", 'consumes = "success"'),
