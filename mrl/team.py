@@ -60,6 +60,7 @@ class StepResult:
     def rescues(self) -> list[tuple[Group, TrainingSample]]:
         """Groups that failed altogether, each with a peer's text that is imitated there."""
         failed = {tuple(g.prompt_ids): g for g in self.groups if g.outcome == "all_fail"}
+
         rescues = []
         for sample in self.batch.samples:
             group = failed.get(tuple(sample.prompt_ids))
@@ -102,7 +103,7 @@ class Team:
 
     def forget_last_step(self) -> None:
         """Drop the records and the times of the last step, also of one that was interrupted."""
-        self.exchange.end_step()
+        self.exchange.records.clear()  # this step's come from newer weights
         self.allocation.ledger.clear()
 
     def share(self, step: int, results: dict[str, StepResult]) -> None:

@@ -160,6 +160,7 @@ def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Itera
     """Tables and curves."""
     if evaluations:
         columns = evaluation_table(evaluations).columns
+
         # rich keeps columns, HTML wants rows
         head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
         yield _table("Held-out problems, in percent", head, rows)

@@ -76,7 +76,7 @@ class GRAFT(Mode):
             grafted += self._graft(receiver, group, _by_source(records)[source], objective)
 
         batch.samples += grafted  # last, so that own samples fill the first minibatches
-        batch.notes["grafted"] = len(source_of)
+        batch.notes["grafted"] = len(source_of)  # groups
         return batch
 
     def _sources(self, prompts: Prompts) -> dict[str, str]:
@@ -146,7 +146,7 @@ class GRAFT(Mode):
             gap = fmean(old_logprobs) - fmean(source_logprobs(record))
             compatibility = math.exp(min(gap, 20.0))  # whatever a peer claims, no overflow
             if compatibility <= self.min_compatibility:
-                continue
+                continue  # left out altogether: with weight 0 the loss's mean would count it
 
             sample.advantage = advantage_of[sample.reward]
             sample.behavior_logprobs = old_logprobs

@@ -81,7 +81,8 @@ def pool_with_advantages(
 ) -> list[TrainingSample]:
     """Own and peers' samples of one prompt, each with its advantage among all of them."""
     # own advantages are not known before the peers' rewards are beside them
-    samples = [*samples_with([0.0] * len(group.rollouts), group), *peers_samples]
+    samples = samples_with([0.0] * len(group.rollouts), group)
+    samples += peers_samples
     rewards = torch.tensor([[sample.reward for sample in samples]])  # [1, own + peers']
     advantages = group_advantages(rewards, receiver.objective.scale_by_std)[0]
 

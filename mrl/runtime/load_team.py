@@ -85,12 +85,12 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
     """Where the models are. Those in memory are saved in the folder, to be loaded as all others."""
     places: list[str] = []
     in_memory: list[object] = []
-    for number, given in enumerate(models):
-        if isinstance(given, str | Path):
-            places.append(str(given))
+    for number, entry in enumerate(models):
+        if isinstance(entry, str | Path):
+            places.append(str(entry))
             continue
 
-        model = given[0] if isinstance(given, tuple) else None
+        model = entry[0] if isinstance(entry, tuple) else None
         known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(getattr(model, "config", None)), None)
         if type(model) is not known:
             raise MrlError(
@@ -105,7 +105,7 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
         in_memory.append(model)
 
         path = Path(folder, str(number), Path(model.name_or_path).name or f"model-{number}")
-        for part in given:
+        for part in entry:
             part.save_pretrained(path)
         places.append(str(path))
     return places

@@ -153,6 +153,7 @@ def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]
                 refusals[refusal] += 1
             elif used[key]:
                 used[key] -= 1  # of equal texts one may have been drawn, or all
+
                 content = token_ids[:-1] if record.finished else token_ids
                 source_tokens = split_text(record.text, record.token_lengths)
                 receiver_tokens = receiver.codec.token_bytes(content)
@@ -185,6 +186,7 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
         peers_left += len(texts)
         for rollout in group.rollouts:
             written_now.add((*group.prompt_ids, *rollout.completion_ids))
+
     for sample in result.batch.samples:
         if sample.source:
             peers_left -= 1
@@ -196,6 +198,7 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
         if name.startswith(("dropped/", "thl/refused/")):
             counts["refused" if name.startswith("thl/") else "dropped"] += number
             peers_left -= number
+
     # a mode of one's own may use a text twice, or one that `retokenized` refuses
     counts["not_needed"] = max(own_left, 0) + max(peers_left, 0)
     return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
