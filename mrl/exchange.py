@@ -72,10 +72,6 @@ class Exchange:
         if count:
             self._traffic[receiver]["not_believed"] += count
 
-    def end_step(self) -> None:
-        """Forget the records: those of the next step come from newer weights."""
-        self.records.clear()
-
     def take_traffic(self, policy: str) -> dict[str, int]:
         """What one policy published and received since the last call, as metrics of a step."""
         counted = dict.fromkeys(ALWAYS_REPORTED, 0) | dict(

@@ -200,13 +200,10 @@ class Policy:
         problems: Sequence[Problem],
         generator: torch.Generator,
         group_size: int | None = None,
-        temperature: float | None = None,
     ) -> list[Group]:
         """Sample a group for each problem; verdicts are still missing."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
-        if temperature is None:
-            temperature = self.config.temperature
         self.sampled_version = self.version
 
         # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
@@ -216,7 +213,7 @@ class Policy:
                 prompts,
                 group_size,
                 max_new_tokens=self.max_new_tokens,
-                temperature=temperature,
+                temperature=self.config.temperature,
                 end_ids=torch.tensor(self.end_ids, device=self.model.device),
                 suppressed=self.suppressed,
                 generator=generator,

@@ -16,13 +16,8 @@ class Residual(Counter[str]):
 
     records, bytes, source_tokens, receiver_tokens; bytes_one_to_one: in chunks of one source and
     one receiver token; sampled_otherwise: records whose ids are not the source tokenizer's own for
-    the text; refused/<reason>: texts that the receiver's tokenizer cannot hold.
+    the text.
     """
-
-    @property
-    def refused(self) -> int:
-        """Texts refused, for whatever reason."""
-        return sum(number for name, number in self.items() if name.startswith("refused/"))
 
     @property
     def share_one_to_one(self) -> float:
@@ -33,11 +28,6 @@ class Residual(Counter[str]):
     def length_ratio(self) -> float:
         """Receiver tokens per source token."""
         return self["receiver_tokens"] / self["source_tokens"] if self["source_tokens"] else 1.0
-
-    @property
-    def non_canonical_share(self) -> float:
-        """Share of records whose sampled ids are not the tokenizer's own encoding."""
-        return self["sampled_otherwise"] / self["records"] if self["records"] else 0.0
 
 
 def measure(

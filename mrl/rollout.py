@@ -79,7 +79,7 @@ def sample_completions(
     generator: torch.Generator,
     decode: Callable[..., tuple[Tensor, ...] | None] | None = None,
 ) -> Completions:
-    """Sample `group_size` completions for each prompt; temperature 0 takes the likeliest token.
+    """Sample `group_size` completions for each prompt.
 
     end_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
     generator: on the CPU; each row's uniform numbers are drawn before the first token, so that its
@@ -92,9 +92,9 @@ def sample_completions(
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
 
     def choose(logits: Tensor, uniform_now: Tensor) -> tuple[Tensor, Tensor]:
-        # the next token of each row and its log-prob (of greedy ones: at temperature 1)
-        scaled = scaled_logprobs(logits, suppressed, temperature or 1.0)  # [rows, vocab]
-        tokens = draw(scaled, uniform_now) if temperature else scaled.argmax(dim=-1)
+        # the next token of each row and its log-prob
+        scaled = scaled_logprobs(logits, suppressed, temperature)  # [rows, vocab]
+        tokens = draw(scaled, uniform_now)
         return tokens, scaled.gather(1, tokens[:, None])[:, 0]
 
     # 1. every prompt once, its cache repeated for the group

@@ -16,7 +16,7 @@ from mrl.exchange import Exchange
 from mrl.modes import Mode, TrainingBatch
 from mrl.policy import Policy
 from mrl.records import Record, RewardStats, make_records
-from mrl.samples import Group, Problem, Verdict
+from mrl.samples import Group, Problem, TrainingSample, Verdict
 
 # (type of record, policy, its groups, step) -> what it publishes about them
 RecordsOf = Callable[[type[Record], Policy, Sequence[Group], int], Iterable[Record | LossyText]]
@@ -56,6 +56,18 @@ class StepResult:
         rewards = [reward for group in self.groups for reward in group.rewards]
         return sum(rewards) / len(rewards)
 
+    @property
+    def rescues(self) -> list[tuple[Group, TrainingSample]]:
+        """Groups that failed altogether, each with a peer's text that is imitated there."""
+        failed = {tuple(g.prompt_ids): g for g in self.groups if g.outcome == "all_fail"}
+
+        rescues = []
+        for sample in self.batch.samples:
+            group = failed.get(tuple(sample.prompt_ids))
+            if group and sample.source and sample.loss == "imitation":
+                rescues.append((group, sample))
+        return rescues
+
 
 @dataclass
 class Team:
@@ -91,7 +103,7 @@ class Team:
 
     def forget_last_step(self) -> None:
         """Drop the records and the times of the last step, also of one that was interrupted."""
-        self.exchange.end_step()
+        self.exchange.records.clear()  # this step's come from newer weights
         self.allocation.ledger.clear()
 
     def share(self, step: int, results: dict[str, StepResult]) -> None:

@@ -249,7 +249,11 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "                break\n            calls",
         ),
         "one short of the budget": ("if calls >= budget:", "if calls >= budget - 1:"),
-        "one a prompt": ("kept.append(record)", "kept[-1:] = [record]"),
+        "one a prompt": (
+            'known[key] == "correct"',
+            'known[key] == "correct" and record.prompt_id not in [r.prompt_id for r in kept]',
+        ),
+        "the last one": ("kept.append(record)", "kept[-1:] = [record]"),
         "backwards": ("return kept", "return kept[::-1]"),
         "not wrong is right": ('known[key] == "correct"', 'known[key] != "wrong"'),
         "a set": ("return kept", "return set(kept)"),
@@ -290,10 +294,9 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             'loss="imitation"', 'loss="policy", behavior_logprobs=[0.0] * len(completion_ids)',
         ),
         "no own samples": ("batch.samples += own_samples(receiver, group)", "pass"),
-        "refused text": ("if completion_ids is None:", "if False:"),
+        "refused text": ("if refusal:", "if False:"),
         "ends at a refused text": (
-            "if completion_ids is None:\n                continue",
-            "if completion_ids is None:\n                break",
+            "if refusal:\n                continue", "if refusal:\n                break",
         ),
         "other records": ("consumes = SuccessRecord", "consumes = None"),
         "records by a name": ("consumes = SuccessRecord", 'consumes = "success"'),
@@ -330,10 +333,10 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "rng.choice(successes)", "successes[rng.getrandbits(2) % len(successes)]",
         ),
         "no limit of length": (
-            "completion_ids = retokenized(receiver, success, batch)",
-            "retokenized(receiver, success, batch)\n"
-            "            known = success.text.isascii()\n"
+            "completion_ids, refusal = retokenized(receiver, success)",
+            "known = success.text.isascii()\n"
             "            ids = receiver.codec.encode(success.text) if known else None\n"
+            "            refusal = not ids\n"
             "            completion_ids = ids and ids + [receiver.end_id] * success.finished",
         ),
         "own samples twice": (
@@ -375,6 +378,7 @@ ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one 
     ("liar", "believes the verdict"): 6,
     ("liar", "believes the answer"): 6,
     ("liar", "equal records are one"): 8,
+    ("liar", "one a prompt"): 4,
     ("sgt", "a gate at 30 %"): 8,
     ("bug", "no min"): 9,
     ("liar", "backwards"): 8,
@@ -717,7 +721,7 @@ def test_a_first_check_says_once_that_nothing_is_written_yet(tmp_path, monkeypat
 GENERIC = {  # lines of what is taken out that every mode has, or the stub shows
     "batch = TrainingBatch()", "return batch", "loss=\"imitation\",", "reward=1.0,", "continue",
     "completion_ids=completion_ids,", "prompt_ids=group.prompt_ids,", "break", "return", ")",
-    "batch.samples += own_samples(receiver, group)", "batch.rescue_set_size += 1",
+    "batch.samples += own_samples(receiver, group)",
     "for group, _ in prompts:", "for rollout in group.rollouts:", "if rollout.reward:",
     "batch.samples.append(", "TrainingSample(", "prompt_ids=prompt_ids,", "return {", "}", "]",
     "for group, records in prompts:",

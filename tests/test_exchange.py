@@ -78,16 +78,6 @@ def test_collect_gives_the_declared_type_never_the_own_and_only_the_asked_prompt
     assert [record.source for record in third] == ["a", "b"]
 
 
-def test_a_record_lives_for_one_step():
-    exchange = Exchange()
-    for version in (0, 1):
-        record = replace(SUCCESS, version=version)
-        assert exchange.publish(record, "a") is None
-        assert exchange.collect(SuccessRecord, "b", ["p"])["p"] == [record]
-        exchange.end_step()
-    assert exchange.collect(SuccessRecord, "b", ["p"])["p"] == []
-
-
 def test_records_and_bytes_are_counted_per_type_source_and_receiver():
     exchange = Exchange()
     exchange.publish(SUCCESS, "a")

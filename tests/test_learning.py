@@ -371,12 +371,11 @@ def test_every_completion_has_one_outcome(make_policy):
         "clipped": 1,
     }
     batch = TrainingBatch(samples)
-    batch.dropped.update(too_long=1)
-    batch.residual["refused/not_utf8"] += 1
+    figures = {"dropped/too_long": 1, "thl/refused/not_utf8": 1, "thl/records": 2}
     written_now = [Rollout(s.completion_ids, [], True) for s in samples if not s.source]
     own = Group(Problem("x", "1+1?", "2"), samples[0].prompt_ids, written_now)
     received = {"x": [SimpleNamespace(text="")] * 6}  # 2 became samples; the mode left 2 alone
-    got = outcome_metrics(StepResult([own], received, batch, stats))
+    got = outcome_metrics(StepResult([own], received, batch, stats), figures)
     assert sum(got.values()) == pytest.approx(1.0)
     assert got["outcome/dropped"] == got["outcome/refused"] == pytest.approx(0.1)
     assert got["outcome/not_needed"] == pytest.approx(0.2)
@@ -394,7 +393,7 @@ def test_an_own_text_of_an_earlier_step_is_own_in_every_count(make_policy):
 
     samples = [sample(policy, "1", 0.0), earlier, imitated]
     stats = learn(policy, samples)
-    got = outcome_metrics(StepResult([own], {}, TrainingBatch(samples), stats))
+    got = outcome_metrics(StepResult([own], {}, TrainingBatch(samples), stats), {})
     assert {name: share for name, share in got.items() if share} == pytest.approx(
         {"outcome/all_fail": 1 / 3, "outcome/taught": 1 / 3, "outcome/replayed": 1 / 3}
     )

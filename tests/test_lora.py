@@ -1,6 +1,7 @@
 """LoRA: what learns is small, the rest stays, and a run with it goes on exactly."""
 # ruff: noqa: F811, pytest's fixtures are imported and named again as arguments
 
+import json
 import re
 from pathlib import Path
 
@@ -157,6 +158,17 @@ def test_saved_adapters_give_the_same_numbers_again_whatever_rank_is_asked_for(
         assert again.config.lora_rank == 4
         assert again.config.learning_rate == 1e-3
         assert again.logprobs_of(*about) == policy.logprobs_of(*about)
+
+
+def test_a_base_that_is_gone_is_named_with_the_adapters_that_need_it(tmp_path):
+    base = tmp_path / "moved"
+    config = {"base_model_name_or_path": str(base), "r": 4, "lora_alpha": 8}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(MrlError, match=f"adapter_config.json: its base {base} is gone; put it"):
+        load_policy(PolicyConfig("a", str(tmp_path)))
+    config["base_model_name_or_path"] = "some/hub-name"
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    assert base_of(str(tmp_path)) == ("some/hub-name", 4)
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,22 @@ import mini_mrl
 from mrl.config import RunConfig
 from mrl.diagnostics import LearningStats
 from mrl.modes import TrainingBatch
-from mrl.residual import measure
-from mrl.runtime.metrics import batch_metrics, group_metrics, meaning, step_metrics
+from mrl.modes.solo import own_samples
+from mrl.runtime.metrics import (
+    group_metrics,
+    meaning,
+    outcome_metrics,
+    sample_lines,
+    step_metrics,
+    transfer_metrics,
+)
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import read_metrics
-from mrl.runtime.summary import residual_sentences
 from mrl.runtime.view import View
-from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 from mrl.team import StepResult
+from tests.test_modes import group, success
 
 
 def rollout(verdict, length=2, finished=True):
@@ -45,26 +52,66 @@ def test_a_figure_that_is_not_finite_is_left_out_of_the_log():
     groups = [Group(Problem("a", "", "1"), [], [rollout(Verdict.WRONG)])]
     batch = TrainingBatch(notes={"far": float("inf"), "near": 1.0})
     result = StepResult(groups, {}, batch, LearningStats(loss=float("nan")))
-    figures = step_metrics(result)
+    figures = step_metrics(None, result)  # nothing was received
     json.dumps(figures, allow_nan=False)
     assert "loss" not in figures and "mode/far" not in figures
     assert figures["mode/near"] == 1.0
 
 
-def test_the_residual_of_a_run_is_the_sum_over_its_lines():
-    one, two = TrainingBatch([]), TrainingBatch([])
-    one.residual = measure([b"ab"], [b"a", b"b"])
-    two.residual = measure([b"c"], [b"c"], canonical=False)
-    two.residual["refused/not_utf8"] += 3
-    lines = [{"policy": "a", **batch_metrics(b)} for b in (one, two, TrainingBatch([]))]
-    assert "thl/bytes" not in lines[2]
-    other = {"policy": "b", "reward": 0.5}
-    (sentence,) = residual_sentences([*lines, other])
-    assert sentence == (
-        "a retokenized 2 peer texts: 1.50 of its tokens for one of the source's, 33% of the bytes "
-        "in 1:1 chunks, 50% of the texts sampled in other tokens than their tokenizer's own; 3 "
-        "more were refused."
-    )
+def imitation(receiver, text, prompt_ids=(5, 6)):
+    ids = [*receiver.codec.encode(text), receiver.end_id]
+    return TrainingSample(list(prompt_ids), ids, loss="imitation", source="b", reward=1.0)
+
+
+@pytest.fixture
+def imitated(make_policy):
+    """A receiver that failed on "x" and not on "y" and imitates there; and what it was given."""
+    receiver = make_policy(max_new_tokens=20)
+    groups = [group("x", [0, 0]), group("y", [1, 0]), group("z", [0, 0])]
+    groups[1].prompt_ids, groups[2].prompt_ids = [7], [8]
+    right = success("x", "1 \\boxed{1}", canonical=False)  # one source token of 11 bytes
+    odd, long = success("x", "cafe\u0301 \\boxed{1}"), success("x", "1" * 40)
+    believed = {"x": [odd, right, right, long], "y": [success("y"), success("y", "<|end|>")]}
+    samples = [*own_samples(receiver, groups[0]), imitation(receiver, right.text)]
+    samples.append(imitation(receiver, "\\boxed{1}", [7]))
+    return receiver, StepResult(groups, believed, TrainingBatch(samples))
+
+
+def test_what_was_received_and_what_alignment_cost_is_counted_from_the_samples(imitated):
+    receiver, result = imitated
+    tokens = [len(receiver.codec.encode(text)) for text in ("1 \\boxed{1}", "\\boxed{1}")]
+    assert transfer_metrics(receiver, result) == {
+        "rescue_set": 1,  # "x": failed, and solved by a peer; no peer solved "z"
+        "rescues": 1,
+        "dropped/too_long": 1,  # whether the mode drew it or not
+        "thl/refused/not_round_trippable": 1,
+        "thl/refused/special_token": 1,
+        "thl/records": 2,  # of two equal texts on "x" one was drawn
+        "thl/bytes": 11 + 9,
+        "thl/bytes_one_to_one": 0,
+        "thl/source_tokens": 2,
+        "thl/receiver_tokens": sum(tokens),
+        "thl/sampled_otherwise": 1,
+    }
+    ((failed, sample),) = result.rescues  # not "y", where an own attempt was right
+    assert (failed.problem.id, sample) == ("x", result.batch.samples[2])
+
+
+def test_a_rescue_in_the_log_has_the_peers_text_without_the_end_token(imitated):
+    receiver, result = imitated
+    (rescue,) = (e["rescue"] for e in sample_lines(1, receiver, result) if "rescue" in e)
+    assert (rescue["source"], rescue["source_text"]) == ("b", "1 \\boxed{1}")
+    assert (rescue["problem_id"], rescue["receiver_text"]) == ("x", "try 0")
+
+
+def test_a_text_used_twice_or_cut_to_fit_leaves_shares_that_add_up_to_1(imitated):
+    receiver, result = imitated
+    cut = imitation(receiver, "1" * 19)  # of the too long one, by a mode of one's own
+    result.batch.samples += [result.batch.samples[2]] * 5 + [cut] * 3
+    result.stats.sample_outcomes.update(all_fail=2, rescued=10)
+    shares = outcome_metrics(result, transfer_metrics(receiver, result))
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert min(shares.values()) >= 0.0
 
 
 def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):

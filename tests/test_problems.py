@@ -54,6 +54,8 @@ def test_loading_fills_in_id_and_skill_and_takes_whole_numbers(tmp_path):
         (['{"prompt": "a", "answer": "1", "id": 7}'], ":1", "`id` is 7, but must be a text"),
         (['{"prompt": "a", "answer": "2024-05-01"}'], ":1", "or a judge with --set judge=FILE"),
         (['{"prompt": "a", "answer": "12:30:00"}'], ":1", "cannot judge the answer '12:30:00'"),
+        (['{"prompt": "a", "answer": "12:30"}'], ":1", "or a judge with --set judge=FILE"),
+        (['{"prompt": "a", "answer": "Smith, John"}'], ":1", "or a judge with --set judge=FILE"),
         (['{"prompt": "a", "answer": true}'], ":1", "`answer`"),
         (['{"prompt": " ", "answer": "1"}'], ":1", "`prompt`"),
         (['{"prompt": "a", "answer": "1", "skill": 3}'], ":1", "`skill`"),

@@ -47,7 +47,7 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     shown, _, folded = page.partition("<details>")
     for part in ("better at any skill", 'id="replay"', "judges the final answer alone"):
         assert part in shown, part
-    for part in ("Held-out problems", "retokenized", *(p.title for p in figures.PICTURES)):
+    for part in ("Held-out problems", *(p.title for p in figures.PICTURES)):
         assert part in folded, part
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert not re.search(r">[^<]*(outcome|groups|exchange|completions)/", folded)  # words, no names

@@ -224,11 +224,12 @@ def test_only_the_last_complete_box_counts_and_a_batch_keeps_its_order(verifier)
 
 @pytest.mark.parametrize(
     "answer",
-    ["2024-05-01", "5/1/2024", "01.05.2024",
+    ["2024-05-01", "5/1/2024", "01.05.2024", "12:30", "9:05 am", "12:30:00",
+     "Smith, John", "O'Neil, Se\u00e1n", "May 5, 2024", "Rome, Oslo, Bern",
      "", " ", "???", "{", "}", r"\frac{1}{", r"7} \boxed{8", "7}{", r"\boxed{7}", r"\boxed{7",
      "0/0", r"\frac{1}{0}", "9" * (MAX_BOX_CHARS + 1), "\0", "\ud800", "7\\"],
 )  # fmt: skip
-def test_answer_that_does_not_equal_itself_or_is_a_date_is_refused(verifier, answer):
+def test_answer_that_does_not_equal_itself_or_is_no_formula_is_refused(verifier, answer):
     assert not verifier.check_answer(answer)
 
 
@@ -236,6 +237,13 @@ def test_a_date_is_not_judged_as_a_difference(verifier):
     assert verifier.verify("2024-05-01", r"\boxed{2018}") is UNPARSED
     assert verifier.check_answer("5-1")
     assert verifier.check_answer("5/1")
+
+
+def test_a_time_is_not_judged_as_a_quotient_nor_a_name_as_letters(verifier):
+    assert verifier.verify("12:30", r"\boxed{\frac{2}{5}}") is UNPARSED
+    assert verifier.verify("Smith, John", r"\boxed{John, Smith}") is UNPARSED
+    for answer in ("Smith John", "x, y", "1, 2", r"\sqrt{2}, \pi", r"\{x: x > 0\}", "12.30"):
+        assert verifier.check_answer(answer), answer
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,8 @@ def test_logits_that_are_no_numbers_end_the_turn_with_a_sentence(make_policy):
     policy.model.get_decoder().norm.weight.data[:] = torch.nan
     allocation = Allocation([policy], [policy.name])
     wrong = r"^qwen-tiny failed in its rollout turn: the model's log-probs are not finite.*\.$"
-    for temperature in (1.0, 0.0):
-        with pytest.raises(RunFailed, match=wrong), allocation.turn(policy, "rollout"):
-            policy.rollout(PROBLEMS, generator(), 2, temperature)
+    with pytest.raises(RunFailed, match=wrong), allocation.turn(policy, "rollout"):
+        policy.rollout(PROBLEMS, generator(), 2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
@@ -167,9 +166,9 @@ def assert_logprobs_of_a_plain_forward_pass(policy, groups, temperature=1.0):
 
 
 @pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
-def test_greedy_tokens_are_those_of_generate(make_policy, name):
-    policy = make_policy(name, max_new_tokens=10)
-    groups = policy.rollout(PROBLEMS, generator(), group_size=2, temperature=0.0)
+def test_near_temperature_0_the_tokens_are_those_of_generate(make_policy, name):
+    policy = make_policy(name, max_new_tokens=10, temperature=1e-5)
+    groups = policy.rollout(PROBLEMS, generator(), group_size=2)
     suppressed = policy.suppressed.nonzero().squeeze(1).tolist()
     for group in groups:
         want = policy.model.generate(

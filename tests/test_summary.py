@@ -18,7 +18,7 @@ from mrl.runtime.summary import (
     first_lines,
     last_lines,
     pair_table,
-    policy_notes,
+    prompt_notes,
 )
 from mrl.samples import Problem
 
@@ -128,7 +128,7 @@ def test_the_first_lines_say_that_a_mode_with_an_objective_of_its_own_ignores_th
     [
         ("{{ messages[0].content }}", "", []),
         ("{{ messages[-1].content }}", "", ["leaves the system prompt out; `template`"]),
-        (None, "", ["has no chat template, so the system prompt stands before each problem"]),
+        (None, "", []),  # it stands before each problem
         (None, "Box it. {prompt}", []),
         (None, "{prompt}", ["leaves the system prompt out; `template`"]),
     ],
@@ -136,14 +136,14 @@ def test_the_first_lines_say_that_a_mode_with_an_objective_of_its_own_ignores_th
 def test_the_first_lines_say_where_the_system_prompt_went(make_policy, template, own, want):
     policy = make_policy(system_prompt="Box it.", template=own)
     policy.tokenizer.chat_template = template
-    notes = policy_notes(policy, embedded=False)
+    notes = prompt_notes(policy, embedded=False)
     assert len(notes) == len(want)
     assert all(part in note for part, note in zip(want, notes, strict=True))
-    assert policy_notes(policy, embedded=True) == []
+    assert prompt_notes(policy, embedded=True) == []
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_card_without_bfloat16_computes_in_float32_and_says_so(make_policy, monkeypatch, native):
+def test_a_card_without_bfloat16_computes_in_float32(monkeypatch, native):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
     card, cpu = torch.device("cuda"), torch.device("cpu")
     used = [uses_bfloat16(dtype, card) for dtype in ("auto", "mixed", "float32")]
@@ -151,11 +151,6 @@ def test_a_card_without_bfloat16_computes_in_float32_and_says_so(make_policy, mo
     assert [uses_bfloat16(dtype, cpu) for dtype in ("auto", "mixed", "float32")] == [
         False, True, False
     ]  # fmt: skip
-    policy = make_policy()
-    policy.model = SimpleNamespace(device=card)
-    policy.mixed_precision = uses_bfloat16(policy.config.dtype, card)
-    told = ["qwen-tiny: is computed in float32; this card has no bfloat16 of its own."]
-    assert policy_notes(policy, embedded=False) == ([] if native else told)
 
 
 def test_the_last_lines_end_with_what_was_learnt(tmp_path):

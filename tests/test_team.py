@@ -1,12 +1,13 @@
 """The front door: the method from Python, without a directory, an option or a file."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel
 
 import mini_mrl
 from mini_mrl import load_team, train_step
@@ -81,6 +82,59 @@ def test_settings_are_python_values():
     for policy in team.policies:
         assert (policy.config.objective, policy.config.checkpointing) == ("gspo", True)
     assert list(team.heldout) == ["newtemplates"]
+
+
+def in_memory(name):
+    path = Path(mini_mrl.__file__).parent / "data" / "tiny" / name
+    return AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+
+
+def test_models_in_memory_make_the_same_team_as_their_directories():
+    qwen, llama = in_memory("qwen-tiny"), in_memory("llama-tiny")
+    llama[0].config._name_or_path = ""  # made in this program, from nothing
+    llama[0].name_or_path = ""
+    team = load_team([qwen, llama], seed=3, **SMALL)
+    assert [policy.name for policy in team.policies] == ["qwen-tiny", "model-1"]
+    before = {name: value.clone() for name, value in qwen[0].state_dict().items()}
+
+    results = train_step(team, 1)["qwen-tiny"]
+    same = train_step(load_team("tiny", seed=3, **SMALL), 1)["qwen-tiny"]
+    assert [g.rollouts for g in results.groups] == [g.rollouts for g in same.groups]
+    assert results.stats.metrics() == same.stats.metrics()
+    for name, value in qwen[0].state_dict().items():  # a copy was trained
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        ("twice", r"models\[1\] was given before; each policy learns by itself"),
+        ("swapped", r"models\[1\] is neither a place nor a pair"),
+        ("own class", r"models\[1\] is neither a place nor a pair"),
+        ("nan", "qwen-tiny: cannot be trained here: its log-probs are not finite"),
+        ("embedding", "do not belong together; take a complete copy"),
+        ("encoder", r"models\[1\] is neither a place nor a pair"),
+    ],
+)
+def test_models_in_memory_get_the_checks_of_loaded_ones(damage, sentence):
+    model, tokenizer = in_memory("qwen-tiny")
+    first = in_memory("llama-tiny")
+    if damage == "twice":
+        first = model, tokenizer
+    elif damage == "swapped":
+        model, tokenizer = tokenizer, model
+    elif damage == "own class":
+        model.__class__ = type("Mine", (type(model),), {})
+    elif damage == "nan":
+        model.model.norm.weight.data.fill_(math.nan)
+    elif damage == "embedding":
+        model.resize_token_embeddings(4 * len(tokenizer))
+    else:
+        model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
+    with pytest.raises(MrlError, match=sentence):
+        load_team([first, (model, tokenizer)], **SMALL)
+    with pytest.raises(MrlError, match="neither a place nor a pair"):
+        load_team(first, **SMALL)  # without the list
 
 
 def test_a_mistake_is_one_sentence_here_too():

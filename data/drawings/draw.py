@@ -283,7 +283,7 @@ def ladders() -> Drawing:
 def rescue() -> Drawing:
     """The first rescue of a run: what was asked, who failed, who solved it, what is trained."""
     results, codecs = example()
-    name, result = next(found for found in results.items() if found[1].batch.rescues)
+    name, result = next(found for found in results.items() if found[1].rescues)
     sample = next(sample for sample in result.batch.samples if sample.loss == "imitation")
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token

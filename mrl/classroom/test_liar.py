@@ -107,6 +107,7 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
 
 # The first two parts have lies. In the others no peer claims what is false, and where a text is not
 # right its source has no other: so believing claims, or distrusting whole sources, costs two parts.
+# Only those two and the two on budgets have several successes about one prompt.
 
 
 def test_by_hand(submission: ModuleType) -> None:
@@ -130,8 +131,8 @@ def test_verdicts(submission: ModuleType) -> None:
     records = [Claim("x", "b", "just 12", verdict="unparsed")]
     records.append(Claim("x", "c", cut, verdict="truncated", finished=False))
     records += [Claim("x", "d", "slow " + RIGHT, verdict="timeout"), Claim("x", "a", RIGHT)]
-    records.append(Claim("x", "a", "cut behind its box: " + RIGHT, finished=False))
-    compare(submission, records, {"x": "12"})
+    records.append(Claim("y", "a", "cut behind its box: " + RIGHT, finished=False))
+    compare(submission, records, {"x": "12", "y": "12"})
 
     ended, went_on = Claim("x", "a", f"{RIGHT} ..."), Claim("x", "b", f"{RIGHT} ...")
     compare(submission, [ended, replace(went_on, finished=False, verdict="truncated")], {"x": "12"})

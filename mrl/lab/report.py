@@ -21,7 +21,7 @@ from mrl.lab.alignment_view import visible
 from mrl.runtime import run_directory
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.metrics import meaning
-from mrl.runtime.summary import evaluation_table, learnt_sentence, residual_sentences
+from mrl.runtime.summary import evaluation_table, learnt_sentence
 from mrl.runtime.view import printable
 
 HOLE = 0.02  # a skill with a lower pass@1 before training is marked as a hole
@@ -157,15 +157,13 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
 
 
 def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Iterator[str]:
-    """Tables, sentences and curves."""
+    """Tables and curves."""
     if evaluations:
         columns = evaluation_table(evaluations).columns
+
         # rich keeps columns, HTML wants rows
         head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
         yield _table("Held-out problems, in percent", head, rows)
-
-    for sentence in residual_sentences(lines):
-        yield f"<p>{escape(sentence)}</p>"
 
     for picture, keys in figures.pictures_of(lines):
         path = directory / "figures" / f"{picture.name}.png"

@@ -73,11 +73,10 @@ class GRAFT(Mode):
                 continue
 
             # 3. the failed group gives way
-            batch.rescue_set_size += 1
-            batch.replaced += len(group.rollouts)
-            grafted += self._graft(receiver, group, _by_source(records)[source], objective, batch)
+            grafted += self._graft(receiver, group, _by_source(records)[source], objective)
 
         batch.samples += grafted  # last, so that own samples fill the first minibatches
+        batch.notes["grafted"] = len(source_of)  # groups
         return batch
 
     def _sources(self, prompts: Prompts) -> dict[str, str]:
@@ -126,12 +125,7 @@ class GRAFT(Mode):
         return min(best, default=math.inf)
 
     def _graft(
-        self,
-        receiver: Receiver,
-        group: Group,
-        records: Records,
-        objective: Objective | None,
-        batch: TrainingBatch,
+        self, receiver: Receiver, group: Group, records: Records, objective: Objective | None
     ) -> list[TrainingSample]:
         """The source's group, each completion with its advantage there and its compatibility."""
         scale_by_std = (objective or receiver.objective).scale_by_std
@@ -143,7 +137,7 @@ class GRAFT(Mode):
         advantage_of = dict(zip(rewards, advantages, strict=True))
 
         # the receiver's own log-probs, for the ratio and for the compatibility
-        pairs = peer_samples(receiver, group, records, batch)
+        pairs = peer_samples(receiver, group, records)
         scored = receiver.logprobs_of(*ids_of([sample for sample, _ in pairs]))
 
         compatible = []
@@ -152,8 +146,7 @@ class GRAFT(Mode):
             gap = fmean(old_logprobs) - fmean(source_logprobs(record))
             compatibility = math.exp(min(gap, 20.0))  # whatever a peer claims, no overflow
             if compatibility <= self.min_compatibility:
-                batch.dropped["incompatible"] += 1
-                continue
+                continue  # left out altogether: with weight 0 the loss's mean would count it
 
             sample.advantage = advantage_of[sample.reward]
             sample.behavior_logprobs = old_logprobs

@@ -97,7 +97,7 @@ class HACPO(Mode):
 
         for group, records in prompts:
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
-            for sample, record in peer_samples(receiver, group, records, batch):
+            for sample, record in peer_samples(receiver, group, records):
                 sample.behavior_logprobs = source_logprobs(record)  # in the source's own tokens
                 sample.objective = peer_objective
                 # 2. a more capable peer weighs more

@@ -8,7 +8,6 @@ receiver's alone.
 
 import random
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -16,8 +15,7 @@ from typing import ClassVar, Protocol
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.objectives import Objective
-from mrl.records import Record, SuccessRecord
-from mrl.residual import Residual
+from mrl.records import Record
 from mrl.samples import Group, TrainingSample
 
 # What a mode is given, one entry per prompt: the own group, and the peers' records about it. (These
@@ -42,19 +40,13 @@ class Receiver(Protocol):
 
 @dataclass
 class TrainingBatch:
-    """What a mode decides in one step for one receiver. Only `samples` has to be set.
+    """What a mode decides in one step for one receiver.
 
-    The rest says to people what happened. A mode counts what it wanted and could not use
-    (`dropped`, `residual`); what it left alone is worked out from what was received.
+    What it left unused, and what alignment cost, is worked out from the samples and from what was
+    received (runtime/metrics.py), so a mode keeps no account of it.
     """
 
     samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
-    # own failed group, and the peer's success that is imitated there
-    rescues: list[tuple[Group, SuccessRecord]] = field(default_factory=list)
-    rescue_set_size: int = 0  # prompts that failed here, where it would use a text of a peer
-    dropped: Counter[str] = field(default_factory=Counter)  # peers' records, by the mode's reason
-    residual: Residual = field(default_factory=Residual)  # of the records that it retokenized
-    replaced: int = 0  # own completions of failed groups that gave way to a peer's group
     notes: dict[str, float] = field(default_factory=dict)  # the mode's own figures, by name
 
 

@@ -31,8 +31,9 @@ class Naive(Mode):
         """Own and peers' samples of a prompt side by side, advantages over all of them."""
         batch = TrainingBatch()
         for group, records in prompts:
-            pairs = peer_samples(receiver, group, records, batch)
-            peers_samples = [sample for sample, _ in pairs]
+            peers_samples = []
+            for sample, _ in peer_samples(receiver, group, records):
+                peers_samples.append(sample)  # without the peer's log-probs, see below
             batch.samples += pool_with_advantages(receiver, group, peers_samples)
 
         # The records hold the peer's log-probs, but the denominator takes the receiver's own. Only

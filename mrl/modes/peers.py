@@ -1,4 +1,4 @@
-"""What several modes do with a peer's text: into the receiver's tokens, or refused and counted."""
+"""What several modes do with a peer's text: into the receiver's tokens, or refused."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,44 +6,32 @@ import torch
 
 from mrl.advantages import group_advantages
 from mrl.alignment import LossyText, project, split_text
-from mrl.modes.mode import Receiver, TrainingBatch
+from mrl.modes.mode import Receiver
 from mrl.modes.solo import samples_with
 from mrl.records import RolloutRecord, SuccessRecord
-from mrl.residual import measure
 from mrl.samples import Group, TrainingSample
 
 
-def retokenized(
-    receiver: Receiver, record: RolloutRecord | SuccessRecord, batch: TrainingBatch
-) -> list[int] | None:
-    """A peer's completion in the receiver's tokens.
+def retokenized(receiver: Receiver, record: RolloutRecord | SuccessRecord) -> tuple[list[int], str]:
+    """A peer's completion in the receiver's tokens, and ""; or no tokens, and why.
 
-    It ends in the receiver's end token if the peer had finished, and only then. None if the
-    receiver's tokenizer cannot hold the text exactly, if it has no token, or if it is longer than
-    what the receiver could ever write itself. The batch counts why, and what alignment cost.
+    It ends in the receiver's end token if the peer had finished, and only then. The reasons are
+    "refused/...", if the receiver's tokenizer cannot hold the text exactly, "empty", if it has no
+    token, and "too_long", if it is longer than what the receiver could ever write itself.
     """
     try:
-        content = receiver.codec.encode(record.text)
+        completion_ids = receiver.codec.encode(record.text)
     except LossyText as refusal:
-        batch.residual[f"refused/{refusal.reason}"] += 1
-        return None
+        return [], f"refused/{refusal.reason}"
 
     # the peer's end token becomes the receiver's own, or stopping would not be learnt
-    completion_ids = list(content)
     if record.finished:  # as an id: spelled out in the text it would be refused as special
         completion_ids.append(receiver.end_id)
     if not completion_ids:
-        batch.dropped["empty"] += 1
-        return None
+        return [], "empty"
     if len(completion_ids) > receiver.max_new_tokens:
-        batch.dropped["too_long"] += 1
-        return None
-
-    # for the log alone: how far the two tokenizations of the text lie apart
-    source_tokens = split_text(record.text, record.token_lengths)
-    receiver_tokens = receiver.codec.token_bytes(content)
-    batch.residual.update(measure(source_tokens, receiver_tokens, record.canonical))
-    return completion_ids
+        return [], "too_long"
+    return completion_ids, ""
 
 
 def source_logprobs(record: RolloutRecord) -> list[float]:
@@ -73,13 +61,13 @@ def projected(
 
 
 def peer_samples(
-    receiver: Receiver, group: Group, records: Iterable[RolloutRecord], batch: TrainingBatch
+    receiver: Receiver, group: Group, records: Iterable[RolloutRecord]
 ) -> list[tuple[TrainingSample, RolloutRecord]]:
     """A training sample for each record that survives; advantage and behaviour still missing."""
     samples = []
     for record in records:
-        completion_ids = retokenized(receiver, record, batch)
-        if completion_ids is None:
+        completion_ids, refusal = retokenized(receiver, record)
+        if refusal:
             continue
         sample = TrainingSample(
             group.prompt_ids, completion_ids, source=record.source, reward=record.reward
@@ -93,7 +81,8 @@ def pool_with_advantages(
 ) -> list[TrainingSample]:
     """Own and peers' samples of one prompt, each with its advantage among all of them."""
     # own advantages are not known before the peers' rewards are beside them
-    samples = [*samples_with([0.0] * len(group.rollouts), group), *peers_samples]
+    samples = samples_with([0.0] * len(group.rollouts), group)
+    samples += peers_samples
     rewards = torch.tensor([[sample.reward for sample in samples]])  # [1, own + peers']
     advantages = group_advantages(rewards, receiver.objective.scale_by_std)[0]
 

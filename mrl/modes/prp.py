@@ -57,7 +57,7 @@ class PRP(Mode):
 
         for group, records in prompts:
             peers_samples = []
-            for sample, record in peer_samples(receiver, group, records, batch):
+            for sample, record in peer_samples(receiver, group, records):
                 # the ratio's denominator: what the peer itself gave this text when it wrote it
                 sample.behavior_logprobs, sample.chunk_of = projected(
                     receiver, record, sample.completion_ids

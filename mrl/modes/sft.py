@@ -36,9 +36,7 @@ class SFT(Mode):
         """One imitated success for each prompt where a peer has one."""
         batch = TrainingBatch()
         for group, successes in prompts:
-            all_failed = group.outcome == "all_fail"
-            batch.rescue_set_size += int(all_failed and bool(successes))
-            drawn = draw_success(receiver, successes, rng, batch)
+            drawn = draw_success(receiver, successes, rng)
             if drawn is None:
                 continue  # no peer solved this prompt, or not in a text that the receiver can use
 
@@ -51,6 +49,4 @@ class SFT(Mode):
                 reward=1.0,
             )
             batch.samples.append(sample)
-            if all_failed:
-                batch.rescues.append((group, success))
         return batch

@@ -42,8 +42,7 @@ class SGT(Mode):
             if group.outcome != "all_fail" or not successes:
                 continue  # an own attempt succeeded, or no peer has a success to imitate
 
-            batch.rescue_set_size += 1
-            drawn = draw_success(receiver, successes, rng, batch)
+            drawn = draw_success(receiver, successes, rng)
             if drawn is None:
                 continue  # no peer's text fits the receiver's tokenizer and its length limit
 
@@ -57,15 +56,11 @@ class SGT(Mode):
                 reward=1.0,
             )
             batch.samples.append(sample)
-            batch.rescues.append((group, success))
         return batch
 
 
 def draw_success(
-    receiver: Receiver,
-    successes: Sequence[SuccessRecord],
-    rng: random.Random,
-    batch: TrainingBatch,
+    receiver: Receiver, successes: Sequence[SuccessRecord], rng: random.Random
 ) -> tuple[SuccessRecord, list[int]] | None:
     """One peer success and its text in the receiver's tokens; None if it can use none of them.
 
@@ -75,7 +70,7 @@ def draw_success(
     while candidates:
         success = rng.choice(candidates)
         candidates.remove(success)
-        completion_ids = retokenized(receiver, success, batch)
-        if completion_ids is not None:
+        completion_ids, refusal = retokenized(receiver, success)
+        if not refusal:
             return success, completion_ids
     return None

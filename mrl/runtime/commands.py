@@ -57,7 +57,6 @@ def evaluate(
     directory: Annotated[Path | None, typer.Argument(help="A run: runs/<name>.")] = None,
     pair: Annotated[str | None, typer.Option(help="Models, in place of a run: see below.")] = None,
     samples: Annotated[int | None, typer.Option(help="Of a problem; none: the run's.")] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token.")] = False,
     data: Annotated[str | None, typer.Option(help="JSONL[,JSONL]; none: the run's.")] = None,
 ) -> None:
     """Score a run's held-out problems again, with the first and with the newest weights.
@@ -69,9 +68,6 @@ def evaluate(
         raise MrlError("Name what to score: a run's directory, or models with --pair DIR_A,DIR_B.")
     config = run_config(pair, None, {}, []) if pair else read_run_config(directory)
     count = config.eval_samples if samples is None else samples
-    temperature = None  # the policy's own
-    if greedy:
-        count, temperature = 1, 0.0
     check(replace(config, eval_samples=count))
 
     states = {"before": config}
@@ -87,7 +83,7 @@ def evaluate(
         verifier.start_and_check()
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
         problems = list(chain.from_iterable(parts.values()))
-        how = (parts, verifier, count, config.seed, temperature, view.progress)
+        how = (parts, verifier, count, config.seed, view.progress)
         for when, state in states.items():
             policies = load_policies(state, pick_device(config.device))
             for policy in policies:  # problems that the run did not have may be too long for it

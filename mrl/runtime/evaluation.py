@@ -122,13 +122,9 @@ def count_solved(
     verifier: Verifier,
     samples: int,
     seed: int,
-    temperature: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, list[int]]:
-    """How many of `samples` completions of each problem are right, by part, in their order.
-
-    temperature: 0 is greedy, None the policy's own.
-    """
+    """How many of `samples` completions of each problem are right, by part, in their order."""
     solved: dict[str, list[int]] = {part: [] for part in heldout}
     at_once = problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
@@ -141,7 +137,7 @@ def count_solved(
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             try:
                 with noting_tokens(policy, progress, label, start, len(batch), total):
-                    groups = policy.rollout(batch, generator, samples, temperature)
+                    groups = policy.rollout(batch, generator, samples)
             except (RuntimeError, MemoryError) as error:
                 if at_once == 1 or not is_out_of_memory(error):
                     raise  # a single problem does not fit, or it is a bug

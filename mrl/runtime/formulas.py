@@ -12,7 +12,8 @@ math-verify compares, and evaluates nothing as code. Before it does:
   a fraction (`1 1/2`) is a mixed number, 3/2.
 - Dots that go on (`5\ldots`), a prime (`5'`) and brackets around several values (`[5,5]`) are
   UNPARSED unless the answer has them too: they can be read in more than one way.
-- A date as the answer (`2024-05-01`) is UNPARSED: math-verify would subtract.
+- A date (`2024-05-01`), a time (`12:30`) or a name with a comma (`Smith, John`) as the answer is
+  UNPARSED: math-verify would subtract, divide, or multiply letters. Only a judge can compare these.
 - Several values (`1,2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in their order: one
   of the values is not enough.
 - Not guarded: math-verify takes `50\%` for 0.5 and for 50, the last side of `8=7` for 7, and rounds
@@ -37,7 +38,8 @@ _SIDE_BY_SIDE = re.compile(rf"[0-9]{_SPACE}[0-9]")
 _MIXED_NUMBER = re.compile(rf"(?<![0-9.])([0-9]+){_SPACE}([0-9]+)\s*/\s*([0-9]+)")
 # dots that go on, a prime, brackets around several values
 _DOUBTFUL = re.compile(r"\\[lc]?dots|\.\.|\u2026|'|\\prime|\[[^\[\]]*,[^\[\]]*\]")
-_DATE = re.compile(r"[0-9]+([-/:.])[0-9]+\1[0-9]+")
+_DATE_OR_TIME = re.compile(r"[0-9]+([-/.])[0-9]+\1[0-9]+|.*[0-9]:[0-9].*")
+_NAME = re.compile(r"(?=.*[^\W\d_]{2})[\w .'-]+(?:,[\w .'-]+)+")  # a word, commas, no LaTeX
 _NUMBER_AND_WORD = re.compile(r"([+-]?[0-9][0-9.,]*) +([A-Za-z]{2,})")
 _NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*")
 NO_UNITS = {  # words that change the number before them
@@ -69,7 +71,8 @@ def judge(answer: str, box: str) -> Verdict:
         return verdict
 
     in_doubt = _DOUBTFUL.search(box) and not _DOUBTFUL.search(answer)
-    if in_doubt or _SIDE_BY_SIDE.search(box) or _DATE.fullmatch(answer):
+    no_formula = _DATE_OR_TIME.fullmatch(answer) or _NAME.fullmatch(answer)
+    if in_doubt or _SIDE_BY_SIDE.search(box) or no_formula:
         return Verdict.UNPARSED
     return _math_verdict(answer, box)
 

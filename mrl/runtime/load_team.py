@@ -1,10 +1,13 @@
 """A team from settings: what a run trains, and what `load_team` hands to a Python program."""
 
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from mrl.allocation import Allocation
 from mrl.config import RunConfig
@@ -49,15 +52,18 @@ class LoadedTeam(Team):
 
 
 def load_team(
-    models: str | Sequence[str] = "tiny",
+    models: str | Sequence[str | Path | tuple] = "tiny",
     mode: str = "sgt",
     seed: int = 0,
     judge: Callable[[str, str], bool] | None = None,
     **settings: Any,
 ) -> LoadedTeam:
-    """A team to train from Python: `train_step(team, step)`. No file is written.
+    """A team to train from Python: `train_step(team, step)`. No file is left behind.
 
-    models: "tiny", "qwen-smol", or directories of models. mode: its name, or `file.py:Class`.
+    models: "tiny", "qwen-smol", or a list of directories, hub names and models in memory. Those are
+    (model, tokenizer); a copy is trained, and gets the checks of any model that is loaded. Its name
+    is the last part of the place that it was loaded from, or "model-0" and so on.
+    mode: its name, or `file.py:Class`.
     judge: judge(answer, text) -> bool in place of the program's, which is bounded in time and
     memory; nothing bounds a function, because it runs in this process.
     settings: of the run or of every policy, by name (`python mini_mrl.py settings` lists them), for
@@ -66,12 +72,43 @@ def load_team(
     All policies stay in this process. Raises MrlError, with what to do, for whatever would keep a
     run from starting.
     """
-    pair = models if isinstance(models, str) else ",".join(map(str, models))
     # as TOML writes them: `True` is true there, and a text has quotation marks
     texts = [f"{name}={json.dumps(value, default=str)}" for name, value in settings.items()]
-    config = run_config(pair, None, {"mode": mode, "seed": seed}, texts)
-    verifier = OwnJudge(judge) if judge else make_verifier(config, print)
-    return assemble(config, config, [policy.name for policy in config.policies], verifier)
+    with tempfile.TemporaryDirectory() as folder:
+        pair = models if isinstance(models, str) else ",".join(_places(models, folder))
+        config = run_config(pair, None, {"mode": mode, "seed": seed}, texts)
+        verifier = OwnJudge(judge) if judge else make_verifier(config, print)
+        return assemble(config, config, [policy.name for policy in config.policies], verifier)
+
+
+def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
+    """Where the models are. Those in memory are saved in the folder, to be loaded as all others."""
+    places: list[str] = []
+    in_memory: list[object] = []
+    for number, entry in enumerate(models):
+        if isinstance(entry, str | Path):
+            places.append(str(entry))
+            continue
+
+        model = entry[0] if isinstance(entry, tuple) else None
+        known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(getattr(model, "config", None)), None)
+        if type(model) is not known:
+            raise MrlError(
+                f"models[{number}] is neither a place nor a pair (model, tokenizer) with a causal "
+                "model of transformers; a model of another class would not be loaded as it is."
+            )
+        if any(model is other for other in in_memory):
+            raise MrlError(
+                f"models[{number}] was given before; each policy learns by itself, so give it a "
+                "model of its own, or for twins one directory twice."
+            )
+        in_memory.append(model)
+
+        path = Path(folder, str(number), Path(model.name_or_path).name or f"model-{number}")
+        for part in entry:
+            part.save_pretrained(path)
+        places.append(str(path))
+    return places
 
 
 def assemble(

@@ -81,8 +81,11 @@ def base_of(path: str) -> tuple[str, int]:
         return path, 0
     with suppress(ValueError, LookupError, TypeError, OSError):
         config = json.loads(file.read_text(encoding="utf-8"))
+        base = config["base_model_name_or_path"]
+        if Path(base).is_absolute() and not Path(base).exists():  # a hub name is none
+            raise MrlError(f"{file}: its base {base} is gone; put it back, or name its new place.")
         if config["lora_alpha"] == SCALE * config["r"]:
-            return config["base_model_name_or_path"], config["r"]
+            return base, config["r"]
     raise MrlError(f"{file}: is damaged, or was not written by this program; give a whole model.")
 
 

@@ -5,10 +5,15 @@ import re
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from mrl.alignment import split_text
 from mrl.allocation import Turn
-from mrl.modes import TrainingBatch
+from mrl.modes import Receiver
+from mrl.modes.peers import retokenized
+from mrl.policy import Policy
+from mrl.records import RewardStats, RolloutRecord, SuccessRecord
+from mrl.residual import Residual, measure
 from mrl.samples import Group, Verdict
 from mrl.team import StepResult
 
@@ -26,11 +31,13 @@ METRICS = {
     "completions/clipped_ratio": "share of completions cut by the token limit",
     "entropy": "mean of -log p of the sampled tokens, nats: an estimate of the entropy",
     "num_tokens": "sampled completion tokens",
-    "rescue_set": "prompts that failed here altogether, on which the mode would use a peer's text",
-    "rescues": "successes of peers that were imitated",
-    "dropped/<reason>": "peers' records that the mode wanted and could not use",
-    "thl/refused/<reason>": "peers' texts that the receiver's tokenizer cannot hold exactly",
-    "thl/<figure>": "sums over the retokenized peers' records (residual.py): records, bytes, "
+    "rescue_set": "prompts that failed here altogether, and to which a peer's right text came",
+    "rescues": "peers' texts that were imitated on such prompts",
+    "dropped/<reason>": "received texts of peers that are empty or too_long for this policy, "
+    "whether its mode wanted them or not",
+    "thl/refused/<reason>": "received texts of peers that its tokenizer cannot hold exactly, "
+    "whether its mode wanted them or not",
+    "thl/<figure>": "sums over the peers' texts that became samples (residual.py): records, bytes, "
     "bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
     "loss": "of the objective, own and peers' samples; mean over updates; near 0 by construction "
     "while ratios are 1 and each group's advantages sum to 0 (solo, sgt)",
@@ -50,8 +57,9 @@ METRICS = {
     "logprob_gap_mean": "mean of the same before the step's first update: rounding alone",
     "outcome/<outcome>": "share of completions, own, received and replayed: taught, rescued, "
     "replayed (own earlier successes), clipped (wholly in the flat part), all_fail, all_pass (no "
-    "advantage), not_needed (and all of a frozen policy's), dropped, refused (by "
-    "alignment), skipped (the update was not finite); they add up to 1",
+    "advantage), not_needed (the mode made no sample of it; all of a frozen policy's), dropped "
+    "(or of weight 0), refused (by alignment), skipped (the update was not finite); they add up to "
+    "1",
     "mode/<figure>": "what the mode itself notes",
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
@@ -77,33 +85,33 @@ def meaning(key: str) -> str:
     raise KeyError(key)
 
 
-def step_metrics(result: StepResult) -> dict[str, float]:
+def step_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
     """All figures of a policy's step that do not depend on where and when it ran.
 
     A figure that is not finite is left out: JSON cannot hold it, and it would spoil every mean.
     """
-    figures = {
-        **group_metrics(result.groups),
-        **batch_metrics(result.batch),
-        **result.stats.metrics(),
-        **outcome_metrics(result),
-    }
+    figures = group_metrics(result.groups)
+    figures |= transfer_metrics(receiver, result)
+    figures |= {f"mode/{name}": note for name, note in sorted(result.batch.notes.items())}
+    figures |= result.stats.metrics()
+    figures |= outcome_metrics(result, figures)
     return {name: figure for name, figure in figures.items() if math.isfinite(figure)}
 
 
-def sample_lines(step: int, policy: str, result: StepResult) -> list[dict]:
+def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
     """The step's lines of samples.jsonl: one completion of each group, all rescues and failures."""
     lines: list[dict] = []
     for group in result.groups:
         shown = group.rollouts[0]
-        line = {"step": step, "policy": policy, "problem": group.problem.id}
+        line = {"step": step, "policy": policy.name, "problem": group.problem.id}
         line |= {"solved": sum(group.rewards), "text": shown.text, "verdict": str(shown.verdict)}
         lines.append(line)
 
-    for group, success in result.batch.rescues:
+    for group, sample in result.rescues:
+        text = policy.tokenizer.decode(sample.completion_ids, skip_special_tokens=True)
         rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
-        rescue |= {"skill": group.problem.skill, "receiver": policy, "source": success.source}
-        rescue |= {"receiver_text": group.rollouts[0].text, "source_text": success.text}
+        rescue |= {"skill": group.problem.skill, "receiver": policy.name, "source": sample.source}
+        rescue |= {"receiver_text": group.rollouts[0].text, "source_text": text}
         lines.append({"step": step, "rescue": rescue})
 
     return lines + [{"step": step, "failure": text} for text in result.stats.warnings]
@@ -123,51 +131,77 @@ def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
     return {**seconds, "time/step_s": time.perf_counter() - began, "time/turns": turns}
 
 
-def batch_metrics(batch: TrainingBatch) -> dict[str, float]:
-    """The figures of what a mode did, and of what alignment cost."""
-    return {
-        "rescue_set": batch.rescue_set_size,
-        "rescues": len(batch.rescues),
-        **{f"dropped/{why}": number for why, number in sorted(batch.dropped.items()) if number},
-        **{f"thl/{name}": number for name, number in sorted(batch.residual.items())},
-        **{f"mode/{name}": figure for name, figure in sorted(batch.notes.items())},
-    }
+def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
+    """What became of the peers' texts that a policy was given, and what alignment cost."""
+    used = Counter(
+        (sample.source, *sample.prompt_ids, *sample.completion_ids)
+        for sample in result.batch.samples
+    )
+    refusals: Counter[str] = Counter()
+    residual = Residual()
+    rescue_set = 0
+
+    for group, texts in _peers_texts(result):
+        solved = any(record.verdict == Verdict.CORRECT for record in texts)
+        rescue_set += solved and group.outcome == "all_fail"
+
+        # retokenized once more, because a mode keeps no account of what it could not use
+        for record in texts:
+            token_ids, refusal = retokenized(receiver, record)
+            key = (record.source, *group.prompt_ids, *token_ids)
+            if refusal:
+                refusals[refusal] += 1
+            elif used[key]:
+                used[key] -= 1  # of equal texts one may have been drawn, or all
+
+                content = token_ids[:-1] if record.finished else token_ids
+                source_tokens = split_text(record.text, record.token_lengths)
+                receiver_tokens = receiver.codec.token_bytes(content)
+                residual.update(measure(source_tokens, receiver_tokens, record.canonical))
+
+    figures: dict[str, float] = {"rescue_set": rescue_set, "rescues": len(result.rescues)}
+    for refusal, number in sorted(refusals.items()):
+        by_tokenizer = refusal.startswith("refused/")
+        figures[f"{'thl' if by_tokenizer else 'dropped'}/{refusal}"] = number
+    return figures | {f"thl/{name}": number for name, number in sorted(residual.items())}
 
 
-def outcome_metrics(result: StepResult) -> dict[str, float]:
-    """Shares of what became of every completion, own or a peer's: where did my gradient go?"""
-    batch = result.batch
-    own = sum(len(group.rollouts) for group in result.groups)
-    received = 0
-    for records in result.believed.values():
-        received += sum(hasattr(record, "text") for record in records)
+def _peers_texts(result: StepResult) -> Iterator[tuple[Group, list[RolloutRecord | SuccessRecord]]]:
+    """Each group with the records of peers that hold a text."""
+    for group in result.groups:
+        records = result.believed.get(group.problem.id, [])
+        yield group, [record for record in records if not isinstance(record, RewardStats)]
 
+
+def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, float]:
+    """Shares of what became of every completion, own or a peer's: where did my gradient go?
+
+    figures: those of `transfer_metrics`.
+    """
     # an own text of an earlier step (mode replay) is none of this step's completions
     written_now = set()
-    for group in result.groups:
+    own_left, peers_left = 0, 0  # that never became a sample
+    for group, texts in _peers_texts(result):
+        own_left += len(group.rollouts)
+        peers_left += len(texts)
         for rollout in group.rollouts:
             written_now.add((*group.prompt_ids, *rollout.completion_ids))
 
-    own_used, peers_used, earlier = 0, 0, 0
-    for sample in batch.samples:
+    for sample in result.batch.samples:
         if sample.source:
-            peers_used += 1
+            peers_left -= 1
         elif (*sample.prompt_ids, *sample.completion_ids) in written_now:
-            own_used += 1
-        else:
-            earlier += 1
+            own_left -= 1
 
-    # learning has counted what became of the samples; here is what never became one
-    counts = Counter(result.stats.sample_outcomes)
-    dropped, refused = sum(batch.dropped.values()), batch.residual.refused
-    counts["refused"] = refused
-    counts["dropped"] += dropped
-    counts["all_fail"] += batch.replaced
-    counts["not_needed"] = received - peers_used - refused - dropped
-    counts["not_needed"] += own - own_used - batch.replaced  # all of a frozen policy's
+    counts = Counter(result.stats.sample_outcomes)  # of the samples
+    for name, number in figures.items():
+        if name.startswith(("dropped/", "thl/refused/")):
+            counts["refused" if name.startswith("thl/") else "dropped"] += number
+            peers_left -= number
 
-    completions = own + received + earlier
-    return {f"outcome/{name}": counts[name] / completions for name in OUTCOMES}
+    # a mode of one's own may use a text twice, or one that `retokenized` refuses
+    counts["not_needed"] = max(own_left, 0) + max(peers_left, 0)
+    return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:

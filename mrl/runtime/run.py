@@ -185,12 +185,12 @@ class Run(AbstractContextManager):
         mine = {}
         for policy in self.team.policies:
             line = {"step": step, "policy": policy.name, "version": policy.version}
-            line |= step_metrics(results[policy.name])
+            line |= step_metrics(policy, results[policy.name])
             line |= self.team.exchange.take_traffic(policy.name)
             line |= time_metrics(self.team.allocation.ledger, policy.name)
             line["memory/peak_bytes"] = peak_memory(self.team.device)
 
-            samples = sample_lines(step, policy.name, results[policy.name])
+            samples = sample_lines(step, policy, results[policy.name])
             mine[policy.name] = line, samples, self.stopping
 
         # from here on the lines of all policies, those of other processes too

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from mrl.config import DATA, PolicyConfig
 from mrl.policy import Policy
-from mrl.residual import Residual
 from mrl.runtime.evaluation import FEW, half_width, problems_of, right_share
 from mrl.runtime.memory import peak_memory
 from mrl.runtime.pairs import SHORT_HELDOUT
@@ -34,7 +33,7 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     for policy in team.policies:
         learner = f"{policy.name} ({_size_and_rate(policy)})"
         embedded = Path(first_paths[policy.name]).resolve().parent == DATA / "tiny"
-        of_this_process[policy.name] = learner, policy_notes(policy, embedded)
+        of_this_process[policy.name] = learner, prompt_notes(policy, embedded)
     of_policies = team.allocation.gather(of_this_process).values()
 
     pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
@@ -80,31 +79,15 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     return lines
 
 
-def policy_notes(policy: Policy, embedded: bool) -> list[str]:
-    """Sentences on where a policy is prompted or computed otherwise than its settings suggest.
+def prompt_notes(policy: Policy, embedded: bool) -> list[str]:
+    """A sentence if the model is never shown the system prompt of its settings.
 
-    embedded: it is of the tiny pair, which was made without a system prompt.
+    embedded: it is of the tiny pair, which was made without one.
     """
-    notes: list[str] = []
-    config = policy.config
-
-    system_prompt = "" if embedded else config.system_prompt.strip()
-    if system_prompt and system_prompt not in policy.prompt_text(""):
-        notes.append(
-            f"{policy.name}: its template leaves the system prompt out; `template` can hold it."
-        )
-    elif system_prompt and policy.tokenizer.chat_template is None and not config.template:
-        notes.append(
-            f"{policy.name}: has no chat template, so the system prompt stands before each "
-            "problem; `template` writes it in another way."
-        )
-
-    wants_half = config.dtype != "float32" and policy.model.device.type == "cuda"
-    if wants_half and not policy.mixed_precision:
-        notes.append(
-            f"{policy.name}: is computed in float32; this card has no bfloat16 of its own."
-        )
-    return notes
+    system_prompt = policy.config.system_prompt.strip()
+    if embedded or not system_prompt or system_prompt in policy.prompt_text(""):
+        return []
+    return [f"{policy.name}: its template leaves the system prompt out; `template` can hold it."]
 
 
 def plural(number: int, noun: str) -> str:
@@ -147,28 +130,6 @@ def last_lines(run: Run, finished: bool) -> list[Table | Text | str]:
         grown = f"{bar(after, before, GAIN_BAR)}  {growth(before, after)}"
         lines.append(cell(f"{name}, {skill}  {grown}"))
     return lines
-
-
-def residual_sentences(lines: list[dict]) -> list[str]:
-    """Sentences on what alignment cost each receiver in a whole run, from the run's metrics."""
-    by_receiver: dict[str, Residual] = {}
-    for line in lines:
-        residual = by_receiver.setdefault(line["policy"], Residual())
-        for key, number in line.items():
-            if key.startswith("thl/"):
-                residual[key.removeprefix("thl/")] += number
-
-    sentences = []
-    for name, residual in by_receiver.items():
-        if residual:
-            sentences.append(
-                f"{name} retokenized {plural(residual['records'], 'peer text')}: "
-                f"{residual.length_ratio:.2f} of its tokens for one of the source's, "
-                f"{residual.share_one_to_one:.0%} of the bytes in 1:1 chunks, "
-                f"{residual.non_canonical_share:.0%} of the texts sampled in other tokens than "
-                f"their tokenizer's own; {residual.refused} more were refused."
-            )
-    return sentences
 
 
 def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:

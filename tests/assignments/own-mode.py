@@ -28,8 +28,8 @@ class Mine(Mode):
             batch.samples += own_samples(receiver, group)
             if sum(group.rewards) > 1 or not successes:
                 continue
-            completion_ids = retokenized(receiver, rng.choice(successes), batch)
-            if completion_ids is None:
+            completion_ids, refusal = retokenized(receiver, rng.choice(successes))
+            if refusal:
                 continue
             batch.samples.append(
                 TrainingSample(

@@ -12,9 +12,9 @@ from mrl.records import RewardStats, RolloutRecord, SuccessRecord
 from mrl.samples import Group, TrainingSample
 """
 IMITATE = """
-def imitate(receiver, group, success, batch, weight=0.1):
-    ids = retokenized(receiver, success, batch)
-    return [] if ids is None else [TrainingSample(
+def imitate(receiver, group, success, weight=0.1):
+    ids, refusal = retokenized(receiver, success)
+    return [] if refusal else [TrainingSample(
         group.prompt_ids, ids, loss="imitation", weight=weight, source=success.source, reward=1.0)]
 """
 PLAIN = """
@@ -437,8 +437,8 @@ class SGT(Mode):
                 continue
             usable = []
             for record in records:
-                ids = retokenized(receiver, record, batch)
-                if ids is not None:
+                ids, refusal = retokenized(receiver, record)
+                if not refusal:
                     usable.append((record, ids))
             if usable:
                 record, ids = rng.choice(usable)
@@ -461,7 +461,7 @@ class Again(Mode):
             found = []
             while left and not found:
                 success = left.pop(rng.randrange(len(left)))
-                found = imitate(receiver, group, success, batch, self.imitation_weight)
+                found = imitate(receiver, group, success, self.imitation_weight)
             batch.samples += found
         return batch
 """,
@@ -473,11 +473,9 @@ class First(Mode):
     imitation_weight: float = 0.1
     def training_samples(self, receiver, prompts, rng):
         batch = Solo().training_samples(receiver, prompts, rng)
-        rescue_set = [(g, r) for g, r in prompts if r and not any(g.rewards)]
-        for group, successes in rescue_set:
-            batch.samples += imitate(receiver, group, rng.sample(successes, 1)[0], batch,
+        for group, successes in [(g, r) for g, r in prompts if r and not any(g.rewards)]:
+            batch.samples += imitate(receiver, group, rng.sample(successes, 1)[0],
                                      self.imitation_weight)
-        batch.rescue_set_size = len(rescue_set)
         return batch
 """,
         "no dataclass": MODE + IMITATE + """
@@ -493,7 +491,7 @@ class Plain(Mode):
             batch.samples.extend(own_samples(receiver, group))
             if sum(group.rewards) == 0 and successes:
                 one = successes[int(rng.random() * len(successes))]
-                batch.samples.extend(imitate(receiver, group, one, batch, self.weight))
+                batch.samples.extend(imitate(receiver, group, one, self.weight))
         return batch
 """,
         "a subclass of solo": MODE + IMITATE + """
@@ -506,7 +504,7 @@ class Sub(Solo):
         batch = super().training_samples(receiver, prompts, rng)
         for group, successes in prompts:
             if successes and max(group.rewards) == 0.0:
-                batch.samples += imitate(receiver, group, rng.choice(successes), batch,
+                batch.samples += imitate(receiver, group, rng.choice(successes),
                                          weight=self.imitation_weight)
         return batch
 """,
@@ -514,10 +512,10 @@ class Sub(Solo):
 @dataclass
 class Rescuer:
     weight: float
-    def __call__(self, receiver, group, successes, rng, batch):
+    def __call__(self, receiver, group, successes, rng):
         if torch.tensor(group.rewards).any() or not successes:
             return []
-        return imitate(receiver, group, rng.choices(successes)[0], batch, self.weight)
+        return imitate(receiver, group, rng.choices(successes)[0], self.weight)
 @dataclass
 class Helped(Mode):
     name = "helped"
@@ -527,7 +525,7 @@ class Helped(Mode):
         batch, rescuer = TrainingBatch(), Rescuer(self.imitation_weight)
         for group, successes in prompts:
             batch.samples += [*own_samples(receiver, group),
-                              *rescuer(receiver, group, successes, rng, batch)]
+                              *rescuer(receiver, group, successes, rng)]
         return batch
 """,
     },
@@ -542,7 +540,7 @@ class All(Mode):
         batch = Solo().training_samples(receiver, prompts, rng)
         for group, successes in prompts:
             for success in successes:
-                batch.samples += imitate(receiver, group, success, batch, 1.0)
+                batch.samples += imitate(receiver, group, success, 1.0)
         return batch
 """),
     "a baseline with the peer in it": (6, MODE + """
@@ -566,10 +564,10 @@ class Likely(Mode):
         for group, records in prompts:
             right = [r for r in records if r.reward == 1.0]
             if right and group.outcome != "all_pass":
-                ids = [retokenized(receiver, r, batch) for r in right]
+                ids = [retokenized(receiver, r)[0] for r in right]
                 chances = receiver.logprobs_of([group.prompt_ids] * len(ids), ids)
                 best = max(range(len(ids)), key=lambda n: sum(chances[n]))
-                batch.samples += imitate(receiver, group, right[best], batch, 0.3)
+                batch.samples += imitate(receiver, group, right[best], 0.3)
         return batch
 """),
     "pools the groups": (6, MODE + """
@@ -580,7 +578,7 @@ class Pooled(Mode):
         batch = TrainingBatch()
         for group, records in prompts:
             foreign = [replace(s, behavior_logprobs=source_logprobs(r))
-                       for s, r in peer_samples(receiver, group, records, batch)]
+                       for s, r in peer_samples(receiver, group, records)]
             batch.samples += pool_with_advantages(receiver, group, foreign)
         return batch
 """),

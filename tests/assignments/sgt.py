@@ -30,8 +30,8 @@ class SGT(Mode):
             if group.outcome != "all_fail" or not successes:
                 continue
             success = rng.choice(successes)
-            completion_ids = retokenized(receiver, success, batch)
-            if completion_ids is None:
+            completion_ids, refusal = retokenized(receiver, success)
+            if refusal:
                 continue
             batch.samples.append(
                 TrainingSample(

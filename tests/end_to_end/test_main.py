@@ -190,8 +190,6 @@ def test_evaluate_shows_before_and_after(place, capsys):
     out = capsys.readouterr().out
     assert "before -> after" in out
     assert "pass@2" in out
-    assert run("evaluate", "runs/solo-s0", "--greedy") == 0
-    assert "pass@2" not in capsys.readouterr().out
     Path("long.jsonl").write_text(json.dumps({"prompt": "nuts " * 400, "answer": "1"}))
     assert run("evaluate", "runs/solo-s0", "--data", "long.jsonl") == 2
     assert "has a context of 256; shorten the problem" in capsys.readouterr().err

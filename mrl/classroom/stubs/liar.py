@@ -13,8 +13,8 @@ Contract of `honest(records, answers, verify, budget)`:
 - budget: how often verify may be called. Peers repeat themselves, so it is usually enough for one
   call for each distinct (prompt, text, finished). If it is not, use all of it, in any order: what
   could not be checked is not believed, what was found right still is, wherever it is repeated
-- returns the list of those records that are successes in truth, in their order. One lie does not
-  make all other records of its source lies
+- returns the list of all records that are successes in truth, in their order, also where several
+  are about one prompt. One lie does not make all other records of its source lies
 - a record about a prompt that is not in `answers` is not kept, and costs no call
 
 Check it with:  python mini_mrl.py assignment check liar.py

@@ -11,8 +11,9 @@ Contract of `training_samples`:
   `imitation_weight`, the peer's name as source, reward 1.0
 - one of all the peers' successes is drawn, each with the same chance; use rng and nothing else
 - its completion_ids are the *receiver's* tokens, its end token behind them iff the peer had
-  finished: mrl.modes.peers.retokenized(receiver, record, batch) does both, with the batch that you
-  return, and gives None for what must be refused (drawing another one then is right, and so is not)
+  finished: mrl.modes.peers.retokenized(receiver, record) does both. It gives two values, tokens and
+  "", or no tokens and the reason why a text must be refused (drawing another one then is right, and
+  so is not)
 
 Check it with:  python mini_mrl.py assignment check sgt.py
 """
