@@ -19,7 +19,7 @@ class PolicyDiagnostics:
     clipped_low: Tensor  # [batch, seq] bool: clipped, because the ratio is below the band
     clipped_high: Tensor  # [batch, seq] bool: clipped, because the ratio is above the band
     weights: Tensor  # [batch] of the samples
-    logprob_gap: Tensor  # [batch, seq] |log-prob now - the sample's behavior_logprobs|, nats
+    logprob_gap: Tensor  # [batch, seq] |log-prob now - the ratio's denominator|, nats
     on_policy: bool  # own samples, and no update since they were written: any gap is numerical
 
     @property

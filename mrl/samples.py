@@ -80,7 +80,7 @@ class Group:
 class TrainingSample:
     """One completion that a policy learns from, in its own tokens.
 
-    `loss` is "policy" (a clipped objective, with `advantage` and `behavior_logprobs`) or
+    `loss` is "policy" (a clipped objective, with `advantage` and log-probs for its ratio) or
     "imitation" (negative log-likelihood, which needs neither).
     """
 
@@ -89,7 +89,7 @@ class TrainingSample:
     loss: str = "policy"
     advantage: float = 0.0
     # The ratio's denominator, nats, one per token (at ratio level "text" one per token of the
-    # source). None for an own text of this step: the policy as it was when the step began
+    # source). None: an own text of this step, whose denominator is the policy of the step's start
     behavior_logprobs: list[float] | None = None
     sampled_logprobs: list[float] = field(default_factory=list)  # of an own text of this step
     weight: float = 1.0

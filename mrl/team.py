@@ -58,13 +58,13 @@ class StepResult:
 
     @property
     def rescues(self) -> list[tuple[Group, TrainingSample]]:
-        """Groups that failed altogether, each with a peer's text that is imitated there."""
+        """(group, sample) for each peer's text that is imitated where all own attempts failed."""
         failed = {tuple(g.prompt_ids): g for g in self.groups if g.outcome == "all_fail"}
 
         rescues = []
         for sample in self.batch.samples:
             group = failed.get(tuple(sample.prompt_ids))
-            if group and sample.source and sample.loss == "imitation":
+            if group and sample.source and sample.loss == "imitation" and sample.weight:
                 rescues.append((group, sample))
         return rescues
 
@@ -119,8 +119,11 @@ class Team:
                 self.exchange.publish(record, source)
 
     def confirms(self, record: Record, problem: Problem) -> bool:
-        """Whether the receiver's own verifier gives a peer's text the verdict that it claims."""
+        """Whether the receiver's own verifier agrees that a text is right, or that it is not.
+
+        Always true of statistics, which have no text to judge, and under trust="claim".
+        """
         if isinstance(record, RewardStats) or self.trust == "claim":
-            return True  # statistics have no text to judge
+            return True
         verdict = self.verifier.verify(problem.answer, record.text, record.finished)
         return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)

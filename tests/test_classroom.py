@@ -21,6 +21,7 @@ from mrl.classroom.checking import Grade, check_all, start, submissions
 from mrl.classroom.curves import BUGS, CURVES, drawn
 from mrl.classroom.release import ROOT, release
 from mrl.errors import MrlError
+from mrl.modes import MODES
 from tests.assignments.right import BUFFERS, IDEAS, MODE, RIGHT
 
 REFERENCES = Path(__file__).parent / "assignments"
@@ -569,6 +570,12 @@ def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch):
         assert found.points <= 1, (key, found)  # the stub raises for what are no groups, too
         assert HOSTILE[key] in words(found), (key, words(found))
         assert (words(found) + found.printed).isprintable(), key
+
+
+def test_a_mode_of_ones_own_may_borrow_from_solo_alone():
+    source = (ROOT / "mrl" / "classroom" / "test_own_mode.py").read_text()
+    hidden = ast.literal_eval(re.search(r"^OTHERS = (\(.+\))$", source, re.MULTILINE)[1])
+    assert set(hidden) == set(MODES) - {"solo", "solo-x2"}
 
 
 def test_a_loop_that_never_ends_costs_its_part_and_is_shown(grade, monkeypatch):

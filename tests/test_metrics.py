@@ -104,6 +104,16 @@ def test_a_rescue_in_the_log_has_the_peers_text_without_the_end_token(imitated):
     assert (rescue["problem_id"], rescue["receiver_text"]) == ("x", "try 0")
 
 
+def test_a_text_that_cuts_a_character_is_logged_and_one_of_weight_0_is_no_rescue(imitated):
+    receiver, result = imitated
+    (sample,) = (s for _, s in result.rescues)
+    sample.completion_ids = receiver.codec.encode("é")[:1]  # half of its two bytes
+    (rescue,) = (e["rescue"] for e in sample_lines(1, receiver, result) if "rescue" in e)
+    assert rescue["source_text"] == "\ufffd"
+    sample.weight = 0.0  # then nothing is learnt from it
+    assert result.rescues == []
+
+
 def test_a_text_used_twice_or_cut_to_fit_leaves_shares_that_add_up_to_1(imitated):
     receiver, result = imitated
     cut = imitation(receiver, "1" * 19)  # of the too long one, by a mode of one's own

@@ -6,7 +6,7 @@ import random
 import re
 import runpy
 import shutil
-from itertools import islice, product
+from itertools import islice, pairwise, product
 from pathlib import Path
 from statistics import mean, median
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ import pytest
 
 import mini_mrl
 from mrl.lab.compare_view import estimate
+from mrl.lab.holes import wilson
 from mrl.modes import MODES
 from mrl.rewards import last_box, plain_verdict
 from mrl.runtime.evaluation import half_width
@@ -78,7 +79,7 @@ def test_links_to_its_sections_lead_somewhere():
     links = re.findall(r"\]\(#([^)]+)\)", PAGE)
     for document in DOCUMENTS:
         links += re.findall(r"\(data/results/README\.md#([^)]+)\)", text_of(document))
-    assert len(links) >= 12
+    assert len(links) >= 8
     assert set(links) <= anchors
 
 
@@ -98,8 +99,7 @@ def test_the_pictures_of_the_run_come_from_its_kept_metrics(tmp_path):
 # -------------------------------------------------------------------- scores of the tiny pair
 
 SETS = ("heldout", "newtemplates", "thirdset")
-TINY = "tiny-pair/table.csv"  # solo, replay and sgt at 1e-4
-FIVE_SEEDS = "tiny-pair/four-updates.csv"  # the setting of today
+FIVE_SEEDS = "tiny-pair/five-seeds.csv"
 NO_LOWER_END = "hacpo, no lower end"
 
 
@@ -151,31 +151,15 @@ def gap(ones, others):
     return estimate([one - other for one, other in zip(ones, others, strict=True)])
 
 
-def at_1e4(mode, wanted=of_all_skills, part="heldout"):
-    """pass@1 by seed: one update per step, `hacpo` and `graft` as published four; three seeds."""
-    if mode == NO_LOWER_END:  # one update
-        return kept_scores("tiny-pair/hacpo-no-band.csv", "hacpo", wanted, part)
-    if mode.endswith(", one update"):
-        mode = mode.removesuffix(", one update")
-        return kept_scores("tiny-pair/one-update.csv", mode, wanted, part)
-    if mode in ("solo", "replay", "sgt"):
-        return kept_scores(TINY, mode, wanted, part)
-    return kept_scores("tiny-pair/other-modes.csv", mode, wanted, part)
-
-
-def at_3e5(mode, wanted=of_all_skills, part="thirdset"):
+def five_seeds(mode, wanted=of_all_skills, part="thirdset"):
     """pass@1 by seed: four updates per step, `solo-x2` eight; five seeds."""
     if mode == NO_LOWER_END:
-        return kept_scores("tiny-pair/no-band-four-updates.csv", "hacpo", wanted, part)
+        return kept_scores("tiny-pair/five-seeds-no-lower-end.csv", "hacpo", wanted, part)
     return kept_scores(FIVE_SEEDS, mode, wanted, part)
 
 
-def gap_at_1e4(one, other, wanted=of_all_skills, part="heldout"):
-    return gap(at_1e4(one, wanted, part), at_1e4(other, wanted, part))
-
-
-def gap_at_3e5(one, other, wanted=of_all_skills, part="thirdset"):
-    return gap(at_3e5(one, wanted, part), at_3e5(other, wanted, part))
+def gap_of_five(one, other, wanted=of_all_skills, part="thirdset"):
+    return gap(five_seeds(one, wanted, part), five_seeds(other, wanted, part))
 
 
 # Student's t for (seeds, comparisons at once): two-sided 5 %, shared among them (Bonferroni)
@@ -186,131 +170,230 @@ def times_as_wide(seeds, comparisons):
     return QUANTILES[seeds, comparisons] / QUANTILES[seeds, 1]
 
 
-def kept_table(part):
-    """The table that `compare` wrote for a held-out set: mode -> column -> cell."""
-    whole = (RESULTS / "tiny-pair" / "table.md").read_text(encoding="utf-8")
-    of_part = whole.split(f"## {part}\n\n")[1].split("\n\n")[0]
-    head, _, *rows = (re.split(r" *\| *", line)[1:-1] for line in of_part.splitlines())
-    return {cells[0]: dict(zip(head, cells, strict=True)) for cells in rows}
+# ------------------------------------------------- four modes, ten seeds, and what opened
+
+FOUR = ("solo", "replay", "sft", "sgt")
+OPEN_FROM = 25  # percent on `heldout`, as mrl/lab/holes.py has it
 
 
-# ------------------------------------------------------- alone, with a memory, with a peer
+def ten_seeds(mode, wanted=of_all_skills, part="heldout", metric="pass@1"):
+    scores = kept_scores("tiny-pair/ten-seeds.csv", mode, wanted, part, metric)
+    assert len(scores) == 10
+    return scores
 
 
-def test_the_table_with_a_memory_and_with_a_peer_is_the_measured_one():
-    for part in SETS:
-        gaps = {}
-        for mode, control in product(("solo", "replay", "sgt"), ("solo", "replay")):
-            gaps[mode, control] = "" if mode == control else gap_at_3e5(mode, control, part=part)
-        for mode in ("solo", "replay", "sgt"):
-            assert len(at_3e5(mode, part=part)) == 5
-            cells = [estimate(at_3e5(mode, part=part)), gaps[mode, "solo"], gaps[mode, "replay"]]
-            cells.append(estimate(kept_scores(FIVE_SEEDS, mode, part=part, metric="pass@4")))
-            assert row(f"`{part}`", mode, *cells) in PAGE
+def gap_of_ten(one, other, wanted=of_all_skills, part="heldout"):
+    return gap(ten_seeds(one, wanted, part), ten_seeds(other, wanted, part))
 
 
-def test_the_table_by_kind_of_skill_is_the_measured_one():
-    kinds = {"own": is_own, "rare": is_rare, "`loses`, two steps": is_loses, "holes": is_hole}
-    rows = [(name, "heldout", kind) for name, kind in kinds.items()]
-    rows += [(f"holes, `{part}`", part, is_hole) for part in SETS[1:]]
+def open_holes(mode, part="heldout", least=OPEN_FROM):
+    """Hole -> with each seed, whether it ends at that many percent or more."""
+    return {
+        hole: [score >= least for score in ten_seeds(mode, only(*hole), part)] for hole in ALL_HOLES
+    }
 
-    kept = json.loads((RESULTS / "sgt-s0" / "evaluation.json").read_text(encoding="utf-8"))
-    for name, part, kind in rows:
-        before = []
-        for entry in kept["before"]:
-            for skill, scores in entry["skills"].items():
-                if entry["part"] == part and kind(entry["policy"], skill):
-                    before.append(100 * scores["pass@1"])
-        start = f"{mean(before):.1f}" if before else ""
-        ends = [estimate(at_3e5(mode, kind, part)) for mode in ("solo", "replay", "sgt")]
-        assert row(name, start, *ends) in PAGE
+
+def open_in_all(mode, part="heldout", least=OPEN_FROM):
+    """In how many of the forty cases a hole is open."""
+    return sum(map(sum, open_holes(mode, part, least).values()))
+
+
+def runs_with_all_open(mode):
+    return sum(all(of_run) for of_run in zip(*open_holes(mode).values(), strict=True))
+
+
+def rows_of_counts():
+    """The table of open holes, line by line."""
+    cells = []
+    for mode in FOUR:
+        count = runs_with_all_open(mode)
+        low, high = wilson(count, 10)
+        cells.append(f"{count} ({low:.0f} to {high:.0f} %)")
+    yield row("all four open", *cells)
+    for policy, skill in ALL_HOLES:
+        counts = [sum(open_holes(mode)[policy, skill]) for mode in FOUR]
+        yield row(f"`{skill}` of `{policy}`", *counts)
+    for part, least in (
+        ("heldout", 25),
+        ("heldout", 10),
+        ("heldout", 50),
+        *((p, 25) for p in SETS[1:]),
+    ):
+        counts = [open_in_all(mode, part, least) for mode in FOUR]
+        yield row(f"cases of 40, `{part}`, from {least} % on", *counts)
+
+
+KINDS = {"own": is_own, "rare": is_rare, "`loses`, two steps": is_loses, "holes": is_hole}
+
+
+def before_training(wanted, part):
+    """The mean over all runs, percent; two runs of a seed begin alike."""
+    with (RESULTS / "tiny-pair" / "ten-seeds.csv").open(encoding="utf-8") as file:
+        starts = [
+            float(line["before"])
+            for line in csv.DictReader(file)
+            if (line["part"], line["metric"]) == (part, "pass@1")
+            and wanted(line["policy"], line["skill"])
+        ]
+    return mean(starts)
+
+
+def rows_of_scores():
+    """The table of pass@1 of four modes, line by line."""
+    wanted = [(f"`{part}`", of_all_skills, part) for part in SETS]
+    for policy in HOLES:
+        wanted.append((f"`thirdset`, `{policy}`", only(policy, "all"), "thirdset"))
+    wanted += [(f"`heldout`, {name}", kind, "heldout") for name, kind in KINDS.items()]
+    wanted.append(("`thirdset`, holes", is_hole, "thirdset"))
+    for name, of, part in wanted:
+        ends = [estimate(ten_seeds(mode, of, part)) for mode in FOUR]
+        gains = [gap_of_ten("sgt", control, of, part) for control in FOUR[:3]]
+        yield row(name, f"{before_training(of, part):.1f}", *ends, *gains)
+
+
+def test_the_tables_of_ten_seeds_are_the_measured_ones():
+    for line in (*rows_of_counts(), *rows_of_scores()):
+        assert line in PAGE, line
+
+
+def test_what_is_said_of_open_holes_was_measured():
+    counts = {mode: open_in_all(mode) for mode in FOUR}
+    assert (counts["solo"], counts["sft"], counts["sgt"]) == (0, 40, 40)
+    assert f"with a memory {counts['replay']} of 40 do by luck, and with a peer all" in WORDS
+    assert runs_with_all_open("replay") == 0  # "never all four of a run"
+    for mode in FOUR:
+        assert open_in_all(mode, least=10) == counts[mode]
+
+    sold = "qwen-tiny", "sold"
+    in_the_mean = mean(ten_seeds("sgt", only(*sold)))
+    said = f"(From 50 % on `sgt` has {open_in_all('sgt', least=50)}, because it ends at"
+    assert f"{said} {in_the_mean:.0f} % on `sold` in the mean.)" in WORDS
+    ends = {mode: ten_seeds(mode, only(*sold), "thirdset") for mode in ("sft", "sgt")}
+    shown = {mode: f"{min(of):.0f} to {max(of):.0f} %" for mode, of in ends.items()}
+    assert f"it ends at {shown['sft']} with `sft` and at {shown['sgt']} with `sgt`" in WORDS
 
 
 def test_what_is_said_of_the_peer_was_measured():
-    gains = [gap_at_3e5("sgt", "replay", part=part) for part in SETS]
-    assert "by {}, {} and {} points on the three sets".format(*gains) in WORDS
-    times = times_as_wide(seeds=5, comparisons=3)
-    assert f"each interval is {times:.1f} times as wide, and all three" in WORDS
-    assert all(gain.mean > times * gain.half for gain in gains)
+    gains = [gap_of_ten("sgt", control, part="thirdset") for control in ("replay", "solo")]
+    said = "`sgt` ends {} points above `replay` and {} above `solo` on `thirdset`"
+    assert said.format(*gains) in WORDS
+    assert all(gain.clear for gain in gains)
+    for part in SETS:  # "the points come from the holes"
+        assert gap_of_ten("sgt", "solo", is_no_hole, part).mean < 0
 
-    # two seeds were added because three had left this open
-    three = gap(at_3e5("sgt")[:3], at_3e5("replay")[:3])
-    assert not three.clear
-    assert f"left that difference open on `thirdset` ({three})" in WORDS
-    assert f"three had given {three}," in README
+    others = gap_of_ten("sgt", "solo", is_no_hole)
+    rare = [gap_of_ten("sgt", "solo", is_rare, part) for part in ("heldout", "thirdset")]
+    assert all(gain.clear for gain in (others, *rare))
+    said = (
+        "it ends {} points below `solo` on `heldout`: above all on the rare ones, {} below ({} on"
+    )
+    assert said.format(*map(without_sign, (others, *rare))) in WORDS
 
-    for part, control in product(SETS, ("solo", "replay")):  # the points come from the holes
-        assert gap_at_3e5("sgt", control, is_hole, part).clear
-        assert gap_at_3e5("sgt", control, is_no_hole, part).mean < 0
-
-    lowest = {}
-    for part, hole in product(SETS, ALL_HOLES):
-        lowest[part, hole] = min(at_3e5("sgt", only(*hole), part))
-        assert max(at_3e5("solo", only(*hole), part)) < 2
-    assert min(lowest, key=lowest.get) == ("thirdset", ("qwen-tiny", "sold"))
-    assert min(lowest.values()) > 10
-    first = min(score for (part, _), score in lowest.items() if part == "heldout")
-    assert f"on `heldout` each ends at {first:.0f} % or more" in WORDS
-    sold = at_3e5("sgt", only("qwen-tiny", "sold"))
-    ends = f"{min(sold):.0f} to {max(sold):.0f} %"
-    assert f"on `thirdset` it ends only at {ends}" in WORDS
-    assert f"ends there only at {ends}" in README
+    memory = [gap_of_ten("replay", "solo", part=part) for part in ("heldout", "thirdset")]
+    assert [gain.clear for gain in memory] == [True, False]
+    said = "On `heldout` `replay` ends {} points above `solo`. On `thirdset` the difference is {},"
+    assert said.format(*memory) in WORDS
 
 
-def test_what_a_peer_costs_was_measured():
-    others = gap_at_3e5("sgt", "solo", is_no_hole, "heldout")
-    rare = [gap_at_3e5("sgt", "solo", is_rare, part) for part in ("heldout", "thirdset")]
-    said = f"ends {without_sign(others)} points below `solo` on `heldout`; of these, on the rare"
-    assert said in WORDS
-    below = [without_sign(gain) for gain in rare]
-    assert "rare ones {} below it ({} on `thirdset`)".format(*below) in WORDS
-    assert f"on the rare skills `sgt` ends {below[0]} points below `solo`" in TUTORIAL
-    said = "There `sgt` ends {} points below `solo` (first set; on the third {})"
-    assert said.format(*below) in README
-    assert all(gain.clear and gain.mean < 0 for gain in (others, *rare))
-    for part in SETS:
-        assert not gap_at_3e5("sgt", "solo", is_own, part).clear
+def test_what_is_said_of_rl_beside_the_peers_texts_was_measured():
+    ahead = gap_of_ten("sft", "sgt", part="thirdset")
+    assert ahead.clear and f"`sft` ends {ahead} points *above* `sgt` on `thirdset`" in WORDS
+    level, rare = gap_of_ten("sgt", "sft", is_no_hole), gap_of_ten("sft", "solo", is_rare)
+    assert not level.clear and rare.clear
+    assert f"there is no difference between the two ({without_sign(level)} on `heldout`)" in WORDS
+    assert f"pays on the rare ones, too ({without_sign(rare)} below `solo`)" in WORDS
+
+    opened = {}  # mode -> hole -> steps
+    with (RESULTS / "tiny-pair" / "ten-seeds.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            if line["metric"] == "opened at step" and line["mode"] in ("sft", "sgt"):
+                of_hole = opened.setdefault(line["mode"], {})
+                hole = line["policy"], line["skill"]
+                of_hole.setdefault(hole, []).append(int(line["value"]))
+    for hole in ALL_HOLES:  # "its holes open earlier"
+        assert mean(opened["sft"][hole]) < mean(opened["sgt"][hole])
 
 
-def open_holes(mode, least):
-    """By seed: how many of the four holes end at that many percent or more on `heldout`."""
-    of_holes = [at_3e5(mode, only(*hole), "heldout") for hole in ALL_HOLES]
-    return [sum(score >= least for score in holes) for holes in zip(*of_holes, strict=True)]
+def test_what_readme_says_of_four_modes_was_measured():
+    gains = [gap_of_ten(*pair, part="thirdset") for pair in (("sgt", "replay"), ("sft", "sgt"))]
+    assert f"`sgt` ends {gains[0]} points above `replay` (ten seeds, third set)" in README
+    assert f"`sft` ends {gains[1]} points above `sgt`" in README
+    rare = without_sign(gap_of_ten("sgt", "solo", is_rare))
+    assert f"`sgt` ends {rare} points below `solo` there (first set)" in README
 
 
-def test_what_is_said_of_the_memory_was_measured():
-    memory = gap_at_3e5("replay", "solo")
-    assert f" {memory} from `solo`" in WORDS
-    for part in SETS:
-        assert not gap_at_3e5("replay", "solo", part=part).clear
-        assert not gap_at_3e5("replay", "solo", is_rare, part).clear
+# ------------------------------------------------------------------------- a frozen peer
 
-    opened = {}  # by skill: with how many seeds a memory gets above 10 %
-    for hole in ALL_HOLES:
-        opened[hole[1]] = sum(score > 10 for score in at_3e5("replay", only(*hole), "heldout"))
-    assert opened == {"sold": 3, "eats": 2, "bags": 1, "days": 0}
-    assert min(open_holes("replay", least=10)) >= 1 and max(open_holes("replay", least=10)) <= 2
-    assert max(at_3e5("replay", only("qwen-tiny", "sold"))) < 3  # hardly any is left
 
-    by_mode = {mode: open_holes(mode, least=25) for mode in ("solo", "replay", "sgt")}
-    assert by_mode["solo"] == [0] * 5 and by_mode["sgt"] == [4] * 5
-    count = sum(by_mode["replay"])
-    assert f"{count} of the 20 are open with a memory (never all four of a run)" in WORDS
-    assert f"with a memory {count} of 20 (never all four of a run)" in README
-    assert f"A memory opens {count} of these 20 holes" in TUTORIAL
-    assert max(by_mode["replay"]) < 4
-    names = {"solo": "alone", "replay": "with a memory", "sgt": "with a peer"}
-    for mode, opened in by_mode.items():
-        said = f"| {names[mode]} (`{mode}`) | {opened.count(4)} of {len(opened)} "
-        assert said in TUTORIAL_PAGE
+def with_a_frozen_peer(mode, wanted, part="heldout"):
+    """Of `qwen-tiny`, whose peer never learns. `solo` has no peer, so its runs are the same."""
+    if mode == "solo":
+        return ten_seeds("solo", wanted, part)[:5]
+    return kept_scores("tiny-pair/frozen-peer.csv", mode, wanted, part)
 
-    kept = json.loads((RESULTS / "replay-s0" / "evaluation.json").read_text(encoding="utf-8"))
-    skills = {of["policy"]: of["skills"] for of in kept["after"] if of["part"] == "heldout"}
-    ends = {hole: 100 * skills[hole[0]][hole[1]]["pass@1"] for hole in ALL_HOLES}
-    eats, sold = ends.pop(("llama-tiny", "eats")), ends.pop(("qwen-tiny", "sold"))
-    said = f"it got {eats:.0f} % of `eats`, {sold:.0f} % of `sold` and nothing of the other two"
-    assert said in WORDS
-    assert max(ends.values()) == 0
+
+def rows_of_the_frozen_peer():
+    """What a learner gets from a peer that stays as weak as it was, line by line."""
+
+    def of_qwen(kind):
+        return lambda policy, skill: policy == "qwen-tiny" and kind(policy, skill)
+
+    wanted = [("`thirdset`, all skills", of_qwen(of_all_skills), "thirdset")]
+    wanted += [(f"`heldout`, {name}", of_qwen(kind), "heldout") for name, kind in KINDS.items()]
+    wanted.append(("`heldout`, `eats`, an own one", only("qwen-tiny", "eats"), "heldout"))
+    for name, of, part in wanted:
+        scores = {mode: with_a_frozen_peer(mode, of, part) for mode in ("solo", "sft", "sgt")}
+        assert {len(of_mode) for of_mode in scores.values()} == {5}
+        yield row(name, *map(estimate, scores.values()), gap(scores["sgt"], scores["sft"]))
+
+
+def test_the_table_of_the_frozen_peer_is_the_measured_one():
+    for line in rows_of_the_frozen_peer():
+        assert line in PAGE, line
+
+
+def test_what_is_said_of_the_frozen_peer_was_measured():
+    eats = only("qwen-tiny", "eats")
+    sft, sgt, solo = (estimate(with_a_frozen_peer(mode, eats)) for mode in ("sft", "sgt", "solo"))
+    assert f"ends at {sft} %, under `sgt` at {sgt}, and alone at {solo} (the same five" in WORDS
+    assert f"`eats` with `sgt` ({sgt} %) and loses half of it with `sft` ({sft};" in README
+    assert f"| without RL (`sft`) | {sft} |\n| `sgt` | {sgt} |" in TUTORIAL_PAGE
+    assert f"(Five runs each; alone it ends at {solo}.)" in TUTORIAL
+
+    whole = [
+        with_a_frozen_peer(mode, only("qwen-tiny", "all"), "thirdset") for mode in ("sgt", "sft")
+    ]
+    ahead = gap(*whole)
+    assert ahead.clear and f"`sgt` ends {ahead} points above `sft`, although" in WORDS
+    holes = [
+        mean(with_a_frozen_peer(mode, only("qwen-tiny", hole)))
+        for hole in HOLES["qwen-tiny"]
+        for mode in ("sft", "sgt")
+    ]
+    assert holes[0] > holes[1] and min(holes) > 25
+
+
+def test_what_the_tutorial_says_of_ten_seeds_was_measured():
+    rare = without_sign(gap_of_ten("sgt", "solo", is_rare))
+    assert f"on the rare skills `sgt` ends {rare} points below `solo` (ten runs each;" in TUTORIAL
+    for mode in FOUR:
+        assert f"(`{mode}`) | {runs_with_all_open(mode)} of 10 |" in TUTORIAL_PAGE
+    assert f"A memory opens {open_in_all('replay')} of these 40 holes, by luck." in TUTORIAL
+    ahead = gap_of_ten("sft", "sgt", part="thirdset")
+    assert f"skills `sft` even ends {ahead} points above `sgt`" in TUTORIAL
+    gains = [gap_of_ten("sgt", control, part="thirdset") for control in ("solo", "replay")]
+    said = "ends {} points above `solo`, {} above `replay`, and {} *below* `sft`"
+    assert said.format(*gains, ahead) in TUTORIAL
+    pair = [dial_gap(0, "sgt", control) for control in ("solo", "replay")]
+    said = "At 0 % `sgt` gains {} points, which is {} points more than a memory gains; at 30 %"
+    assert f"{said.format(*pair)} it gains {dial_gap(30, 'sgt', 'solo')}, which" in TUTORIAL
+    both = NO_LOWER_END, "hacpo"
+    lifts = gap_of_five(*both), gap_of_five(*both, is_hole)
+    assert "lifts `hacpo` by {} points, and by {} in the holes".format(*lifts) in TUTORIAL
+    further = gap_of_five("sgt", NO_LOWER_END, is_hole)
+    assert f"fills the holes still further, by {further} points" in TUTORIAL
+    own = without_sign(gap_of_five("naive", "solo", is_own))
+    assert f"knows and pays {own} points of pass@1 on the skills" in TUTORIAL
 
 
 def test_what_the_warm_start_had_shown_of_the_held_out_sets():
@@ -323,188 +406,94 @@ def test_what_the_warm_start_had_shown_of_the_held_out_sets():
             shown[policy, part] = sum(prompt in prompts for prompt in held_out)
 
     first = shown.pop(("qwen-tiny", "heldout")), shown.pop(("llama-tiny", "heldout"))
-    assert "it had shown `qwen-tiny` {} and `llama-tiny` {}.".format(*first) in README
+    assert "it had shown `qwen-tiny` {} and `llama-tiny` {}.)".format(*first) in WORDS
     assert "`qwen-tiny` has read {} of the 360 prompts".format(*first) in words_of("data/README.md")
     assert set(shown.values()) == {0}
 
 
 # --------------------------------------------------------------------------------- all modes
 
-MEASURED = [mode for mode in MODES if mode != "sft"]  # which is younger than these tables
+
+def rows_of_all_modes():
+    """The table of all modes, the best first."""
+    modes = sorted((*MODES, NO_LOWER_END), key=lambda mode: -mean(five_seeds(mode)))
+    for mode in modes:
+        assert len(five_seeds(mode)) == 5
+        cells = [mode, estimate(five_seeds(mode))]
+        for control in ("solo", "replay"):
+            cells.append("" if mode == control else gap_of_five(mode, control))
+        kinds = [estimate(five_seeds(mode, kind)) for kind in (is_hole, is_rare, is_own)]
+        yield row(*cells, *kinds)
 
 
 def test_the_table_of_all_modes_is_the_measured_one():
-    clear = []
-    for mode in (*MEASURED, NO_LOWER_END):
-        assert len(at_3e5(mode)) == 5
-        cells = [mode, estimate(at_3e5(mode))]
-        for control in ("solo", "replay"):
-            cells.append("" if mode == control else gap_at_3e5(mode, control))
-        kinds = [estimate(at_3e5(mode, kind)) for kind in (is_hole, is_rare, is_own)]
-        assert row(*cells, *kinds) in PAGE, mode
-        if mode != "solo" and gap_at_3e5(mode, "solo").clear:
-            clear.append(mode)
-    assert clear == ["naive", "sgt", NO_LOWER_END]
+    for line in rows_of_all_modes():
+        assert line in PAGE, line
+    three = gap(five_seeds("sgt")[:3], five_seeds("replay")[:3])
+    assert not three.clear
+    assert f"left `sgt` above `replay` open, {three}," in WORDS
 
 
 def test_what_is_said_of_all_modes_was_measured():
-    over_solo, over_replay = gap_at_3e5("sgt", "solo"), gap_at_3e5("sgt", "replay")
-    for page in (WORDS, TUTORIAL):
-        assert f"{over_solo} points above `solo` and {over_replay} above `replay`" in page
-
-    filled = {}
-    for mode in MEASURED:
-        if MODES[mode].consumes:
-            filled[mode] = estimate(at_3e5(mode, is_hole))
-    assert {mode for mode, score in filled.items() if score.mean > 2} == {"sgt", "naive"}
-    said = f"`sgt` ends at {filled['sgt']} % there and `naive` at {filled['naive']} %; every other"
-    assert said in README
-
-    lucky = at_3e5("prp", only("qwen-tiny", "days"))[2]
+    filled = {mode for mode in MODES if mean(five_seeds(mode, is_hole)) > 2} - {"replay"}
+    assert filled == {"sgt", "sft", "naive"}
+    assert mean(five_seeds(NO_LOWER_END, is_hole)) > 50
+    for mode in ("hacpo", "graft"):
+        assert not gap_of_five(mode, "solo").clear  # "level with `solo`"
+    lucky = five_seeds("prp", only("qwen-tiny", "days"))[2]
     assert f"With seed 3 `prp` had luck with one hole: it gets {lucky:.0f} % of `days`" in WORDS
 
 
 def test_what_the_lower_end_of_hacpos_band_costs_was_measured():
     both = NO_LOWER_END, "hacpo"
-    gain, in_holes = gap_at_3e5(*both), gap_at_3e5(*both, is_hole)
+    gain, in_holes = gap_of_five(*both), gap_of_five(*both, is_hole)
     assert gain.clear and in_holes.clear
-    for page in (WORDS, TUTORIAL):
-        assert f"lifts `hacpo` by {gain} points, and by {in_holes} in the holes" in page
-    costs = [gap_at_3e5(*both, kind) for kind in (is_own, is_rare)]
+    assert f"lifts `hacpo` by {gain} points, and by {in_holes} in the holes" in WORDS
+    costs = [gap_of_five(*both, kind) for kind in (is_own, is_rare)]
     assert all(cost.clear and cost.mean < 0 for cost in costs)
     said = "On own skills this costs {} points and on rare ones {}."
     assert said.format(*map(without_sign, costs)) in WORDS
 
-    without, with_it = (estimate(at_3e5(mode, is_hole)) for mode in both)
-    assert f"the holes without the limit ({without} %) and not with it ({with_it} %)" in README
-    over = [gap_at_3e5(NO_LOWER_END, control) for control in ("solo", "replay")]
-    assert "ends {} above `solo` and {} above `replay`".format(*over) in WORDS
-    three = [gap(at_3e5(mode)[:3], at_3e5("replay")[:3]) for mode in ("sgt", NO_LOWER_END)]
-    assert not three[1].clear and f"({three[1]} with three seeds," in WORDS
-
-    ahead, in_holes = (gap_at_3e5("sgt", NO_LOWER_END, of) for of in (of_all_skills, is_hole))
+    ahead, in_holes = (gap_of_five("sgt", NO_LOWER_END, of) for of in (of_all_skills, is_hole))
     said = f"cannot tell it from `sgt` ({ahead} above it), but in the holes `sgt` ends {in_holes}"
     assert said in WORDS
-    assert f"Yet `sgt` fills them further, by {in_holes} points" in README
-    assert f"`sgt` fills the holes still further, by {in_holes} points" in TUTORIAL
     assert in_holes.clear and not ahead.clear
 
 
 def test_what_is_said_of_naive_was_measured():
-    own, rare = gap_at_3e5("naive", "solo", is_own), gap_at_3e5("naive", "solo", is_rare)
+    own, rare = gap_of_five("naive", "solo", is_own), gap_of_five("naive", "solo", is_rare)
     assert own.clear and rare.clear
-    for page in (WORDS, README):
-        assert f"it ends {without_sign(own)} points below `solo`" in page
-    assert f"and on rare ones {without_sign(rare)}." in WORDS
-    assert f"knows and pays {without_sign(own)} points of pass@1 on the" in TUTORIAL
+    said = (
+        f"it ends {without_sign(own)} points below `solo`, and on rare ones {without_sign(rare)}."
+    )
+    assert said in WORDS
 
-    gain, times = gap_at_3e5("naive", "solo"), times_as_wide(seeds=5, comparisons=9)
-    assert f"on all skills together it is {gain} above `solo`" in WORDS
+    gain, times = gap_of_five("naive", "solo"), times_as_wide(seeds=5, comparisons=9)
+    assert f"On all skills together it is {gain} above `solo`" in WORDS
     assert f"each interval over five seeds is {times:.1f} times as wide" in WORDS
-    assert f"(Bonferroni) are, over five seeds, {times:.1f} times as wide" in TUTORIAL
     assert gain.mean > times * gain.half
 
-    over_replay, behind = gap_at_3e5("naive", "replay"), gap_at_3e5("sgt", "naive")
+    over_replay, behind = gap_of_five("naive", "replay"), gap_of_five("sgt", "naive")
     said = f"not above `replay` by more than noise ({over_replay}), and `sgt` ends {behind}"
     assert said in WORDS
     assert behind.clear and not over_replay.clear
 
 
-def kept_trials():
-    """Mode -> (learning rate, updates per step) -> held-out pass@1 with the seed of the choice."""
-    found = {}
+def test_what_is_said_of_the_grid_of_settings_was_measured():
+    trials = {}  # mode -> (learning rate, updates per step) -> held-out pass@1
     with (RESULTS / "tiny-pair" / "tune.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
             rate, updates = (part.split("=")[1] for part in line["setting"].split())
-            found.setdefault(line["mode"], {})[rate, updates] = float(line["pass@1"])
-    return found
+            trials.setdefault(line["mode"], {})[rate, updates] = float(line["pass@1"])
+    assert trials.keys() == set(MODES) - {"sft", "naive", "prp"}
 
-
-def test_the_grid_of_settings_is_the_measured_one():
-    trials = kept_trials()
-    assert trials.keys() == set(MEASURED) - {"naive", "prp"}
     behind_best = {}  # by mode: how far 3e-5 with four updates is below the best cell
     for mode, of_mode in trials.items():
-        name, few, many = mode, "1", "4"
-        if mode == "solo-x2":  # which has twice as many completions
-            name, few, many = "solo-x2: two, eight", "2", "8"
-        settings = ("1e-4", few), ("1e-4", many), ("3e-5", few), ("3e-5", many)
-        cells = [of_mode[setting] for setting in settings]
-        assert row(name, *(f"{cell:.1f}" for cell in cells)) in PAGE
-        behind_best[mode] = max(cells) - cells[-1]
-
+        assert len(of_mode) == 4
+        todays = of_mode["3e-5", "8" if mode == "solo-x2" else "4"]
+        behind_best[mode] = max(of_mode.values()) - todays
     assert [mode for mode, behind in behind_best.items() if behind > 0] == ["graft"]
-    assert f"for `graft` the best one is {behind_best['graft']:.1f} points above it" in WORDS
-    sgt = dict(trials["sgt"])
-    slow = sgt.pop(("3e-5", "1"))
-    assert f"too little for it ({slow:.1f})" in WORDS
-    assert max(sgt.values()) - min(sgt.values()) < 1  # "level in three cells"
-    lucky = trials["replay"]["3e-5", "4"]
-    assert f"its {lucky:.1f} are more than" in WORDS
-    assert lucky > max(at_3e5("replay", part="heldout"))
-
-
-# --------------------------------------------------- one update at 1e-4, an earlier setting
-
-
-def shown_gap(mode, control):
-    """A difference on the third set as the page shows it, from unrounded scores where kept."""
-    if mode == control:
-        return ""
-    kept = kept_table("thirdset")
-    if mode in kept:
-        return kept[mode][f"above {control}"]
-    return str(gap_at_1e4(mode, control, part="thirdset"))
-
-
-def test_the_table_of_the_earlier_setting_is_the_measured_one():
-    for name in (*MEASURED, NO_LOWER_END, "hacpo, one update", "graft, one update"):
-        shown = f"{name}, four updates" if name in ("hacpo", "graft") else name
-        cells = [shown, estimate(at_1e4(name, part="thirdset"))]
-        cells += [shown_gap(name, control) for control in ("solo", "replay")]
-        cells += [estimate(at_1e4(name, of, "thirdset")) for of in (is_hole, is_rare, is_own)]
-        assert row(*cells) in PAGE, name
-
-
-def test_which_modes_end_higher_with_todays_setting():
-    within_noise = []
-    for mode in (*MEASURED, NO_LOWER_END):
-        before = at_1e4(f"{mode}, one update" if mode in ("hacpo", "graft") else mode)
-        after = at_3e5(mode, part="heldout")[:3]  # the seeds that both have
-        if mode == NO_LOWER_END:
-            assert f"reaches {mean(after):.1f} at 3e-5 and {mean(before):.1f} at 1e-4" in WORDS
-            assert mean(before) > mean(after)
-            continue
-        assert mean(after) > mean(before), mode
-        if not gap(after, before).clear:
-            within_noise.append(mode)
-    assert sorted(within_noise) == ["hacpo", "naive", "replay", "sgt"]
-    for mode in ("sgt", "naive", NO_LOWER_END):  # the holes were filled a little more
-        assert mean(at_1e4(mode, is_hole, "thirdset")) > mean(at_3e5(mode, is_hole))
-
-
-def test_the_earlier_setting_says_the_same():
-    for control in ("solo", "replay"):
-        assert gap_at_1e4("sgt", control, part="thirdset").clear
-    filled = [m for m in MEASURED if mean(at_1e4(m, is_hole, "thirdset")) > 7]
-    assert filled == ["naive", "sgt"]
-    gain = gap_at_1e4(NO_LOWER_END, "hacpo, one update", part="thirdset")
-    assert gain.clear and f"this lifts it (with one update) by {gain} points" in WORDS
-
-    below = below_band("tiny-pair/below-band.csv")["one update"]
-    assert f"{below} % of the peers' tokens lie below it" in WORDS
-    assert below.mean - below.half > 50
-
-
-def test_what_four_updates_cost_hacpo_and_graft_at_1e4_was_measured():
-    modes = ("hacpo", "graft")
-    one = [gap_at_1e4(f"{mode}, one update", "solo", part="thirdset") for mode in modes]
-    four = [gap_at_1e4(mode, "solo", part="thirdset") for mode in modes]
-    at_lower_rate = [gap_at_3e5(mode, "solo") for mode in modes]
-    assert not any(gain.clear for gain in (*one, *at_lower_rate))
-    below = map(without_sign, four)
-    assert "`hacpo` ended {} and `graft` {} points below `solo`".format(*below) in TUTORIAL
-    assert "`hacpo` ends {} and `graft` {} points above".format(*at_lower_rate) in TUTORIAL
+    assert f"was {behind_best['graft']:.1f} points above it on `heldout`" in WORDS
 
 
 # ---------------------------------------------------------------------------------- the dial
@@ -525,58 +514,32 @@ def dial_gap(shown, one, other):
     return gap(dial_scores(shown, one), dial_scores(shown, other))
 
 
-def test_the_dial_is_the_measured_one():
+def rows_of_the_dial():
+    """The table of the dial, line by line."""
     for shown in DIAL:
         ends = [estimate(dial_scores(shown, mode)) for mode in ("solo", "replay", "sgt")]
-        pairs = ("replay", "solo"), ("sgt", "solo"), ("sgt", "replay")
-        assert row(f"{shown} %", *ends, *(dial_gap(shown, *pair) for pair in pairs)) in PAGE
+        gains = [dial_gap(shown, "sgt", control) for control in ("solo", "replay")]
+        hacpo = [estimate(dial_scores(shown, mode)) for mode in ("hacpo", NO_LOWER_END)]
+        yield row(f"{shown} %", *ends, *gains, *hacpo)
 
-        ends = [estimate(dial_scores(shown, mode)) for mode in ("hacpo", NO_LOWER_END)]
-        pairs = (NO_LOWER_END, "hacpo"), (NO_LOWER_END, "replay"), ("sgt", NO_LOWER_END)
-        assert row(f"{shown} %", *ends, *(dial_gap(shown, *pair) for pair in pairs)) in PAGE
-        assert not dial_gap(shown, "sgt", NO_LOWER_END).clear
+
+def test_the_dial_is_the_measured_one():
+    for line in rows_of_the_dial():
+        assert line in PAGE, line
 
 
 def test_a_peer_adds_most_where_nothing_was_shown():
-    clear = {"sgt": [], "replay": []}
     for shown in DIAL:
-        clear["sgt"].append(dial_gap(shown, "sgt", "replay").clear)
-        clear["replay"].append(dial_gap(shown, "replay", "solo").clear)
         assert dial_gap(shown, "sgt", "solo").clear == (shown < 30)
-    assert clear["sgt"] == [True, True, False, False, False]
-    assert clear["replay"] == [True, True, True, True, False]
+        assert dial_gap(shown, "sgt", "replay").clear == (shown < 3)
+        assert dial_gap(shown, "replay", "solo").clear == (shown < 30)
 
-    for control in ("solo", "replay"):
-        at_zero, *others = (
-            [a - b for a, b in zip(dial_scores(s, "sgt"), dial_scores(s, control), strict=True)]
-            for s in DIAL
-        )
-        assert all(gap(at_zero, other).clear for other in others)
-
-
-def test_what_is_said_of_the_dial_was_measured():
-    gains = {shown: dial_gap(shown, "sgt", "solo") for shown in DIAL}
-    memory = {shown: dial_gap(shown, "sgt", "replay") for shown in DIAL}
-    assert f"adds {memory[0]} points to it; at 1 % it adds {memory[1]}" in WORDS
-    assert f"`sgt` ends {gains[0]} points above `solo` and {memory[0]} above `replay`" in README
-    assert f"these are {gains[1]} and {memory[1]} points" in README
-    said = f"At 0 % `sgt` gains {gains[0]} points, which is {memory[0]} points more than a memory"
-    assert f"{said} gains; at 30 % it gains {gains[30]}, which may be nothing" in TUTORIAL
-
-    # right-30.csv has `hacpo` as published, with four updates
-    four = gap(dial_scores(30, "solo"), kept_scores("dial/right-30.csv", "hacpo"))
-    assert f"with four updates per step `hacpo` costs {four} points" in WORDS
-
-
-def test_twins_gain_little_and_no_hole():
-    alone, together = (kept_scores("dial/twins.csv", mode) for mode in ("solo", "sgt"))
-    gain = gap(together, alone)
-    assert gain.clear and gain.mean < 2
-    said = f"`sgt` ends at {estimate(together)} % and `solo` at {estimate(alone)}: a difference of"
-    assert f"{said} {gain} points, where the shipped pair has {gap_at_1e4('sgt', 'solo')}" in WORDS
-    for mode in ("solo", "sgt"):  # neither has a hole's reading to give
-        holes = kept_scores("dial/twins.csv", mode, lambda _, skill: skill in HOLES["qwen-tiny"])
-        assert max(holes) < 1
+    gains = []  # over a memory, seed by seed
+    for shown in DIAL:
+        pairs = zip(dial_scores(shown, "sgt"), dial_scores(shown, "replay"), strict=True)
+        gains.append([peer - memory for peer, memory in pairs])
+    falls = [gap(one, other).clear for one, other in pairwise(gains)]
+    assert falls == [True, False, False, False]
 
 
 def scores_of_what_is_lacked(shown, mode):
@@ -593,58 +556,35 @@ def opened(shown, mode):
     return sum(score > 10 for score in scores_of_what_is_lacked(shown, mode))
 
 
-def test_what_opens_at_the_ends_of_the_dial():
-    *others, alone = sorted(scores_of_what_is_lacked(0, "solo"))
-    assert max(others) < 9
-    assert f"with one seed (`packs`, {alone:.0f} %); the others stay below 9 %" in WORDS
+def test_what_opens_where_nothing_was_shown():
     shares = scores_of_what_is_lacked(0, "sgt")
     assert min(shares) > 10
     assert f"all eight with every seed ({min(shares):.0f} to {max(shares):.0f} %)" in WORDS
-    assert f"`replay` opens {opened(0, 'replay')} of the 24 cases" in WORDS
-    assert opened(1, "replay") == opened(1, "sgt") == opened(10, "hacpo") == 24
-    assert f"so does `sgt`; `solo` opens {opened(1, 'solo')}" in WORDS
-    assert opened(0, "hacpo") == 4
-    assert f"opens four of these 24 cases, at 1 % {opened(1, 'hacpo')}." in WORDS
+    assert f"`replay` {opened(0, 'replay')} of the 24 cases of skill and seed" in WORDS
+    assert opened(0, "solo") == 1 and opened(0, "hacpo") == 4
+    assert f"opens four of them, and {opened(0, NO_LOWER_END)} without the lower end" in WORDS
 
-    own = {mode: estimate(dial_scores(0, mode, is_own)) for mode in ("solo", "sgt", "hacpo")}
-    assert f"({own['sgt']} %, `solo` {own['solo']})" in WORDS
-    assert f"own ones ({own['hacpo']})" in WORDS
-    level = dial_gap(10, "hacpo", "sgt")
-    assert f"level with `sgt` ({level} above)" in WORDS and not level.clear
-
-    kept = (RESULTS / "dial" / "right-0.md").read_text(encoding="utf-8").split("## newtemplates")[0]
-    begun = re.findall(r"^\| \S+-tiny \| sgt \| (\S+) \|", kept, re.MULTILINE)
-    assert f"({estimate(dial_scores(0, 'solo'))}, from {mean(map(float, begun)):.1f})" in WORDS
+    costs = [dial_gap(shown, NO_LOWER_END, "hacpo") for shown in DIAL]
+    assert [cost.clear for cost in costs] == [True, False, False, False, False]
+    assert f"lifts `hacpo` by {costs[0]} points there" in WORDS
 
 
-def below_band(path):
-    """Percent of the peers' tokens below the lower end of HACPO's band, by the file's first column.
-
-    Estimates over seeds, each the mean of both policies.
-    """
-    by_case = {}
-    with (RESULTS / path).open(encoding="utf-8") as file:
-        for case, seed, _, share in list(csv.reader(file))[1:]:
-            by_case.setdefault(case, {}).setdefault(seed, []).append(float(share))
-    return {case: estimate([mean(of) for of in seeds.values()]) for case, seeds in by_case.items()}
+def test_twins_gain_little_and_no_hole():
+    gain = gap(*(kept_scores("dial/twins.csv", mode) for mode in ("sgt", "solo")))
+    assert gain.clear and gain.mean < 2
+    assert f"`sgt` ends {gain} points above `solo` (`dial/twins.csv`" in WORDS
+    for mode in ("solo", "sgt"):  # neither has a hole's reading to give
+        holes = kept_scores("dial/twins.csv", mode, lambda _, skill: skill in HOLES["qwen-tiny"])
+        assert max(holes) < 1
 
 
 def test_what_falls_below_hacpos_band_is_counted():
-    shares = below_band("dial/below-band.csv")
-    said = f"lie {shares['0']} % of the peers' tokens at 0 %, {shares['1']} at 1 % and"
-    assert f"{said} {shares['10']} % at 10 %" in WORDS
-    assert shares["10"].mean < 50 < shares["0"].mean - shares["0"].half  # most
-
-
-def test_without_its_band_hacpo_opens_what_sgt_opens():
-    without = estimate(dial_scores(0, NO_LOWER_END))
-    gain, memory = (dial_gap(0, NO_LOWER_END, other) for other in ("hacpo", "replay"))
-    assert gain.clear and memory.clear
-    said = f"ends at {without} at 0 %, {gain} above itself with it and {memory} above `replay`"
-    assert said in WORDS
-    ahead = dial_gap(0, "sgt", NO_LOWER_END)
-    said = f"opens {opened(0, NO_LOWER_END)} of the 24 cases; `sgt` is {ahead} above that"
-    assert said in WORDS
+    by_pair = {}  # percent shown -> seed -> of both policies
+    with (RESULTS / "dial" / "below-band.csv").open(encoding="utf-8") as file:
+        for shown, seed, _, share in list(csv.reader(file))[1:]:
+            by_pair.setdefault(shown, {}).setdefault(seed, []).append(float(share))
+    shares = {shown: estimate([mean(of) for of in s.values()]) for shown, s in by_pair.items()}
+    assert f"lie {shares['0']} % of the peers' tokens at 0 %, and {shares['10']} % at 10 %" in WORDS
 
 
 # ---------------------------------------------------------------------- the papers' claims
@@ -656,23 +596,30 @@ def claim(begin):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_the_claims_that_five_seeds_were_asked_have_their_figures():
+def test_the_claims_that_seeds_were_asked_have_their_figures():
     figures = {
-        "SGT teaches": (gap_at_3e5("sgt", "replay"), gap_at_3e5("sgt", "replay", is_hole)),
-        "it gains 3.3 points": (gap_at_3e5("hacpo", "solo"), gap_at_3e5("hacpo", "solo-x2")),
-        "texts that the receiver": (gap_at_3e5(NO_LOWER_END, "hacpo"),),
-        "pooling without": (gap_at_3e5("naive", "solo"), gap_at_3e5("naive", "solo", is_own)),
-        "it ends above GRPO |": (gap_at_3e5("graft", "solo"),),
-        "it ends above SGT": (gap_at_3e5("graft", "sgt"),),
-        "HACPO ends below GRPO": (gap_at_3e5("hacpo", "solo"),),
+        "SGT teaches": [
+            gap_of_ten("sgt", "replay", of, "thirdset") for of in (of_all_skills, is_hole)
+        ],
+        "it gains 3.3 points": (gap_of_five("hacpo", "solo"), gap_of_five("hacpo", "solo-x2")),
+        "texts that the receiver": (gap_of_five(NO_LOWER_END, "hacpo"),),
+        "pooling without": (gap_of_five("naive", "solo"), gap_of_five("naive", "solo", is_own)),
+        "it ends above GRPO |": (gap_of_five("graft", "solo"),),
+        "it ends above SGT": (gap_of_five("graft", "sgt"),),
+        "HACPO ends below GRPO": (gap_of_five("hacpo", "solo"),),
     }
     for begin, gaps in figures.items():
         _, figure, verdict = claim(begin)
         assert figure == "; ".join(map(str, gaps)), begin
         cannot_be_told = not any(gain.clear for gain in gaps)
         assert (verdict == "cannot be told here") == cannot_be_told, begin
-    assert claim("XGRPO gives a gradient")[1].endswith(str(estimate(at_3e5("xgrpo", is_hole))))
-    assert claim("PRP pays")[1].endswith(str(gap_at_3e5("prp", "solo")))
+    whole = [
+        with_a_frozen_peer(mode, only("qwen-tiny", "all"), "thirdset") for mode in ("sgt", "sft")
+    ]
+    figures = gap_of_ten("sgt", "sft", part="thirdset"), gap(*whole)
+    assert claim("it is more than fine-tuning")[1] == "{}; {}".format(*figures)
+    assert claim("XGRPO gives a gradient")[1].endswith(str(estimate(five_seeds("xgrpo", is_hole))))
+    assert claim("PRP pays")[1].endswith(str(gap_of_five("prp", "solo")))
 
 
 def test_the_claims_that_the_toy_was_asked_have_the_tutorials_figures():
@@ -805,8 +752,7 @@ def test_what_smol_gains_from_its_peer_is_the_measured_gain():
     whole = gaps  # of all 60 steps
     assert [gain.clear for gain in whole] == [True, False, False]
     assert f"with a peer `smol` solves more while it trains than alone, by {whole[0]}" in WORDS
-    said = f"its solve rate is {whole[0]} points above `solo`. It is also {whole[1]} above `replay`"
-    assert said in README
+    assert f"smaller one solved {whole[0]} points more than `solo` while it trained" in README
 
     ends = [gap(*(held_out_of_smol(mode) for mode in of)) for of in pairs]
     assert row("held out, after 60 steps", *ends) in PAGE
@@ -1030,8 +976,6 @@ def test_what_is_said_of_the_pilot_of_countdown_was_measured():
     assert f"completions {cut['qwen']} and {cut['smol']} were cut" in WORDS
     for when, policy in product(("before", "after"), ("qwen", "smol")):
         assert percent("countdown", policy, when) == 0
-    both = f"{sum(right.values())} right answers in {sum(attempts.values()):,}"
-    assert both in README
 
 
 # ----------------------------------------------------------------------------- the kept runs

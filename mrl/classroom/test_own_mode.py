@@ -16,7 +16,7 @@ from mrl.classroom.letters import mode_of
 from mrl.classroom.pairs import results, train
 from mrl.modes.solo import Solo
 
-OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sgt", "xgrpo")
+OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sft", "sgt", "xgrpo")
 HIDDEN = tuple(f"mrl.modes.{name}" for name in OTHERS)
 PAIRS = 20  # with five, a small gain sometimes looked like none; 20 take some seconds
 T = 2.093  # Student's t for 95 % and PAIRS - 1 degrees of freedom

@@ -56,7 +56,7 @@ class Mode(ABC):
 
     name: ClassVar[str]
     consumes: ClassVar[type[Record] | None] = None  # the only record type it is ever given
-    rollout_factor: ClassVar[int] = 1  # times the policy's group size, and its updates per step
+    rollout_factor: ClassVar[int] = 1  # by which group size and updates per step are multiplied
     published_updates: ClassVar[int] = 1  # per step, where the policy's settings name no number
 
     @abstractmethod

@@ -35,7 +35,7 @@ class SGT(Mode):
     def training_samples(
         self, receiver: Receiver, prompts: Prompts, rng: random.Random
     ) -> TrainingBatch:
-        """Own samples, and one imitated success for each prompt of the rescue set."""
+        """Own samples, and for each prompt of the rescue set one imitated success, if any fits."""
         batch = TrainingBatch()
         for group, successes in prompts:
             batch.samples += own_samples(receiver, group)

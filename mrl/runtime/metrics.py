@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from mrl.alignment import split_text
+from mrl.alignment import LossyText, split_text
 from mrl.allocation import Turn
 from mrl.modes import Receiver
 from mrl.modes.peers import retokenized
@@ -108,13 +108,22 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
         lines.append(line)
 
     for group, sample in result.rescues:
-        text = policy.tokenizer.decode(sample.completion_ids, skip_special_tokens=True)
+        text = text_of(policy, sample.completion_ids)
         rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
         rescue |= {"skill": group.problem.skill, "receiver": policy.name, "source": sample.source}
         rescue |= {"receiver_text": group.rollouts[0].text, "source_text": text}
         lines.append({"step": step, "rescue": rescue})
 
     return lines + [{"step": step, "failure": text} for text in result.stats.warnings]
+
+
+def text_of(policy: Policy, completion_ids: Sequence[int]) -> str:
+    """A peer's text, from the receiver's tokens; the end token stands for no text."""
+    content = completion_ids[:-1] if completion_ids[-1] == policy.end_id else completion_ids
+    try:
+        return policy.codec.decode(content)
+    except LossyText:  # of a mode of one's own, which may cut a text anywhere
+        return policy.tokenizer.decode(content)
 
 
 def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
@@ -134,7 +143,7 @@ def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
 def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
     """What became of the peers' texts that a policy was given, and what alignment cost."""
     used = Counter(
-        (sample.source, *sample.prompt_ids, *sample.completion_ids)
+        (sample.source, tuple(sample.prompt_ids), tuple(sample.completion_ids))
         for sample in result.batch.samples
     )
     refusals: Counter[str] = Counter()
@@ -148,7 +157,7 @@ def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]
         # retokenized once more, because a mode keeps no account of what it could not use
         for record in texts:
             token_ids, refusal = retokenized(receiver, record)
-            key = (record.source, *group.prompt_ids, *token_ids)
+            key = record.source, tuple(group.prompt_ids), tuple(token_ids)
             if refusal:
                 refusals[refusal] += 1
             elif used[key]:
@@ -185,12 +194,12 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
         own_left += len(group.rollouts)
         peers_left += len(texts)
         for rollout in group.rollouts:
-            written_now.add((*group.prompt_ids, *rollout.completion_ids))
+            written_now.add((tuple(group.prompt_ids), tuple(rollout.completion_ids)))
 
     for sample in result.batch.samples:
         if sample.source:
             peers_left -= 1
-        elif (*sample.prompt_ids, *sample.completion_ids) in written_now:
+        elif (tuple(sample.prompt_ids), tuple(sample.completion_ids)) in written_now:
             own_left -= 1
 
     counts = Counter(result.stats.sample_outcomes)  # of the samples
@@ -199,7 +208,7 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
             counts["refused" if name.startswith("thl/") else "dropped"] += number
             peers_left -= number
 
-    # a mode of one's own may use a text twice, or one that `retokenized` refuses
+    # a mode of one's own may use a text twice, or one that `retokenized` refuses: then too few
     counts["not_needed"] = max(own_left, 0) + max(peers_left, 0)
     return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
 

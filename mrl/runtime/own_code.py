@@ -38,6 +38,8 @@ def checked_batch(batch: object, mode: Mode, policy: Policy) -> TrainingBatch:
 
     for sample in batch.samples:
         flaw = _flaw(sample, len(policy.suppressed))
+        if sample.source == policy.name:  # it would be counted as a peer's
+            flaw = "names its own policy as source, but of an own text the source is empty"
         if flaw:
             raise MrlError(f"{where} makes a sample that {flaw}.")
     return batch

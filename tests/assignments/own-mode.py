@@ -28,7 +28,8 @@ class Mine(Mode):
             batch.samples += own_samples(receiver, group)
             if sum(group.rewards) > 1 or not successes:
                 continue
-            completion_ids, refusal = retokenized(receiver, rng.choice(successes))
+            success = rng.choice(successes)
+            completion_ids, refusal = retokenized(receiver, success)
             if refusal:
                 continue
             batch.samples.append(
@@ -37,7 +38,7 @@ class Mine(Mode):
                     completion_ids=completion_ids,
                     loss="imitation",
                     weight=0.5,
-                    source="peer",
+                    source=success.source,
                     reward=1.0,
                 )
             )

@@ -153,6 +153,7 @@ def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, 
         ("batch.samples[0].completion_ids = []", "has completion_ids that are empty or"),
         ("batch.samples[0].weight = float('nan')", "has the weight nan and the advantage"),
         ("batch.samples[0].prompt_ids = None", "has prompt_ids that are empty or not all tokens"),
+        ("batch.samples[0].source = receiver.name", "names its own policy as source"),
         ("batch.samples[0].loss = 'nll'", "has the loss 'nll'; known are policy and imitation"),
         (
             "batch.samples[0].advantage, batch.samples[0].behavior_logprobs = 1.0, [0.0]",

@@ -24,6 +24,7 @@ prepares the others. Cells that take long say so: their results stand in the tex
 them out."""
 SETUP = """ADDRESS = "{address}"  # what `git clone` takes
 
+import base64
 import os
 import shutil
 import subprocess
@@ -65,9 +66,13 @@ warnings.filterwarnings("ignore", "IProgress not found")  # a library's, of a ba
 
 
 def show(picture):
-    from IPython.display import SVG, Image, display
+    from IPython.display import HTML, Image, display
 
-    display(SVG(picture) if picture.endswith(".svg") else Image(picture))"""
+    if picture.endswith(".svg"):  # as an image: a notebook that is not trusted shows no SVG
+        content = base64.b64encode(Path(picture).read_bytes()).decode()
+        display(HTML(f'<img src="data:image/svg+xml;base64,{content}">'))
+    else:
+        display(Image(picture))"""
 # words of a command and what it asks of a reader; the first that fit count; on two CPU cores
 COSTS = {
     " report ": "# needs the run above",
@@ -86,7 +91,9 @@ PIECE = re.compile(
 
 def notebook(tutorial: str, address: str) -> dict:
     """The notebook, as JSON has it; what its commands print is added by `run`."""
-    cells = [markdown(badge(address) + FIRST_WORDS), code(SETUP.replace("{address}", address))]
+    title, _, tutorial = tutorial.partition("\n")
+    first = markdown(f"{title}\n\n{badge(address)}{FIRST_WORDS}")
+    cells = [first, code(SETUP.replace("{address}", address))]
     prose = ""
     end = 0
     for found in PIECE.finditer(tutorial):
@@ -178,10 +185,11 @@ def cost(block: str) -> str:
 
 def picture(path: Path) -> dict:
     """The output of a cell that shows a picture."""
+    content = base64.b64encode(path.read_bytes()).decode()
     if path.suffix == ".svg":
-        data = {"image/svg+xml": path.read_text(encoding="utf-8")}
+        data = {"text/html": f'<img src="data:image/svg+xml;base64,{content}">'}
     else:
-        data = {"image/png": base64.b64encode(path.read_bytes()).decode()}
+        data = {"image/png": content}
     return {"data": data, "metadata": {}, "output_type": "display_data"}
 
 
