@@ -198,17 +198,22 @@ def test_the_table_of_objectives_is_the_programs():
         assert f"| {' | '.join(cells)} | {'yes' if objective.scale_by_std else 'no'} |" in TUTORIAL
 
 
-def glossary_rows():
-    """Word, meaning, sections, file and name in the log of each row."""
-    lines = TUTORIAL.split("## Glossary")[1].splitlines()
-    rows = [re.split(r" *\| *", line)[1:-1] for line in lines if line.startswith("|")]
-    return rows[2:]  # the first two are the table's head
+def glossary():
+    """Word -> the sections that explain it, and its names in the log."""
+    text = TUTORIAL.split("## Glossary")[1]
+    found = {}
+    for words, rest in re.findall(r"^- \*\*(.+?)\*\*: (.+(?:\n  .+)*)", text, re.MULTILINE):
+        place = re.search(r"\((sections? [^;)]+|appendix)[^()]*\)$", rest)
+        sections = re.findall(r"\d+", place[1]) + ["A"] * ("appendix" in place[1])
+        logged = re.findall(r"log:\s+`([^`]+)`", rest)
+        found |= {word: (sections, logged) for word in words.split(", ")}
+    return found
 
 
 def test_the_glossary_names_what_is_in_the_log():
     known = {key for keys in METRICS for key in keys.split(", ")}
     known |= {f"thl/{figure}" for figure in re.findall(r"\w+", METRICS["thl/<figure>"])}
-    keys = [key.strip("`") for *_, key in glossary_rows() if key]
+    keys = [key for _, logged in glossary().values() for key in logged]
     assert len(keys) >= 16
     assert set(keys) <= known
 
@@ -220,14 +225,9 @@ def test_the_glossary_has_every_bold_word_and_the_section_that_explains_it():
     }
     headings = (".", ":", "?")  # what ends so is a sentence or the name of a paragraph
     words = {word for found in bold.values() for word in found if not word.endswith(headings)}
-    explained = {
-        word: re.findall(r"\d+|A", sections)
-        for several, _, sections, *_ in glossary_rows()
-        for word in several.split(", ")
-    }
     assert len(words) >= 30
-    assert set(explained) == words
-    for word, sections in explained.items():
+    assert set(glossary()) == words
+    for word, (sections, _) in glossary().items():
         assert any(word in bold[section] for section in sections), word
 
 
