@@ -1,5 +1,6 @@
 """What data/results/README.md, README.md and TUTORIAL.md say was measured is in data/results."""
 
+import ast
 import csv
 import json
 import random
@@ -321,6 +322,19 @@ def test_what_readme_says_of_four_modes_was_measured():
     assert f"`sft` ends {gains[1]} points above `sgt`" in README
     rare = without_sign(gap_of_ten("sgt", "solo", is_rare, "thirdset"))
     assert f"costs a little: `sgt` ends {rare} points below `solo`." in README
+
+
+def test_what_distillation_does_on_this_pair_was_measured():
+    kept = (RESULTS / "tiny-pair" / "distill.txt").read_text(encoding="utf-8")
+    ends = {}  # seed -> each policy's percent by skill, on the third set
+    for seed, policy, scores in re.findall(r"^seed (\d+), (\S+) (\{'all'.*\})$", kept, re.M):
+        ends.setdefault(seed, {})[policy] = ast.literal_eval(scores)
+    assert list(ends) == ["31", "32", "33"]
+    assert not any(of_run[policy][skill] for of_run in ends.values() for policy, skill in ALL_HOLES)
+    whole = [f"{mean(scores['all'] for scores in of_run.values()):.1f}" for of_run in ends.values()]
+    alone = [f"{score:.1f}" for score in ten_seeds("solo", part="thirdset")[:3]]
+    said = f"two models end at {listed(whole)} %, where `solo` ends at {listed(alone)} (`python"
+    assert said in TUTORIAL
 
 
 # ------------------------------------------------------------------------- a frozen peer
