@@ -371,6 +371,8 @@ def test_what_is_said_of_the_frozen_peer_was_measured():
     eats = only("qwen-tiny", "eats")
     sft, sgt, solo = (estimate(with_a_frozen_peer(mode, eats)) for mode in ("sft", "sgt", "solo"))
     assert f"ends at {sft} %, under `sgt` at {sgt}, and alone at {solo} (the same five" in WORDS
+    bags = estimate(with_a_frozen_peer("sft", only("qwen-tiny", "bags")))
+    assert f"suffers little: {bags} under `sft`" in WORDS
     assert f"`eats` with `sgt` ({sgt} %) and loses half of it with `sft` ({sft};" in README
     assert f"| without RL (`sft`) | {sft} |\n| `sgt` | {sgt} |" in TUTORIAL_PAGE
     assert f"(Five runs each; alone it ends at {solo}.)" in TUTORIAL
