@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,13 @@ def test_every_picture_and_every_section_is_there():
     assert list(SECTIONS) == [*map(str, range(1, 16)), "A"]
     for text in SECTIONS.values():  # each has an exercise, and each exercise a solution
         assert 1 <= text.count("**Exercise.**") == text.count("</details>")
+
+
+def test_no_line_of_a_paragraph_is_taken_for_an_item_of_a_list():
+    lines = re.sub(r"^```.*?^```", "", TUTORIAL, flags=re.MULTILINE | re.DOTALL).splitlines()
+    for before, line in pairwise(lines):
+        if line.startswith("- "):
+            assert not before or before.startswith(("- ", "  ")), line
 
 
 def test_part_one_is_read_in_an_afternoon():
