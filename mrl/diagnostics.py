@@ -1,7 +1,7 @@
 """What the updates of a step did, in numbers: the bookkeeping beside learning.py's mathematics.
 
-`policy_loss` returns its loss and the tensors that describe it (`PolicyDiagnostics`). Here they
-become sums (`LearningStats`), and the sums become metrics under the names of metrics.jsonl.
+The tensors of a micro-batch become sums (`TokenStats`), those of an update or a step add up
+(`LearningStats`), and at the end they are metrics under the names of metrics.jsonl.
 """
 
 from collections import Counter
@@ -10,73 +10,29 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class PolicyDiagnostics:
-    """Tensors without gradient that describe the policy loss of one micro-batch."""
-
-    mask: Tensor  # [batch, seq] bool, True on completion tokens
-    ratio: Tensor  # [batch, seq] pi_theta / pi_behavior
-    clipped_low: Tensor  # [batch, seq] bool: clipped, because the ratio is below the band
-    clipped_high: Tensor  # [batch, seq] bool: clipped, because the ratio is above the band
-    weights: Tensor  # [batch] of the samples
-    logprob_gap: Tensor  # [batch, seq] |log-prob now - the ratio's denominator|, nats
-    on_policy: bool  # own samples, and no update since they were written: any gap is numerical
-
-    @property
-    def wholly_clipped(self) -> Tensor:
-        """[batch] bool: every token is clipped, so of its losses only a KL term has a gradient."""
-        clipped = (self.clipped_low | self.clipped_high) & self.mask
-        return clipped.sum(dim=1) == self.mask.sum(dim=1)
-
-
 @dataclass
 class TokenStats:
     """Sums and maxima of one side, own or peers', over samples whose policy loss was computed."""
 
     samples: int = 0
+    wholly_clipped: int = 0  # samples; of such a sample only a KL term has a gradient
+    weight: float = 0.0  # sum over the samples; one that is wholly clipped counts as 0
     tokens: float = 0.0
     ratio: float = 0.0  # sum over the tokens
     ratio_max: float = 0.0
     clipped_low: float = 0.0
     clipped_high: float = 0.0
-    weight: float = 0.0  # sum over the samples; one that is wholly clipped counts as 0
     logprob_gap_max: float = 0.0
     # the same gap, only where the weights have not moved
     on_policy_gap_max: float = 0.0
     on_policy_gap: float = 0.0  # sum over the tokens
     on_policy_tokens: float = 0.0
 
-    def add_micro_batch(self, micro: PolicyDiagnostics) -> None:
-        """Add one micro-batch."""
-        mask, ratio = micro.mask, micro.ratio * micro.mask
-        self.samples += len(mask)
-        self.tokens += float(mask.sum())
-        self.ratio += float(ratio.sum())
-        self.clipped_low += float((micro.clipped_low & mask).sum())
-        self.clipped_high += float((micro.clipped_high & mask).sum())
-        self.weight += float((micro.weights * ~micro.wholly_clipped).sum())
-        self.ratio_max = max(self.ratio_max, float(ratio.max()))
-        gaps = micro.logprob_gap * mask
-        gap = float(gaps.max())
-        self.logprob_gap_max = max(self.logprob_gap_max, gap)
-        if micro.on_policy:
-            self.on_policy_gap_max = max(self.on_policy_gap_max, gap)
-            self.on_policy_gap += float(gaps.sum())
-            self.on_policy_tokens += float(mask.sum())
-
     def add(self, other: "TokenStats") -> None:
-        """Add the sums of one more update."""
-        self.samples += other.samples
-        self.tokens += other.tokens
-        self.ratio += other.ratio
-        self.clipped_low += other.clipped_low
-        self.clipped_high += other.clipped_high
-        self.weight += other.weight
-        self.ratio_max = max(self.ratio_max, other.ratio_max)
-        self.logprob_gap_max = max(self.logprob_gap_max, other.logprob_gap_max)
-        self.on_policy_gap_max = max(self.on_policy_gap_max, other.on_policy_gap_max)
-        self.on_policy_gap += other.on_policy_gap
-        self.on_policy_tokens += other.on_policy_tokens
+        """Add the figures of one more micro-batch, or of one more update."""
+        for name, number in vars(other).items():
+            mine = getattr(self, name)
+            setattr(self, name, max(mine, number) if name.endswith("_max") else mine + number)
 
     @property
     def on_policy_gap_mean(self) -> float:
@@ -93,6 +49,46 @@ class TokenStats:
             f"{prefix}clip_ratio/low_mean": self.clipped_low / self.tokens,
             f"{prefix}clip_ratio/high_mean": self.clipped_high / self.tokens,
         }
+
+
+def token_stats(
+    mask: Tensor,
+    ratio: Tensor,
+    clipped_low: Tensor,
+    clipped_high: Tensor,
+    weights: Tensor,
+    logprob_gap: Tensor,
+    on_policy: bool,
+) -> TokenStats:
+    """The figures of one micro-batch; no tensor has a gradient.
+
+    mask: [batch, seq] bool, True on completion tokens. ratio: [batch, seq] pi_theta / pi_behavior.
+    clipped_low, clipped_high: [batch, seq] bool, because the ratio is below the band, or above it.
+    weights: [batch] of the samples. logprob_gap: [batch, seq] |log-prob now - the ratio's
+    denominator|, nats. on_policy: own samples, and no update since they were written, so that any
+    gap is numerical.
+    """
+    # padding is neither clipped nor counted
+    below, above = clipped_low & mask, clipped_high & mask
+    ratio, gaps = ratio * mask, logprob_gap * mask
+    wholly_clipped = (below | above).sum(dim=1) == mask.sum(dim=1)  # [batch] bool
+
+    stats = TokenStats(
+        samples=len(mask),
+        wholly_clipped=int(wholly_clipped.sum()),
+        weight=float((weights * ~wholly_clipped).sum()),
+        tokens=float(mask.sum()),
+        ratio=float(ratio.sum()),
+        ratio_max=float(ratio.max()),
+        clipped_low=float(below.sum()),
+        clipped_high=float(above.sum()),
+        logprob_gap_max=float(gaps.max()),
+    )
+    if on_policy:
+        stats.on_policy_gap_max = stats.logprob_gap_max
+        stats.on_policy_gap = float(gaps.sum())
+        stats.on_policy_tokens = stats.tokens
+    return stats
 
 
 @dataclass
@@ -126,6 +122,15 @@ class LearningStats:
         self.peer.add(update.peer)
         self.sample_outcomes.update(update.sample_outcomes)
         self.warnings += update.warnings
+
+    def add_policy_loss(self, loss: Tensor, figures: TokenStats, from_peer: bool) -> None:
+        """Add a micro-batch of the policy objective."""
+        self.loss += float(loss.detach())
+        self.sample_outcomes["clipped"] += figures.wholly_clipped
+        self.sample_outcomes["taught"] += figures.samples - figures.wholly_clipped
+
+        side = self.peer if from_peer else self.own
+        side.add(figures)
 
     def metrics(self) -> dict[str, float]:
         """The figures under their names in metrics.jsonl.

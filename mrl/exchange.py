@@ -74,7 +74,5 @@ class Exchange:
 
     def take_traffic(self, policy: str) -> dict[str, int]:
         """What one policy published and received since the last call, as metrics of a step."""
-        counted = dict.fromkeys(ALWAYS_REPORTED, 0) | dict(
-            sorted(self._traffic.pop(policy, {}).items())
-        )
-        return {f"exchange/{name}": number for name, number in counted.items()}
+        counted = dict.fromkeys(ALWAYS_REPORTED, 0) | self._traffic.pop(policy, {})
+        return {f"exchange/{name}": counted[name] for name in sorted(counted)}

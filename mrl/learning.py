@@ -14,7 +14,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from mrl.diagnostics import LearningStats, PolicyDiagnostics
+from mrl.diagnostics import LearningStats, TokenStats, token_stats
 from mrl.errors import is_out_of_memory
 from mrl.logprobs import cut_by_tokens
 from mrl.objectives import (
@@ -67,6 +67,11 @@ def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 
         optimizer_step(policy, update_stats)
         stats.add(update_stats)
 
+    if stats.updates_skipped:  # the weights are as they were, so the run can go on
+        stats.warnings.append(
+            f"{policy.name}: a gradient was not finite, so its update was skipped; lower the "
+            "learning rate if this goes on."
+        )
     warn_of_wrong_sampler(policy, stats)
     return stats
 
@@ -162,10 +167,10 @@ def add_gradients(
             # own earlier successes (mode replay) have no source
             stats.sample_outcomes["rescued" if from_peer else "replayed"] += len(batch)
         else:
-            loss, diagnostics = policy_loss(
+            loss, figures = policy_loss(
                 policy, batch, logprobs, mask, objective_counts, updates_done
             )
-            _count_policy_loss(stats, loss, diagnostics, from_peer)
+            stats.add_policy_loss(loss, figures, from_peer)
 
             if policy.reference is not None and not from_peer:
                 kl = kl_divergence(policy, batch, logprobs, mask, kl_counts)
@@ -217,8 +222,8 @@ def policy_loss(
     mask: Tensor,
     counts: dict[str, int],
     updates_done: int,
-) -> tuple[Tensor, PolicyDiagnostics]:
-    """The clipped objective over one micro-batch, a scalar, and the tensors that describe it.
+) -> tuple[Tensor, TokenStats]:
+    """The clipped objective over one micro-batch, a scalar, and the figures that describe it.
 
     logprobs: [batch, seq] nats, with gradient; mask: [batch, seq] bool, completion tokens.
     counts: of the whole update. updates_done: in this step, for a band that narrows (HACPO).
@@ -264,10 +269,8 @@ def policy_loss(
     # advantages of a group sum to 0. The gradient is not 0, so the value says nothing of progress.
     loss = (token_losses * (weights * chunk_weight * coefficients)).sum()
 
-    diagnostics = PolicyDiagnostics(
-        mask, ratio.detach(), below, above, weights[:, 0], logprob_gap, on_policy
-    )
-    return loss, diagnostics
+    ratio = ratio.detach()
+    return loss, token_stats(mask, ratio, below, above, weights[:, 0], logprob_gap, on_policy)
 
 
 def imitation_loss(
@@ -333,16 +336,3 @@ def _count_samples_without_gradient(
             # Its advantage is 0, so all rewards of its group agree with its own reward. (A reward
             # that lies exactly at the baseline of another mode is counted here, too.)
             stats.sample_outcomes["all_pass" if sample.reward else "all_fail"] += 1
-
-
-def _count_policy_loss(
-    stats: LearningStats, loss: Tensor, diagnostics: PolicyDiagnostics, from_peer: bool
-) -> None:
-    clipped = int(diagnostics.wholly_clipped.sum())
-    stats.loss += float(loss.detach())
-    stats.sample_outcomes["clipped"] += clipped
-    samples = len(diagnostics.mask)  # it has a row per sample
-    stats.sample_outcomes["taught"] += samples - clipped
-
-    side = stats.peer if from_peer else stats.own
-    side.add_micro_batch(diagnostics)

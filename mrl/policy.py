@@ -104,13 +104,12 @@ class Policy:
     def _find_end_ids(self) -> list[int]:
         """The tokenizer's end token first, then the others that the generation config names."""
         configured = self.model.generation_config.eos_token_id
-        if not isinstance(configured, list):
-            configured = [configured]
+        named = [self.tokenizer.eos_token_id]
+        named += configured if isinstance(configured, list) else [configured]
 
-        ends: list[int] = []
-        for token_id in (self.tokenizer.eos_token_id, *configured):
-            if token_id is not None and token_id not in ends:
-                ends.append(token_id)
+        ends = list(dict.fromkeys(named))  # each once, in their order
+        if None in ends:
+            ends.remove(None)
         if not ends:
             raise MrlError(
                 f"{self.config.path}: neither tokenizer nor generation config names an end token; "

@@ -103,19 +103,15 @@ def flaw(record: Record) -> str | None:
         return "unverified"
 
     # 2. the tokens make up the text
-    try:
-        text_bytes = len(record.text.encode("utf-8"))
-    except UnicodeEncodeError:  # a lone surrogate is no text
-        return "wrong_trace"
+    text_bytes = len(record.text.encode("utf-8", errors="replace"))
     if sum(record.token_lengths) != text_bytes or min(record.token_lengths, default=0) < 0:
         return "wrong_trace"
     if isinstance(record, SuccessRecord):
         return None
 
     # 3. each token has its log-prob, the end token, too; and it is one
-    if len(record.logprobs) != len(record.token_lengths):
-        return "wrong_trace"
-    if (record.end_logprob is not None) != record.finished:
+    has_end_logprob = record.end_logprob is not None
+    if len(record.logprobs) != len(record.token_lengths) or has_end_logprob != record.finished:
         return "wrong_trace"
     for logprob in (*record.logprobs, record.end_logprob or 0.0):
         if not LEAST_LOGPROB <= logprob <= 0:  # nor is nan in this range

@@ -10,24 +10,10 @@ from collections.abc import Sequence
 
 from mrl.alignment import align
 
-
-class Residual(Counter[str]):
-    """What alignment lost, as sums. `total.update(other)` *adds*, as a Counter's update does.
-
-    records, bytes, source_tokens, receiver_tokens; bytes_one_to_one: in chunks of one source and
-    one receiver token; sampled_otherwise: records whose ids are not the source tokenizer's own for
-    the text.
-    """
-
-    @property
-    def share_one_to_one(self) -> float:
-        """Share of bytes in 1:1 chunks; 1 where nothing was aligned."""
-        return self["bytes_one_to_one"] / self["bytes"] if self["bytes"] else 1.0
-
-    @property
-    def length_ratio(self) -> float:
-        """Receiver tokens per source token."""
-        return self["receiver_tokens"] / self["source_tokens"] if self["source_tokens"] else 1.0
+# What alignment lost, as sums: records, bytes, source_tokens, receiver_tokens; bytes_one_to_one: in
+# chunks of one source and one receiver token; sampled_otherwise: records whose ids are not the
+# source tokenizer's own for the text. `total.update(other)` *adds*, as a Counter's update does.
+Residual = Counter[str]
 
 
 def measure(

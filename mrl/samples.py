@@ -88,10 +88,11 @@ class TrainingSample:
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    # The ratio's denominator, nats, one per token (at ratio level "text" one per token of the
-    # source). None: an own text of this step, whose denominator is the policy of the step's start
+    # The ratio's denominator, nats, one per token. An own text of this step has the log-probs that
+    # it was sampled with, and `behavior_logprobs` is None; any other text has those that its mode
+    # gives (at ratio level "text" one per token of the source).
     behavior_logprobs: list[float] | None = None
-    sampled_logprobs: list[float] = field(default_factory=list)  # of an own text of this step
+    sampled_logprobs: list[float] = field(default_factory=list)
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own
     chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for a chunk ratio

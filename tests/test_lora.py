@@ -244,8 +244,6 @@ def test_one_policy_with_and_one_without_go_on_exactly_with_a_small_checkpoint(
     ]
     one, two = (load_file(folder / "adapter_model.safetensors") for folder in folders)
     assert one.keys() == two.keys() and all(one[name].equal(two[name]) for name in one)
-    size = 2 * 12 * (725e3 + sum(tensor.numel() for tensor in one.values()))
-    assert f"up to {size / 1e9:.3g} GB of checkpoints" in said
     one, two = (
         torch.load(folder / "optimizer.pt", weights_only=True)["state"] for folder in folders
     )

@@ -68,7 +68,7 @@ def planned(tmp_path, mode="sgt", **settings):
         why_placed="Swap.",
     )  # fmt: skip
     return SimpleNamespace(
-        config=config, names=NAMES, team=team, directory=tmp_path, disk_bytes=31e9,
+        config=config, names=NAMES, team=team, directory=tmp_path,
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 

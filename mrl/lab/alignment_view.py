@@ -55,12 +55,14 @@ def render_alignment(
             line.append(" ")
         used += size + 1
 
+    length_ratio = len(receiver) / max(len(source), 1)
     one_to_one = sum(chunk.one_to_one for chunk in chunks)
+    share = residual["bytes_one_to_one"] / max(residual["bytes"], 1)
     figures = (
         f"{len(source)} source tokens, {len(receiver)} receiver tokens "
-        f"(length ratio {residual.length_ratio:.2f}), {residual['bytes']} bytes",
+        f"(length ratio {length_ratio:.2f}), {residual['bytes']} bytes",
         f"{len(chunks)} chunks, {one_to_one} of them 1:1 "
-        f"({residual.share_one_to_one:.0%} of the bytes); the others are shown reversed",
+        f"({share:.0%} of the bytes); the others are shown reversed",
     )
     return Group(*lines, *map(Text, figures))
 

@@ -44,7 +44,7 @@ class OwnJudge(Verifier):
 
     judge: a file that holds it, or the function itself. A function runs in this process, and
     nothing bounds it: the program waits for as long as it takes, and shares its memory with it.
-    say: gets a sentence for each type of mistake that the judge makes.
+    say: gets a sentence on the first mistake that the judge makes.
 
     A judge that raises, or returns no bool, is refused by `check_answer`, before a run writes
     anything. If that happens later, its verdict is WRONG.
@@ -62,7 +62,7 @@ class OwnJudge(Verifier):
         super().__init__(timeout_s, FORMULAS if callable(judge) else judge)
         self.name = f"judge {getattr(judge, '__name__', judge)}"
         self._say = say
-        self._shown: set[str] = set()  # types of mistakes
+        self._has_said = False
 
     def start_and_check(self) -> None:
         """Start a child, unless the judge is a function; MrlError if it cannot load the judge."""
@@ -72,9 +72,8 @@ class OwnJudge(Verifier):
     def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
         """Judge one completion; finished: it was not cut short."""
         verdict, mistake = self._ask(answer, completion)
-        mistake_type = mistake.partition("(")[0]
-        if mistake and mistake_type not in self._shown:
-            self._shown.add(mistake_type)
+        if mistake and not self._has_said:
+            self._has_said = True
             self._say(
                 f"{self.name}: {mistake}, with the answer {answer!r} and the text "
                 f"{completion[:200]!r}. That counts as {verdict}, here and later."

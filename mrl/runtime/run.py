@@ -3,16 +3,14 @@
 `mini_mrl.py` has the loop. It hands `run.team` to each step and the step's results to the run.
 """
 
-import errno
 import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
 import torch
 import torch.distributed
@@ -28,8 +26,6 @@ from mrl.runtime.memory import peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import place_of
 from mrl.runtime.run_directory import (
-    LOGS,
-    bytes_in_checkpoint,
     cut_back,
     finish_checkpoint,
     new_directory,
@@ -38,9 +34,7 @@ from mrl.runtime.run_directory import (
     read_metrics,
     read_rescues,
     read_state,
-    restore_modes,
     restore_optimizers,
-    room_for_checkpoints,
     save_policies,
     with_checkpoint_paths,
     write_run_config,
@@ -87,9 +81,10 @@ class Run(AbstractContextManager):
     def _open_directory(
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
     ) -> None:
-        """Open the run's directory and its logs, at the state of the checkpoint."""
+        """Make the run's directory, or bring it back to the state of the checkpoint."""
         state = read_state(checkpoint)
         self.first_step = state["step"] + 1
+        self.saved_step = state["step"]
 
         # the first process decides on the directory; no process writes before all have looked
         proposal = (str(resumed or new_directory(self.config)), state["step"])
@@ -101,34 +96,21 @@ class Run(AbstractContextManager):
             )
         self.directory = resumed or Path(proposals[self.names[0]][0])
         self.config = replace(self.config, name=self.directory.name)
-        self.saved_step = state["step"]
-
-        sizes = {p.name: bytes_in_checkpoint(p) for p in self.team.policies}
-        size = sum(self.team.allocation.gather(sizes).values())
-        self.disk_bytes = room_for_checkpoints(self.directory, size, self.config)
 
         if self.writes_files and not resumed:
             self.directory.mkdir(parents=True)
             write_run_config(self.directory, self.config)
 
-        self.metrics_log, self.samples_log, self.exchange_log = (
-            self._open_log(name, opened) for name in LOGS
-        )
         if self.writes_files:
-            self._lock(self.metrics_log)  # before anything is cut back
+            self._lock(opened)  # before anything is cut back
         if resumed:
             self._go_on_from(checkpoint, state)  # and cut the logs back to the checkpoint
 
         self.team.allocation.wait_for_all()  # the directory is in order now
 
-    def _open_log(self, name: str, opened: ExitStack) -> TextIO:
-        path = self.directory / name if self.writes_files else Path(os.devnull)
-        log = path.open("a", encoding="utf-8")  # a resumed run goes on with its logs
-        opened.callback(_close, log)
-        return log
-
-    def _lock(self, log: TextIO) -> None:
-        """Keep other processes out of the run for as long as the log is open."""
+    def _lock(self, opened: ExitStack) -> None:
+        """Keep other processes out of the run for as long as this one has it open."""
+        log = opened.enter_context((self.directory / "metrics.jsonl").open("a"))
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -140,7 +122,8 @@ class Run(AbstractContextManager):
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
         if checkpoint:
             restore_optimizers(checkpoint, self.team.policies, state)
-            restore_modes(self.team.modes, state)
+            for name, mode in self.team.modes.items():
+                mode.restore(state["modes"].get(name, {}))
 
         self.evaluations = read_evaluations(self.directory)
         if self.writes_files:
@@ -201,40 +184,37 @@ class Run(AbstractContextManager):
             entries += samples
         stopping = any(process_stops for _, _, process_stops in gathered.values())
 
+        metrics = [json.dumps(line, allow_nan=False) for line in lines.values()]
+        completions = [json.dumps(entry, ensure_ascii=False) for entry in entries]
+        records = [record.line.decode() for record in self.team.exchange.records]
         with self._explaining_disk_errors():
-            for line in lines.values():
-                self.metrics_log.write(json.dumps(line, allow_nan=False) + "\n")
-            for entry in entries:
-                self.samples_log.write(json.dumps(entry, ensure_ascii=False) + "\n")
-            for record in self.team.exchange.records:
-                self.exchange_log.write(record.line.decode() + "\n")
+            self._log("metrics.jsonl", metrics)
+            self._log("samples.jsonl", completions)
+            self._log("exchange.jsonl", records)
 
         rescues = [entry["rescue"] for entry in entries if "rescue" in entry]
-        failures = [entry["failure"] for entry in entries if "failure" in entry]
         self.view.step(step, lines, rescues)
 
-        for failure in failures:
-            self.view.say(failure)
-        for name, line in lines.items():
-            if line["update_skipped"]:  # its weights are as before, so the run can go on
-                self.view.say(
-                    f"{name}: the gradient of step {step} was not finite, so its update was "
-                    "skipped; lower its learning rate if this goes on."
-                )
+        for entry in entries:
+            if "failure" in entry:
+                self.view.say(entry["failure"])
 
         every = self.config.checkpoint_every  # 0: only at the end
         is_due = every > 0 and step % every == 0
         if is_due or stopping or step == self.config.steps:
-            with self._explaining_disk_errors():
-                self._save(step)
+            self._save(step)
         return stopping
+
+    def _log(self, name: str, lines: Iterable[str]) -> None:
+        """Add lines to one of the run's logs."""
+        if self.writes_files:
+            with (self.directory / name).open("a", encoding="utf-8") as log:
+                log.writelines(line + "\n" for line in lines)
 
     def _save(self, step: int) -> None:
         """Write a checkpoint: each process its policies, one of each machine the state as well."""
-        for log in (self.metrics_log, self.samples_log, self.exchange_log):
-            log.flush()
-
-        partial = save_policies(self.directory, step, self.team.policies)
+        with self._explaining_disk_errors():
+            partial = save_policies(self.directory, step, self.team.policies)
         mine = {p.name: (p.version, self.team.modes[p.name].state()) for p in self.team.policies}
         saved = self.team.allocation.gather(mine)  # the files of all processes are written now
         self.saved_step = step
@@ -246,19 +226,17 @@ class Run(AbstractContextManager):
             "versions": {name: count for name, (count, _) in saved.items()},
             "modes": {name: memory for name, (_, memory) in saved.items()},
         }
-        finish_checkpoint(self.directory, partial, state)
+        with self._explaining_disk_errors():
+            finish_checkpoint(self.directory, partial, state)
 
     @contextmanager
     def _explaining_disk_errors(self) -> Iterator[None]:
         """Turn the error of a disk that cannot be written into one sentence."""
         try:
             yield
-        except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            many = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
-            remedy = "raise `ulimit -n`" if many else "make room"
+        except (OSError, RuntimeError, SafetensorError) as error:  # Python's, torch's, safetensors'
             raise MrlError(
-                f"{self.directory}: cannot be written any more ({reason}); {remedy}, then "
+                f"{self.directory}: cannot be written any more ({error}); make room, then "
                 f"`python mini_mrl.py resume {self.directory}` goes on from the last checkpoint."
             ) from error
 
@@ -299,11 +277,6 @@ class Run(AbstractContextManager):
                 partial = path.with_suffix(".partial")
                 partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
                 partial.replace(path)  # whole or not at all
-
-
-def _close(log: TextIO) -> None:
-    with suppress(OSError):  # the disk is full
-        log.close()
 
 
 def _disconnect_after_error(_: object, error: BaseException | None, trace: object) -> None:

@@ -7,14 +7,11 @@ checkpoint and writes it again. What happens to a checkpoint later (a flipped bi
 it was on its way to the disk, a lost file) shows in its checksums.
 """
 
-import errno
 import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,10 +19,8 @@ import torch
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.modes import Mode
 from mrl.policy import Policy
 from mrl.runtime.lora import save_adapters
-from mrl.runtime.own_code import place_of
 from mrl.runtime.reading import parse, read_json_lines, read_text
 from mrl.runtime.settings import OWN_MODE, load_config, mode_class
 
@@ -99,8 +94,8 @@ def continued_config(directory: Path) -> RunConfig:
             )
     elif "before" not in evaluations:
         raise MrlError(
-            f"{directory}/evaluation.json: is lost or cannot be read, and the scores from before "
-            "training with it; put the file back, or start a new run."
+            f"{directory}/evaluation.json: is lost, and the scores from before training with it; "
+            "put the file back, or start a new run."
         )
     elif int(checkpoint.name[5:]) >= config.steps and "after" in evaluations:
         raise MrlError(
@@ -111,11 +106,9 @@ def continued_config(directory: Path) -> RunConfig:
 
 
 def read_evaluations(directory: Path) -> dict[str, list[dict]]:
-    """Read the scores that a run has written so far; {} if there are none or the file is torn."""
+    """Read the scores that a run has written so far; {} if there are none."""
     path = directory / "evaluation.json"
-    with suppress(MrlError, OSError):
-        return parse(read_text(path), str(path))
-    return {}
+    return parse(read_text(path), str(path)) if path.is_file() else {}
 
 
 def read_metrics(directory: Path) -> list[dict]:
@@ -137,31 +130,6 @@ def read_rescues(directory: Path) -> list[dict]:
 # ------------------------------------------------------------------------------ writing checkpoints
 
 
-def room_for_checkpoints(run: Path, size: int, config: RunConfig) -> int:
-    """The most bytes that a run's checkpoints will take, one being written beside those kept.
-
-    size: of one. MrlError if the disk has less, so that the run does not end in the middle.
-    """
-    count = math.ceil(config.steps / config.checkpoint_every) if config.checkpoint_every else 1
-    needed = size * min(count, KEEP + 1)
-    existing = next(folder for folder in (run, *run.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(existing).free
-
-    # a run that goes on has old ones, perhaps a torn one, that make room
-    old = len(list((run / "checkpoints").glob("*")))
-    if needed - size * old > free:
-        raise MrlError(
-            f"{run}: its checkpoints need {needed / 1e9:.2g} GB, but {free / 1e9:.2g} GB of the "
-            "disk are free; make room, or write elsewhere with --set runs=DIR."
-        )
-    return needed
-
-
-def bytes_in_checkpoint(policy: Policy) -> int:
-    """A float32 number and two moments of AdamW for each parameter that learns."""
-    return 12 * sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
-
-
 def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
     """Write policies into the hidden directory of an unfinished checkpoint, and return that."""
     partial = run / "checkpoints" / f"{PARTIAL}{step:06d}"
@@ -171,8 +139,7 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
             continue  # it is still what its path holds
 
         folder = partial / policy.name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder.mkdir()
         if policy.config.lora_rank:
             save_adapters(policy.model, folder, policy.config.lora_rank)
         else:
@@ -181,10 +148,7 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
             policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
 
-        try:
-            torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
-        except RuntimeError as error:  # torch's form of a full disk
-            raise OSError(errno.EIO, "optimizer.pt could not be written whole") from error
+        torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
     return partial
 
 
@@ -219,12 +183,8 @@ def _checksums(checkpoint: Path) -> list[str]:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first; OSError if they cannot be looked at."""
-    folder = run / "checkpoints"
-    if not os.path.lexists(folder):
-        return []
-    # no glob: it finds nothing where it may not look, as if there were no checkpoint
-    return [path for path in sorted(folder.iterdir()) if path.name[5:].isdigit()]  # step-000060
+    """The complete checkpoints of a run, oldest first."""
+    return sorted((run / "checkpoints").glob("step-*"))  # step-000060
 
 
 def newest_checkpoint(run: Path) -> Path | None:
@@ -249,12 +209,8 @@ def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
 
 
 def _check_files(checkpoint: Path) -> None:
-    written = checkpoint / CHECKSUMS
-    if not written.exists():  # an older version of this program made it
-        return
-
     present = _checksums(checkpoint)
-    for line in read_text(written).split("\n"):
+    for line in read_text(checkpoint / CHECKSUMS).split("\n"):
         if line not in present:
             raise MrlError(
                 f"{checkpoint / line.partition('  ')[2]}: is damaged or lost, by its checksum; "
@@ -280,35 +236,20 @@ def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict
             policy.version = state["versions"][policy.name]
 
 
-def restore_modes(modes: dict[str, Mode], state: dict) -> None:
-    """Give each policy's mode what it remembered; MrlError if it cannot take that."""
-    for name, mode in modes.items():
-        try:
-            mode.restore(state["modes"].get(name, {}))
-        except Exception as error:  # a mode of one's own, in another version
-            raise MrlError(
-                f"Mode {mode.name} cannot take back what it remembered ({error!r}, "
-                f"{place_of(error)}); put its file back as it was, or start a new run."
-            ) from error
-
-
 def cut_back(run: Path, state: dict) -> None:
     """Delete what a killed run left unfinished, and what it logged after the checkpoint.
 
     MrlError, before anything is changed, if a log is shorter than it was at the checkpoint.
     """
-    sizes = {name: state["logs"].get(name, 0) for name in LOGS}
-    for name, size in sizes.items():
-        path = run / name
-        present = path.stat().st_size if path.exists() else 0
-        if present < size:
+    for name, size in state["logs"].items():
+        if (run / name).stat().st_size < size:
             raise MrlError(
-                f"{path}: holds {present} of the {size} bytes that it had at the last checkpoint; "
-                "put the whole file back, or start a new run."
+                f"{run / name}: is shorter than it was at the last checkpoint; put the whole file "
+                "back, or start a new run."
             )
 
     for partial in (run / "checkpoints").glob(f"{PARTIAL}*"):
-        shutil.rmtree(partial, ignore_errors=True)
-    for name, size in sizes.items():
+        shutil.rmtree(partial)
+    for name in LOGS:
         if (run / name).exists():
-            os.truncate(run / name, size)
+            os.truncate(run / name, state["logs"].get(name, 0))

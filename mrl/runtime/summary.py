@@ -45,8 +45,7 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
         f"Training {pair_words}{learners}, on {team.device}{why}.",
         f"Mode {mode.name} shares {crosses}; {plural(config.steps, 'step')} of "
         f"{plural(config.prompts_per_step, 'prompt')} from {problems}; completions per prompt: "
-        f"{groups}; seed {config.seed}; writing "
-        f"{run.directory}, up to {run.disk_bytes / 1e9:.3g} GB of checkpoints.",
+        f"{groups}; seed {config.seed}; writing {run.directory}.",
         team.why_placed,
     ]
     for _, notes in of_policies:

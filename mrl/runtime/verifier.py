@@ -90,10 +90,9 @@ class Verifier(AbstractContextManager):
             )
 
         flaw = self._exchange(self._source, START_LIMIT_S)
-        if flaw is None:
-            flaw = f"it takes longer than {START_LIMIT_S} seconds, or ends its process"
-        if flaw:
+        if flaw != "":
             self.close()
+            flaw = flaw or f"it takes longer than {START_LIMIT_S} seconds, or ends its process"
             raise MrlError(f"{self.name} cannot be loaded: {flaw}; {self.remedy}.")
 
     def close(self) -> None:

@@ -3,20 +3,17 @@
 import fcntl
 import json
 import random
-import re
 import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from mrl.runtime import run as run_module
 from mrl.runtime.run_directory import newest_checkpoint, read_state
-from mrl.tiny.pair import build_model, tiny_tokenizer
 from tests.end_to_end.small_run import (
     HERE,
     SMALL,
@@ -99,7 +96,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_keeps_the_last_checkpoint(
         patch.setattr(run_module, "save_policies", fill_up)
         assert small(*OFTEN, "--steps", "4", "--name", "r") == 2
     error = capsys.readouterr().err
-    assert "cannot be written any more (No space left on device); make room" in error
+    assert "cannot be written any more ([Errno 28] No space left on device); make room" in error
     assert "Traceback" not in error
     assert run("resume", "runs/r") == 0
     assert [line["step"] for line in lines("runs/r/metrics.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
@@ -128,32 +125,6 @@ def test_a_really_full_disk(place, placement):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize(("every", "kept"), [("1", 3), ("3", 2), ("0", 1)])
-def test_a_disk_without_room_for_the_checkpoints_is_found_before_the_first_step(
-    place, monkeypatch, capsys, every, kept
-):
-    """Two are kept, and a third is there while it is written."""
-    model = build_model("qwen-tiny", tiny_tokenizer("qwen-tiny"))
-    other = build_model("llama-tiny", tiny_tokenizer("llama-tiny"))
-    size = kept * 12 * (model.num_parameters() + other.num_parameters())
-    arguments = ["--steps", "4", "--name", "r", "--set", f"checkpoint_every={every}"]
-    disk = SimpleNamespace(free=size - 1)
-    monkeypatch.setattr("mrl.runtime.run_directory.shutil.disk_usage", lambda path: disk)
-    assert small(*arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"runs/r: its checkpoints need {size / 1e9:.2g} GB, but ")
-    assert error.count("\n") == 1
-    assert not Path("runs").exists()
-    disk.free = size
-    stop_after(monkeypatch, 1)
-    assert small(*arguments) == 130
-    output = capsys.readouterr().out
-    assert f"writing runs/r, up to {size / 1e9:.3g} GB of checkpoints." in output
-    # before each wait, what it will be
-    before = r"Right attempts before training, qwen-tiny on heldout \(\d+ problems\): \d+"
-    assert re.search(before, output)
-
-
 @pytest.mark.parametrize("what", ["optimizer.pt", "exchange.jsonl"])
 def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
     place, monkeypatch, capsys, what
@@ -165,17 +136,14 @@ def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
 
         monkeypatch.setattr("mrl.runtime.run_directory.torch.save", fail)
     else:  # what a full buffer meets
+        log = run_module.Run._log
 
-        def fail(line):
-            raise OSError(28, "No space left on device")
+        def full(run, name, lines):
+            if name == what:
+                raise OSError(28, "No space left on device")
+            log(run, name, lines)
 
-        open_log = run_module.Run._open_log
-
-        def full(run, name, opened):
-            log = open_log(run, name, opened)
-            return SimpleNamespace(write=fail) if name == what else log
-
-        monkeypatch.setattr(run_module.Run, "_open_log", full)
+        monkeypatch.setattr(run_module.Run, "_log", full)
     assert small("--steps", "2", "--name", "r") == 2
     error = capsys.readouterr().err
     assert "cannot be written any more" in error
@@ -264,39 +232,9 @@ def test_checksums_are_those_that_sha256sum_checks(stopped):
     assert "state.json: OK" in done.stdout
 
 
-def test_a_checkpoint_without_checksums_is_resumed(stopped):
-    """Those of an older version have none."""
+def test_a_checkpoint_without_checksums_is_refused(stopped, capsys):
     (newest_checkpoint(stopped) / "SHA256SUMS").unlink()
-    assert run("resume", "runs/r") == 0
-    assert small(*OFTEN, "--steps", "4", "--name", "whole") == 0
-    assert_same_run("runs/whole", "runs/r", 4)
-
-
-FORGETFUL = """
-from mrl.modes.sgt import SGT
-
-class Forgetful(SGT):
-    name = "forgetful"
-
-    def state(self):
-        return {"seen": 3}
-
-    def restore(self, state):
-        self.seen = state["seen"]
-"""
-
-
-def test_a_mode_whose_memory_has_another_shape_now_gets_a_sentence(place, monkeypatch, capsys):
-    Path("own.py").write_text(FORGETFUL)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 1)
-        assert small("--mode", "own.py:Forgetful", "--steps", "2", "--name", "r") == 130
-    capsys.readouterr()
-    Path("own.py").write_text(FORGETFUL.replace('state["seen"]', 'state["read"]'))
-    part = f"Mode forgetful cannot take back what it remembered (KeyError('read'), {place}/own.py"
-    assert_refused(Path("runs/r"), part, capsys)
-    Path("own.py").write_text(FORGETFUL)  # as it says
-    assert run("resume", "runs/r") == 0
+    assert_refused(stopped, "SHA256SUMS: cannot be read or written (No such file", capsys)
 
 
 def test_a_run_that_somebody_writes_is_not_resumed_beside_it(stopped, capsys):
@@ -342,40 +280,20 @@ def test_checkpoints_that_are_not_there_do_not_begin_a_long_run_again(stopped, c
     assert_refused(stopped, "holds no complete checkpoint, but 2 steps are logged", capsys)
 
 
-def test_checkpoints_that_may_not_be_looked_at_are_not_taken_for_none(stopped, capsys, monkeypatch):
-    iterdir = Path.iterdir
-
-    def forbidden(path):
-        if path.name == "checkpoints":
-            raise PermissionError(13, "Permission denied", str(path))
-        return iterdir(path)
-
-    monkeypatch.setattr(Path, "iterdir", forbidden)
-    assert_refused(stopped, "checkpoints: cannot be read or written (Permission denied)", capsys)
-
-
-@pytest.mark.parametrize("text", [None, "", "{", "[]"])
-def test_scores_from_before_training_that_are_lost_are_not_made_up(stopped, capsys, text):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(None, "is lost"), ("", "is not JSON"), ("{", "is not JSON"), ("[]", "is not a JSON object")],
+)
+def test_scores_from_before_training_that_are_lost_are_not_made_up(stopped, capsys, text, reason):
     path = stopped / "evaluation.json"
     path.unlink() if text is None else path.write_text(text)
-    assert_refused(stopped, "evaluation.json: is lost or cannot be read", capsys)
+    assert_refused(stopped, f"evaluation.json: {reason}", capsys)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "samples.jsonl", "exchange.jsonl"])
 def test_a_log_that_is_shorter_than_at_its_checkpoint_is_not_filled_up(stopped, capsys, name):
     (stopped / name).write_bytes((stopped / name).read_bytes()[:10])
-    assert_refused(stopped, f"{name}: holds 10 of the ", capsys)
-
-
-def test_too_many_open_files_is_no_full_disk(place, monkeypatch, capsys):
-    def fail(*arguments):
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(run_module, "save_policies", fail)
-    assert small(*OFTEN, "--steps", "2", "--name", "r") == 2
-    error = capsys.readouterr().err
-    assert "(Too many open files); raise `ulimit -n`" in error
-    assert "make room" not in error
+    assert_refused(stopped, f"{name}: is shorter than it was at the last checkpoint", capsys)
 
 
 def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, capsys):
