@@ -158,7 +158,6 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     _read_config(path)
     options = {"use_safetensors": True, "output_loading_info": True, "dtype": torch.float32}
     options["ignore_mismatched_sizes"] = True  # they are refused below
-    options["adapter_kwargs"] = {"local_files_only": True}  # peft, if installed, would ask the hub
     model, loaded = _load(AutoModelForCausalLM, path, "weights", **options)
 
     wrong = sorted(loaded["missing_keys"]) + _left_over(model, loaded["unexpected_keys"])
@@ -231,12 +230,8 @@ def _read_config(path: str) -> PreTrainedConfig:
 
 def _load(auto_class: type, path: str, part: str, **options: object) -> Any:
     """Call `from_pretrained` of a class; part: what it reads."""
-    options["trust_remote_code"] = False
     with _explained(path, part):
-        try:  # a model in the cache is taken as it is: without a network each question takes 20 s
-            return auto_class.from_pretrained(path, local_files_only=True, **options)
-        except OSError:
-            return auto_class.from_pretrained(path, **options)
+        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
 
 
 @contextmanager
