@@ -79,8 +79,6 @@ MODES = [
     "x = ", "import none", "raise ValueError('x')", "import sys; sys.exit()", "1 / 0",
     "import sys; sys.exit('bye')", "Own = 3", "class Own: pass", "", "\x00",
     MODE.replace('name = "own"', "name = 3"), MODE.replace("(SGT)", "(Mode)"),
-    MODE + "    rollout_factor = 0\n", MODE + "    rollout_factor = None\n",
-    MODE + "    published_updates = 0\n", MODE + "    consumes = 3\n",
     MODE + "    def training_samples(self, receiver, prompts, rng): return None\n",
     MODE + "    def training_samples(self, receiver, prompts, rng): sys.exit(3)\n",
 ]  # fmt: skip
