@@ -5,9 +5,7 @@ Whole programs, each in a session of its own; what a terminal shows is looked at
 
 import os
 import pty
-import re
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
@@ -22,7 +20,6 @@ from mrl.runtime.run import Run
 from mrl.runtime.run_directory import newest_checkpoint, read_state
 from tests.end_to_end.small_run import (
     HERE,
-    NAMES,
     ROOT,
     SMALL,
     assert_same_run,
@@ -100,19 +97,8 @@ def test_auto_takes_a_process_a_policy_where_each_has_a_core(monkeypatch):
     for devices, wanted in ((1, 0), (2, 2)):
         monkeypatch.setattr("torch.cuda.device_count", lambda there=devices: there)
         assert processes() == wanted
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert processes(placement="parallel") == 2  # some clusters set this, but torchrun sets more
-    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv(launch.MEETING, "file:///place")
     assert processes(placement="parallel") == 0  # it is one already
-
-
-def test_a_wrong_number_of_processes_gets_one_sentence(monkeypatch):
-    from mrl.runtime.launch import join_processes
-
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(MrlError, match="3 processes for 2 policies"):
-        join_processes(NAMES)
 
 
 def test_sigterm_ends_a_run_at_once_while_it_is_loaded(monkeypatch, tmp_path):
@@ -306,30 +292,6 @@ def test_a_persons_mistake_is_said_once(place, mistake, sentence):
     assert error.startswith(sentence)
     assert error.count("\n") == 1
     assert not (place / "runs").exists()
-
-
-@pytest.mark.slow
-def test_two_launchers_as_on_two_machines_learn_the_same(tmp_path, whole):
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    page = (ROOT / "mrl" / "runtime" / "RUNNING.md").read_text(encoding="utf-8")
-    line = re.search(r"^torchrun (--nnodes 2 .*) mini_mrl.py", page, re.MULTILINE)[1]
-    line = line.replace("HOST", "localhost").replace("29500", str(port))
-    programs = []
-    for rank in (0, 1):
-        place = tmp_path / str(rank)
-        place.mkdir()
-        write_problems(place)
-        torchrun = ["-m", "torch.distributed.run", *line.replace("RANK", str(rank)).split()]
-        arguments = [*ONE_UPDATE, "--steps", STEPS, "--name", "r"]
-        programs.append(start(place, *arguments, before=torchrun))
-    for program in programs:
-        code, output, error = end_of(program)
-        assert code == 0, error
-        assert output.count("held-out problems, before -> after") == 2  # to each person
-    for rank, name in enumerate(NAMES):
-        assert_same_run(whole, tmp_path / str(rank) / "runs" / "r", STEPS, [name])
 
 
 # ------------------------------------------------------------------------------ a terminal

@@ -3,8 +3,6 @@
 A process that returns has ended the run: it is finished, a person made a mistake, a turn failed, or
 Ctrl-C was pressed. A process that dies (`kill -9`, out of memory) ends the others; `resume` goes on
 exactly from the last checkpoint.
-
-On several machines torchrun starts the processes, by the same variables of the environment.
 """
 
 import json
@@ -23,10 +21,9 @@ import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException, start_processes
 
 from mrl.config import RunConfig
-from mrl.errors import MrlError, PeerLost
+from mrl.errors import PeerLost
 
-PLACE = "MINI_MRL_MEETING"  # variable: the URL where the processes of one machine find each other
-MEETING = timedelta(minutes=5)  # for that
+MEETING = "MINI_MRL_MEETING"  # variable: the URL where the processes find each other
 PATIENCE = timedelta(days=1)  # for a slower process: no time budget ends an honest turn
 
 Ending = tuple[int, str]  # how a program ended: exit code, and a last sentence for the person
@@ -55,26 +52,18 @@ def cores() -> int:
 
 
 def is_worker() -> bool:
-    """Whether this process was started with others, by `launch` or by torchrun."""
-    return "LOCAL_RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    """Whether `launch` has started this process, with others."""
+    return MEETING in os.environ
 
 
 def join_processes(names: Sequence[str]) -> str:
     """Meet the other processes; returns the name of this process's policy."""
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if size != len(names):
-        raise MrlError(
-            f"torchrun started {size} processes for {len(names)} policies; choose "
-            f"--nproc-per-node (times --nnodes) so that there are {len(names)}."
-        )
-
-    place = os.environ.get(PLACE, "env://")  # that of torchrun
-    try:
-        store, _, _ = next(dist.rendezvous(place, rank, size, timeout=MEETING))
-        # gloo and not NCCL, because text crosses and never a tensor
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    except (ValueError, RuntimeError) as error:  # MASTER_ADDR is missing, or nobody answers there
-        raise MrlError(f"The processes of the policies do not meet: {error}") from None
+    rank = int(os.environ["LOCAL_RANK"])
+    place = os.environ[MEETING]
+    # gloo and not NCCL, because text crosses and never a tensor
+    dist.init_process_group(
+        "gloo", init_method=place, rank=rank, world_size=len(names), timeout=PATIENCE
+    )
     return names[rank]
 
 
@@ -96,9 +85,9 @@ def launch(
     signal.signal(signal.SIGINT, _CtrlC())
 
     with tempfile.TemporaryDirectory() as folder:
-        shared = (program, list(arguments), processes, folder)
+        about = (program, list(arguments), folder)
         try:
-            start_processes(_worker, shared, processes, start_method="fork" if fork else "spawn")
+            start_processes(_worker, about, processes, start_method="fork" if fork else "spawn")
         except ProcessExitedException as error:
             return 1, (
                 f"The process of a policy died ({error.signal_name or error.exit_code}), as when "
@@ -133,20 +122,14 @@ class _CtrlC:
 
 
 def _worker(
-    rank: int,
-    program: Callable[[list[str]], Ending],
-    arguments: list[str],
-    processes: int,
-    folder: str,
+    rank: int, program: Callable[[list[str]], Ending], arguments: list[str], folder: str
 ) -> None:
     """Run the program as one of its processes, and write down how it ended."""
     os.setsid()  # Ctrl-C of the terminal comes through the launcher, once
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another worker died
 
-    # as torchrun does it
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-    os.environ[PLACE] = f"file://{folder}/meeting"
-
+    os.environ["LOCAL_RANK"] = str(rank)
+    os.environ[MEETING] = f"file://{folder}/meeting"
     outcome = program(arguments)
     Path(folder, f"{rank}.json").write_text(json.dumps(outcome), encoding="utf-8")
