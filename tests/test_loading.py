@@ -171,14 +171,6 @@ def test_a_cut_file_is_named(copied, file, part):
     refused(path, f"{part} cannot be loaded (")
 
 
-def test_memory_that_runs_out_is_not_blamed_on_the_model(random_pair, monkeypatch):
-    def run_out(*arguments, **options):
-        raise MemoryError
-
-    monkeypatch.setattr("mrl.runtime.loading.AutoModelForCausalLM.from_pretrained", run_out)
-    refused(random_pair / "qwen-tiny", "memory ran out while it was read")
-
-
 def test_gguf_is_refused_with_what_is_taken(tmp_path):
     for path in (tmp_path / "model.gguf", tmp_path):
         (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\x00\xff" + bytes(100))

@@ -78,22 +78,17 @@ def evaluate(
         verifier.start_and_check()
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
         problems = list(chain.from_iterable(parts.values()))
-        how = (parts, verifier, count, config.seed, view.progress)
         for when, state in states.items():
+            results[when], solved = [], {}
             policies = load_policies(state, pick_device(config.device))
-            for policy in policies:  # problems that the run did not have may be too long for it
-                longest_prompt(policy, problems)
-
-            solved = {policy.name: count_solved(policy, *how) for policy in policies}
+            for policy in policies:
+                longest_prompt(policy, problems)  # MrlError if one is too long
+                counts = count_solved(policy, parts, verifier, count, config.seed, view.progress)
+                solved[policy.name] = counts
+                results[when] += score_entries(policy.name, parts, counts, count)
             del policies, policy  # before the newest weights are loaded
 
-            if pair:
-                console.print(pair_table(parts, solved))
-                return
-            results[when] = []
-            for name, counts in solved.items():
-                results[when] += score_entries(name, parts, counts, count)
-    console.print(evaluation_table(results))
+    console.print(pair_table(parts, solved) if pair else evaluation_table(results))
 
 
 COMMANDS = (evaluate, modes, settings)

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.errors import MrlError, is_out_of_memory
+from mrl.errors import MrlError
 from mrl.logprobs import packed_logprobs, scaled_logprobs
 from mrl.policy import Policy
 from mrl.rollout import sample_completions
@@ -240,8 +240,6 @@ def _explained(path: str, part: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_out_of_memory(error):
-            raise MrlError(f"{path}: memory ran out while it was read; give more of it.") from error
         reason = textwrap.shorten(str(error) or repr(error), 300)
         raise MrlError(
             f"{path}: its {part} cannot be loaded ({reason}); give a name on the hub, or a "
