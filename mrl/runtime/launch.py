@@ -82,7 +82,7 @@ def launch(
     # the loopback, because no change of network breaks its connections
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     logging.getLogger("torch.multiprocessing").setLevel("ERROR")  # our sentence says who died
-    signal.signal(signal.SIGINT, _CtrlC())
+    signal.signal(signal.SIGINT, _pass_on)
 
     with tempfile.TemporaryDirectory() as folder:
         about = (program, list(arguments), folder)
@@ -108,17 +108,10 @@ def terminate(number: int, frame: object) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-class _CtrlC:
-    """The launcher's handler of Ctrl-C: workers stop after their step, at a second time at once."""
-
-    sends = signal.SIGINT
-
-    def __call__(self, number: int, frame: object) -> None:
-        for worker in multiprocessing.active_children():
-            os.kill(worker.pid, self.sends)
-        if self.sends == signal.SIGKILL:
-            raise KeyboardInterrupt
-        self.sends = signal.SIGKILL
+def _pass_on(number: int, frame: object) -> None:
+    """Hand Ctrl-C on: workers stop after their step, and at a second time at once (Run.stop)."""
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGINT)
 
 
 def _worker(
