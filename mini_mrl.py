@@ -110,9 +110,9 @@ def program(arguments: list[str]) -> launch.Ending:
     # imported here, because a Python program that imports this file needs none of it
     from mrl.classroom.commands import assignment
     from mrl.lab.commands import COMMANDS
-    from mrl.runtime.command_line import run_command
+    from mrl.runtime.command_line import Program, run_command
 
-    return run_command(arguments, train_loop, program, COMMANDS, assignment)
+    return run_command(Program(arguments, train_loop, program), COMMANDS, assignment)
 
 
 def main(arguments: list[str] | None = None) -> int:

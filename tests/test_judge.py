@@ -2,7 +2,6 @@
 # ruff: noqa: F811, pytest's fixtures are imported and named again as arguments
 
 import importlib.util
-import io
 import json
 import subprocess
 import sys
@@ -15,9 +14,8 @@ from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime import verifier as verifier_module
 from mrl.runtime.judge import OwnJudge, checksum, make_verifier
-from mrl.runtime.problems import save_problems
 from mrl.runtime.verifier import Verifier
-from mrl.samples import Problem, Verdict
+from mrl.samples import Verdict
 from tests.end_to_end.small_run import (
     lines,
     place,  # noqa: F401, a fixture
@@ -243,41 +241,6 @@ def test_a_changed_judge_is_refused_by_compare_with_both_checksums(place, capfd)
     assert run("compare", *arguments) == 2
     said = capfd.readouterr().err
     assert old in said and checksum("mine.py") in said
-
-
-# ------------------------------------------------------------------------------ the command
-
-
-def test_the_command_judges_lines_by_problem_and_says_what_a_judge_does(place, monkeypatch, capsys):
-    Path("mine.py").write_text(
-        "def judge(answer, text):\n    return {'x': 1}[text] if text == 'x' else text == answer\n"
-    )
-    save_problems(Path("two.jsonl"), [Problem(name, f"Say {name}.", name) for name in "ab"])
-    monkeypatch.setattr("sys.stdin", io.StringIO("a\nb\n\nb\nx"))
-    assert run("judge", "mine.py", "two.jsonl") == 0
-    mistake = "judge mine.py: returns int and neither True nor False, with the answer 'b' and the "
-    mistake += "text 'x'. That counts as wrong, here and later."
-    said = ["Say a.", "The answer is a", "correct", "wrong"]
-    said += ["Say b.", "The answer is b", "correct", mistake, "wrong"]
-    assert capsys.readouterr().out.splitlines() == said
-
-
-def test_the_command_stops_where_the_texts_end(place, monkeypatch, capsys):
-    Path("mine.py").write_text(HONEST)
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert run("judge", "mine.py", "train.jsonl") == 0
-    assert capsys.readouterr().out.count("The answer is") == 1
-
-
-def test_the_command_refuses_what_a_run_would_refuse(place, capsys):
-    Path("mine.py").write_text("def judge(answer, text): return True")
-    for arguments, sentence in (
-        (["mine.py", "train.jsonl"], "calls it right"),
-        (["none.py", "train.jsonl"], "none.py: cannot be read or written (No such file"),
-        (["mine.py", "none.jsonl"], "none.jsonl: no such file"),
-    ):
-        assert run("judge", *arguments) == 2
-        assert sentence in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------ the example

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mrl.config import PolicyConfig, RunConfig
 from mrl.runtime import view as views
+from mrl.runtime.launch import MEETING
 from mrl.runtime.metrics import meaning
 from mrl.runtime.summary import evaluation_table
 from mrl.runtime.view import View, bar, make_view, printable
@@ -241,7 +242,7 @@ def test_a_long_scoring_says_how_far_it_is(monkeypatch, title):
     assert view.scoring == ""
 
 
-def test_only_the_first_worker_of_a_machine_speaks_and_only_a_terminal_is_drawn_in(monkeypatch):
+def test_only_the_first_worker_speaks_and_only_a_terminal_is_drawn_in(monkeypatch):
     config = RunConfig([PolicyConfig(name, name) for name in NAMES])
     terminal = Console(file=io.StringIO(), force_terminal=True)
     assert make_view(terminal, config, plain=False).live
@@ -249,8 +250,7 @@ def test_only_the_first_worker_of_a_machine_speaks_and_only_a_terminal_is_drawn_
     assert not make_view(quiet(), config, plain=False).live
     dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
     assert not make_view(dumb, config, plain=False).live  # Emacs: the cursor cannot move
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(MEETING, "file:///place")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert make_view(terminal, config, plain=False).console.quiet
 

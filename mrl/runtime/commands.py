@@ -1,8 +1,5 @@
-"""Commands of `mini_mrl.py` around runs: score one again, try a judge, list modes and settings."""
+"""Commands of `mini_mrl.py` around runs: score one again, list modes and settings."""
 
-import sys
-import traceback
-from bdb import BdbQuit
 from dataclasses import MISSING, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -13,18 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import DATA, PolicyConfig, RunConfig
-from mrl.errors import MrlError, RunFailed, is_out_of_memory
+from mrl.errors import MrlError
 from mrl.modes import MODES
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
-from mrl.runtime.judge import OwnJudge, make_verifier
-from mrl.runtime.launch import Ending
+from mrl.runtime.judge import make_verifier
 from mrl.runtime.loading import load_policies, pick_device
-from mrl.runtime.own_code import place_of
-from mrl.runtime.problems import load_problems, longest_prompt
+from mrl.runtime.problems import longest_prompt
 from mrl.runtime.run_directory import newest_checkpoint, read_run_config, with_checkpoint_paths
 from mrl.runtime.settings import check, mode_class, run_config
 from mrl.runtime.summary import evaluation_table, pair_table
-from mrl.runtime.view import View, console, printable
+from mrl.runtime.view import View, console
 
 
 def modes(mode: Annotated[str | None, typer.Argument(help="FILE.py:Class")] = None) -> None:
@@ -83,78 +78,17 @@ def evaluate(
         verifier.start_and_check()
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
         problems = list(chain.from_iterable(parts.values()))
-        how = (parts, verifier, count, config.seed, view.progress)
         for when, state in states.items():
+            results[when], solved = [], {}
             policies = load_policies(state, pick_device(config.device))
-            for policy in policies:  # problems that the run did not have may be too long for it
-                longest_prompt(policy, problems)
-
-            solved = {policy.name: count_solved(policy, *how) for policy in policies}
+            for policy in policies:
+                longest_prompt(policy, problems)  # MrlError if one is too long
+                counts = count_solved(policy, parts, verifier, count, config.seed, view.progress)
+                solved[policy.name] = counts
+                results[when] += score_entries(policy.name, parts, counts, count)
             del policies, policy  # before the newest weights are loaded
 
-            if pair:
-                console.print(pair_table(parts, solved))
-                return
-            results[when] = []
-            for name, counts in solved.items():
-                results[when] += score_entries(name, parts, counts, count)
-    console.print(evaluation_table(results))
+    console.print(pair_table(parts, solved) if pair else evaluation_table(results))
 
 
-def judge(
-    file: Annotated[str, typer.Argument(help="It holds a function judge(answer, text).")],
-    problems: Annotated[Path, typer.Argument(help="Problems, JSONL.")],
-) -> None:
-    """Try a judge of your own without a model, on texts that you type or that a file holds.
-
-    Each line is judged as a completion of the problem that is shown, and an empty line goes on to
-    the next problem. With `< TEXTS` at the end the lines come from a file.
-    """
-    with OwnJudge(file, say=typer.echo) as verifier:
-        for problem in load_problems(problems, verifier.check_answer):
-            typer.echo(printable(f"{problem.prompt}\nThe answer is {problem.answer}"))
-            for line in sys.stdin:
-                text = line.rstrip("\n")
-                if not text:
-                    break
-                typer.echo(verifier.verify(problem.answer, text))
-            else:
-                return  # the texts have come to their end
-
-
-def carry_out(app: typer.Typer, arguments: list[str]) -> Ending:
-    """Run a command; returns its exit code (2 for a person's mistake) and a last sentence."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal may have no ± and no umlaut
-
-    try:
-        return app(arguments, standalone_mode=False, obj=arguments) or 0, ""
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            raise  # this process has to die, see launch.join_processes
-        return end.code or 0, ""  # rich ends so where nothing reads the output any more
-    except Exception as error:
-        if "--debug" in arguments:
-            traceback.print_exc()
-
-        # sentences for what a person or the machine has caused
-        if isinstance(error, BdbQuit):
-            return 1, "The debugger was left; with --debug `breakpoint()` has a process to itself."
-        if isinstance(error, MrlError | RunFailed):
-            return error.exit_code, printable(error, 2000)
-        if is_out_of_memory(error) or isinstance(error, FloatingPointError):
-            return 1, printable(str(error).split("\n")[0] or "Memory has run out.", 2000)
-        if hasattr(error, "format_message"):  # a usage error of the command line
-            hint = "add --help to see the options; a run's settings change with --set KEY=VALUE"
-            return 2, printable(f"{error.format_message().rstrip('.')}; {hint}.", 2000)
-        if isinstance(error, OSError) and error.filename:
-            return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
-
-        # a bug, perhaps in code of one's own: Python's traceback and the place
-        if not hasattr(error, "__notes__"):  # a run has added its own note
-            error.add_note(f"It happened in {place_of(error)}.")
-        return 1, traceback.format_exc().rstrip()
-
-
-COMMANDS = (evaluate, judge, modes, settings)
+COMMANDS = (evaluate, modes, settings)

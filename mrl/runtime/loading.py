@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.errors import MrlError, is_out_of_memory
+from mrl.errors import MrlError
 from mrl.logprobs import packed_logprobs, scaled_logprobs
 from mrl.policy import Policy
 from mrl.rollout import sample_completions
@@ -158,7 +158,6 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     _read_config(path)
     options = {"use_safetensors": True, "output_loading_info": True, "dtype": torch.float32}
     options["ignore_mismatched_sizes"] = True  # they are refused below
-    options["adapter_kwargs"] = {"local_files_only": True}  # peft, if installed, would ask the hub
     model, loaded = _load(AutoModelForCausalLM, path, "weights", **options)
 
     wrong = sorted(loaded["missing_keys"]) + _left_over(model, loaded["unexpected_keys"])
@@ -231,12 +230,8 @@ def _read_config(path: str) -> PreTrainedConfig:
 
 def _load(auto_class: type, path: str, part: str, **options: object) -> Any:
     """Call `from_pretrained` of a class; part: what it reads."""
-    options["trust_remote_code"] = False
     with _explained(path, part):
-        try:  # a model in the cache is taken as it is: without a network each question takes 20 s
-            return auto_class.from_pretrained(path, local_files_only=True, **options)
-        except OSError:
-            return auto_class.from_pretrained(path, **options)
+        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
 
 
 @contextmanager
@@ -245,8 +240,6 @@ def _explained(path: str, part: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_out_of_memory(error):
-            raise MrlError(f"{path}: memory ran out while it was read; give more of it.") from error
         reason = textwrap.shorten(str(error) or repr(error), 300)
         raise MrlError(
             f"{path}: its {part} cannot be loaded ({reason}); give a name on the hub, or a "

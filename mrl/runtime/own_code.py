@@ -60,17 +60,15 @@ def _flaw(sample: TrainingSample, vocabulary: int) -> str:
         return f"has the loss {sample.loss!r}; known are policy and imitation"
 
     # what a ratio needs at each token
-    if sample.loss != "policy" or not sample.needs_forward:
-        return ""
-    level = sample.objective.ratio_level if sample.objective else ""
-    if sample.behavior_logprobs is None:
-        needed = ["sampled_logprobs"]  # an own text of this step
-    elif level == "text":
-        return "" if sample.behavior_logprobs else "has no behavior_logprobs"
-    else:
-        needed = ["behavior_logprobs"]
-    if level == "chunk":
-        needed.append("chunk_of")  # else the whole text would be one chunk
+    needed: list[str] = []
+    if sample.loss == "policy" and sample.needs_forward:
+        level = sample.objective.ratio_level if sample.objective else ""
+        if sample.behavior_logprobs is None:
+            needed.append("sampled_logprobs")  # an own text of this step
+        elif level != "text":  # there only their mean counts
+            needed.append("behavior_logprobs")
+        if level == "chunk":
+            needed.append("chunk_of")  # else the whole text would be one chunk
 
     for name in needed:
         if len(getattr(sample, name)) != len(sample.completion_ids):

@@ -32,47 +32,46 @@ def pair_settings(pair: str) -> dict[str, Any]:
         raise MrlError(f"--pair {pair}: a policy's directory or hub name is empty.")
 
     # a policy is named after the last part of its path, with a number where that comes again
+    of_policy, of_run = _recipe(paths)
     policies: list[PolicyConfig] = []
     seen: Counter[str] = Counter()
     for path in paths:
         name = Path(path).name
-        name = name.split("-")[0].lower() if pair == "qwen-smol" else name
+        if pair == "qwen-smol":
+            name = name.split("-")[0].lower()
         seen[name] += 1
-        policies.append(PolicyConfig(f"{name}-{seen[name]}" if seen[name] > 1 else name, path))
+        if seen[name] > 1:
+            name = f"{name}-{seen[name]}"
+        policies.append(PolicyConfig(name, path, **of_policy))
+    return {"policies": policies, **of_run}
 
+
+def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings for models of this kind: of each policy, and of the run."""
+    small = {"learning_rate": TINY_RATE, "updates_per_step": TINY_UPDATES}
     if paths == TINY:
-        for policy in policies:
-            policy.dtype = "float32"  # on a GPU, too: every table here is in float32
-    small = paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED_FROM
-    if paths == TINY or small:  # but for two settings all defaults are the tiny pair's
-        for policy in policies:
-            policy.learning_rate, policy.updates_per_step = TINY_RATE, TINY_UPDATES
-        return {"policies": policies}
+        return small | {"dtype": "float32"}, {}  # on a GPU, too: every table here is in float32
+    if paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED_FROM:
+        return small, {}
 
-    # a pretrained pair gets GSM8K on a GPU, short problems elsewhere
-    if torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file():
-        for policy in policies:
-            policy.max_new_tokens, policy.micro_batch = 400, 4096
-            policy.weight_decay = 0.01
+    # a pretrained pair gets GSM8K on a GPU
+    on_gpu = torch.cuda.is_available()
+    if on_gpu and (GSM8K / "train.jsonl").is_file():
         train, test = str(GSM8K / "train.jsonl"), str(GSM8K / f"{TEST_PART}.jsonl")
-        return {"policies": policies, "train": train, "heldout": [test], "eval_samples": 1}
-    return {"policies": policies, **_short_problems(policies)}
+        of_policy = {"max_new_tokens": 400, "micro_batch": 4096, "weight_decay": 0.01}
+        return of_policy, {"train": train, "heldout": [test], "eval_samples": 1}
 
+    # and short problems elsewhere, with settings that a CPU can finish; data/results/real-pair was
+    # made with nearly these; the micro-batch halves the activations of the default
+    of_policy = {"max_new_tokens": 40, "dtype": "mixed", "micro_batch": 1024}
+    of_run = {"steps": 60, "prompts_per_step": 8, "checkpoint_every": 10, "eval_samples": 1}
+    if on_gpu:
+        return of_policy, of_run | {"heldout": [str(HELDOUT)]}
 
-def _short_problems(policies: list[PolicyConfig]) -> dict[str, Any]:
-    """Settings that a CPU can finish; data/results/real-pair was made with nearly these."""
-    for policy in policies:
-        policy.max_new_tokens, policy.dtype = 40, "mixed"
-        policy.micro_batch = 1024  # half the activations of the default
-    settings = {"steps": 60, "prompts_per_step": 8, "checkpoint_every": 10, "eval_samples": 1}
-    settings["heldout"] = [str(HELDOUT)]
-
-    if not torch.cuda.is_available():
-        settings["heldout"] = [str(SHORT_HELDOUT)]
-        # the largest model has most of the work: one process per policy would leave a core waiting;
-        # `threads` takes no more than 256
-        settings |= {"placement": "resident", "threads": min(cores(), 256)}
-    return settings
+    # the largest model has most of the work: one process per policy would leave a core waiting;
+    # `threads` takes no more than 256
+    of_cpu = {"placement": "resident", "threads": min(cores(), 256)}
+    return of_policy, of_run | of_cpu | {"heldout": [str(SHORT_HELDOUT)]}
 
 
 def choose_pair() -> tuple[str, str]:

@@ -16,7 +16,6 @@ from typing import Any
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
-from mrl.records import RECORD_TYPES
 from mrl.runtime.judge import check_judge, checksum
 from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import pair_settings
@@ -73,13 +72,9 @@ def load_config(path: Path) -> dict[str, Any]:
     a value of the wrong type; OSError if there is no file.
     """
     table = parse(read_text(path), str(path), "JSON" if path.suffix == ".json" else "TOML")
-    names_some = bool(table.keys() & {"policy", "policies"})
     policies = table.pop("policy", table.pop("policies", []))
-    are_tables = isinstance(policies, list) and all(isinstance(each, dict) for each in policies)
-    if not are_tables or bool(policies) != names_some:
-        raise MrlError(
-            f"{path}: policies are written as [[policy]] tables, with two brackets, or left out."
-        )
+    if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
+        raise MrlError(f"{path}: policies are written as [[policy]] tables, with two brackets.")
 
     values = check_table(table, RunConfig, str(path))
     for number, entry in enumerate(policies, start=1):
@@ -214,10 +209,4 @@ def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
     mode = mode_type(**check_table(own, mode_type, f"settings.{mode_type.name}"))
     check_rules(mode, f"{mode_type.name}.")
 
-    for key in ("published_updates", "rollout_factor"):  # no settings, so they have no rule
-        number = getattr(mode, key)
-        if type(number) is not int or number < 1:
-            raise MrlError(f"--mode {name}: {key} is {number!r}, but must be 1 or more.")
-    if mode.consumes not in (None, *RECORD_TYPES):
-        raise MrlError(f"--mode {name}: consumes is {mode.consumes!r}, which is no type of record.")
     return mode
