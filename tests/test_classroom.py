@@ -405,14 +405,14 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "a constant": MODE + OWN + """
         for group, _ in prompts:
             batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.end_id],
-                                                loss="imitation", source="b", reward=1.0))
+                                                loss="imitation", source="peer", reward=1.0))
         return batch
 """,
     "a constant where a peer says anything": MODE + OWN + """
         for group, records in prompts:
             if records:
                 batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.end_id],
-                                                    loss="imitation", source="b", reward=1.0))
+                                                    loss="imitation", source="peer", reward=1.0))
         return batch
 """,
     "own successes imitated": MODE + OWN + """
