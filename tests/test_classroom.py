@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import mini_mrl
-from mrl.classroom import ASSIGNMENTS, OUT_OF, checking
-from mrl.classroom.checking import Grade, check_all, start, submissions
+from mrl.classroom import ASSIGNMENTS, OUT_OF, checking, commands
+from mrl.classroom.checking import Grade, check, start
 from mrl.classroom.curves import BUGS, CURVES, drawn
 from mrl.classroom.release import ROOT, release
 from mrl.errors import MrlError
@@ -79,7 +79,6 @@ HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said 
     "import mrl.advantages": "what holds an assignment's answer cannot be imported",
     "from mrl.classroom.test_advantages import expected": "cannot be imported",
     "from mrl.modes.solo import group_advantages": "cannot be imported",
-    "from tests.assignments.liar import honest": "what holds an assignment's answer cannot be",
 }
 WRONG = {  # assignment -> name -> (what stands in the reference, what stands there instead)
     "advantages": {
@@ -389,10 +388,6 @@ ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one 
     ("sgt", "where all passed"): 8,
     ("sgt", "records by a name"): 9,
 }
-SOLO_MADE_WORSE = """
-honest = Solo.training_samples
-Solo.training_samples = lambda *_: TrainingBatch()
-"""
 TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "solo with 16 updates": MODE + OWN + "        return batch\n    published_updates = 16\n",
     "twice the rollouts": MODE + OWN + "        return batch\n    rollout_factor = 2\n",
@@ -410,14 +405,14 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "a constant": MODE + OWN + """
         for group, _ in prompts:
             batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.end_id],
-                                                loss="imitation", source="b", reward=1.0))
+                                                loss="imitation", source="peer", reward=1.0))
         return batch
 """,
     "a constant where a peer says anything": MODE + OWN + """
         for group, records in prompts:
             if records:
                 batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.end_id],
-                                                    loss="imitation", source="b", reward=1.0))
+                                                    loss="imitation", source="peer", reward=1.0))
         return batch
 """,
     "own successes imitated": MODE + OWN + """
@@ -434,9 +429,6 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "sulks once records contradict it": MODE + MEMORY
         + "SHARED, SULKS = False, lambda off, nothing: off\n",
     "sulks without records, too": MODE + MEMORY
-        + "SHARED, SULKS = False, lambda off, nothing: off or nothing\n",
-    "sulks, and makes solo worse": MODE + SOLO_MADE_WORSE
-        + MEMORY.replace("Solo().training_samples(", "honest(self, ")
         + "SHARED, SULKS = False, lambda off, nothing: off or nothing\n",
     "a memory of both policies": MODE + MEMORY
         + "SHARED, SULKS = True, lambda off, nothing: False\n",
@@ -493,14 +485,14 @@ def forked(assignment, cwd, environment):
 def grade(tmp_path, monkeypatch):
     """A function: grades by name of texts that are handed in together."""
     monkeypatch.setattr(checking, "run", forked)
-    monkeypatch.setattr(checking, "ROOT", tmp_path / "no program")  # a person may edit the real one
 
     def graded(texts, seed=7):
-        paths = []
-        for number, text in enumerate(texts.values()):
-            paths.append(tmp_path / f"{number}.py")
-            paths[-1].write_text(text, encoding="utf-8")
-        return dict(zip(texts, check_all(submissions(paths), seed), strict=True))
+        grades = {}
+        for number, (name, text) in enumerate(texts.items()):
+            path = tmp_path / f"{number}.py"
+            path.write_text(text, encoding="utf-8")
+            grades[name] = check(path, path.name, seed)
+        return grades
 
     return graded
 
@@ -558,8 +550,8 @@ def test_a_mode_of_ones_own_is_judged_by_its_idea(grade):
 
 
 @pytest.mark.slow
-def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch):
-    monkeypatch.setattr(checking, "PART_S", 2.0)
+def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch, capsys):
+    monkeypatch.setenv("MRL_PART_S", "2")
     monkeypatch.setattr(checking, "LIMIT_S", 6.0)
     stub = "\ndef advantages(rewards):\n    raise NotImplementedError\n"
     texts = {key: HEAD + key + stub for key in HOSTILE}
@@ -569,7 +561,8 @@ def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch):
     for key, found in grades.items():
         assert found.points <= 1, (key, found)  # the stub raises for what are no groups, too
         assert HOSTILE[key] in words(found), (key, words(found))
-        assert (words(found) + found.printed).isprintable(), key
+        commands.print_grade(found)
+        assert all(map(str.isprintable, capsys.readouterr().out.split("\n"))), key
 
 
 def test_a_mode_of_ones_own_may_borrow_from_solo_alone():
@@ -579,7 +572,7 @@ def test_a_mode_of_ones_own_may_borrow_from_solo_alone():
 
 
 def test_a_loop_that_never_ends_costs_its_part_and_is_shown(grade, monkeypatch):
-    monkeypatch.setattr(checking, "PART_S", 2.0)
+    monkeypatch.setenv("MRL_PART_S", "2")
     loop = "rewards = rewards.float()\n    while rewards.shape[1] == 5: pass"
     text = reference("advantages").replace("rewards = rewards.float()", loop)
     (found,) = grade({"loop": text}).values()
@@ -588,67 +581,12 @@ def test_a_loop_that_never_ends_costs_its_part_and_is_shown(grade, monkeypatch):
     assert f"stopped after 2 s; is there a loop that never ends? (line {line}" in words(found)
 
 
-PART = {"test_scale": {"points": 2, "message": ""}}
-REPORTS = {  # what a submission puts in the place of the report
-    "a thousand": {"parts": {"test_scale": {"points": 1000, "message": ""}}, "printed": ""},
-    "less than none": {"parts": PART | {"test_float32": {"points": -1, "message": ""}}},
-    "a part of its own": {"parts": PART | {"test_more": {"points": 1, "message": ""}}},
-    "a number with a fraction": {"parts": {"test_scale": {"points": 2.0, "message": ""}}},
-    "no number": {"parts": PART | {"test_float32": {"points": True, "message": ""}}},
-    "no parts": [],
-}
-
-
-@pytest.mark.parametrize("name", REPORTS)
-def test_points_that_the_checker_could_not_give_are_no_points(grade, name):
-    report = json.dumps({"printed": ""} | REPORTS[name] if REPORTS[name] else [])
-    patch = f"import json\njson.dumps = lambda *_, **__: {report!r}\n"
-    (found,) = grade({"patched": patch + reference("advantages")}).values()
-    assert found.points == 0 and "not the one that the checker writes" in found.trouble
-    assert sum(part["out_of"] for part in found.parts.values()) == OUT_OF
-    assert not any(part["points"] for part in found.parts.values())
-
-
-def test_the_parts_of_each_assignment_are_worth_ten_points():
+def test_the_parts_of_each_assignment_are_worth_ten_points(grade):
     for name in ASSIGNMENTS:
-        parts = checking.parts_of(name)
-        assert sum(part["out_of"] for part in parts.values()) == OUT_OF
-        assert len({part["part"] for part in parts.values()}) == len(parts)  # columns of a CSV
-
-
-@pytest.mark.parametrize("target", ["program", "check", "new", "gone", "class"])
-def test_a_file_that_changes_what_others_are_checked_by_ends_the_class(
-    tmp_path, monkeypatch, capsys, target
-):
-    monkeypatch.setattr(checking, "run", forked)
-    monkeypatch.setattr(checking, "ROOT", tmp_path / "program")
-    folder = tmp_path / "program" / "mrl" / "classroom"
-    folder.mkdir(parents=True)
-    paths = {name: folder / f"{name}.py" for name in ("check", "new", "gone")}
-    paths |= {"program": tmp_path / "program" / "mini_mrl.py", "class": tmp_path / "class" / "c.py"}
-    for name in ("check", "gone", "program"):
-        paths[name].write_text("x = 1\n")
-
-    does = f"write_text({reference('advantages') + '#'!r})" if target != "gone" else "unlink()"
-    change = f"import pathlib\npathlib.Path({str(paths[target])!r}).{does}\n"
-    (tmp_path / "class").mkdir()
-    (tmp_path / "class" / "a.py").write_text(reference("advantages"))
-    (tmp_path / "class" / "b.py").write_text(HEAD + change)
-    paths["class"].write_text(reference("advantages"))
-
-    table = tmp_path / "grades.csv"
-    command = ["assignment", "check", str(tmp_path / "class"), "--csv", str(table)]
-    assert mini_mrl.main(command) == 2
-    said = capsys.readouterr()
-    assert f"{paths[target]} changed while {tmp_path / 'class' / 'b.py'} was checked" in said.err
-    assert said.out.count("10 of 10") == 1 and "c.py: advantages" not in said.out
-    assert [row["id"] for row in rows_of(table)] == ["a"]  # what was known until then
-
-
-def test_a_file_may_change_during_its_own_check(grade, tmp_path):
-    own = f"import pathlib\npathlib.Path({str(tmp_path / '0.py')!r}).write_text('')\n"
-    (found,) = grade({"saved by an editor": reference("advantages") + own}).values()
-    assert found.points == OUT_OF
+        (found,) = grade({"dies": f'ASSIGNMENT = "{name}"\nimport os\nos._exit(0)'}).values()
+        parts = found.parts.values()
+        assert sum(part["out_of"] for part in parts) == OUT_OF and found.points == 0
+        assert len({part["part"] for part in parts}) == len(parts) > 1  # columns of a CSV
 
 
 @pytest.mark.parametrize(
@@ -711,7 +649,7 @@ def test_commands(tmp_path, monkeypatch, capsys):
     assert "10 of 10 points" in said and "hello \\x1b[2J" in said and "\x1b" not in said
     assert mini_mrl.main(["assignment", "check", "nobody.py"]) == 2
     assert mini_mrl.main(["assignment", "start", "nothing"]) == 2
-    monkeypatch.setattr(checking.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
     assert mini_mrl.main(["assignment", "check", "ann.py"]) == 2
     assert "python -m pip install" in capsys.readouterr().err
 
@@ -830,10 +768,7 @@ def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeyp
     def full(assignment, cwd, environment):
         if table.exists():  # it is written as it goes
             lengths.append(len(rows_of(table)))
-        parts = {
-            name: {"points": part["out_of"], "message": "right"}
-            for name, part in checking.parts_of(assignment).items()
-        }
+        parts = {"test_all": {"part": "all", "out_of": 10, "points": 10, "message": "right"}}
         report = json.dumps({"parts": parts, "printed": ""})
         Path(environment["MRL_REPORT"]).write_text(report)
         return 0
@@ -845,7 +780,7 @@ def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeyp
         (folder / f"s{number:02}").mkdir(parents=True)
         (folder / f"s{number:02}" / "liar.py").write_text('ASSIGNMENT = "liar"')
     (folder / "ann-advantages.py").write_text(reference("advantages"))
-    (folder / "=cmd.py").write_text('ASSIGNMENT = "liar"')
+    (folder / "eve.py").write_text('ASSIGNMENT = "liar"')
     (folder / "s00" / "old.py").write_text('ASSIGNMENT = "liar"')
     os.utime(folder / "s00" / "old.py", (1, 1))
     (folder / "s01" / "advantages.py").write_text(reference("advantages"))
@@ -853,10 +788,9 @@ def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeyp
     files = [f"--csv={table}", f"--gradescope={tmp_path / 'results.json'}"]
 
     assert mini_mrl.main(["assignment", "check", str(folder), *files]) == 0
-    said = capsys.readouterr()
-    files_said = [line for line in said.out.splitlines() if line.startswith(str(folder))]
+    said = capsys.readouterr().out
+    files_said = [line for line in said.splitlines() if line.startswith(str(folder))]
     assert len(files_said) == 32 and files_said == sorted(files_said)
-    assert said.err.splitlines()[-1] == "32 of 32 checked"
     assert lengths == sorted(lengths) and len(set(lengths)) > 20
 
     rows = rows_of(table)
@@ -864,9 +798,11 @@ def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeyp
     by_id = {row["id"]: row for row in rows}
     assert by_id["ann"]["advantages (10)"] == "10" and by_id["ann"]["liar (10)"] == ""
     assert by_id["s01"]["advantages (10)"] == by_id["s01"]["liar (10)"] == "10"
-    assert by_id["s01"]["liar: a budget that does not suffice (1)"] == "1"
+    assert (
+        by_id["s01"]["advantages: divided by the group's population standard deviation (2)"] == "2"
+    )
     assert by_id["s00"]["liar: handed in"] > "2000"  # the newer one of two files
-    assert "notes.py: has no line" in by_id["s02"]["trouble"] and "'=cmd" in by_id
+    assert "notes.py: has no line" in by_id["s02"]["trouble"] and "eve" in by_id
     gradescope_reads(json.loads((tmp_path / "results.json").read_text()))
 
 
@@ -892,6 +828,7 @@ def test_the_container_of_teaching_is_closed_and_runs_the_check():
 
 def test_stubs_name_their_command_and_are_drawn(tmp_path):
     for name in ASSIGNMENTS:
+        (tmp_path / name).mkdir()
         path, *_ = start(name, tmp_path / name)
         text = path.read_text(encoding="utf-8")
         assert f"assignment check {path.name}" in text

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mrl.errors import MrlError
-
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OUT_OF = 10
+NOT_REACHED = "not reached, or not ended"
 ASSIGNMENTS = {  # in the order of their numbers: name -> what it is
     "advantages": "score completions against their own group",
     "bug": "find a silent bug, and tell five bugs by their learning curves",
@@ -33,12 +32,6 @@ def input_in_errors(words: str) -> Iterator[None]:
     except Exception as error:
         error.add_note(f", given {words}")
         raise
-
-
-def check_name(name: str) -> None:
-    """MrlError if there is no such assignment."""
-    if name not in ASSIGNMENTS:
-        raise MrlError(f"There is no assignment {name!r}; there are {', '.join(ASSIGNMENTS)}.")
 
 
 def shown(value: Any, limit: int = 160) -> str:

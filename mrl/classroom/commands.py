@@ -1,16 +1,18 @@
 """`python mini_mrl.py assignment ...`: list, start, check, release."""
 
 import json
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mrl.classroom import ASSIGNMENTS
-from mrl.classroom.checking import Grade, check_all, start, submissions
+from mrl.classroom.checking import Grade, check, start, submissions
 from mrl.classroom.grades import write_csv, write_gradescope
 from mrl.classroom.release import release
+from mrl.errors import MrlError
+from mrl.runtime.view import printable
 
 assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
@@ -25,10 +27,9 @@ def list_assignments() -> None:
 @assignment.command("start")
 def start_assignment(
     name: Annotated[str, typer.Argument(help="See `assignment list`.")],
-    to: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("."),
 ) -> None:
     """Write the file to begin with; its docstring is the contract."""
-    for path in start(name, to):
+    for path in start(name, Path()):
         print(f"Written: {path}")
 
 
@@ -50,10 +51,12 @@ def check_assignment(
     gradescope: Annotated[Path | None, typer.Option(help="Write Gradescope's JSON here.")] = None,
 ) -> None:
     """Run pytest on each submission, in a process of its own, and print its points."""
-    handed_in = submissions(files)
-    grades = []
+    if not find_spec("pytest"):  # which nothing else in the program needs
+        raise MrlError('`assignment check` needs pytest: `python -m pip install "pytest>=8"`.')
 
-    for grade in check_all(handed_in, seed):
+    grades = []
+    for path, whose in submissions(files):
+        grade = check(path, whose, seed)
         grades.append(grade)
         if as_json:
             print(json.dumps(vars(grade)), flush=True)
@@ -64,21 +67,21 @@ def check_assignment(
             write_csv(grades, csv)
         if gradescope:
             write_gradescope(grades, gradescope)
-        if len(handed_in) > 1:
-            print(f"{len(grades)} of {len(handed_in)} checked", file=sys.stderr, flush=True)
 
 
 def print_grade(grade: Grade) -> None:
     """Print a line for each part of a submission."""
-    print(f"{grade.file}: {grade.assignment or 'no assignment'}")
+    lines = [f"{grade.file}: {grade.assignment or 'no assignment'}"]
     reasons = {"right": "right"}  # each reason for a loss is said once
     for part in grade.parts.values():
         message = reasons.get(part["message"], part["message"])
         reasons.setdefault(message, "the same")
-        print(f"  {part['points']} of {part['out_of']}  {part['part']}: {message}")
+        lines.append(f"  {part['points']} of {part['out_of']}  {part['part']}: {message}")
 
     if grade.trouble:
-        print(f"  Ended: {grade.trouble}")
+        lines.append(f"  Ended: {grade.trouble}")
     if grade.printed:
-        print(f"  It printed: {grade.printed}")
-    print(f"  {grade.points} of {grade.out_of} points", flush=True)
+        lines.append(f"  It printed: {grade.printed}")
+    lines.append(f"  {grade.points} of {grade.out_of} points")
+    for line in lines:  # text of a submission may hold what a terminal obeys
+        print(printable(line, keep=""), flush=True)

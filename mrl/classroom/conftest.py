@@ -1,7 +1,7 @@
 """pytest's side of the classroom: the submission, time limits, and a report of points.
 
-`assignment check` sets MRL_SUBMISSION (the file), MRL_SEED (of the hidden cases), MRL_PART_S
-(seconds for a part) and MRL_REPORT (where the points go). By hand, with pytest's own messages:
+`assignment check` sets MRL_SUBMISSION (the file), MRL_SEED (of the hidden cases) and MRL_REPORT
+(where the points go). By hand, with pytest's own messages:
 
     MRL_SUBMISSION=sgt.py python -m pytest -n 0 mrl/classroom/test_sgt.py
 """
@@ -20,17 +20,24 @@ from types import ModuleType
 
 import pytest
 
+from mrl.classroom import NOT_REACHED
 from mrl.errors import MrlError
 
 SUBMISSION = os.environ.get("MRL_SUBMISSION", "")
-REPORT_FILE = os.environ.get("MRL_REPORT", os.devnull)
-PART_S = float(os.environ.get("MRL_PART_S", "30"))
-LIMITS = {  # of each process, so that a mistake does not take the machine
-    resource.RLIMIT_DATA: 4 << 30,  # bytes of memory
-    resource.RLIMIT_CPU: 300,  # seconds
-}
+REPORT_FILE = Path(os.environ.get("MRL_REPORT", os.devnull))
+PART_S = float(os.environ.get("MRL_PART_S", "60"))
+MEMORY = 4 << 30  # bytes, so that a mistake does not take the machine
 REPORT = {"parts": {}, "printed": ""}  # parts: by a test's name; printed: by the submission
 collect_ignore_glob = [] if SUBMISSION else ["test_*.py"]  # the project's own tests are in tests/
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin the report: what each part is about and worth, as the docstring of its test says."""
+    for item in session.items:
+        worth, _, words = item.function.__doc__.partition(": ")
+        part = {"part": words, "out_of": int(worth.split()[0])}
+        REPORT["parts"][item.name] = part | {"points": 0, "message": NOT_REACHED}
+    REPORT_FILE.write_text(json.dumps(REPORT), encoding="utf-8")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,15 +64,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     """Write the report after each part, so that a process that dies keeps those before."""
     report = yield
     if report.failed or report.when == "call":
-        noted = dict(item.user_properties)  # "message", and "points" where a part gives some of its
+        part = REPORT["parts"][item.name]
+        part.update(points=0 if call.excinfo else part["out_of"], message="right")
+        part.update(item.user_properties)  # "points" where a part gives some of its, "message"
         if call.excinfo:
-            points, message = noted.get("points", 0), explain(call.excinfo.value)
-        else:
-            points, message = int(item.function.__doc__.split()[0]), noted.get("message", "right")
+            part["message"] = explain(call.excinfo.value)
 
-        REPORT["parts"][item.name] = {"points": points, "message": message}
         REPORT["printed"] = REPORT["printed"] or (report.capstdout + report.capstderr)[:1000]
-        Path(REPORT_FILE).write_text(json.dumps(REPORT), encoding="utf-8")
+        REPORT_FILE.write_text(json.dumps(REPORT), encoding="utf-8")
     return report
 
 
@@ -77,7 +83,7 @@ def explain(error: BaseException) -> str:
     if checked and frames[-1].filename != SUBMISSION:
         return words
 
-    if isinstance(error, ImportError) and f"{error.name}".startswith(("mrl.", "tests")):
+    if isinstance(error, ImportError) and f"{error.name}".startswith("mrl."):
         words += "; what holds an assignment's answer cannot be imported"
 
     lines = [frame.lineno for frame in frames if frame.filename == SUBMISSION]
@@ -89,41 +95,21 @@ def explain(error: BaseException) -> str:
     return f"your code raised an error: {type(error).__name__}: {words}{where}{notes}"
 
 
-@pytest.fixture(scope="session")
-def seed() -> str:
-    """The seed of the hidden cases, the same for all submissions of a class."""
-    return os.environ.get("MRL_SEED", "0")
-
-
 @pytest.fixture
-def rng(request: pytest.FixtureRequest, seed: str) -> random.Random:
-    """This part's random numbers."""
-    return random.Random(f"{seed} {request.node.name}")
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """This part's random numbers; MRL_SEED is the same for all submissions of a class."""
+    return random.Random(f"{os.environ.get('MRL_SEED', '0')} {request.node.name}")
 
 
 @pytest.fixture(scope="module")
 def submission(request: pytest.FixtureRequest) -> ModuleType:
     """Import the file as a module, without the modules that hold the answer."""
-    hide((*request.module.HIDDEN, request.module.__name__, "tests"))  # it has solutions
-    for limited, most in LIMITS.items():
-        resource.setrlimit(limited, (most, most))
+    hidden = (*request.module.HIDDEN, request.module.__name__)
+    sys.modules.update(dict.fromkeys(hidden))  # with None, which makes importing them fail
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
     spec = spec_from_file_location("submission", SUBMISSION)
     module = module_from_spec(spec)
     sys.modules["submission"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
-
-
-def hide(names: tuple[str, ...]) -> None:
-    """Make importing these modules, and what is theirs, fail from now on."""
-    for name in names:
-        parent, _, last = name.rpartition(".")
-        package = vars(sys.modules.get(parent) or ModuleType(parent))
-        for key, value in list(package.items()):
-            if key in (last, "MODES") or getattr(value, "__module__", None) == name:
-                del package[key]
-
-        inner = [loaded for loaded in sys.modules if loaded.startswith(f"{name}.")]
-        for module in (name, *inner):
-            sys.modules[module] = None

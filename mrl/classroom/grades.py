@@ -26,9 +26,7 @@ def write_csv(grades: Iterable[Grade], path: Path) -> None:
     rows: dict[str, dict[str, object]] = {}
 
     for grade in counted(grades):
-        # a spreadsheet would take what begins with these signs for a formula
-        student = f"'{grade.student}" if grade.student[:1] in "=+-@" else grade.student
-        row = rows.setdefault(grade.student, {"id": student, "trouble": ""})
+        row = rows.setdefault(grade.student, {"id": grade.student, "trouble": ""})
         if grade.trouble:
             row["trouble"] += f"{grade.file}: {grade.trouble}. "
         if not grade.assignment:

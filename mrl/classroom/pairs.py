@@ -6,25 +6,22 @@ always by the same length, so larger weights, more updates and another step size
 
 import math
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from mrl.classroom import shown
-from mrl.classroom.letters import END, LETTERS, Alphabet, group_of, mode_of, receiver, samples_of
+from mrl.classroom.letters import LETTERS, group_of, receiver, samples_of
+from mrl.lab.bandit import CODEC
 from mrl.modes import Mode
 from mrl.records import RECORD_TYPES, Record, make_records
 from mrl.samples import Group, TrainingSample
 
 PROBLEMS, RIGHT, GROUP, STEPS, LENGTH = 8, 2, 4, 40, 0.2
-RECEIVED = ("records", "exchanged", "nothing")  # the peer's, those of another problem, none
 
 
 def draw_pair(seed: int) -> tuple[list[Tensor], list[list[int]]]:
@@ -64,9 +61,6 @@ def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
     pull = torch.zeros_like(table)  # gradient in the log-probs of letters
     for s in samples:
         problem, letter = s.prompt_ids[0], s.completion_ids[0]
-        if letter == END:
-            continue
-
         factor = s.weight / counts[s.loss]
         if s.loss == "policy":
             ratio = 1.0  # of what was sampled now
@@ -78,7 +72,6 @@ def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
         pull[problem, letter] += factor
 
     up = pull - table.softmax(1) * pull.sum(1, keepdim=True)
-    assert up.norm().isfinite(), "weights or advantages are too large to add up"
     table += LENGTH * normalize(up, dim=1)
 
 
@@ -91,7 +84,10 @@ def exchanged(records: list[Record], rng: random.Random) -> list[Record]:
 
 
 def train(mode_class: type[Mode], seed: int, received: str = "records") -> float:
-    """Train a pair; return the expected reward of both policies at the end, in points."""
+    """Train a pair; return the expected reward of both policies at the end, in points.
+
+    received: the peer's "records", those of another problem ("exchanged"), or "nothing".
+    """
     assert mode_class.consumes in (None, *RECORD_TYPES), (
         f"`consumes` is {shown(mode_class.consumes)}, expected a type of mrl.records, or None"
     )
@@ -105,7 +101,7 @@ def train(mode_class: type[Mode], seed: int, received: str = "records") -> float
         for me, table in enumerate(tables):
             peer, consumes, records = 1 - me, mode_class.consumes, []
             if consumes and received != "nothing":
-                records = [*make_records(consumes, "ab"[peer], step, groups[peer], Alphabet())]
+                records = [*make_records(consumes, "ab"[peer], step, groups[peer], CODEC)]
             if received == "exchanged":
                 records = exchanged(records, chance[me])
 
@@ -114,19 +110,3 @@ def train(mode_class: type[Mode], seed: int, received: str = "records") -> float
 
     solved = [table.softmax(1).gather(1, torch.tensor(right)).sum(1) for table in tables]
     return 100 * float(torch.cat(solved).mean())
-
-
-def train_all(received: str, seeds: Sequence[int]) -> list[float]:
-    """`train` the submission's mode on some pairs."""
-    mode_class = mode_of(sys.modules["submission"])
-    return [train(mode_class, seed, received) for seed in seeds]
-
-
-def results(seeds: Sequence[int]) -> dict[str, list[float]]:
-    """The rewards of the submission's mode for each entry of RECEIVED.
-
-    Each entry has a process of its own, so that no global of a mode reaches its controls.
-    """
-    with ProcessPoolExecutor(len(RECEIVED), mp_context=get_context("fork")) as processes:
-        futures = {name: processes.submit(train_all, name, seeds) for name in RECEIVED}
-        return {name: future.result() for name, future in futures.items()}

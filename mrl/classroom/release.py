@@ -12,9 +12,8 @@ from pathlib import Path
 from mrl.classroom import ROOT
 from mrl.errors import MrlError
 
-COPIED = (
-    "pyproject.toml", "LICENSE", "TUTORIAL.md", "TUTORIAL.ipynb", "mini_mrl.py", "mrl", "data",
-)  # fmt: skip
+FOLDERS = ("mrl", "data")
+FILES = ("pyproject.toml", "LICENSE", "TUTORIAL.md", "TUTORIAL.ipynb", "mini_mrl.py")
 LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "TEACHING.md", "Dockerfile", "gsm8k",
     "bugs.py",  # how the curves of `bug` were made
@@ -28,16 +27,11 @@ def release(folder: Path) -> None:
     if folder.exists():
         raise MrlError(f"{folder}: is there already; name a new folder.")
 
-    folder.mkdir(parents=True)
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=LEFT_OUT)
-        else:
-            shutil.copy(ROOT / name, folder)
-
-    for page in (folder / "TUTORIAL.md", folder / "TUTORIAL.ipynb"):
-        text = page.read_text(encoding="utf-8")
-        page.write_text(SOLUTION.sub("", text), encoding="utf-8")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=LEFT_OUT)
+    for name in FILES:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        (folder / name).write_text(SOLUTION.sub("", text), encoding="utf-8")
 
     for path in folder.glob("data/**/*.py"):
         if "imitat" in path.read_text(encoding="utf-8"):
@@ -47,7 +41,5 @@ def release(folder: Path) -> None:
     shutil.move(stubs / "README.md", folder)
     shutil.copy(stubs / "sgt.py", modes)
     text = (modes / "__init__.py").read_text(encoding="utf-8")
-    for mode in ("Replay", "SFT"):
-        text = text.replace(f"from mrl.modes.{mode.lower()} import {mode}\n", "")
-        text = text.replace(f" {mode},", "")
+    text = re.sub(r"from mrl\.modes\.(replay|sft) import \w+\n| (Replay|SFT),", "", text)
     (modes / "__init__.py").write_text(text, encoding="utf-8")

@@ -10,10 +10,8 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from types import ModuleType
 
-import pytest
-
 from mrl.classroom.letters import mode_of
-from mrl.classroom.pairs import results, train
+from mrl.classroom.pairs import train
 from mrl.modes.solo import Solo
 
 OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sft", "sgt", "xgrpo")
@@ -24,23 +22,20 @@ GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # a gain of at least so much -> points for
 SULKS = 10  # so many points below `solo` without records: it does not learn from its own tries
 
 
-@pytest.fixture(scope="module", autouse=True)
-def solo(seed: str) -> dict[int, float]:
-    """`solo` on each pair, by its seed, trained before the submission is imported."""
-    seeds = random.Random(f"{seed} pairs").sample(range(10**6), PAIRS)
-    return {number: train(Solo, number) for number in seeds}
-
-
 def test_runs(submission: ModuleType) -> None:
     """1 point: it runs, and its samples can be learnt from"""
     train(mode_of(submission), seed=0)
 
 
-def test_gains(submission: ModuleType, solo: dict, record_property: Callable) -> None:
+def test_gains(submission: ModuleType, rng: random.Random, record_property: Callable) -> None:
     """9 points: what it gains with a peer that knows what you do not"""
-    own = results(list(solo))
+    mode_class, seeds = mode_of(submission), rng.sample(range(10**6), PAIRS)
+    solo = [train(Solo, seed) for seed in seeds]
+    own = [train(mode_class, seed) for seed in seeds]
+    exchanged = [train(mode_class, seed, "exchanged") for seed in seeds]
+    nothing = [train(mode_class, seed, "nothing") for seed in seeds]
 
-    lag = fmean(solo.values()) - fmean(own["nothing"])
+    lag = fmean(solo) - fmean(nothing)
     assert lag < SULKS, (
         f"without any records it ends {lag:.0f} points below `solo`: it has to learn from its own "
         "tries as well, or what it gains by records cannot be separated from what it does by "
@@ -48,12 +43,12 @@ def test_gains(submission: ModuleType, solo: dict, record_property: Callable) ->
     )
 
     controls = {
-        "solo": list(solo.values()),
-        "itself with exchanged records": own["exchanged"],
-        "itself without any records": own["nothing"],
+        "solo": solo,
+        "itself with exchanged records": exchanged,
+        "itself without any records": nothing,
     }
     name = max(controls, key=lambda name: fmean(controls[name]))
-    gains = [own - other for own, other in zip(own["records"], controls[name], strict=True)]
+    gains = [mine - other for mine, other in zip(own, controls[name], strict=True)]
     gain, half = fmean(gains), T * stdev(gains) / PAIRS**0.5
 
     # an interval that holds 0 gives no points, however large the gain

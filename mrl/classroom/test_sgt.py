@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from mrl.classroom import input_in_errors, shown
-from mrl.classroom.letters import END, LETTERS, Alphabet, group_of, mode_of, receiver, samples_of
+from mrl.classroom.letters import END, LETTERS, group_of, mode_of, receiver, samples_of
+from mrl.lab.bandit import CODEC
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
@@ -47,7 +48,7 @@ def success(prompt: int, text: str, source: str = "b", finished: bool = True) ->
 
 def imitated(prompt: int, record: SuccessRecord, weight: float = 0.1) -> TrainingSample:
     """What a success has to become."""
-    ids = Alphabet().encode(record.text) + [END] * record.finished
+    ids = CODEC.encode(record.text) + [END] * record.finished
     return TrainingSample(
         [prompt], ids, "imitation", weight=weight, source=record.source, reward=1.0
     )

@@ -18,8 +18,8 @@ Contract:
   mrl/modes/peers.py for a peer's text in the receiver's tokens, mrl/samples.py for what a sample
   holds; an `objective` of a sample's own does not count here
 - it learns from its own tries as well: without records it ends at most 10 points below `solo`
-- what it remembers is kept in `self`: each policy has a mode of its own, and each of the controls
-  runs in a process of its own. A global belongs to both policies, and to all pairs
+- what it remembers is kept in `self`: each policy has a mode of its own. A global belongs to both
+  policies, to all pairs and to the controls
 - no mode of mrl.modes but Solo may be imported
 
 Check it with:  python mini_mrl.py assignment check own-mode.py
