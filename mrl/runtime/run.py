@@ -7,7 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -35,8 +34,6 @@ from mrl.runtime.run_directory import (
     new_directory,
     newest_checkpoint,
     read_evaluations,
-    read_metrics,
-    read_rescues,
     read_state,
     restore_modes,
     restore_optimizers,
@@ -146,7 +143,7 @@ class Run(AbstractContextManager):
         if self.writes_files:
             cut_back(self.directory, state)
             self.view.scored(self.evaluations.get("before", []))
-            self.view.go_on(read_metrics(self.directory), read_rescues(self.directory))
+        self.view.now = state["step"]
         self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
 
     def stop(self, number: int, frame: object) -> None:
@@ -268,7 +265,6 @@ class Run(AbstractContextManager):
         """Score the held-out problems and keep the result in `evaluation.json`."""
         self.view.say(f"Scoring the held-out problems {when} training.")
         self.scoring = True
-        began = time.monotonic()
 
         scored = {}
         team, samples = self.team, self.config.eval_samples
@@ -282,7 +278,6 @@ class Run(AbstractContextManager):
                 solved = count_solved(policy, team.heldout, team.verifier, **how)
             scored[policy.name] = score_entries(policy.name, team.heldout, solved, samples)
         self.scoring = False
-        self.view.scoring_s = time.monotonic() - began
 
         self.evaluations[when] = []
         by_policy = team.allocation.gather(scored).values()
