@@ -29,7 +29,7 @@ say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 def compare(
     modes: Annotated[str, typer.Option(help="With commas.")] = "solo,solo-x2,replay,sft,sgt",
-    seeds: Annotated[str, typer.Option(help="5: seeds 1 to 5; or which: 31-40, or 1,2,5.")] = "3",
+    seeds: Annotated[str, typer.Option(help="5: seeds 1 to 5; or which: 31-40.")] = "3",
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
     pair: Annotated[str | None, typer.Option(help="As for training; none: tiny.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
