@@ -119,17 +119,16 @@ def stand_in(tmp_path, monkeypatch, request):
 
 
 @pytest.mark.parametrize(("text", "seeds"), [
-    ("1", [1]), ("5", [1, 2, 3, 4, 5]), ("31-34", [31, 32, 33, 34]), ("7-7", [7]), ("0,2", [0, 2]),
-    ("1,2,5", [1, 2, 5]), ("3, 11-12", [3, 11, 12]),
+    ("1", [1]), ("5", [1, 2, 3, 4, 5]), ("31-34", [31, 32, 33, 34]), ("7-7", [7]), ("0-1", [0, 1]),
 ])  # fmt: skip
 def test_seeds_are_a_number_of_them_or_named(text, seeds):
     assert seeds_of(text) == seeds
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("0", "names no seed"), ("5-3", "names no seed"), ("1,1", "a seed twice"),
-    ("1-3,2", "a seed twice"), ("", "write how many"), ("-1", "write how many"),
-    ("1,", "write how many"), ("a", "write how many"), ("9" * 5000, "write how many"),
+    ("0", "names no seed"), ("5-3", "names no seed"), ("", "write how many"),
+    ("-1", "write how many"), ("1,2", "write how many"), ("a", "write how many"),
+    ("9" * 5000, "write how many"),
 ])  # fmt: skip
 def test_wrong_seeds_get_one_sentence(text, said):
     with pytest.raises(MrlError, match=f"--seeds {text[:5]}.*{said}"):
@@ -138,12 +137,12 @@ def test_wrong_seeds_get_one_sentence(text, said):
 
 def test_named_seeds_are_run_and_stand_in_the_kept_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan(tmp_path, seeds=(2, 31, 32))
-    arguments = ["compare", "--modes", "solo,sgt", "--seeds", "2,31-32", "--out", "out"]
+    plan(tmp_path, seeds=(31, 32))
+    arguments = ["compare", "--modes", "solo,sgt", "--seeds", "31-32", "--out", "out"]
     assert mini_mrl.main(arguments) == 0
     made = {path.name for path in Path("out/runs").iterdir() if path.is_dir()}
-    assert made == {f"{mode}-s{seed}" for mode in ("solo", "sgt") for seed in (2, 31, 32)}
-    assert "--modes solo,sgt --seeds 2,31-32 --pair tiny`" in Path("out/table.md").read_text()
+    assert made == {f"{mode}-s{seed}" for mode in ("solo", "sgt") for seed in (31, 32)}
+    assert "--modes solo,sgt --seeds 31-32 --pair tiny`" in Path("out/table.md").read_text()
 
 
 def test_the_interval_over_seeds_by_hand():
@@ -316,34 +315,26 @@ def test_ctrl_c_starts_no_further_run(tmp_path, monkeypatch):
     assert len(Path("calls.txt").read_text().splitlines()) < 6
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_sigterm_is_passed_on_to_the_runs(tmp_path, monkeypatch, times):
+def test_sigterm_is_passed_on_to_the_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan(tmp_path, ("solo",), ())
     (tmp_path / "stand_in.py").write_text(
         "import signal, sys, time\n"
         "from pathlib import Path\n"
-        "calls = []\n"
         "def stop(number, frame):\n"
-        "    calls.append(number)\n"
-        f"    Path('stopped').write_text(str(len(calls)))\n"
-        f"    sys.exit(130) if len(calls) == {times} else None\n"
+        "    Path('stopped').touch()\n"
+        "    sys.exit(130)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
         "Path('started').touch()\n"
         "time.sleep(20)\n"
     )
 
-    def wait_for(name, text):
+    def interrupt():
         deadline = time.monotonic() + 15
-        while not (Path(name).exists() and Path(name).read_text() == text):
+        while not Path("started").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-
-    def interrupt():
-        wait_for("started", "")
-        for number in range(1, times + 1):
-            os.kill(os.getpid(), signal.SIGTERM)
-            wait_for("stopped", str(number))
+        os.kill(os.getpid(), signal.SIGTERM)
 
     # as in a process of its own: a test before may have left the handler of its run
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -357,6 +348,7 @@ def test_sigterm_is_passed_on_to_the_runs(tmp_path, monkeypatch, times):
         signal.signal(signal.SIGINT, before)
     thread.join()
     assert time.monotonic() - began < 15
+    assert Path("stopped").exists()
     assert len(list(Path("out/runs").glob("*.asked"))) == 1  # no further run was started
 
 
@@ -555,13 +547,6 @@ def test_one_run_a_core_but_a_gpu_for_one(tmp_path, monkeypatch, gpus, given, wa
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
     assert mini_mrl.main(["compare", "--out", str(tmp_path), *given]) == 2  # no run finished
     assert [plan.jobs for plan in plans] == [want]
-
-
-def test_runs_of_different_lengths_are_not_compared(tmp_path):
-    for mode, steps in (("solo", 3), ("sgt", 4)):
-        write_run(place(tmp_path, mode, 1), 50, steps)
-    with pytest.raises(MrlError, match="its runs have 3 and 4 steps"):
-        read_all(plan(tmp_path))
 
 
 def test_the_quick_one_says_where_the_whole_one_is(tmp_path, monkeypatch, capsys):

@@ -157,7 +157,7 @@ def test_panels_have_the_order_of_their_names_not_of_their_first_problems():
 def test_a_label_is_the_name_without_its_first_part_whatever_a_skill_is_called():
     names = ["skill/add/sub", "skill/a/b/c", "entropy", "exchange/success/qwen/bytes"]
     labels = [figures.label_of(name) for name in [*names, "completions/mean_length"]]
-    assert labels == ["add/sub", "a/b/c", "entropy", "from qwen", "mean length"]
+    assert labels == ["add/sub", "a/b/c", "entropy", "success/qwen/bytes", "mean length"]
 
 
 def test_a_series_is_averaged_over_the_steps_before(finished):

@@ -74,7 +74,7 @@ def fed(view):
                 grows = rates[number] < 0.5 and skill not in ("eats", "sold")
                 of_step[name][f"skill/{skill}"] = rates[number] + (step / 30 if grows else 0)
         view.step(step, of_step, [rescue])
-    view.scoring = "Scoring llama-tiny on newtemplates: 64 of 360 problems, 0:01:00 left"
+    view.scoring = "Scoring llama-tiny on newtemplates: 64 of 360 problems"
 
 
 def test_control_characters_never_reach_the_terminal():
@@ -170,52 +170,17 @@ def test_the_figures_that_are_shown_are_four_that_the_program_explains():
     assert all(meaning(metric) for metric in views.FIGURES)
 
 
-def test_plain_lines_are_short_and_name_the_skill_that_changed_most():
+def test_plain_lines_name_the_skill_that_changed_most():
     view = View(quiet(), NAMES, 240)
     view.scored(entries(eats=(0.9, 0.0), sold=(0.1, 0.8)))
     for step in range(1, 241):
         view.step(step, lines(**{"skill/eats": min(1.0, step / 200), "skill/sold": 0.3}), [])
     text = view.console.file.getvalue().splitlines()
     assert len(text) == 21  # the first step, every twelfth one, the last
-    assert max(map(len, text)) < 120
     assert text[-1] == (
         "step 240/240, 0:00:00 left; mean of the last 10 steps: reward qwen-tiny 0.25, "
         "llama-tiny 0.25 (eats 0 -> 100 %)"
     )
-
-
-def test_a_plain_line_of_long_names_becomes_two_and_breaks_between_words():
-    names = [f"{name}-0.5B-Instruct-of-a-long-name" for name in ("qwen", "smol", "olmo")]
-    view = View(quiet(), names, 1)
-    view.step(1, {name: LINE for name in names}, [])
-    text = view.console.file.getvalue()
-    assert len(text.splitlines()) == 2
-    assert max(map(len, text.splitlines())) < 120
-    assert set(names) <= set(text.replace(",", " ").split())
-
-
-def test_a_resumed_run_prints_the_lines_of_one_that_never_stopped():
-    def line(step):
-        return {**LINE, "reward": step / 40, "skill/eats": step / 40}
-
-    def view():
-        made = View(quiet(), NAMES, 40)
-        made.scored(entries(eats=(0.5, 0.0)))
-        return made
-
-    whole, stopped = view(), view()
-    for step in range(1, 41):
-        whole.step(step, {name: line(step) for name in NAMES}, [])
-    stopped.go_on(
-        [{"step": step, "policy": name, **line(step)} for step in range(1, 26) for name in NAMES],
-        [{**RESCUE, "prompt": "older"}, RESCUE],
-    )
-    assert stopped.rescue == RESCUE
-    for step in range(26, 41):
-        stopped.step(step, {name: line(step) for name in NAMES}, [])
-    printed = [each.console.file.getvalue() for each in (whole, stopped)]
-    assert "step 26/40" in printed[1]
-    assert printed[0].endswith(printed[1])
 
 
 @pytest.mark.parametrize("title", ["", "live"])
@@ -224,19 +189,16 @@ def test_a_long_scoring_says_how_far_it_is(monkeypatch, title):
     monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
     view = View(quiet(), NAMES, 10, title)
     texts = []
-    for done in (0, 64, 128.7, 192):
+    for done in (0, 64, 128, 192):
         view.progress("qwen on heldout", done, 256)
         texts.append(shown(view) if title else view.console.file.getvalue())
         now[0] += 20
-    view._draw = None  # it is not due, so nothing is drawn
-    now[0] -= 20
-    view.progress("qwen on heldout", 193, 256)
     if title:  # at once
         assert "Scoring qwen on heldout: 0 of 256 problems\n" in texts[0]
-        assert "64 of 256 problems, 0:01:00 left" in texts[1]
+        assert "64 of 256 problems\n" in texts[1]
     else:  # a line after 30 seconds
         assert texts[1] == ""
-        assert texts[3] == "Scoring qwen on heldout: 128 of 256 problems, 0:00:39 left\n"
+        assert texts[3] == "Scoring qwen on heldout: 128 of 256 problems\n"
     view.live = None
     view.step(1, lines(), [])
     assert view.scoring == ""
@@ -278,8 +240,6 @@ def test_the_time_left_is_that_of_the_remaining_steps_at_the_pace_of_the_last_on
     view.step(1, lines(**{"time/step_s": 5.0}), [])
     view.step(2, lines(**{"time/step_s": 3.0}), [])
     assert str(view.time_left()) == "0:00:32"
-    view.scoring_s = 60.0  # as it took before training
-    assert str(view.time_left()) == "0:01:32"
 
 
 def test_a_live_view_leaves_nothing_behind_where_control_c_was_echoed():
@@ -344,7 +304,7 @@ def test_in_a_real_terminal_it_looks_like_that_and_leaves_nothing_behind(tmp_pat
     environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
     subprocess.run([*tmux, *command], check=True, env=environment | {"LC_ALL": "C.UTF-8"})
     try:
-        first, *view = screen_with("0:01:00 left", "a hole then" if height > 9 else "wrong")
+        first, *view = screen_with("64 of 360", "a hole then" if height > 9 else "wrong")
         assert first == "The first line."
         if (width, height) == (80, 24):
             assert view == KEPT.read_text(encoding="utf-8").splitlines()

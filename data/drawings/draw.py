@@ -495,11 +495,13 @@ def live() -> str:
     config = read_run_config(directory)
     console = Console(width=56, file=io.StringIO(), force_terminal=True, record=True)
     names = [policy.name for policy in config.policies]
-    view = View(console, names, config.steps, f"mini-mrl: {config.mode}, seed {config.seed}")
+    view = View(Console(quiet=True), names, config.steps)
     view.scored(read_evaluations(directory)["before"])
-    lines = [line for line in read_metrics(directory) if line["step"] <= LIVE_STEP]
-    rescues = [rescue for rescue in read_rescues(directory) if rescue["step"] <= LIVE_STEP]
-    view.go_on(lines, rescues)
+    lines, rescues = read_metrics(directory), read_rescues(directory)
+    for step in range(1, LIVE_STEP + 1):
+        of_step = {line["policy"]: line for line in lines if line["step"] == step}
+        view.step(step, of_step, [rescue for rescue in rescues if rescue["step"] == step])
+    view.console, view.title = console, f"mini-mrl: {config.mode}, seed {config.seed}"
     console.print(view.render())
     form = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # not fetched
     return console.export_svg(title="A bar a skill", code_format=form, unique_id="live")

@@ -1,11 +1,9 @@
-"""Two tokenizations over one another, chunk by chunk: for a terminal and as a picture."""
+"""Two tokenizations over one another, chunk by chunk, for a terminal."""
 
-import io
-import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mrl.alignment import align
@@ -14,7 +12,6 @@ from mrl.runtime.view import printable
 
 # Okabe and Ito's colours, also for colour-blind readers; neighbours differ in lightness, too
 CHUNK_COLORS = ("#56B4E9", "#E69F00")
-PICTURE_WIDTH = 80  # in characters
 TOKEN_BAR = "\u2502"  # between the tokens of a chunk
 
 
@@ -65,14 +62,3 @@ def render_alignment(
         f"({share:.0%} of the bytes); the others are shown reversed",
     )
     return Group(*lines, *map(Text, figures))
-
-
-def alignment_svg(
-    names: tuple[str, str], source: Sequence[bytes], receiver: Sequence[bytes]
-) -> str:
-    """The terminal view as an SVG, equally wide in every terminal."""
-    terminal = Console(file=io.StringIO(), record=True, width=PICTURE_WIDTH)
-    terminal.print(render_alignment(names, source, receiver, PICTURE_WIDTH))
-    svg = terminal.export_svg(title=" and ".join(names))
-    # without rich's fonts, which a viewer would fetch from the net
-    return re.sub(r"@font-face {.*?}", "", svg, flags=re.DOTALL)

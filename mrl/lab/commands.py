@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
-from mrl.lab.alignment_view import alignment_svg, render_alignment
+from mrl.lab.alignment_view import render_alignment
 from mrl.lab.compare import Plan, name_modes, read_all, run_all, seeds_of
 from mrl.lab.gsm8k import make_gsm8k
 from mrl.runtime.launch import cores
@@ -29,7 +29,7 @@ say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 def compare(
     modes: Annotated[str, typer.Option(help="With commas.")] = "solo,solo-x2,replay,sft,sgt",
-    seeds: Annotated[str, typer.Option(help="5: seeds 1 to 5; or which: 31-40, or 1,2,5.")] = "3",
+    seeds: Annotated[str, typer.Option(help="5: seeds 1 to 5; or which: 31-40.")] = "3",
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
     pair: Annotated[str | None, typer.Option(help="As for training; none: tiny.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
@@ -105,7 +105,6 @@ def align(
     text: Annotated[str, typer.Argument(help="What both tokenize.")],
     source: Tokenizer = QWEN,
     receiver: Tokenizer = LLAMA,
-    svg: Annotated[Path | None, typer.Option(help="Draw it there, too.")] = None,
 ) -> None:
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
     sides = []
@@ -121,9 +120,6 @@ def align(
 
     names = (Path(source).name, Path(receiver).name)
     console.print(render_alignment(names, *sides, console.width))
-    if svg is not None:
-        svg.write_text(alignment_svg(names, *sides), encoding="utf-8")
-        say(f"Drawn in {svg}.")
 
 
 def warmstart(

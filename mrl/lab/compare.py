@@ -44,25 +44,16 @@ class Plan:
 
 
 def seeds_of(text: str) -> list[int]:
-    """The seeds that `--seeds` asks for: `5` (the first five), `31-40` or `1,2,31-35`.
+    """The seeds that `--seeds` asks for: `5` (the first five) or `31-40`. MrlError for others."""
+    numbers = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
+    if not numbers:
+        raise MrlError(f"--seeds {text}: write how many, like 5, or which, like 31-40.")
 
-    MrlError if it is none of these, or names no seed or one of them twice.
-    """
-    seeds = []
-    for part in text.split(","):
-        numbers = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
-        if not numbers:
-            raise MrlError(
-                f"--seeds {text}: write how many, like 5, or which, like 31-40 or 1,2,5."
-            )
-        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
-        if part == text and numbers[2] is None:  # a number alone says how many
-            first = 1
-        seeds += range(first, last + 1)
-
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise MrlError(f"--seeds {text}: names {'a seed twice' if seeds else 'no seed'}.")
-    return seeds
+    first, last = numbers.groups()
+    seeds = range(int(first), int(last) + 1) if last else range(1, int(first) + 1)
+    if not seeds:
+        raise MrlError(f"--seeds {text}: names no seed.")
+    return list(seeds)
 
 
 def name_modes(
@@ -126,21 +117,13 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     except KeyboardInterrupt:
         say("The runs stop after their steps; the same command goes on with them.")
         pool.shutdown(wait=False, cancel_futures=True)
-        _terminate(processes)
-        try:
-            pool.shutdown()
-        except KeyboardInterrupt:
-            _terminate(processes)  # a second signal ends a run at once
+        # a run that a script started in the background ignores SIGINT at first
+        for process in list(processes):
+            process.terminate()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
     return failures
-
-
-def _terminate(processes: set[subprocess.Popen]) -> None:
-    """SIGTERM to each: a run that a script started in the background ignores SIGINT at first."""
-    for process in list(processes):
-        process.terminate()
 
 
 def _request(mode: str, options: Sequence[str]) -> str:
@@ -171,7 +154,7 @@ def _run_one(
         arguments += ["--set", f"runs={directory.parent}"]
         arguments += ["--placement", "resident"]  # a core for each run, not for each policy
 
-    # a process group of its own: Ctrl-C in a terminal comes through `_terminate`, and once
+    # a process group of its own: Ctrl-C in a terminal comes to it through `run_all` alone
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
     process = subprocess.Popen([*PROGRAM, *arguments, "--plain"], process_group=0, **pipes)
     processes.add(process)
@@ -208,18 +191,11 @@ class Result:
 
 
 def read_all(plan: Plan) -> list[Result]:
-    """The finished runs of a plan; MrlError if they are not equally long."""
+    """The finished runs of a plan."""
     results = []
     for name, seed, directory in plan.runs():
         if is_finished(directory):
             results.append(read_result(directory, name, seed))
-
-    lengths = {result.lines[-1]["step"] for result in results}
-    if len(lengths) > 1:
-        raise MrlError(
-            f"{plan.out}: its runs have {' and '.join(map(str, sorted(lengths)))} steps, which "
-            "can't be compared; give the shorter ones another --out."
-        )
     return results
 
 

@@ -58,10 +58,7 @@ def pictures_of(lines: Lines) -> Iterator[tuple[Picture, list[str]]]:
 
 def label_of(key: str) -> str:
     """What a metric is called in a picture: its name without the part before the first `/`."""
-    first, *rest = key.split("/")
-    if first == "exchange":  # exchange/<kind>/<source>/bytes
-        return f"from {rest[1]}"
-    return "/".join(rest or [first]).replace("_", " ")
+    return (key.partition("/")[2] or key).replace("_", " ")
 
 
 def policies_of(lines: Lines) -> list[str]:
@@ -105,16 +102,15 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
     save_figure(figure, path)
 
 
-# name, title, pattern, unit
-PICTURES = tuple(Picture(*row) for row in (
-    ("skills", "How often is each skill solved?", "skill/*", "share of attempts"),
-    ("kinds", "Which groups can teach?", "groups/*", "share of groups"),
-    ("outcomes", "What became of each attempt?", "outcome/*", "share of attempts"),
-    ("rescues", "How many prompts can a peer rescue?", "rescue*", "prompts per step"),
-    ("traffic", "How much crossed?", "exchange/*/*/bytes", "bytes per step"),
-    ("entropy", "How undecided is each policy?", "entropy", "nats"),
-    ("lengths", "How long are the attempts?", "completions/mean_length", "tokens"),
-))  # fmt: skip
+PICTURES = (
+    Picture("skills", "How often is each skill solved?", "skill/*", "share of attempts"),
+    Picture("kinds", "Which groups can teach?", "groups/*", "share of groups"),
+    Picture("outcomes", "What became of each attempt?", "outcome/*", "share of attempts"),
+    Picture("rescues", "How many prompts can a peer rescue?", "rescue*", "prompts per step"),
+    Picture("traffic", "How much crossed?", "exchange/*/*/bytes", "bytes per step"),
+    Picture("entropy", "How undecided is each policy?", "entropy", "nats"),
+    Picture("lengths", "How long are the attempts?", "completions/mean_length", "tokens"),
+)
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, list]:
@@ -175,11 +171,7 @@ def name_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
         )
 
 
-def draw_gains(
-    gains: dict[str, tuple[float, float]],
-    path: Path,
-    title: str = "Right of the line: more\nthan a policy learns alone",
-) -> None:
+def draw_gains(gains: dict[str, tuple[float, float]], path: Path) -> None:
     """Each mode's gain over solo, sorted.
 
     gains: mode -> mean and half width of its 95 % interval, points of held-out pass@1.
@@ -197,5 +189,5 @@ def draw_gains(
     left, right = axes.get_xlim()
     axes.set_xlim(min(left, -5), max(right, 5))  # else a point would look like a cliff
     axes.set_xlabel("points of held-out pass@1 above solo,\nwith 95 % intervals")
-    axes.set_title(title)
+    axes.set_title("Right of the line: more\nthan a policy learns alone")
     save_figure(figure, path)

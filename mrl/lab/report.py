@@ -22,9 +22,8 @@ from mrl.runtime import run_directory
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.metrics import meaning
 from mrl.runtime.summary import evaluation_table, learnt_sentence
-from mrl.runtime.view import printable
+from mrl.runtime.view import HOLE, printable
 
-HOLE = 0.02  # a skill with a lower pass@1 before training is marked as a hole
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 46rem;
   background: Canvas; color: CanvasText; overflow-wrap: anywhere; }

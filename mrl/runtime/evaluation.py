@@ -1,8 +1,7 @@
 """pass@1 and pass@k on held-out problems, per policy and skill."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -15,8 +14,7 @@ from mrl.runtime.verifier import Verifier
 from mrl.samples import Problem, derive_seed
 
 PROBLEMS_AT_ONCE = 64
-FEW = 20  # of fewer problems a share says too little, so what is right is counted
-Progress = Callable[[str, float, int], None]  # (what is counted, done, of how many)
+Progress = Callable[[str, int, int], None]  # (what is scored, problems done, of how many)
 
 
 def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
@@ -64,26 +62,9 @@ def half_width(scores: dict, skill: str = "") -> float:
     return math.hypot(*widths) / len(widths)
 
 
-def right_share(scores: dict, metric: str = "pass@1", skill: str = "") -> str:
-    """pass@k of an entry in percent, `43%`; in a part of few problems the whole count, `3 of 8`.
-
-    pass@1 counts attempts, pass@k problems. skill: one of them alone; empty: the mean over all.
-    """
-    if scores["problems"] >= FEW:
-        return f"{(scores['skills'][skill] if skill else scores)[metric]:.0%}"
-
-    tries = scores["samples"] if metric == "pass@1" else 1
-    right = 0
-    for skill, rates in scores["skills"].items():
-        right += round(rates[metric] * problems_of(scores, skill) * tries)
-    return f"{right} of {scores['problems'] * tries}"
-
-
 def sentence_before(scores: dict) -> str:
     """What an entry from before training says."""
-    share = right_share(scores)
-    if scores["problems"] >= FEW:
-        share += f" ± {half_width(scores):.0%}"
+    share = f"{scores['pass@1']:.0%} ± {half_width(scores):.0%}"
     where = f"{scores['part']} ({scores['problems']} problems)"
     return f"Right attempts before training, {scores['policy']} on {where}: {share}."
 
@@ -91,29 +72,6 @@ def sentence_before(scores: dict) -> str:
 def problems_at_once(device: torch.device, samples: int) -> int:
     """How many problems are sampled in one batch: more on a GPU, where rows cost little time."""
     return max(PROBLEMS_AT_ONCE, 256 // samples) if device.type == "cuda" else PROBLEMS_AT_ONCE
-
-
-@contextmanager
-def noting_tokens(
-    policy: Policy, progress: Progress, label: str, done: int, batch: int, total: int
-) -> Iterator[None]:
-    """While a batch of problems is sampled, call `progress` at each token.
-
-    done: problems before this batch. Of the batch counts the share that its longest completion
-    could have by now. (Where a recording of the model is replayed on a GPU, nothing is noted.)
-    """
-    tokens = 0
-
-    def after_call(*_: object) -> None:  # the model is called once for each token
-        nonlocal tokens
-        tokens += 1
-        progress(label, done + batch * min(tokens / policy.max_new_tokens, 1.0), total)
-
-    hook = policy.model.get_decoder().register_forward_hook(after_call)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def count_solved(
@@ -128,16 +86,15 @@ def count_solved(
     solved: dict[str, list[int]] = {part: [] for part in heldout}
     at_once = problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
-        label, total, start = f"{policy.name} on {part}", len(problems), 0
-        while start < total:
-            progress(label, start, total)
+        start = 0
+        while start < len(problems):
+            progress(f"{policy.name} on {part}", start, len(problems))
 
             # the seed depends on the batch alone, so no earlier batch changes this one
             batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
             try:
-                with noting_tokens(policy, progress, label, start, len(batch), total):
-                    groups = policy.rollout(batch, generator, samples)
+                groups = policy.rollout(batch, generator, samples)
             except (RuntimeError, MemoryError) as error:
                 if at_once == 1 or not is_out_of_memory(error):
                     raise  # a single problem does not fit, or it is a bug

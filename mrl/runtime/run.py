@@ -6,7 +6,6 @@
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -31,8 +30,6 @@ from mrl.runtime.run_directory import (
     new_directory,
     newest_checkpoint,
     read_evaluations,
-    read_metrics,
-    read_rescues,
     read_state,
     restore_optimizers,
     save_policies,
@@ -62,7 +59,7 @@ class Run(AbstractContextManager):
 
         # under placement `parallel` this process has one policy, else all of them
         self.names_here = [join_processes(self.names)] if is_worker() else self.names
-        # one process of each machine keeps the files
+        # one process keeps the files
         self.writes_files = not is_worker() or os.environ["LOCAL_RANK"] == "0"
 
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
@@ -87,14 +84,9 @@ class Run(AbstractContextManager):
         self.saved_step = state["step"]
 
         # the first process decides on the directory; no process writes before all have looked
-        proposal = (str(resumed or new_directory(self.config)), state["step"])
+        proposal = str(resumed or new_directory(self.config))
         proposals = self.team.allocation.gather(dict.fromkeys(self.names_here, proposal))
-        if len({step for _, step in proposals.values()}) > 1:
-            raise MrlError(
-                f"{resumed}: two machines' copies of the run have checkpoints of different steps; "
-                "delete the newest where it is ahead."
-            )
-        self.directory = resumed or Path(proposals[self.names[0]][0])
+        self.directory = Path(proposals[self.names[0]])
         self.config = replace(self.config, name=self.directory.name)
 
         if self.writes_files and not resumed:
@@ -129,7 +121,7 @@ class Run(AbstractContextManager):
         if self.writes_files:
             cut_back(self.directory, state)
             self.view.scored(self.evaluations.get("before", []))
-            self.view.go_on(read_metrics(self.directory), read_rescues(self.directory))
+        self.view.now = state["step"]
         self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
 
     def stop(self, number: int, frame: object) -> None:
@@ -246,7 +238,6 @@ class Run(AbstractContextManager):
         """Score the held-out problems and keep the result in `evaluation.json`."""
         self.view.say(f"Scoring the held-out problems {when} training.")
         self.scoring = True
-        began = time.monotonic()
 
         scored = {}
         team, samples = self.team, self.config.eval_samples
@@ -260,7 +251,6 @@ class Run(AbstractContextManager):
                 solved = count_solved(policy, team.heldout, team.verifier, **how)
             scored[policy.name] = score_entries(policy.name, team.heldout, solved, samples)
         self.scoring = False
-        self.view.scoring_s = time.monotonic() - began
 
         self.evaluations[when] = []
         by_policy = team.allocation.gather(scored).values()

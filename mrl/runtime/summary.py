@@ -6,19 +6,16 @@ from itertools import permutations
 from pathlib import Path
 
 from rich.table import Column, Table
-from rich.text import Text
 
-from mrl.config import DATA, PolicyConfig
 from mrl.policy import Policy
-from mrl.runtime.evaluation import FEW, half_width, problems_of, right_share
+from mrl.runtime.evaluation import half_width, problems_of
 from mrl.runtime.memory import peak_memory
-from mrl.runtime.pairs import SHORT_HELDOUT
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import read_rescues
-from mrl.runtime.view import bar, cell, growth
+from mrl.runtime.view import cell
 from mrl.samples import Problem
 
-GAIN_BAR = 30  # characters of the bar that a run ends with
+FEW = 20  # a gain on fewer problems of a skill is not called one
 
 
 def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
@@ -26,18 +23,10 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     config, team = run.config, run.team
     mode = team.mode
 
-    first_paths = {policy.name: policy.path for policy in config.policies}  # not a checkpoint's
-
     # gathered, because a process may hold only one of the policies
-    of_this_process = {}
-    for policy in team.policies:
-        learner = f"{policy.name} ({_size_and_rate(policy)})"
-        embedded = Path(first_paths[policy.name]).resolve().parent == DATA / "tiny"
-        of_this_process[policy.name] = learner, prompt_notes(policy, embedded)
-    of_policies = team.allocation.gather(of_this_process).values()
-
+    sizes = {policy.name: f"{policy.name} ({_size_and_rate(policy)})" for policy in team.policies}
+    learners = " and ".join(team.allocation.gather(sizes).values())
     pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
-    learners = " and ".join(learner for learner, _ in of_policies)
     groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
     problems = "/".join(Path(config.train).parts[-2:])
     crosses = f"{team.record_type.kind} records" if team.record_type else "nothing"
@@ -48,26 +37,15 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
         f"{groups}; seed {config.seed}; writing {run.directory}.",
         team.why_placed,
     ]
-    for _, notes in of_policies:
-        lines += notes
-    if str(SHORT_HELDOUT) in config.heldout:
-        lines.append(
-            "Scored are 72 of the 360 held-out problems, because a CPU takes long; all of them are "
-            "scored with --set heldout=data/words/heldout.jsonl."
-        )
 
     # hacpo and graft bring the objective that they were published with
     own_objective = getattr(mode, "own_objective", "")
-    default = (PolicyConfig.objective, None, None)
-    for policy in config.policies:
-        asked = (policy.objective, policy.clip_low, policy.clip_high)
-        if own_objective and asked != default:
-            lines.append(
-                f"{policy.name}: its `objective`, `clip_low` and `clip_high` are not used, because "
-                f"mode {mode.name} trains by {own_objective}, as published; "
-                f"`--set {mode.name}.own_objective=` (with nothing behind the =) uses them."
-            )
-
+    if own_objective:
+        lines.append(
+            f"Each policy trains by {own_objective}, as {mode.name} was published. Its own "
+            "`objective`, `clip_low` and `clip_high` are used with "
+            f"`--set {mode.name}.own_objective=` (nothing behind the =)."
+        )
     if config.judge:
         lines.append(f"Judge: {config.judge} (checksum {config.judge_checksum}).")
     if config.liar:
@@ -78,57 +56,32 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     return lines
 
 
-def prompt_notes(policy: Policy, embedded: bool) -> list[str]:
-    """A sentence if the model is never shown the system prompt of its settings.
-
-    embedded: it is of the tiny pair, which was made without one.
-    """
-    system_prompt = policy.config.system_prompt.strip()
-    if embedded or not system_prompt or system_prompt in policy.prompt_text(""):
-        return []
-    return [f"{policy.name}: its template leaves the system prompt out; `template` can hold it."]
-
-
 def plural(number: int, noun: str) -> str:
     """A number and its noun: `1 step`, `2 steps`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _size_and_rate(policy: Policy) -> str:
-    config, size = policy.config, policy.model.num_parameters()
-    how = "frozen" if config.frozen else f"learning rate {config.learning_rate:g}"
-    if config.lora_rank:  # only its matrices learn
-        adapter = policy.model.num_parameters(only_trainable=True)
-        size -= adapter
-        how = f"LoRA of rank {config.lora_rank} with {_in_millions(adapter)} more, {how}"
-    return f"{_in_millions(size)} parameters, {how}"
+    config, millions = policy.config, policy.model.num_parameters() / 1e6
+    size = f"{millions:.3g} M" if millions < 1000 else f"{millions / 1000:.3g} B"
+    lora = f"LoRA of rank {config.lora_rank}, " if config.lora_rank else ""
+    how = "frozen" if config.frozen else f"{lora}learning rate {config.learning_rate:g}"
+    return f"{size} parameters, {how}"
 
 
-def _in_millions(number: int) -> str:
-    return f"{number / 1e9:.3g} B" if number > 999e6 else f"{number / 1e6:.3g} M"
-
-
-def last_lines(run: Run, finished: bool) -> list[Table | Text | str]:
-    """A table and sentences on what happened; the last line shows the largest gain."""
+def last_lines(run: Run, finished: bool) -> list[Table | str]:
+    """A table and sentences on what happened."""
     if not finished:
         return [f"Saved. Go on with: python mini_mrl.py resume {run.directory}"]
 
     memory = f"Memory: {peak_memory(run.team.device) / 2**30:.3g} GiB at the peak."
-    lines = [evaluation_table(run.evaluations), memory]
 
     sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
     if run.team.record_type is None:
         sentence += " Nothing was shared in this mode."
     elif run.config.trust == "claim":
         sentence += " Peers' claims were believed without a check."
-    lines.append(sentence.strip())
-
-    gain = largest_gain(run.evaluations)
-    if gain:
-        name, skill, before, after = gain
-        grown = f"{bar(after, before, GAIN_BAR)}  {growth(before, after)}"
-        lines.append(cell(f"{name}, {skill}  {grown}"))
-    return lines
+    return [evaluation_table(run.evaluations), memory, sentence.strip()]
 
 
 def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
@@ -146,15 +99,14 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
 
     for part in dict.fromkeys(scores["part"] for scores in last):
         of_part = [scores for scores in last if scores["part"] == part]
-        many = of_part[0]["problems"] >= FEW  # else a skill has a problem or two
-        for skill in ("", *of_part[0]["skills"]) if many else ("",):  # "": the mean over skills
+        for skill in ("", *of_part[0]["skills"]):  # "": the mean over skills
             cells = []
             for now in of_part:
                 sides = [side for side in (before.get((now["policy"], part)), now) if side]
                 for metric in metrics:
-                    shares = [right_share(side, metric, skill).rstrip("%") for side in sides]
-                    cells.append(" -> ".join(shares))
-                    if metric == "pass@1" and many and not skill:
+                    shares = [side["skills"][skill] if skill else side for side in sides]
+                    cells.append(" -> ".join(f"{100 * rates[metric]:.0f}" for rates in shares))
+                    if metric == "pass@1" and not skill:
                         cells[-1] += f"±{100 * half_width(now):.0f}"  # 80 columns hold no more
             _add_skill(table, part, skill, cells)
         table.add_section()
@@ -227,7 +179,7 @@ def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> 
     if not gain:
         overall = []
         for then, now in ends:
-            overall.append(f"{now['policy']} {right_share(then)} -> {right_share(now)}")
+            overall.append(f"{now['policy']} {then['pass@1']:.0%} -> {now['pass@1']:.0%}")
         return (
             f"No policy got better at any skill beyond chance (95 %, at least {FEW} problems); "
             f"right attempts at held-out problems, before -> after: {', '.join(overall)}."

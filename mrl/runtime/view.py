@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from itertools import cycle
-from textwrap import fill, wrap
+from textwrap import wrap
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,10 +21,9 @@ from mrl.config import RunConfig
 from mrl.runtime.launch import is_worker
 
 RECENT_STEPS = 10
-LINE_CHARS = 119  # of a plain line
 OTHER_ROWS = 15  # of the live view, besides the bars
 HOLE = 0.02  # a skill that was solved less often than this before training
-REDRAW_S, PATIENCE_S = 0.2, 30  # between two notes on how far the scoring is: live, in lines
+PATIENCE_S = 30  # between two plain lines on how far the scoring is
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one for each policy, in the order of the run
 FIGURES = ("reward", "groups/all_fail", "rescues", "completions/clipped_ratio")
 MEAN = f"mean of the last {RECENT_STEPS} steps"  # what every figure is
@@ -74,11 +73,6 @@ def bar(share: float, began: float | None, size: int) -> str:
     return cells
 
 
-def growth(before: float, after: float) -> str:
-    """Two shares in percent, as `0 -> 92 %`."""
-    return f"{100 * before:.0f} -> {100 * after:.0f} %"
-
-
 def silent_view(config: RunConfig) -> "View":
     """A view that shows nothing, for a run from Python and for all processes but the first."""
     return View(Console(quiet=True), [policy.name for policy in config.policies], config.steps)
@@ -115,8 +109,7 @@ class View(AbstractContextManager):
         self.now = 0  # the step
         self.rescue: dict | None = None  # the newest
         self.scoring = ""  # a sentence on how far it is
-        self.scoring_began = self.noted = 0.0
-        self.scoring_s = 0.0  # it took so long before training, and will after it
+        self.noted = time.monotonic()  # when a plain line said so last
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -147,16 +140,6 @@ class View(AbstractContextManager):
                 for skill, rates in entry["skills"].items():
                     self.began[entry["policy"], skill] = rates["pass@1"]
 
-    def go_on(self, lines: list[dict], rescues: list[dict]) -> None:
-        """Take in what a resumed run has logged: it goes on as if it had never stopped."""
-        for line in lines:
-            if line["step"] > self.now:
-                self.now = line["step"]
-                self.history.append({})
-            self.history[-1][line["policy"]] = line
-        if rescues:
-            self.rescue = rescues[-1]
-
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
         """Take in a step's metrics line of every policy and its rescues; show what is due."""
         is_first = not self.history
@@ -171,26 +154,14 @@ class View(AbstractContextManager):
         elif is_first or step % max(1, self.steps // 20) == 0 or step == self.steps:
             self.say(self.line())
 
-    def progress(self, what: str, done: float, total: int) -> None:
-        """Show how far the scoring of held-out problems is: live at once, as a line if it is slow.
-
-        done: 0 at the start of a count; not whole while a batch of problems is on its way.
-        """
-        now = time.monotonic()
-        if not done:
-            self.scoring_began = now
-            self.noted = 0.0 if self.live else now
-        self.scoring = f"Scoring {what}: {int(done)} of {total} problems"
-        if done:
-            seconds = (now - self.scoring_began) / done * (total - done)
-            self.scoring += f", {timedelta(seconds=int(seconds))} left"
-
-        if now - self.noted > (REDRAW_S if self.live else PATIENCE_S):
-            self.noted = now
-            if self.live:
-                self._draw()
-            else:
-                self.say(self.scoring)
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how far the scoring of held-out problems is, by a line only now and then."""
+        self.scoring = f"Scoring {what}: {done} of {total} problems"
+        if self.live:
+            self._draw()
+        elif time.monotonic() - self.noted > PATIENCE_S:
+            self.noted = time.monotonic()
+            self.say(self.scoring)
 
     def _draw(self) -> None:
         if self.closed:
@@ -208,7 +179,7 @@ class View(AbstractContextManager):
             rate = self.mean(name, f"skill/{skill}")
             if rate is not None and abs(rate - began) > change:
                 farthest, change = name, abs(rate - began)
-                words = f" ({skill} {growth(began, rate)})"
+                words = f" ({skill} {100 * began:.0f} -> {100 * rate:.0f} %)"
 
         rewards = []
         for name in self.policies:
@@ -216,8 +187,7 @@ class View(AbstractContextManager):
             rewards.append(f"{name} {self.mean(name, 'reward') or 0:.2f}{more}")
 
         line = f"step {self.now}/{self.steps}, {self.time_left()} left; {MEAN}: reward "
-        line = printable(line + ", ".join(rewards), keep="")
-        return fill(line, LINE_CHARS, break_long_words=False, break_on_hyphens=False)
+        return printable(line + ", ".join(rewards), keep="")
 
     def render(self) -> RenderableType:
         """The whole live view: how far it is, the newest rescue, a bar for every skill, figures.
@@ -291,7 +261,6 @@ class View(AbstractContextManager):
         return sum(values) / len(values) if values else None
 
     def time_left(self) -> timedelta:
-        """The time that the remaining steps take at the pace of the last ones, and the scoring."""
+        """The time that the remaining steps take at the pace of the last ones."""
         pace = self.mean(self.policies[0], "time/step_s") or 0.0
-        seconds = pace * (self.steps - self.now)
-        return timedelta(seconds=int(seconds + self.scoring_s))
+        return timedelta(seconds=int(pace * (self.steps - self.now)))
