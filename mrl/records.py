@@ -103,7 +103,10 @@ def flaw(record: Record) -> str | None:
         return "unverified"
 
     # 2. the tokens make up the text
-    text_bytes = len(record.text.encode("utf-8", errors="replace"))
+    try:
+        text_bytes = len(record.text.encode("utf-8"))
+    except UnicodeEncodeError:  # a lone surrogate is no text
+        return "wrong_trace"
     if sum(record.token_lengths) != text_bytes or min(record.token_lengths, default=0) < 0:
         return "wrong_trace"
     if isinstance(record, SuccessRecord):

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import resource
-import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -188,9 +187,8 @@ def plan_memory(
         return [estimate(shape_of(p), p, config, tokens, place, factor) for p in here]
 
     # Under `parallel`, of all that share this device. The processes meet here, before one loads.
-    place = socket.gethostname(), device
-    everywhere = gather({e.policy: (place, e) for e in foresee(config)})
-    as_set = [e for where, e in everywhere.values() if where == place]
+    everywhere = gather({e.policy: (device, e) for e in foresee(config)})
+    as_set = [e for where, e in everywhere.values() if where == device]
 
     smaller = _changed(config, micro_batch=SMALL_MICRO_BATCH)
     placement, estimates = choose_placement(

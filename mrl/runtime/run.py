@@ -134,7 +134,7 @@ class Run(AbstractContextManager):
             raise KeyboardInterrupt
 
         self.stopping = True
-        self.view.close()  # now, because under placement `parallel` a second Ctrl-C kills
+        self.view.close()  # now, because a second Ctrl-C ends the process at once
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
     def __exit__(self, error_type: type | None, error: BaseException | None, trace: object) -> None:
@@ -204,7 +204,7 @@ class Run(AbstractContextManager):
                 log.writelines(line + "\n" for line in lines)
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint: each process its policies, one of each machine the state as well."""
+        """Write a checkpoint: each process its policies, the first the state as well."""
         with self._explaining_disk_errors():
             partial = save_policies(self.directory, step, self.team.policies)
         mine = {p.name: (p.version, self.team.modes[p.name].state()) for p in self.team.policies}
