@@ -30,13 +30,7 @@ class NoGate(SGT):
                 continue
 
             success, completion_ids = drawn
-            sample = TrainingSample(
-                prompt_ids=group.prompt_ids,
-                completion_ids=completion_ids,
-                loss="imitation",
-                weight=self.imitation_weight,
-                source=success.source,
-                reward=1.0,
-            )
+            sample = TrainingSample(group.prompt_ids, completion_ids, loss="imitation", reward=1.0)
+            sample.weight, sample.source = self.imitation_weight, success.source
             batch.samples.append(sample)
         return batch
