@@ -15,6 +15,7 @@ from mrl.runtime.summary import (
     first_lines,
     last_lines,
     pair_table,
+    unseen_prompt,
 )
 from mrl.samples import Problem
 
@@ -111,6 +112,22 @@ def test_the_first_lines_say_that_a_mode_trains_by_an_objective_of_its_own(tmp_p
     )
     assert "with `--set hacpo.own_objective=` " in note
     assert notes("hacpo", "hacpo.own_objective=") == notes("sgt") == []
+
+
+@pytest.mark.parametrize(
+    ("template", "own", "is_seen"),
+    [
+        ("{{ messages[0].content }}", "", True),
+        ("{{ messages[-1].content }}", "", False),
+        (None, "", True),  # it stands before each problem
+        (None, "Box it. {prompt}", True),
+        (None, "{prompt}", False),
+    ],
+)
+def test_a_prompt_that_the_model_never_sees_gets_a_sentence(make_policy, template, own, is_seen):
+    policy = make_policy(system_prompt="Box it.", template=own)
+    policy.tokenizer.chat_template = template
+    assert ("leaves the system prompt out; `template`" in unseen_prompt(policy)) == (not is_seen)
 
 
 @pytest.mark.parametrize("native", [True, False])

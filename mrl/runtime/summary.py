@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.table import Column, Table
 
+from mrl.config import DATA
 from mrl.policy import Policy
 from mrl.runtime.evaluation import half_width, problems_of
 from mrl.runtime.memory import peak_memory
@@ -24,8 +25,12 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     mode = team.mode
 
     # gathered, because a process may hold only one of the policies
-    sizes = {policy.name: f"{policy.name} ({_size_and_rate(policy)})" for policy in team.policies}
-    learners = " and ".join(team.allocation.gather(sizes).values())
+    of_this_process = {}
+    for policy in team.policies:
+        learner = f"{policy.name} ({_size_and_rate(policy)})"
+        of_this_process[policy.name] = learner, unseen_prompt(policy)
+    of_policies = team.allocation.gather(of_this_process).values()
+    learners = " and ".join(learner for learner, _ in of_policies)
     pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
     groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
     problems = "/".join(Path(config.train).parts[-2:])
@@ -37,6 +42,9 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
         f"{groups}; seed {config.seed}; writing {run.directory}.",
         team.why_placed,
     ]
+    embedded = {Path(policy.path).resolve().parent for policy in config.policies} == {DATA / "tiny"}
+    if not embedded:  # the tiny pair was made without a system prompt
+        lines += [note for _, note in of_policies if note]
 
     # hacpo and graft bring the objective that they were published with
     own_objective = getattr(mode, "own_objective", "")
@@ -59,6 +67,14 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
 def plural(number: int, noun: str) -> str:
     """A number and its noun: `1 step`, `2 steps`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def unseen_prompt(policy: Policy) -> str:
+    """A sentence if the model is never shown the system prompt of its settings, else ""."""
+    system_prompt = policy.config.system_prompt.strip()
+    if not system_prompt or system_prompt in policy.prompt_text(""):
+        return ""
+    return f"{policy.name}: its template leaves the system prompt out; `template` can hold it."
 
 
 def _size_and_rate(policy: Policy) -> str:
