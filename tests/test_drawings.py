@@ -1,6 +1,5 @@
 """The drawings that are kept are those that `python data/drawings/draw.py` makes today."""
 
-import csv
 import importlib.util
 import inspect
 import math
@@ -31,7 +30,7 @@ def draw():
     return module
 
 
-@pytest.mark.parametrize("name", ["advantages", "importance", "clip", "ladders", "dial"])
+@pytest.mark.parametrize("name", ["advantages", "importance", "clip", "ladders"])
 def test_the_drawing_is_what_the_code_makes_today(name, draw):
     assert str(getattr(draw, name)()) == (KEPT / f"{name}.svg").read_text(encoding="utf-8"), AGAIN
 
@@ -143,19 +142,6 @@ def test_no_words_of_the_step_leave_their_lane():
     for x, size, words in re.findall(r'<text x="([\d.]+)".*? font-size="(\d+)".*?>(.+?)</', text):
         ends = [float(left) + float(wide) for left, wide in boxes if float(x) == float(left) + 7]
         assert not ends or float(x) + 0.53 * int(size) * len(unescape(words)) <= ends[0] + 7, words
-
-
-def test_the_dial_shows_what_is_kept_for_each_mode(draw):
-    scores = draw.dial_scores()
-    shown = {right for _, right in scores}
-    assert len(shown) >= 4
-    assert len(scores) == len(shown) * 4  # every mode on every pair that is shown
-    assert {len(seeds) for seeds in scores.values()} == {3}
-    with (DATA / "results" / "dial" / "no-band-0.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["seed"] == "1"]
-    wanted = {"part": "heldout", "skill": "all", "metric": "pass@1"}.items()
-    first = [float(row["value"]) for row in rows if wanted <= row.items()]
-    assert scores["hacpo", 0][0] == pytest.approx(sum(first) / 2)
 
 
 def test_the_toys_curves_are_what_the_tutorials_examples_print():

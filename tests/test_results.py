@@ -7,7 +7,7 @@ import random
 import re
 import runpy
 import shutil
-from itertools import islice, pairwise, product
+from itertools import islice, product
 from pathlib import Path
 from statistics import mean, median
 from types import SimpleNamespace
@@ -402,8 +402,9 @@ def test_what_the_tutorial_says_of_ten_seeds_was_measured():
     said = "ends {} points above `solo`, {} above `replay`, and {} *below* `sft`"
     assert said.format(*gains, ahead) in TUTORIAL
     pair = [dial_gap(0, "sgt", control) for control in ("solo", "replay")]
-    said = "At 0 % `sgt` gains {} points, which is {} points more than a memory gains; at 30 %"
-    assert f"{said.format(*pair)} it gains {dial_gap(30, 'sgt', 'solo')}, which" in TUTORIAL
+    said = "At 0 % `sgt` gains {} points, which is {} points more than a memory gains; at 3 %"
+    more = dial_gap(3, "sgt", "replay")
+    assert f"{said.format(*pair)} it gains {dial_gap(3, 'sgt', 'solo')}, and {more}" in TUTORIAL
     both = NO_LOWER_END, "hacpo"
     lifts = gap_of_five(*both), gap_of_five(*both, is_hole)
     assert "lifts `hacpo` by {} points, and by {} in the holes".format(*lifts) in TUTORIAL
@@ -515,93 +516,36 @@ def test_what_is_said_of_the_grid_of_settings_was_measured():
 
 # ---------------------------------------------------------------------------------- the dial
 
-DIAL = 0, 1, 3, 10, 30  # percent of the demonstrations that show a foreign skill's right reading
+DIAL = 0, 3  # percent of the demonstrations that show a foreign skill's right reading
+DIAL_MODES = ("solo", "replay", "sft", "sgt")
 
 
-def dial_scores(shown, mode, wanted=of_all_skills):
-    """pass@1 by seed. `hacpo` has one update per step."""
-    if mode == NO_LOWER_END:
-        return kept_scores(f"dial/no-band-{shown}.csv", "hacpo", wanted)
-    if mode == "hacpo":
-        return kept_scores(f"dial/one-update-{shown}.csv", "hacpo", wanted)
-    return kept_scores(f"dial/right-{shown}.csv", mode, wanted)
+def dial_scores(shown, mode, wanted=of_all_skills, part="thirdset"):
+    return kept_scores(f"dial/right-{shown}.csv", mode, wanted, part)
 
 
 def dial_gap(shown, one, other):
     return gap(dial_scores(shown, one), dial_scores(shown, other))
 
 
-def rows_of_the_dial():
-    """The table of the dial, line by line."""
-    for shown in DIAL:
-        ends = [estimate(dial_scores(shown, mode)) for mode in ("solo", "replay", "sgt")]
-        gains = [dial_gap(shown, "sgt", control) for control in ("solo", "replay")]
-        hacpo = [estimate(dial_scores(shown, mode)) for mode in ("hacpo", NO_LOWER_END)]
-        yield row(f"{shown} %", *ends, *gains, *hacpo)
-
-
-def test_the_dial_is_the_measured_one():
-    for line in rows_of_the_dial():
-        assert line in PAGE, line
-
-
-def test_a_peer_adds_most_where_nothing_was_shown():
-    for shown in DIAL:
-        assert dial_gap(shown, "sgt", "solo").clear == (shown < 30)
-        assert dial_gap(shown, "sgt", "replay").clear == (shown < 3)
-        assert dial_gap(shown, "replay", "solo").clear == (shown < 30)
-
-    gains = []  # over a memory, seed by seed
-    for shown in DIAL:
-        pairs = zip(dial_scores(shown, "sgt"), dial_scores(shown, "replay"), strict=True)
-        gains.append([peer - memory for peer, memory in pairs])
-    falls = [gap(one, other).clear for one, other in pairwise(gains)]
-    assert falls == [True, False, False, False]
-
-
-def scores_of_what_is_lacked(shown, mode):
-    """Of the eight skills that one policy lacks, with each of three seeds."""
+def opened_on_the_dial(shown, mode):
+    """Of the eight skills that one policy lacks, with three seeds: those at 25 % or more."""
     scores = []
     for policy, peer in (("qwen-tiny", "llama-tiny"), ("llama-tiny", "qwen-tiny")):
         for skill in OWN_SKILLS[peer]:
-            scores += dial_scores(shown, mode, only(policy, skill))
+            scores += dial_scores(shown, mode, only(policy, skill), part="heldout")
     assert len(scores) == 24
-    return scores
+    return sum(score >= 25 for score in scores)
 
 
-def opened(shown, mode):
-    return sum(score > 10 for score in scores_of_what_is_lacked(shown, mode))
-
-
-def test_what_opens_where_nothing_was_shown():
-    shares = scores_of_what_is_lacked(0, "sgt")
-    assert min(shares) > 10
-    assert f"all eight with every seed ({min(shares):.0f} to {max(shares):.0f} %)" in WORDS
-    assert f"`replay` {opened(0, 'replay')} of the 24 cases of skill and seed" in WORDS
-    assert opened(0, "solo") == 1 and opened(0, "hacpo") == 4
-    assert f"opens four of them, and {opened(0, NO_LOWER_END)} without the lower end" in WORDS
-
-    costs = [dial_gap(shown, NO_LOWER_END, "hacpo") for shown in DIAL]
-    assert [cost.clear for cost in costs] == [True, False, False, False, False]
-    assert f"lifts `hacpo` by {costs[0]} points there" in WORDS
-
-
-def test_twins_gain_little_and_no_hole():
-    gain = gap(*(kept_scores("dial/twins.csv", mode) for mode in ("sgt", "solo")))
-    assert gain.clear and gain.mean < 2
-    assert f"`sgt` ends {gain} points above `solo` (`dial/twins.csv`" in WORDS
-    for mode in ("solo", "sgt"):  # neither has a hole's reading to give
-        holes = kept_scores("dial/twins.csv", mode, lambda _, skill: skill in HOLES["qwen-tiny"])
-        assert max(holes) < 1
-
-
-def test_what_falls_below_hacpos_band_is_counted():
-    by_pair = {}  # percent shown -> seed -> of both policies
-    with (RESULTS / "dial" / "below-band.csv").open(encoding="utf-8") as file:
-        for shown, seed, _, share in list(csv.reader(file))[1:]:
-            by_pair.setdefault(shown, {}).setdefault(seed, []).append(float(share))
-    shares = {shown: estimate([mean(of) for of in s.values()]) for shown, s in by_pair.items()}
-    assert f"lie {shares['0']} % of the peers' tokens at 0 %, and {shares['10']} % at 10 %" in WORDS
+def test_the_dial_is_the_measured_one():
+    for shown in DIAL:
+        ends = [estimate(dial_scores(shown, mode)) for mode in DIAL_MODES]
+        gains = [dial_gap(shown, "sgt", control) for control in DIAL_MODES[:3]]
+        opened = [opened_on_the_dial(shown, mode) for mode in DIAL_MODES]
+        assert row(f"{shown} %", *ends, *gains, ", ".join(map(str, opened))) in PAGE
+        assert dial_gap(shown, "sgt", "solo").clear
+        assert dial_gap(shown, "sgt", "replay").clear == (shown == 0)
 
 
 # ---------------------------------------------------------------------- the papers' claims

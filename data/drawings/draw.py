@@ -3,7 +3,6 @@
 What they show is computed by the code that they explain, or read from a run's kept metrics.
 """
 
-import csv
 import inspect
 import io
 import math
@@ -12,10 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
-from itertools import pairwise, product, starmap
+from itertools import pairwise, starmap
 from pathlib import Path
 from runpy import run_path
-from statistics import fmean
 from textwrap import fill
 
 import torch
@@ -28,7 +26,6 @@ from mrl.advantages import group_advantages
 from mrl.alignment import ByteCodec, align
 from mrl.lab import bandit, figures
 from mrl.lab.alignment_view import visible
-from mrl.lab.compare_view import estimate
 from mrl.objectives import clipped_loss, token_ratio
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_rescues, read_run_config
@@ -38,8 +35,6 @@ from mrl.team import StepResult
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "data" / "results"
-DIAL = (0, 1, 3, 10, 30)  # how often the warm start showed the peer's reading, in percent
-DIAL_MODES = {"solo": "alone", "replay": "+ memory", "sgt": "+ peer", "hacpo": "hacpo, no low end"}
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
 WIDTH = 420  # of each drawing, so that letters of 13 have 12 pixels where 390 are as wide as it is
 INK, GRAY, GREEN, RED = "#1b1b1b", "#707070", figures.RIGHT, figures.FAILED
@@ -395,48 +390,6 @@ def support() -> Drawing:
     return drawing
 
 
-def dial() -> Drawing:
-    """Held-out pass@1 by mode, over how often a policy is right by its own luck at the start."""
-    scores = dial_scores()
-    drawing = Drawing(394, "A peer adds most where luck never comes")
-    drawing.say(14, 22, "held-out pass@1 in percent, 3 seeds, 95 % intervals")
-    ticks = {number: f"{luck} %" for number, luck in enumerate(DIAL)}
-    place = drawing.plane(268, 185, ticks, numbers(30, 50, 70, 90))
-    drawing.say(210, 312, "how often the warm start showed the peer's reading", at="middle")
-
-    corners = {}  # of each mode's curve
-    for shift, (mode, words) in enumerate(DIAL_MODES.items()):
-        color, corners[mode] = figures.color_of(mode), []
-        for number, luck in enumerate(DIAL):
-            score, beside = estimate(scores[mode, luck]), number + 0.05 * shift - 0.08
-            ends = place(beside, score.mean - score.half), place(beside, score.mean + score.half)
-            drawing.line(*ends, color=color, width=2)
-            corners[mode].append(place(beside, score.mean))
-            drawing.dot(*corners[mode][-1], 3.5, color)
-        dash = "5 4" if mode == "hacpo" else "none"
-        drawing.line(*corners[mode], color=color, width=2.5, dash=dash)
-        drawing.say(14 + 200 * (shift % 2), 352 + 24 * (shift // 2), words, color, 14, style=BOLD)
-
-    for lower, upper in pairwise(("solo", "replay", "sgt")):
-        between, pale = corners[upper] + corners[lower][::-1], figures.color_of(upper) + "26"
-        drawing.line(*between, color="none", fill=pale)
-    return drawing
-
-
-def dial_scores() -> dict[tuple[str, int], list[float]]:
-    """(mode, own luck in percent) -> held-out pass@1 of each of the first three seeds."""
-    scores = {}
-    for right, mode in product(DIAL, DIAL_MODES):
-        name = f"no-band-{right}" if mode == "hacpo" else f"right-{right}"
-        by_seed = defaultdict(list)
-        for row in csv.DictReader((RESULTS / "dial" / f"{name}.csv").open(encoding="utf-8")):
-            key = row["mode"], row["part"], row["skill"], row["metric"]
-            if key == (mode, "heldout", "all", "pass@1") and int(row["seed"]) <= 3:
-                by_seed[row["seed"]].append(float(row["value"]))
-        scores[mode, right] = [fmean(policies) for policies in by_seed.values()]
-    return scores
-
-
 def skills(path: Path) -> None:
     """One hole of each policy over a run: with a peer, with its own memory, alone."""
     runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in ("solo", "replay", "sgt")}
@@ -508,7 +461,7 @@ def live() -> str:
 
 
 DRAWINGS = (
-    step, advantages, importance, clip, ladders, rescue, toy, bandit_noise, support, dial, live,
+    step, advantages, importance, clip, ladders, rescue, toy, bandit_noise, support, live,
 )  # fmt: skip
 
 
