@@ -259,10 +259,6 @@ def test_what_is_said_of_open_holes_was_measured():
     for of_holes in with_30:
         assert [hole for hole, opened in of_holes.items() if not all(opened)] == [sold]
         assert not any(of_holes[sold])
-    in_the_mean = mean(ten_seeds("sgt", only(*sold)))
-    assert f"it ends at {in_the_mean:.0f} % on `heldout` in the mean of `sgt`" in WORDS
-    ends = [score for m in ("sft", "sgt") for score in ten_seeds(m, only(*sold), "thirdset")]
-    assert f"at {min(ends):.0f} to {max(ends):.0f} % on the sentences of `thirdset`" in WORDS
 
 
 def test_what_is_said_of_the_peer_was_measured():
@@ -670,7 +666,7 @@ SGT_RUNS = (
 
 
 def test_what_is_said_of_the_residual_is_in_the_logs():
-    one_to_one, lengths = {}, {}  # percent of the bytes; receiver's tokens for one of the source
+    one_to_one = {}  # percent of the bytes
     crossed, refused = 0, 0
     for run in SGT_RUNS:
         for policy, lines in lines_of(run).items():
@@ -681,19 +677,13 @@ def test_what_is_said_of_the_residual_is_in_the_logs():
             if total(lines, "thl/records"):
                 share = total(lines, "thl/bytes_one_to_one") / total(lines, "thl/bytes")
                 one_to_one[run, policy] = 100 * share
-                sent = total(lines, "thl/source_tokens")
-                lengths[run, policy] = total(lines, "thl/receiver_tokens") / sent
     assert refused == 0
     assert f"Of {crossed:,} texts the receivers' tokenizers refused none" in WORDS
 
     tiny = [one_to_one.pop(("sgt-s0", name)) for name in ("qwen-tiny", "llama-tiny")]
     assert "{:.0f} and {:.0f} % lay in chunks of one token on each".format(*tiny) in WORDS
-    longer = lengths.pop(("sgt-s0", "qwen-tiny"))
-    assert f"{longer:.2f} times as many tokens for `qwen-tiny` as for" in WORDS
-    lengths.pop(("sgt-s0", "llama-tiny"))
     said = f"{min(one_to_one.values()):.0f} to {max(one_to_one.values()):.0f} % with those of"
     assert f"tokenizers, and {said} pretrained models" in WORDS
-    assert f"it was {min(lengths.values()):.2f} to {max(lengths.values()):.2f} times." in WORDS
 
     gemma = [line for lines in lines_of("gemma-pair").values() for line in lines]
     too_long = total(gemma, "dropped/too_long")
@@ -876,8 +866,6 @@ def test_what_is_said_of_lora_beside_full_training_was_measured():
     peaks = [run["smol"][19]["memory/peak_bytes"] / 2**30 for run in (lora, full)]
     assert "{:.1f} GiB, where full training has {:.1f}.".format(*peaks) in WORDS
     assert peaks[0] < 0.6 * peaks[1]
-    seconds = [median(line["time/step_s"] for line in run["smol"][:20]) for run in (lora, full)]
-    assert "took {:.0f} seconds at the median ({:.0f}).".format(*seconds) in WORDS
 
 
 def test_what_is_said_of_the_pair_that_was_not_tuned_was_measured():
