@@ -72,7 +72,7 @@ HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said 
     "class E(Exception):\n    def __str__(self): raise E\nraise E": "ended before the check",
     "import os\nos.close(1); os.closerange(0, 99)": "",
     "import os\nos.mkdir('d'); open('d/x', 'w'); os.chmod('d', 0)": "",
-    "raise ValueError('\\x1b[2J\\u202e' * 9)": "\\x1b[2J\\u202e",
+    "raise ValueError('\\x1b[2J\\u202e' * 9)": "raised an error: ValueError: \x1b[2J\u202e",
     "print('\\x1b]0;title\\x07', {'points': 10})": "not solved yet",
     "import threading\nthreading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()": "",
     "import atexit\natexit.register(lambda: 1 / 0)": "",
