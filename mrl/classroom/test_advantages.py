@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from mrl.classroom import input_in_errors, shown
 
-HIDDEN = ("mrl.advantages",)  # and so the modes, which import it
+HIDDEN = ("mrl.advantages", "mrl.modes")
 FLOATS = (torch.float32, torch.float64)
 SMALL = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
 EQUAL = [[0.0] * 7, [1.0] * 7, [0.1] * 7, [0.7] * 7, [0.3] * 7]  # some means are beside the value

@@ -13,7 +13,10 @@ from torch import Tensor
 from mrl.classroom import shown
 from mrl.classroom.curves import BUGS, LETTERS, drawn
 
-HIDDEN = ("mrl.advantages", "mrl.objectives", "mrl.learning", "mrl.classroom.curves")
+HIDDEN = (
+    "mrl.advantages", "mrl.objectives", "mrl.learning", "mrl.modes", "mrl.lab",
+    "mrl.classroom.curves",
+)  # fmt: skip
 UNCLIPPED = 0.1  # nats: ratios stay within 0.8 and 1.2, so a missing clip costs one part
 SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions per prompt
 
