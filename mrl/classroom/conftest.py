@@ -105,7 +105,9 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 def submission(request: pytest.FixtureRequest) -> ModuleType:
     """Import the file as a module, without the modules that hold the answer."""
     hidden = (*request.module.HIDDEN, request.module.__name__)
-    sys.modules.update(dict.fromkeys(hidden))  # with None, which makes importing them fail
+    below = tuple(f"{name}." for name in hidden)
+    loaded = [name for name in sys.modules if name.startswith(below)]
+    sys.modules.update(dict.fromkeys((*hidden, *loaded)))  # with None: importing them fails
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
     spec = spec_from_file_location("submission", SUBMISSION)
