@@ -157,10 +157,13 @@ class View(AbstractContextManager):
     def progress(self, what: str, done: int, total: int) -> None:
         """Show how far the scoring of held-out problems is, by a line only now and then."""
         self.scoring = f"Scoring {what}: {done} of {total} problems"
+        now = time.monotonic()
+        if not done:  # patience begins with the scoring
+            self.noted = now
         if self.live:
             self._draw()
-        elif time.monotonic() - self.noted > PATIENCE_S:
-            self.noted = time.monotonic()
+        elif now - self.noted > PATIENCE_S:
+            self.noted = now
             self.say(self.scoring)
 
     def _draw(self) -> None:
