@@ -534,11 +534,29 @@ def claim(begin):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
+def without_a_gate(wanted, part="thirdset"):
+    return kept_scores("tiny-pair/no-gate.csv", "no-gate", wanted, part)
+
+
+def test_without_its_gate_sgt_leaves_a_hole():
+    sold = only("qwen-tiny", "sold")
+    assert len(without_a_gate(sold)) == 5
+    assert max(without_a_gate(sold, "heldout")) < 25 < min(five_seeds("sgt", sold, "heldout"))
+    lost = gap(five_seeds("solo", is_own), without_a_gate(is_own))
+    assert not lost.clear  # "own skills lose nothing"
+
+
 def test_the_claims_that_seeds_were_asked_have_their_figures():
     whole = [
         with_a_frozen_peer(mode, only("qwen-tiny", "all"), "thirdset") for mode in ("sgt", "sft")
     ]
+    own, in_holes = (gap(five_seeds("sgt", of), without_a_gate(of)) for of in (is_own, is_hole))
     figures = {
+        "SGT's gate": (
+            "on own skills {} below the same without its gate, in holes {} above",
+            own,
+            in_holes,
+        ),
         "SGT teaches": (
             "ten seeds: {} above `replay`, {} in the holes",
             gap_of_ten("sgt", "replay", part="thirdset"),

@@ -1,0 +1,36 @@
+"""SGT without its gate: own RL, and a peer's success imitated wherever there is one.
+
+It tells what the gate is for. data/results/README.md has the command.
+"""
+
+import random
+from dataclasses import dataclass
+
+from mrl.modes import Prompts, Receiver, TrainingBatch
+from mrl.modes.sgt import SGT, draw_success
+from mrl.modes.solo import own_samples
+from mrl.samples import TrainingSample
+
+
+@dataclass
+class NoGate(SGT):
+    """Own objective, plus imitation of one verified peer success for every prompt."""
+
+    name = "no-gate"
+
+    def training_samples(
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
+        """Own samples, and for each prompt one imitated success, if any fits."""
+        batch = TrainingBatch()
+        for group, successes in prompts:
+            batch.samples += own_samples(receiver, group)
+            drawn = draw_success(receiver, successes, rng)
+            if drawn is None:
+                continue
+
+            success, completion_ids = drawn
+            sample = TrainingSample(group.prompt_ids, completion_ids, loss="imitation", reward=1.0)
+            sample.weight, sample.source = self.imitation_weight, success.source
+            batch.samples.append(sample)
+        return batch
