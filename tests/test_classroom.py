@@ -565,6 +565,13 @@ def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch, caps
         assert all(map(str.isprintable, capsys.readouterr().out.split("\n"))), key
 
 
+@pytest.mark.parametrize("place", ["mrl.modes", "mrl.modes.sgt"])
+def test_the_answer_cannot_be_imported_from_its_package_either(grade, place):
+    text = f'ASSIGNMENT = "sgt"\nfrom {place} import SGT\n'
+    (found,) = grade({"imported": text}).values()
+    assert found.points == 0 and "import" in words(found)
+
+
 def test_a_mode_of_ones_own_may_borrow_from_solo_alone():
     source = (ROOT / "mrl" / "classroom" / "test_own_mode.py").read_text()
     hidden = ast.literal_eval(re.search(r"^OTHERS = (\(.+\))$", source, re.MULTILINE)[1])

@@ -104,10 +104,8 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 @pytest.fixture(scope="module")
 def submission(request: pytest.FixtureRequest) -> ModuleType:
     """Import the file as a module, without the modules that hold the answer."""
-    hidden = (*request.module.HIDDEN, request.module.__name__)
-    below = tuple(f"{name}." for name in hidden)
-    loaded = [name for name in sys.modules if name.startswith(below)]
-    sys.modules.update(dict.fromkeys((*hidden, *loaded)))  # with None: importing them fails
+    for name in (*request.module.HIDDEN, request.module.__name__):
+        hide(name)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
     spec = spec_from_file_location("submission", SUBMISSION)
@@ -115,3 +113,15 @@ def submission(request: pytest.FixtureRequest) -> ModuleType:
     sys.modules["submission"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def hide(name: str) -> None:
+    """Make importing a module, and what its package has of it, fail from now on."""
+    package, _, last = name.rpartition(".")
+    names = vars(sys.modules.get(package, ModuleType(package)))
+    for key, value in list(names.items()):
+        if key in (last, "MODES") or getattr(value, "__module__", None) == name:
+            del names[key]
+
+    inner = [loaded for loaded in sys.modules if loaded.startswith(f"{name}.")]
+    sys.modules.update(dict.fromkeys((name, *inner)))  # with None, importing fails

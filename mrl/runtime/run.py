@@ -226,7 +226,7 @@ class Run(AbstractContextManager):
         """Turn the error of a disk that cannot be written into one sentence."""
         try:
             yield
-        except (OSError, RuntimeError, SafetensorError) as error:  # Python's, torch's, safetensors'
+        except (OSError, SafetensorError) as error:
             raise MrlError(
                 f"{self.directory}: cannot be written any more ({error}); make room, then "
                 f"`python mini_mrl.py resume {self.directory}` goes on from the last checkpoint."

@@ -148,7 +148,10 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
             policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
 
-        torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
+        try:
+            torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
+        except RuntimeError as error:  # torch's form of a full disk
+            raise OSError("optimizer.pt could not be written whole") from error
     return partial
 
 
