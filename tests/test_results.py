@@ -20,7 +20,6 @@ from mrl.lab.holes import wilson
 from mrl.modes import MODES
 from mrl.rewards import last_box, plain_verdict
 from mrl.runtime.evaluation import half_width
-from mrl.runtime.run_directory import read_rescues
 from mrl.samples import Verdict
 from mrl.tiny.pair import BATCH, HOLES, OWN_SKILLS, RARE_SKILLS, UPDATES, demonstrations
 
@@ -630,7 +629,7 @@ def total(lines, key):
 
 
 SGT_RUNS = (
-    "sgt-s0", "real-pair/sgt-s1", "real-pair/sgt-s2", "real-pair/sgt-s3", "real-pair/frozen-s3",
+    "sgt-s0", "real-pair/sgt-s1", "real-pair/sgt-s2", "real-pair/sgt-s3",
     "lora", "gemma-pair", "countdown", "both-ways/sgt-s1",
 )  # fmt: skip
 
@@ -779,39 +778,6 @@ def test_the_widest_gap_of_log_probs_is_the_one_that_the_code_names():
     assert f"put a token's log-prob up to {max(gaps):.2f} nats apart (metric `logprob_gap`)" in code
 
 
-def test_what_is_said_of_fine_tuning_and_of_a_frozen_peer_was_measured():
-    ends = {mode: percent(f"real-pair/{mode}-s3", "smol") for mode in (*REAL_MODES, "frozen")}
-    assert f"Under `sgt` with `qwen` frozen it ends at {ends['frozen']:.1f} %" in WORDS
-    assert abs(ends["frozen"] - ends["sgt"]) < 1
-    assert total(lines_of("real-pair/frozen-s3")["qwen"], "updates") == 0
-
-    tuned = [percent(f"real-pair/fine-tuned-{rate}", "smol") for rate in ("1e-5", "3e-5", "1e-4")]
-    assert f"it ends at {max(tuned):.1f} % with the best of three learning rates" in WORDS
-    assert max(tuned) < min(ends.values())  # "below every mode with RL"
-
-
-def test_fine_tuning_learns_from_the_rescues_of_the_same_step():
-    module = runpy.run_path(RESULTS / "real-pair" / "fine_tuned.py")
-    mode = module["FineTuned"](run=str(RESULTS / "real-pair" / "sgt-s3"))
-    rescues = [r for r in read_rescues(RESULTS / "real-pair" / "sgt-s3") if r["receiver"] == "smol"]
-    assert len(rescues) == total(REAL["sgt", 3]["smol"], "rescues")
-    smol = byte_policy("smol")
-    for step in range(1, 4):
-        batch = mode.training_samples(smol, [], random.Random(0))
-        wanted = [r for r in rescues if r["step"] == step]
-        assert [bytes(sample.prompt_ids).decode() for sample in batch.samples] == [
-            rescue["prompt"] for rescue in wanted
-        ]
-        assert [bytes(sample.completion_ids[:-1]).decode() for sample in batch.samples] == [
-            rescue["source_text"] for rescue in wanted
-        ]
-        assert {(s.loss, s.completion_ids[-1]) for s in batch.samples} == {("imitation", 0)}
-    again = module["FineTuned"](run=mode.run)
-    again.restore(json.loads(json.dumps(mode.state())))
-    fourth = [r for r in rescues if r["step"] == 4]
-    assert len(again.training_samples(smol, [], random.Random(0)).samples) == len(fourth)
-
-
 def byte_policy(name):
     """A receiver whose tokens are bytes; the end token is 0."""
     return SimpleNamespace(
@@ -844,10 +810,6 @@ def test_what_is_said_of_the_pair_that_was_not_tuned_was_measured():
     rescues = [total(lines[name], "rescues") for name in ("gemma", "smol")]
     said = "In 10 steps it imitated {} of `smol`'s successes and `smol` {} of `gemma`'s"
     assert said.format(*rescues) in WORDS
-    heldout = (RESULTS / "lora" / "heldout-90.jsonl").read_text().splitlines()
-    ends = [percent("gemma-pair", policy) for policy in ("gemma", "smol")]
-    said = "they end at {:.0f} and {:.0f} % on {} held-out problems"
-    assert said.format(*ends, len(heldout)) in WORDS
 
 
 REAL_HOLES = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}
