@@ -81,7 +81,7 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
             # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
             # for each prompt: the own group, and the peers' records about it
             prompts = [(group, result.believed[group.problem.id]) for group in result.groups]
-            # a seed of its own, so that a mode's draws do not depend on the sampling
+            # chance of its own, so that a mode's draws do not depend on the sampling
             rng = random.Random(derive_seed(team.seed, step, policy.index, "mode"))
             batch = mode.training_samples(policy, prompts, rng)
             result.batch = checked_batch(batch, mode, policy)  # the mode may be your own

@@ -103,7 +103,7 @@ class Allocation:
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:
         """The entries of all processes, by policy and in the order of the policies."""
-        entries = gather(mine)
+        entries = gather_from_all(mine)
         # the order in which records are published, and logged, is the same under every placement
         return {name: entries[name] for name in self.names if name in entries}
 
@@ -128,7 +128,7 @@ class Allocation:
         return moved + _move(policy, missing, self.device, {})
 
 
-def gather(mine: dict[str, T]) -> dict[str, T]:
+def gather_from_all(mine: dict[str, T]) -> dict[str, T]:
     """The entries of all processes together; there may be this one alone."""
     if not dist.is_initialized():
         return mine

@@ -45,13 +45,13 @@ def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 
 
         loss = average over all "policy" samples of weight * (the clipped objective's loss)
              + mean over all "imitation" samples of weight * (mean NLL of a token)
-             + kl_coef * average of k3 over own "policy" samples that have a gradient
+             + kl_coef * average of k3 over own "policy" samples that are computed
 
     "Average" is the objective's own aggregation, over the whole update. (Where the samples do not
-    divide evenly the last update has fewer, and each weighs more in it.) A sample without gradient
-    (advantage 0 or weight 0) needs no forward pass. In the first two terms it still counts in the
-    denominator, because the other samples would weigh more without it. In the third it does not
-    count, because its KL is never computed.
+    divide evenly the last update has fewer, and each weighs more in it.) A sample of weight
+    0, or a "policy" one of advantage 0, has no gradient and is not computed. In the first two terms
+    it still counts in the denominator, because the other samples would weigh more without it. In
+    the third it does not count, because its KL is never computed.
     """
     size = max(1, math.ceil(len(samples) / minibatches))  # a step may have no samples at all
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
@@ -309,8 +309,8 @@ def kl_divergence(
 def optimizer_step(policy: Policy, update_stats: LearningStats) -> None:
     """Update the weights if the gradient is finite and not 0, and note it; else they stay.
 
-    The gradient is 0 if every sample has advantage 0 or weight 0, and if every token was clipped
-    and there is no KL term. Adam's momentum alone would still move the weights then.
+    The gradient is 0 if no sample was computed, and if every token was clipped and there is no KL
+    term. Adam's momentum alone would still move the weights then.
     """
     norm = float(
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), policy.config.max_grad_norm)

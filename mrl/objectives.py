@@ -186,7 +186,7 @@ def token_coefficients(
     token:    1 / tokens                               mean over all tokens (DAPO)
     constant: 1 / (max_completion_length * sequences)  length never enters (Dr. GRPO)
 
-    sequences, tokens: counts of the *whole* update, samples without gradient included.
+    sequences, tokens: counts of the *whole* update; learning.py says which samples count.
     """
     if aggregation == "sequence":  # a short answer's tokens weigh more than a long one's
         return sequence_mean_coefficients(completion_mask, sequences)

@@ -64,7 +64,7 @@ class Policy:
         self.max_new_tokens = config.max_new_tokens
         self.micro_batch = config.micro_batch  # in tokens; see halve_micro_batch
 
-        # The weights are float32 always, because in bfloat16 0.02 + 1e-6 rounds back to 0.02.
+        # What learns is float32 always, because in bfloat16 0.02 + 1e-6 rounds back to 0.02.
         # Mixed precision is about the matrix products alone.
         self.mixed_precision = uses_bfloat16(config.dtype, model.device)
 

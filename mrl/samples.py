@@ -101,7 +101,7 @@ class TrainingSample:
 
     @property
     def needs_forward(self) -> bool:
-        """Whether learning computes it at all: False where its weight or its advantage is 0.
+        """Whether learning computes it at all: not at weight 0, nor a "policy" one of advantage 0.
 
         Only the forward pass tells whether the sample is clipped, so not each that is computed has
         a gradient. A sample that is not computed has no KL term either.

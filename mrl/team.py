@@ -119,7 +119,7 @@ class Team:
                 self.exchange.publish(record, source)
 
     def confirms(self, record: Record, problem: Problem) -> bool:
-        """Whether the receiver's own verifier agrees that a text is right, or that it is not.
+        """Whether a text, judged again on this side, gets the verdict that its record claims.
 
         Always true of statistics, which have no text to judge, and under trust="claim".
         """

@@ -249,7 +249,7 @@ def test_processes_that_share_a_card_are_counted_together(card, monkeypatch):
             _, other = mine.pop("smollm2")  # of the other process
             return mine | {"smollm2": (where or place, other)}
 
-        monkeypatch.setattr("mrl.runtime.memory.gather", gather)
+        monkeypatch.setattr("mrl.runtime.memory.gather_from_all", gather)
 
     others("")
     shared = card(23.2)

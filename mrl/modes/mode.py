@@ -68,9 +68,9 @@ class Mode(ABC):
         rng: seeded by run, step and receiver; the only source of chance that a mode may use.
         """
 
-    def updates_per_step(self, policy: PolicyConfig) -> int:
+    def updates_per_step(self, config: PolicyConfig) -> int:
         """Optimizer updates of a step: as many times more as there are more samples."""
-        named = policy.updates_per_step
+        named = config.updates_per_step
         return (self.published_updates if named is None else named) * self.rollout_factor
 
     def state(self) -> dict:

@@ -8,8 +8,9 @@ imitated, among those that the receiver's tokenizer can hold and that are not to
     L_k = L_own,k + lambda * mean over rescued x of NLL_k(y_peer | x)
 
 lambda is `imitation_weight`, 0.1 in the paper. Our reading: NLL is the mean over the receiver's
-tokens of the success, its own end token included, and it is averaged over an update's rescued
-prompts, not over all prompts: a single rescued prompt has the weight that many have together.
+tokens of the success, with its own end token if the peer had ended. It is averaged over an update's
+rescued prompts, not over all prompts: a single rescued prompt has the weight that many have
+together.
 """
 
 import random

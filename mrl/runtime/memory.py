@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from mrl.allocation import gather
+from mrl.allocation import gather_from_all
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.logprobs import TOKENS_AT_ONCE
@@ -187,7 +187,7 @@ def plan_memory(
         return [estimate(shape_of(p), p, config, tokens, place, factor) for p in here]
 
     # Under `parallel`, of all that share this device. The processes meet here, before one loads.
-    everywhere = gather({e.policy: (device, e) for e in foresee(config)})
+    everywhere = gather_from_all({e.policy: (device, e) for e in foresee(config)})
     as_set = [e for where, e in everywhere.values() if where == device]
 
     smaller = _changed(config, micro_batch=SMALL_MICRO_BATCH)
