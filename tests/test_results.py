@@ -630,7 +630,7 @@ def total(lines, key):
 
 SGT_RUNS = (
     "sgt-s0", "real-pair/sgt-s1", "real-pair/sgt-s2", "real-pair/sgt-s3",
-    "lora", "gemma-pair", "countdown", "both-ways/sgt-s1",
+    "lora", "countdown", "both-ways/sgt-s1",
 )  # fmt: skip
 
 
@@ -653,10 +653,6 @@ def test_what_is_said_of_the_residual_is_in_the_logs():
     assert "{:.0f} and {:.0f} % lay in chunks of one token on each".format(*tiny) in WORDS
     said = f"{min(one_to_one.values()):.0f} to {max(one_to_one.values()):.0f} % with those of"
     assert f"tokenizers, and {said} pretrained models" in WORDS
-
-    gemma = [line for lines in lines_of("gemma-pair").values() for line in lines]
-    too_long = total(gemma, "dropped/too_long")
-    assert f"{too_long} texts of {too_long + total(gemma, 'thl/records')} had more" in WORDS
 
 
 def test_how_often_a_peer_solves_what_the_receiver_fails_on_is_in_the_logs():
@@ -802,14 +798,6 @@ def test_what_is_said_of_lora_beside_full_training_was_measured():
     peaks = [run["smol"][19]["memory/peak_bytes"] / 2**30 for run in (lora, full)]
     assert "{:.1f} GiB, where full training has {:.1f}.".format(*peaks) in WORDS
     assert peaks[0] < 0.6 * peaks[1]
-
-
-def test_what_is_said_of_the_pair_that_was_not_tuned_was_measured():
-    lines = lines_of("gemma-pair")
-    assert len(lines["smol"]) == 10
-    rescues = [total(lines[name], "rescues") for name in ("gemma", "smol")]
-    said = "In 10 steps it imitated {} of `smol`'s successes and `smol` {} of `gemma`'s"
-    assert said.format(*rescues) in WORDS
 
 
 REAL_HOLES = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}
