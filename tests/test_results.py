@@ -306,7 +306,7 @@ def test_what_readme_says_of_four_modes_was_measured():
     assert f"`sgt` ends {gains[0]} points above `replay` (ten seeds, third set)" in README
     assert f"`sft` ends {gains[1]} points above `sgt`" in README
     rare = without_sign(gap_of_ten("sgt", "solo", is_rare, "thirdset"))
-    assert f"costs a little: `sgt` ends {rare} points below `solo`." in README
+    assert f"gets right, `sgt` ends {rare} points below `solo`." in README
 
 
 def test_what_distillation_does_on_this_pair_was_measured():
@@ -414,6 +414,49 @@ def test_what_the_warm_start_had_shown_of_the_held_out_sets():
     assert "it had shown `qwen-tiny` {} and `llama-tiny` {}.".format(*first) in WORDS
     assert "`qwen-tiny` has read {} of the 360 prompts".format(*first) in words_of("data/README.md")
     assert set(shown.values()) == {0}
+
+
+# ------------------------------------------------------------------------------------- liars
+
+
+def with_liars(name, wanted=of_all_skills, part="thirdset"):
+    """Five seeds of a mode; of an honest one, or alone, the first five of the ten."""
+    if name in FOUR:
+        return ten_seeds(name, wanted, part)[:5]
+    scores = kept_scores("tiny-pair/liars.csv", name, wanted, part)
+    assert len(scores) == 5
+    return scores
+
+
+def test_what_is_said_of_liars_was_measured():
+    names = {
+        "solo": "solo",
+        "sft": "sft",
+        "sft, liars believed": "sft believed",
+        "sgt": "sgt",
+        "sgt, liars judged again": "sgt checked",
+        "sgt, liars believed": "sgt believed",
+        "sgt without its gate, liars believed": "no-gate believed",
+    }
+    for said, name in names.items():
+        kinds = (of_all_skills, is_own, is_hole)
+        assert row(said, *(estimate(with_liars(name, kind)) for kind in kinds)) in PAGE
+
+    lost = gap(with_liars("sft"), with_liars("sft believed"))
+    below = gap(with_liars("solo"), with_liars("sft believed"))
+    noise = gap(with_liars("sgt"), with_liars("sgt believed"))
+    heldout = [with_liars(name, part="heldout") for name in ("sgt", "sgt believed")]
+    assert lost.clear and below.clear and not noise.clear
+    said = f"cost `sft` {lost} points, so that it ends {below} below `solo`, and `sgt` no more than"
+    assert f"{said} noise ({noise}; on `heldout` {gap(*heldout)})**" in WORDS
+    for name in ("sgt believed", "no-gate believed"):  # "with the gate and without it"
+        assert gap(with_liars(name, is_own), with_liars("sft believed", is_own)).mean > 10
+        assert not gap(with_liars("sgt", is_own), with_liars(name, is_own)).clear
+
+    assert f"`sft` falls {below} points below `solo`; `sgt` loses no" in README
+    assert f"loses no more than noise ({noise}; five seeds)" in README
+    assert f"`sft` loses {lost} points in a whole run" in TUTORIAL
+    assert f"`sgt` loses no more than noise ({noise})" in TUTORIAL
 
 
 # --------------------------------------------------------------------------------- all modes
@@ -564,9 +607,11 @@ def test_the_claims_that_seeds_were_asked_have_their_figures():
             gap_of_ten("sgt", "replay", is_hole, "thirdset"),
         ),
         "it is more than fine-tuning": (
-            "ten seeds: {} below `sft`; beside a frozen peer {} above",
+            "ten seeds: {} below `sft`; beside a frozen peer {} above, "
+            "with liars believed {} above",
             gap_of_ten("sgt", "sft", part="thirdset"),
             gap(*whole),
+            gap(with_liars("sgt believed"), with_liars("sft believed")),
         ),
         "it gains 3.3 points": (
             "{} above `solo`, {} above `solo-x2`",
