@@ -68,16 +68,6 @@ def difference(results: Sequence[Result], one: str, two: str, part: str) -> Esti
     return estimate(gaps) if gaps else None
 
 
-def gains(results: Sequence[Result]) -> dict[str, tuple[float, float]]:
-    """Mode -> its gain over solo in the first held-out part, if it has an interval: mean, half."""
-    above_solo = {}
-    for mode in by_mode(results):
-        gap = difference(results, mode, "solo", results[0].first_part)
-        if gap and not math.isnan(gap.half):
-            above_solo[mode] = gap.mean, gap.half
-    return above_solo
-
-
 def ranked(results: Sequence[Result], part: str) -> list[str]:
     """The modes, the best first."""
     runs = by_mode(results)
