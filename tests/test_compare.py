@@ -489,19 +489,6 @@ def test_openings_are_drawn_and_kept_as_numbers(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
-def test_the_curves_are_kept_as_numbers(tmp_path):
-    for seed, score in ((1, 30), (2, 50)):
-        write_run(place(tmp_path, "solo", seed), score, steps=25)
-    write_csv(read_all(plan(tmp_path, ("solo",), (1, 2))), tmp_path / "table.csv")
-    with (tmp_path / "table.csv").open() as file:
-        table = [row for row in csv.DictReader(file) if row["metric"].startswith("solve rate")]
-    assert len(table) == 2 * 2 * 2  # seeds, policies, every tenth step
-    assert table[-1] == {
-        "mode": "solo", "seed": "2", "part": "training", "policy": "b", "skill": "all",
-        "metric": "solve rate at step 20", "value": "50.00", "before": None,
-    }  # fmt: skip
-
-
 def test_tables_and_figures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chosen = plan(tmp_path)
