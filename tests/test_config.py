@@ -1,3 +1,4 @@
+import inspect
 import sys
 
 import pytest
@@ -220,6 +221,8 @@ class Mine(SGT):
     path.write_text(text)
     mode = make_mode(f"{path}:Mine", {"mine": {"often": 3, "most": 4, "word": "x"}})
     assert (mode.often, mode.most, mode.word) == (3, 4, "x")
+    assert inspect.getfile(type(mode)) == str(path)
+    assert "often: int" in inspect.getsource(type(mode))
     with pytest.raises(MrlError, match=r"most is 1.5, but must be of type int . None"):
         make_mode(f"{path}:Mine", {"mine": {"most": 1.5}})
     assert hasattr(sys.modules["random"], "Random")  # the library's
