@@ -66,6 +66,7 @@ def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
         ("[[policy]]\nname = 'x'", "[[policy]] number 1: `path` is missing"),
         ("[[policy]]\npath = 'x'\ngroupsize = 3", "did you mean `group_size`"),
         ("policies = 3", "policies are written as [[policy]] tables"),
+        ("group_size = 32", "`group_size` is a setting of a policy; write it into each [[policy]]"),
         ("zzz = 1", "known are"),
         ("mode = 3", "mode is 3, but must be of type str"),
         ("settings = 1", "settings is 1, but must be of type dict"),

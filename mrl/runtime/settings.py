@@ -72,6 +72,12 @@ def load_config(path: Path) -> dict[str, Any]:
     if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
         raise MrlError(f"{path}: policies are written as [[policy]] tables, with two brackets.")
 
+    of_run = [entry.name for entry in fields(RunConfig)]
+    for entry in fields(PolicyConfig):
+        if entry.name in table and entry.name not in of_run:
+            remedy = f"write it into each [[policy]] table, or use --set {entry.name}=VALUE for all"
+            raise MrlError(f"{path}: `{entry.name}` is a setting of a policy; {remedy}.")
+
     values = check_table(table, RunConfig, str(path))
     for number, entry in enumerate(policies, start=1):
         where = f"{path}, [[policy]] number {number}"
