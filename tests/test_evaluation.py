@@ -44,6 +44,33 @@ def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
     ]
 
 
+def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
+    make_policy, verifier, monkeypatch
+):
+    policy, sizes = make_policy(max_new_tokens=4), []
+    problems = [Problem(str(n), f"{n}+1?", str(n + 1)) for n in range(70)]
+    rollout = policy.rollout
+
+    def small(batch, *rest):
+        if len(batch) > 20:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCr")
+        sizes.append(len(batch))
+        return rollout(batch, *rest)
+
+    monkeypatch.setattr(policy, "rollout", small)
+    solved = count_solved(policy, {"part": problems}, verifier, 1, 0)
+    assert sizes == [16, 16, 16, 16, 6]
+    assert len(solved["part"]) == 70
+    monkeypatch.setattr("mrl.runtime.evaluation.PROBLEMS_AT_ONCE", 1)
+
+    def never(batch, *rest):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(policy, "rollout", never)
+    with pytest.raises(torch.OutOfMemoryError):  # one problem does not fit: the turn says so
+        count_solved(policy, {"part": problems}, verifier, 1, 0)
+
+
 def test_the_interval_over_problems_by_hand():
     # Wilson's interval of 8 of 8: 8 / (8 + 1.96^2) to 1
     alone = {"problems": 8, "skills": {"x": {"pass@1": 1.0}}}

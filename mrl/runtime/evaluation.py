@@ -7,7 +7,7 @@ from statistics import fmean
 
 import torch
 
-from mrl.errors import MrlError
+from mrl.errors import MrlError, is_out_of_memory
 from mrl.policy import Policy
 from mrl.runtime.problems import load_problems
 from mrl.runtime.verifier import Verifier
@@ -86,13 +86,22 @@ def count_solved(
     solved: dict[str, list[int]] = {part: [] for part in heldout}
     at_once = problems_at_once(policy.model.device, samples)
     for part, problems in heldout.items():
-        for start in range(0, len(problems), at_once):
+        start = 0
+        while start < len(problems):
             progress(f"{policy.name} on {part}", start, len(problems))
 
             # the seed depends on the batch alone, so no earlier batch changes this one
             batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
-            groups = policy.rollout(batch, generator, samples)
+            try:
+                groups = policy.rollout(batch, generator, samples)
+            except (RuntimeError, MemoryError) as error:
+                if at_once == 1 or not is_out_of_memory(error):
+                    raise  # a single problem does not fit, or it is a bug
+                at_once //= 2
+                continue
+
+            start += len(batch)
             verifier.verify_groups(groups)
             solved[part] += [int(sum(group.rewards)) for group in groups]
     return solved

@@ -98,20 +98,6 @@ def test_out_of_memory_is_one_sentence_that_says_what_to_lower(place, monkeypatc
     )
 
 
-def test_memory_that_runs_out_while_scoring_is_one_sentence_too(place, monkeypatch, capsys):
-    def fail(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nMore")
-
-    monkeypatch.setattr("mrl.policy.Policy.rollout", fail)
-    assert small("--name", "r") == 1
-    assert capsys.readouterr().err == (
-        "qwen-tiny ran out of memory in its evaluate turn; lower max_new_tokens in the run's "
-        "config.json. Go on with: python mini_mrl.py resume runs/r\n"
-    )
-    assert run("evaluate", "--pair", "tiny", "--data", "heldout.jsonl") == 1
-    assert capsys.readouterr().err == "CUDA out of memory. Tried to allocate 2 GiB\n"
-
-
 OWN = '''
 import sys
 from dataclasses import dataclass
