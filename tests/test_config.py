@@ -1,3 +1,4 @@
+import inspect
 import sys
 
 import pytest
@@ -65,6 +66,7 @@ def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
         ("[[policy]]\nname = 'x'", "[[policy]] number 1: `path` is missing"),
         ("[[policy]]\npath = 'x'\ngroupsize = 3", "did you mean `group_size`"),
         ("policies = 3", "policies are written as [[policy]] tables"),
+        ("group_size = 32", "`group_size` is a setting of a policy; write it into each [[policy]]"),
         ("zzz = 1", "known are"),
         ("mode = 3", "mode is 3, but must be of type str"),
         ("settings = 1", "settings is 1, but must be of type dict"),
@@ -220,6 +222,8 @@ class Mine(SGT):
     path.write_text(text)
     mode = make_mode(f"{path}:Mine", {"mine": {"often": 3, "most": 4, "word": "x"}})
     assert (mode.often, mode.most, mode.word) == (3, 4, "x")
+    assert inspect.getfile(type(mode)) == str(path)
+    assert "often: int" in inspect.getsource(type(mode))
     with pytest.raises(MrlError, match=r"most is 1.5, but must be of type int . None"):
         make_mode(f"{path}:Mine", {"mine": {"most": 1.5}})
     assert hasattr(sys.modules["random"], "Random")  # the library's

@@ -14,7 +14,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +21,7 @@ import pytest
 
 from mrl.classroom import NOT_REACHED
 from mrl.errors import MrlError
+from mrl.runtime.reading import run_file
 
 SUBMISSION = os.environ.get("MRL_SUBMISSION", "")
 REPORT_FILE = Path(os.environ.get("MRL_REPORT", os.devnull))
@@ -107,12 +107,7 @@ def submission(request: pytest.FixtureRequest) -> ModuleType:
     for name in (*request.module.HIDDEN, request.module.__name__):
         hide(name)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-
-    spec = spec_from_file_location("submission", SUBMISSION)
-    module = module_from_spec(spec)
-    sys.modules["submission"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return run_file(Path(SUBMISSION), Path(SUBMISSION).read_bytes())
 
 
 def hide(name: str) -> None:

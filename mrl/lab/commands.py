@@ -74,9 +74,6 @@ def compare(
     to_open = holes.holes_of(results)
     if to_open:
         holes.draw_openings(results, to_open, out / "figures" / "openings.png")
-    gains = compare_view.gains(results)
-    if gains:
-        figures.draw_gains(gains, out / "figures" / "gains.png")
 
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, figures/"]))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from mrl.lab import figures
 from mrl.lab.compare import Result, by_mode
 from mrl.lab.holes import OPEN_FROM, STARTS_UNDER, hole_rows, holes_of, opening_step
 
@@ -66,16 +65,6 @@ def difference(results: Sequence[Result], one: str, two: str, part: str) -> Esti
         if run.seed in of_two and one != two:
             gaps.append(run.overall(part) - of_two[run.seed])
     return estimate(gaps) if gaps else None
-
-
-def gains(results: Sequence[Result]) -> dict[str, tuple[float, float]]:
-    """Mode -> its gain over solo in the first held-out part, if it has an interval: mean, half."""
-    above_solo = {}
-    for mode in by_mode(results):
-        gap = difference(results, mode, "solo", results[0].first_part)
-        if gap and not math.isnan(gap.half):
-            above_solo[mode] = gap.mean, gap.half
-    return above_solo
 
 
 def ranked(results: Sequence[Result], part: str) -> list[str]:
@@ -185,10 +174,9 @@ def _markdown(table: Sequence[dict[str, str]]) -> list[str]:
 
 
 def write_csv(results: Sequence[Result], path: Path) -> None:
-    """Write every number, what it was before training, and what the pictures show.
+    """Write every number, and what it was before training.
 
-    `part` is "training" for the pictures' numbers: at which step a hole opened, and the solve rate
-    at every tenth step, a mean as in the picture of learning.
+    `part` is "training" for the step at which a hole opened.
     """
     holes = holes_of(results)
     table = [("mode", "seed", "part", "policy", "skill", "metric", "value", "before")]
@@ -203,13 +191,6 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
         for hole in holes:
             step = opening_step(result, hole) or "never"
             table.append((*of_run, "training", *hole, "opened at step", step))
-
-        for policy in figures.policies_of(result.lines):
-            window = figures.COMPARED_WINDOW
-            steps, rates = figures.series(result.lines, policy, "reward", window)
-            for step, rate in list(zip(steps, rates, strict=True))[9::10]:
-                metric = f"solve rate at step {step}"
-                table.append((*of_run, "training", policy, "all", metric, f"{100 * rate:.2f}"))
 
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(table)

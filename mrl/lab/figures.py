@@ -169,25 +169,3 @@ def name_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
         axes.text(
             1.02, height, name, color=color, va="center", transform=axes.get_yaxis_transform()
         )
-
-
-def draw_gains(gains: dict[str, tuple[float, float]], path: Path) -> None:
-    """Each mode's gain over solo, sorted.
-
-    gains: mode -> mean and half width of its 95 % interval, points of held-out pass@1.
-    """
-    order = sorted(gains, key=lambda mode: gains[mode][0])
-    figure, (axes,) = new_figure(WIDTH, 0.4 * len(order) + 1.6)
-    for place, mode in enumerate(order):
-        mean, half = gains[mode]
-        axes.errorbar(mean, place, xerr=half, fmt="o", color=color_of(mode), capsize=3)
-
-    axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(order)), order)
-    axes.set_ylim(-0.6, len(order) - 0.4)
-
-    left, right = axes.get_xlim()
-    axes.set_xlim(min(left, -5), max(right, 5))  # else a point would look like a cliff
-    axes.set_xlabel("points of held-out pass@1 above solo,\nwith 95 % intervals")
-    axes.set_title("Right of the line: more\nthan a policy learns alone")
-    save_figure(figure, path)

@@ -1,7 +1,8 @@
 """`python mini_mrl.py report runs/<name>`: one HTML page about a run, complete in itself.
 
-It fetches nothing. Its one script is the replay, data/page/replay.html. Whatever a model wrote is
-escaped there and here, and its control characters are made visible.
+It fetches nothing. Its frame is data/page/report_template.html; its one script is the replay,
+replay.html beside that. Whatever a model wrote is escaped there and here, and its control
+characters are made visible.
 """
 
 import base64
@@ -23,18 +24,6 @@ from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.metrics import meaning
 from mrl.runtime.summary import evaluation_table, learnt_sentence
 from mrl.runtime.view import HOLE, printable
-
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 46rem;
-  background: Canvas; color: CanvasText; overflow-wrap: anywhere; }
-img { max-width: 100%; height: auto; background: white; } .wide { overflow-x: auto; }
-.note, table { font-size: .9rem; } table { border-collapse: collapse; }
-td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right;
-  overflow-wrap: normal; }
-td:first-child, th:first-child { text-align: left; }
-@media (max-width: 30rem) { table { font-size: .7rem; } td, th { padding: .1rem .2rem; } }
-summary { font-size: 1.3rem; margin-top: 2rem; }
-"""
 
 
 def write_report(directory: Path) -> Path:
@@ -68,12 +57,9 @@ def write_report(directory: Path) -> Path:
         "</details>",
     ]
 
-    title = escape(f"mini-mrl: {directory.name}")
-    page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head><body><main>{''.join(parts)}</main></body></html>"
-    )
+    page = (DATA / "page" / "report_template.html").read_text(encoding="utf-8")
+    page = page.replace("{{title}}", escape(f"mini-mrl: {directory.name}"))
+    page = page.replace("{{body}}", "".join(parts))  # last: a model may write {{title}}
 
     path = directory / "report.html"
     path.write_text(printable(page), encoding="utf-8")

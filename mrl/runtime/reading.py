@@ -1,14 +1,19 @@
-"""The one reader: texts, JSON, TOML and tables of settings; a fault in them is one sentence."""
+"""The one reader: texts, JSON, TOML and tables of settings; a fault in them is one sentence.
+
+It runs a person's own Python files, too. The verifier's child loads it, so it must not load torch.
+"""
 
 import difflib
 import json
 import math
+import sys
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
-from types import UnionType
+from types import ModuleType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mrl.errors import MrlError
@@ -47,6 +52,19 @@ def read_json_lines(path: Path) -> list[dict]:
         with suppress(MrlError):
             entries.append(parse(line.decode("utf-8", errors="replace"), str(path)))
     return entries
+
+
+@cache
+def run_file(path: Path, source: bytes) -> ModuleType:
+    """Run a file of one's own as a module, once; again if its content has changed.
+
+    Whatever the file raises is raised here.
+    """
+    module = ModuleType(f"own {path.stem}")  # replaces no other, such as `random`
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses look it up by its name
+    exec(compile(source, path, "exec"), module.__dict__)
+    return module
 
 
 # ------------------------------------------------------------------------------ tables of settings

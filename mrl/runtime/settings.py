@@ -3,14 +3,10 @@
 Precedence: defaults < preset of the pair < `--config` file < options of the command line.
 """
 
-import importlib.util
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from mrl.config import PolicyConfig, RunConfig
@@ -20,7 +16,7 @@ from mrl.runtime.judge import check_judge, checksum
 from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.problems import system_prompt_of
-from mrl.runtime.reading import check_rules, check_table, nearest, parse, read_text
+from mrl.runtime.reading import check_rules, check_table, nearest, parse, read_text, run_file
 
 NAME = re.compile(r"[^./\\][^/\\]{0,63}")  # of a policy or a run: of a directory, in every sentence
 OWN_MODE = re.compile(r"(.+\.py):(\w+)")  # file.py:Class
@@ -75,6 +71,12 @@ def load_config(path: Path) -> dict[str, Any]:
     policies = table.pop("policy", table.pop("policies", []))
     if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
         raise MrlError(f"{path}: policies are written as [[policy]] tables, with two brackets.")
+
+    of_run = [entry.name for entry in fields(RunConfig)]
+    for entry in fields(PolicyConfig):
+        if entry.name in table and entry.name not in of_run:
+            remedy = f"write it into each [[policy]] table, or use --set {entry.name}=VALUE for all"
+            raise MrlError(f"{path}: `{entry.name}` is a setting of a policy; {remedy}.")
 
     values = check_table(table, RunConfig, str(path))
     for number, entry in enumerate(policies, start=1):
@@ -175,9 +177,9 @@ def mode_class(name: str) -> type[Mode]:
         raise MrlError(f"There is no mode {name!r}{hint} A mode of your own is file.py:Class.")
 
     path, class_name = Path(own[1]), own[2]
-    content = path.read_bytes()
+    source = path.read_bytes()
     try:
-        mode = getattr(_run_file(path.absolute(), content), class_name, None)
+        mode = getattr(run_file(path.absolute(), source), class_name, None)
     except (Exception, SystemExit) as error:
         where = place_of(error)
         raise MrlError(f"--mode {name}: cannot be loaded ({error!r}, {where}).") from error
@@ -190,16 +192,6 @@ def mode_class(name: str) -> type[Mode]:
             '`name = "mine"`.'
         )
     return mode
-
-
-@cache
-def _run_file(path: Path, content: bytes) -> ModuleType:
-    """Run a file of one's own, once; again if its content has changed, as between two runs."""
-    # dataclasses look their module up by name; this one cannot replace another, such as `random`
-    spec = importlib.util.spec_from_file_location(f"mode {path.stem}", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from mrl.errors import MrlError
 from mrl.rewards import last_box, plain_verdict, tidy
+from mrl.runtime.reading import run_file
 from mrl.samples import Group, Verdict
 
 MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
@@ -166,15 +166,10 @@ def serve(pipe: Connection) -> None:
 
 def _load(path: str, source: bytes) -> tuple[Callable | None, str]:
     """A file's function `judge`, and the reason if there is none."""
-    module = ModuleType(f"judge {Path(path).stem}")
-    module.__file__ = path
-    sys.modules[module.__name__] = module  # as after an import
     try:
-        exec(compile(source, path, "exec"), module.__dict__)
+        judge = getattr(run_file(Path(path), source), "judge", None)
     except (Exception, SystemExit) as error:
         return None, repr(error)
-
-    judge = getattr(module, "judge", None)
     return judge, "" if callable(judge) else "it has no function judge(answer, text)"
 
 
