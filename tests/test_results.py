@@ -206,12 +206,12 @@ def rows_of_counts():
         counts = [sum(open_holes(mode)[policy, skill]) for mode in FOUR]
         yield row(f"`{skill}` of `{policy}`", *counts)
     for part, least, more in (
-        ("heldout", 25, ", or from 10 %"),
+        ("heldout", 25, " (10 % gives the same)"),
         ("heldout", 50, ""),
         *((p, 25, "") for p in SETS[1:]),
     ):
         counts = [open_in_all(mode, part, least) for mode in FOUR]
-        yield row(f"cases of 40, `{part}`, from {least} % on{more}", *counts)
+        yield row(f"cases of 40, `{part}`, {least} % or more{more}", *counts)
 
 
 def before_training(wanted, part):
@@ -249,9 +249,9 @@ def test_the_tables_of_ten_seeds_are_the_measured_ones():
 def test_what_is_said_of_open_holes_was_measured():
     counts = {mode: open_in_all(mode) for mode in FOUR}
     assert (counts["solo"], counts["sft"], counts["sgt"]) == (0, 40, 40)
-    assert f"with a memory {counts['replay']} of 40 do by luck, and with a peer all" in WORDS
+    assert f"with a memory {counts['replay']} of 40 did by luck, and with a peer all" in WORDS
     for mode in FOUR:
-        assert open_in_all(mode, least=10) == counts[mode]  # "or from 10 %"
+        assert open_in_all(mode, least=10) == counts[mode]  # "10 % gives the same"
 
     sold = "qwen-tiny", "sold"
     with_30 = open_holes("sgt", least=50), *(open_holes(m, "thirdset") for m in ("sft", "sgt"))
@@ -306,7 +306,9 @@ def test_what_readme_says_of_four_modes_was_measured():
     assert f"`sgt` ends {gains[0]} points above `replay` (ten seeds, third set)" in README
     assert f"`sft` ends {gains[1]} points above `sgt`" in README
     rare = without_sign(gap_of_ten("sgt", "solo", is_rare, "thirdset"))
-    assert f"gets right, `sgt` ends {rare} points below `solo`." in README
+    assert f"gets right, `sgt` ends {rare} points below `solo`, and `sft` as much." in README
+    assert gap_of_ten("sft", "solo", is_rare, "thirdset").clear
+    assert not gap_of_ten("sft", "sgt", is_rare, "thirdset").clear  # "as much"
 
 
 def test_what_distillation_does_on_this_pair_was_measured():
@@ -332,6 +334,10 @@ def with_a_frozen_peer(mode, wanted, part="heldout"):
     return kept_scores("tiny-pair/frozen-peer.csv", mode, wanted, part)
 
 
+def is_own_of_qwen(policy, skill):
+    return policy == "qwen-tiny" and is_own(policy, skill)
+
+
 def rows_of_the_frozen_peer():
     """What a learner gets from a peer that stays as weak as it was, line by line."""
 
@@ -340,7 +346,7 @@ def rows_of_the_frozen_peer():
 
     wanted = [
         ("`thirdset`, all skills", of_qwen(of_all_skills), "thirdset"),
-        ("`heldout`, own", of_qwen(is_own), "heldout"),
+        ("`heldout`, own", is_own_of_qwen, "heldout"),
         ("`heldout`, holes", of_qwen(is_hole), "heldout"),
         ("`heldout`, `eats`, an own one", only("qwen-tiny", "eats"), "heldout"),
     ]
@@ -365,6 +371,9 @@ def test_what_is_said_of_the_frozen_peer_was_measured():
     assert f"`eats` with `sgt` ({sgt} %) and loses half of it with `sft` ({sft};" in README
     assert f"| without RL (`sft`) | {sft} |\n| `sgt` | {sgt} |" in TUTORIAL_PAGE
     assert f"(Ten runs each; alone it ends at {solo}.)" in TUTORIAL
+
+    own = [with_a_frozen_peer(mode, is_own_of_qwen) for mode in ("solo", "sgt")]
+    assert gap(*own).clear and f"on own skills it ends {gap(*own)} below `solo`" in WORDS
 
     whole = [
         with_a_frozen_peer(mode, only("qwen-tiny", "all"), "thirdset") for mode in ("sgt", "sft")
@@ -391,7 +400,7 @@ def test_what_the_tutorial_says_of_ten_seeds_was_measured():
     assert said.format(*gains, ahead) in TUTORIAL
     gains = [dial_gap(shown, "sgt", "solo") for shown in DIAL]
     assert "`sgt` gains {}, {}, {} and {} points over `solo`.".format(*gains) in TUTORIAL
-    assert f"than a memory does ({dial_gap(0, 'sgt', 'replay')} points)" in TUTORIAL
+    assert f"can be told at 0 % only (by {dial_gap(0, 'sgt', 'replay')} points)" in TUTORIAL
     both = NO_LOWER_END, "hacpo"
     lifts = gap_of_five(*both), gap_of_five(*both, is_hole)
     assert "lifts `hacpo` by {} points, and by {} in the holes".format(*lifts) in TUTORIAL
@@ -447,16 +456,18 @@ def test_what_is_said_of_liars_was_measured():
     noise = gap(with_liars("sgt"), with_liars("sgt believed"))
     heldout = [with_liars(name, part="heldout") for name in ("sgt", "sgt believed")]
     assert lost.clear and below.clear and not noise.clear
-    said = f"cost `sft` {lost} points, so that it ends {below} below `solo`, and `sgt` no more than"
-    assert f"{said} noise ({noise}; on `heldout` {gap(*heldout)})**" in WORDS
-    for name in ("sgt believed", "no-gate believed"):  # "with the gate and without it"
+    said = f"cost `sft` {lost} points, so that it ends {below} below `solo`, and `sgt` a point or"
+    assert f"{said} less ({noise}; on `heldout` {gap(*heldout)})**" in WORDS
+    for name in ("sgt believed", "no-gate believed"):  # "without the gate own skills hold, too"
         assert gap(with_liars(name, is_own), with_liars("sft believed", is_own)).mean > 10
         assert not gap(with_liars("sgt", is_own), with_liars(name, is_own)).clear
 
-    assert f"`sft` falls {below} points below `solo`; `sgt` loses no" in README
-    assert f"loses no more than noise ({noise}; five seeds)" in README
+    assert f"`sft` falls {below} points below `solo`;" in README
+    assert f"`sgt` loses a point or less ({noise}; five seeds)" in README
     assert f"`sft` loses {lost} points in a whole run" in TUTORIAL
-    assert f"`sgt` loses no more than noise ({noise})" in TUTORIAL
+    assert (
+        f"`sgt` loses a point or less ({noise}, and {gap(*heldout)} on the first set)" in TUTORIAL
+    )
 
 
 # --------------------------------------------------------------------------------- all modes
@@ -502,11 +513,10 @@ def test_what_the_lower_end_of_hacpos_band_costs_was_measured():
 
 def test_what_is_said_of_naive_was_measured():
     own, rare = gap_of_five("naive", "solo", is_own), gap_of_five("naive", "solo", is_rare)
-    behind, over_replay = gap_of_five("sgt", "naive"), gap_of_five("naive", "replay")
-    assert own.clear and rare.clear and behind.clear and not over_replay.clear
+    behind = gap_of_five("sgt", "naive")
+    assert own.clear and rare.clear and behind.clear
     said = f"ends {without_sign(own)} points below `solo`, and on rare ones {without_sign(rare)}."
-    assert f"{said} Over all skills it ends {behind} points below `sgt`, and" in WORDS
-    assert f"above `replay` by no more than noise ({over_replay})." in WORDS
+    assert f"{said} Over all skills it ends {behind} points below `sgt`." in WORDS
 
 
 def test_what_is_said_of_the_grid_of_settings_was_measured():
@@ -560,10 +570,8 @@ def test_the_dial_is_the_measured_one():
         assert dial_gap(shown, "sgt", "sft").mean < 0  # "At no level is it seen that RL adds"
 
     gains = [dial_gap(shown, "sgt", "solo") for shown in DIAL]
-    said = "at 0 % `sgt` ends {} points above `solo`, at 1 % {}, at 3 % {}, and at 30 %"
-    assert f"{said} nothing is left ({{}}).".format(*gains) in WORDS
     assert [gain.clear for gain in gains] == [True, True, True, False]
-    assert [opened_on_the_dial(0, mode) for mode in ("replay", "sgt")] == [10, 24]
+    assert gains == sorted(gains, key=lambda gain: -gain.mean)  # "the more rarely, the more"
     assert min(opened_on_the_dial(shown, "replay") for shown in DIAL[1:]) == 22  # "nearly all"
     assert f"at 1 % `sft` ends {dial_gap(1, 'sft', 'sgt')} points above `sgt`" in WORDS
     assert dial_gap(1, "sft", "sgt").clear
@@ -889,6 +897,15 @@ def test_what_is_said_of_the_real_pair_with_holes_was_measured():
         if wanted == 20:
             assert min(ends) >= 75  # "end at 75 % or more"
 
+    before = [scores_of(f"real-pair/solo-s{seed}", "before") for seed in REAL_SEEDS]
+    known = {
+        name: [100 * of[name]["skills"][hole]["pass@1"] for of in before for hole in holes]
+        for name, holes in REAL_HOLES.items()
+    }
+    least, most = min(known["qwen"]), max(known["qwen"])
+    assert f"`qwen` had solved {least:.0f} to {most:.0f} % of `sold` and `days`" in WORDS
+    assert max(known["smol"]) == 0
+
     lines = lines_of("both-ways/sgt-s1")
     opened = []
     for name, holes in REAL_HOLES.items():
@@ -916,7 +933,7 @@ def test_what_is_said_of_the_gpu_was_measured():
     parts = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
     del parts["real"]  # there were no such models on that machine
     good = [name for name, part in parts.items() if part["good"]]
-    assert f"Of {len(parts)} parts of `tests/bench/gpu_session.py` {len(good)} are" in WORDS
+    assert f"H100 {len(good)} of {len(parts)} parts of `tests/bench/gpu_session.py` are" in WORDS
     assert set(parts) - set(good) == {"memory-smollm2-checkpointing"}
     figures = {name: part["figures"] for name, part in parts.items()}
     assert "H100" in figures["card"]["name"] and figures["card"]["torch"].startswith("2.11")
@@ -948,7 +965,9 @@ def test_what_is_said_of_the_gpu_was_measured():
     left = figures["out-of-memory"]
     assert left["notes"] and left["left"] == left["rest"]
     checkpointing = figures["memory-smollm2-checkpointing"]
-    said = f"estimated at {checkpointing['estimate']:.1f} GiB and needs {checkpointing['peak']:.1f}"
+    said = (
+        f"estimated at {checkpointing['estimate']:.1f} GiB and needs {checkpointing['peak']:.1f}."
+    )
     assert said in WORDS
 
 
