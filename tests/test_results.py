@@ -454,6 +454,7 @@ def test_what_is_said_of_liars_was_measured():
         "sgt, liars judged again": "sgt checked",
         "sgt, liars believed": "sgt believed",
         "sgt without its gate, liars believed": "no-gate believed",
+        "the same, with a weight of 1": "no-gate weight 1",
     }
     for said, name in names.items():
         kinds = (of_all_skills, is_own, is_hole)
@@ -466,9 +467,16 @@ def test_what_is_said_of_liars_was_measured():
     assert lost.clear and below.clear and not noise.clear
     said = f"cost `sft` {lost} points, so that it ends {below} below `solo`, and `sgt` a point or"
     assert f"{said} less ({noise}; on `heldout` {gap(*heldout)})**" in WORDS
-    for name in ("sgt believed", "no-gate believed"):  # "without the gate own skills hold, too"
+    for name in ("sgt believed", "no-gate believed"):
         assert gap(with_liars(name, is_own), with_liars("sft believed", is_own)).mean > 10
         assert not gap(with_liars("sgt", is_own), with_liars(name, is_own)).clear
+
+    held = gap(with_liars("no-gate weight 1", is_own), with_liars("sft believed", is_own))
+    more = gap(with_liars("no-gate believed", is_own), with_liars("no-gate weight 1", is_own))
+    assert held.clear and more.clear
+    said = f"still end {held} points above those of `sft`"
+    assert f"{said}; the small weight gives another {more}." in WORDS
+    assert f"{said} (third held-out set, five seeds)" in TUTORIAL
 
     assert f"`sft` falls {below} points below `solo`;" in README
     assert f"`sgt` loses a point or less ({noise}; five seeds)" in README
