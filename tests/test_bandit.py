@@ -82,7 +82,7 @@ def test_the_exact_figures_against_monte_carlo_through_the_same_mode(name):
     mean, square, support = moments(mode, context, 3)
     rng, rows = random.Random(5), []
     own_p, peer_p = context.probabilities("receiver"), context.probabilities("peer")
-    for _ in range(700):
+    for _ in range(300):
         own = rng.choices(range(4), own_p, k=3)
         theirs = rng.choices(range(4), peer_p, k=3) if mode.consumes else ()
         rows.append(update_of(mode, context, own, records_of(mode, context, theirs)))
@@ -90,9 +90,9 @@ def test_the_exact_figures_against_monte_carlo_through_the_same_mode(name):
     error = 4 * sampled.std(0) / math.sqrt(len(rows)) + 1e-9
     assert ((sampled.mean(0) - mean).abs() <= error).all()
     squares = (sampled**2).sum(1)
-    assert abs(float(squares.mean()) - square) <= 4 * float(squares.std()) / 700**0.5 + 1e-9
+    assert abs(float(squares.mean()) - square) <= 4 * float(squares.std()) / 300**0.5 + 1e-9
     taught = float((sampled.abs().max(1).values > 1e-12).double().mean())
-    assert taught == pytest.approx(support, abs=4 * math.sqrt(0.25 / 700))
+    assert taught == pytest.approx(support, abs=4 * math.sqrt(0.25 / 300))
 
 
 def baseline_biases(contexts):

@@ -612,6 +612,7 @@ def test_causes_are_read_as_the_file_leaves_them(grade, old, new):
     assert found.points == OUT_OF, words(found)
 
 
+@pytest.mark.slow
 def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
     """The program itself, with its own pytest: links and pipes beside an honest file."""
     folder = tmp_path / "class"

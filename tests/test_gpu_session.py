@@ -37,7 +37,11 @@ def done(name, tmp_path, scale=SCALE):
     return read(tmp_path / "gpu.json")[name]
 
 
-@pytest.mark.parametrize("name", [name for name in tasks() if name not in SLOW])
+PARTS = [name for name in tasks() if name not in SLOW]
+PARTS[PARTS.index("whole-resident")] = pytest.param("whole-resident", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", PARTS)
 def test_a_part_finds_its_figures(tmp_path, name):
     found = done(name, tmp_path)
     assert found["good"], found

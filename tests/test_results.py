@@ -7,6 +7,7 @@ import random
 import re
 import runpy
 import shutil
+from functools import cache
 from itertools import islice, product
 from pathlib import Path
 from statistics import mean, median
@@ -131,14 +132,20 @@ def only(policy, skill):
 ALL_HOLES = [(policy, skill) for policy, skills in HOLES.items() for skill in skills]
 
 
+@cache
+def table(path):
+    """The rows of a table under data/results."""
+    with (RESULTS / path).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def kept_scores(path, mode, wanted=of_all_skills, part="heldout", metric="pass@1", column="value"):
     """Percent by seed, as the mean of what is wanted, from a table under data/results."""
     by_seed = {}
-    with (RESULTS / path).open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            of = line["mode"], line["part"], line["metric"]
-            if of == (mode, part, metric) and wanted(line["policy"], line["skill"]):
-                by_seed.setdefault(line["seed"], []).append(float(line[column]))
+    for line in table(path):
+        of = line["mode"], line["part"], line["metric"]
+        if of == (mode, part, metric) and wanted(line["policy"], line["skill"]):
+            by_seed.setdefault(line["seed"], []).append(float(line[column]))
     return [mean(values) for values in by_seed.values()]
 
 
@@ -216,13 +223,11 @@ def rows_of_counts():
 
 def before_training(wanted, part):
     """The mean over all runs, percent; two runs of a seed begin alike."""
-    with (RESULTS / "tiny-pair" / "ten-seeds.csv").open(encoding="utf-8") as file:
-        starts = [
-            float(line["before"])
-            for line in csv.DictReader(file)
-            if (line["part"], line["metric"]) == (part, "pass@1")
-            and wanted(line["policy"], line["skill"])
-        ]
+    starts = []
+    for line in table("tiny-pair/ten-seeds.csv"):
+        is_pass = (line["part"], line["metric"]) == (part, "pass@1")
+        if is_pass and wanted(line["policy"], line["skill"]):
+            starts.append(float(line["before"]))
     return mean(starts)
 
 

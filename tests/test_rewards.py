@@ -269,14 +269,22 @@ def test_doubtful_comma_makes_no_integer(verifier, box):
         assert verifier.verify(answer, rf"\boxed{{{box}}}") is not CORRECT
 
 
-def test_expression_that_takes_for_ever_is_a_timeout_and_its_child_is_killed():
+@pytest.mark.parametrize(
+    "box",
+    [
+        "10^{10^{10}}",
+        r"\int \frac{1}{x^5+x+1} dx",
+        pytest.param("100000000!", marks=pytest.mark.slow),
+        pytest.param("2^{10000000000}", marks=pytest.mark.slow),
+    ],
+)
+def test_expression_that_takes_for_ever_is_a_timeout_and_its_child_is_killed(box):
     with Verifier(timeout_s=1.0) as impatient:
-        for box in ("10^{10^{10}}", "100000000!", "2^{10000000000}", r"\int \frac{1}{x^5+x+1} dx"):
-            impatient.start_and_check()
-            child, begin = impatient._child.pid, time.monotonic()
-            assert impatient.verify("7", rf"\boxed{{{box}}}") is TIMEOUT
-            assert 1 <= time.monotonic() - begin < 4
-            assert not is_running(child)
+        impatient.start_and_check()
+        child, begin = impatient._child.pid, time.monotonic()
+        assert impatient.verify("7", rf"\boxed{{{box}}}") is TIMEOUT
+        assert 1 <= time.monotonic() - begin < 4
+        assert not is_running(child)
         assert impatient.verify(*RIGHT) is CORRECT
 
 
@@ -287,14 +295,13 @@ def group_of(answer, *texts):
 
 def test_one_verifier_and_one_for_each_policy_come_to_the_same_verdicts():
     # as under the placements resident and parallel: one policy's texts, then the other's
-    first = group_of(
-        "1/1024", r"\boxed{2^{-10}}", *(rf"\boxed{{{n}^{{9^{{9^9}}}}}}" for n in (7, 8, 9))
-    )
+    for_ever = [r"\boxed{7^{9^{9^9}}}", r"\boxed{8^{9^{9^9}}}"]
+    first = group_of("1/1024", r"\boxed{2^{-10}}", *for_ever)
     second = [("1/1024", r"\boxed{2^{-10}}"), ("1/1024", r"\boxed{4^{-5}}")]
     with Verifier(timeout_s=1.0) as shared, Verifier() as alone:
         shared.verify_groups([first])
         verdicts = [rollout.verdict for rollout in first.rollouts]
-        assert verdicts == [CORRECT, TIMEOUT, TIMEOUT, TIMEOUT]
+        assert verdicts == [CORRECT, TIMEOUT, TIMEOUT]
         for question in second:
             assert shared.verify(*question) is alone.verify(*question) is CORRECT
 
@@ -432,7 +439,7 @@ def test_child_ends_when_its_parent_is_killed(box):
 )
 def test_a_child_that_does_not_work_is_one_sentence_and_no_zero(command, monkeypatch, verifier):
     verifier.close()
-    monkeypatch.setattr(mrl.runtime.verifier, "START_LIMIT_S", 2)
+    monkeypatch.setattr(mrl.runtime.verifier, "START_LIMIT_S", 1)
     monkeypatch.setattr(verifier, "command", command)
     for ask in (verifier.start_and_check, lambda: verifier.verify("1/3", r"\boxed{x^7}")):
         with pytest.raises(MrlError, match=r"verifier cannot be loaded.*install math-verify"):

@@ -284,7 +284,13 @@ time.sleep(60)
 
 
 @pytest.mark.skipif(not shutil.which("tmux"), reason="no tmux here")
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 16), (80, 9), (120, 40)])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    [
+        (80, 24),
+        *(pytest.param(*size, marks=pytest.mark.slow) for size in [(80, 16), (80, 9), (120, 40)]),
+    ],
+)
 def test_in_a_real_terminal_it_looks_like_that_and_leaves_nothing_behind(tmp_path, width, height):
     script = tmp_path / "script.py"
     script.write_text(TERMINAL.format(root=str(Path(__file__).parents[1])), encoding="utf-8")

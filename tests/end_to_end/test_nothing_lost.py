@@ -26,6 +26,7 @@ from tests.end_to_end.small_run import (
     start,
     stop_after,
     wait_for,
+    write_problems,
 )
 
 __all__ = ["place"]  # a fixture
@@ -172,12 +173,23 @@ def test_a_read_only_place_gets_a_sentence_before_anything_is_done(place, capsys
 # ------------------------------------------------------------------------------ going on
 
 
-@pytest.fixture
-def stopped(place, monkeypatch, capsys):
-    """A run of four steps that was stopped after the second; checkpoints at 1 and 2."""
-    with monkeypatch.context() as patch:
+@pytest.fixture(scope="module")
+def stopped_place(tmp_path_factory):
+    """Where a run of four steps was stopped after the second; checkpoints at 1 and 2."""
+    place = tmp_path_factory.mktemp("stopped")
+    write_problems(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
         stop_after(patch, 2)
         assert small(*OFTEN, "--steps", "4", "--name", "r") == 130
+    return place
+
+
+@pytest.fixture
+def stopped(stopped_place, tmp_path, monkeypatch, capsys):
+    """A copy of that run, which a test may damage."""
+    shutil.copytree(stopped_place, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     return Path("runs/r")
 
@@ -206,9 +218,7 @@ DAMAGE = {  # of a file of the newest checkpoint: its bytes -> other ones; None:
 @pytest.mark.parametrize(
     ("name", "change"), [(name, change) for name, changes in DAMAGE.items() for change in changes]
 )
-def test_a_damaged_checkpoint_gets_a_sentence_and_the_one_before_it_is_used(
-    stopped, capsys, name, change
-):
+def test_a_damaged_checkpoint_gets_a_sentence_that_names_the_file(stopped, capsys, name, change):
     newest = newest_checkpoint(stopped)
     damaged = newest / name
     if change:
@@ -218,8 +228,14 @@ def test_a_damaged_checkpoint_gets_a_sentence_and_the_one_before_it_is_used(
     assert_refused(
         stopped, "is damaged or lost, by its checksum; delete this", capsys, newest / name
     )
-    shutil.rmtree(newest)  # as it says
-    assert run("resume", "runs/r") == 0
+
+
+def test_behind_a_damaged_checkpoint_the_one_before_it_is_used(stopped):
+    shutil.copytree("runs/r", "runs/undamaged")
+    shutil.rmtree(newest_checkpoint(stopped))  # as the sentence about a damaged one says
+    for directory in ("runs/r", "runs/undamaged"):
+        assert run("resume", directory) == 0
+    assert_same_run("runs/undamaged", "runs/r", 4)  # from step 1 on as from step 2 on
 
 
 def test_checksums_are_those_that_sha256sum_checks(stopped):

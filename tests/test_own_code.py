@@ -1,0 +1,53 @@
+"""What a mode of one's own hands back: one sentence for a batch that cannot be learnt from."""
+
+import pytest
+
+from mrl.errors import MrlError
+from mrl.modes import TrainingBatch
+from mrl.modes.solo import Solo
+from mrl.objectives import Objective
+from mrl.runtime.own_code import checked_batch
+from mrl.samples import TrainingSample
+
+CHUNKS = Objective("chunk", "sequence", 0.2, 0.2)
+
+
+class Own(Solo):
+    """As a student would write it, in this file."""
+
+
+def batch_with(**changes):
+    """A batch of one own sample that is as it should be but for the changes."""
+    sample = TrainingSample([1, 2], [3, 4], advantage=1.0, sampled_logprobs=[-0.5, -0.5])
+    for name, value in changes.items():
+        setattr(sample, name, value)
+    return TrainingBatch([sample])
+
+
+@pytest.mark.parametrize(
+    ("batch", "part"),
+    [
+        (None, "returns NoneType, but must return a TrainingBatch"),
+        ([], "returns list, but must return a TrainingBatch"),
+        (batch_with(completion_ids=[10**6]), "has completion_ids that are empty or not all"),
+        (batch_with(completion_ids=[-1]), "or not all tokens of its receiver"),
+        (batch_with(completion_ids=[]), "has completion_ids that are empty or"),
+        (batch_with(prompt_ids=None), "has prompt_ids that are empty or not all tokens"),
+        (batch_with(weight=float("nan")), "has the weight nan and the advantage 1.0"),
+        (batch_with(source="qwen-tiny"), "names its own policy as source"),
+        (batch_with(loss="nll"), "has the loss 'nll'; known are policy and imitation"),
+        (batch_with(sampled_logprobs=[0.0]), "has not one of sampled_logprobs for each of"),
+        (batch_with(behavior_logprobs=[0.0]), "has not one of behavior_logprobs for each of"),
+        (batch_with(objective=CHUNKS), "has not one of chunk_of for each of completion_ids"),
+    ],
+)
+def test_a_flaw_is_named_with_the_modes_file(make_policy, batch, part):
+    with pytest.raises(MrlError) as caught:
+        checked_batch(batch, Own(), make_policy())
+    assert str(caught.value).startswith(f"{__file__}: training_samples of Own ")
+    assert part in str(caught.value)
+
+
+def test_a_batch_without_a_flaw_comes_back_as_it_is(make_policy):
+    batch = batch_with()
+    assert checked_batch(batch, Own(), make_policy()) is batch
