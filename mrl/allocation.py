@@ -32,13 +32,6 @@ from mrl.policy import Policy
 PARTS = {"weights", "reference", "optimizer"}
 # what a phase needs on the device; phases that are not named here need the weights
 NEEDS = {"verify": set(), "judge": set(), "learn": PARTS}
-LOWER = {  # what helps where memory has run out in a phase
-    "rollout": "lower prompts_per_step or group_size",
-    "learn": "lower max_new_tokens or set checkpointing=true",
-    "evaluate": "lower max_new_tokens",
-    "verify": "lower prompts_per_step",
-    "judge": "lower prompts_per_step",
-}
 
 BLOCK = 2**28  # bytes of host memory taken at once
 
@@ -93,11 +86,10 @@ class Allocation:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise  # a bug of a mode or a model keeps its traceback
-            # of no use where it is in force, and on a CPU, whose memory all of them are in anyway
-            swap = self.placement != "swap" and self.device != "cpu" and len(self.names) > 1
             raise RunFailed(
-                f"{policy.name} ran out of memory in its {phase} turn; {LOWER[phase]} "
-                f"in the run's config.json{', or set placement to swap there' if swap else ''}."
+                f"{policy.name} ran out of memory in its {phase} turn; in the run's config.json "
+                "lower prompts_per_step, group_size or max_new_tokens, set checkpointing to true, "
+                "or, on a GPU, placement to swap."
             ) from error
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
 

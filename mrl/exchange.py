@@ -58,13 +58,8 @@ class Exchange:
             if record.prompt_id not in collected:  # a peer's mistake: no problem of this step
                 continue
             collected[record.prompt_id].append(record)
-
-            # counted in all, and by type and source
-            about = f"{record.kind}/{record.source}"
             traffic["received_records"] += 1
             traffic["received_bytes"] += len(record.line)
-            traffic[f"{about}/records"] += 1
-            traffic[f"{about}/bytes"] += len(record.line)
         return collected
 
     def count_not_believed(self, receiver: str, count: int) -> None:

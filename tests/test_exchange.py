@@ -78,7 +78,7 @@ def test_collect_gives_the_declared_type_never_the_own_and_only_the_asked_prompt
     assert [record.source for record in third] == ["a", "b"]
 
 
-def test_records_and_bytes_are_counted_per_type_source_and_receiver():
+def test_records_and_bytes_are_counted_by_source_and_receiver():
     exchange = Exchange()
     exchange.publish(SUCCESS, "a")
     exchange.publish(STATS, "a")
@@ -89,8 +89,8 @@ def test_records_and_bytes_are_counted_per_type_source_and_receiver():
     size = len(lines[0])
     assert sent["exchange/published_records"] == 2
     assert sent["exchange/published_bytes"] == sum(map(len, lines))
-    assert received["exchange/success/a/records"] == received["exchange/received_records"] == 1
-    assert received["exchange/success/a/bytes"] == received["exchange/received_bytes"] == size
+    assert received["exchange/received_records"] == 1  # of the type that was asked for
+    assert received["exchange/received_bytes"] == size
 
 
 def test_traffic_is_handed_out_once_by_policy():

@@ -107,7 +107,7 @@ PICTURES = (
     Picture("kinds", "Which groups can teach?", "groups/*", "share of groups"),
     Picture("outcomes", "What became of each attempt?", "outcome/*", "share of attempts"),
     Picture("rescues", "How many prompts can a peer rescue?", "rescue*", "prompts per step"),
-    Picture("traffic", "How much crossed?", "exchange/*/*/bytes", "bytes per step"),
+    Picture("traffic", "How much crossed?", "exchange/*_bytes", "bytes per step"),
     Picture("entropy", "How undecided is each policy?", "entropy", "nats"),
     Picture("lengths", "How long are the attempts?", "completions/mean_length", "tokens"),
 )

@@ -63,8 +63,6 @@ METRICS = {
     "mode/<figure>": "what the mode itself notes",
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
-    "exchange/<kind>/<source>/records, exchange/<kind>/<source>/bytes": "what was received in this "
-    "step, of one type of record from one peer",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
     "exchange/not_believed": "peers' claimed verdicts that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, learn (step_s has the rest)",

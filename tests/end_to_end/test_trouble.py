@@ -92,8 +92,9 @@ def test_out_of_memory_is_one_sentence_that_says_what_to_lower(place, monkeypatc
     monkeypatch.setattr(mini_mrl, "learn", fail)
     assert small("--steps", "2", "--name", "r") == 1
     assert capsys.readouterr().err == (
-        "llama-tiny ran out of memory in its learn turn; lower max_new_tokens or set "
-        "checkpointing=true in the run's config.json. "
+        "llama-tiny ran out of memory in its learn turn; in the run's config.json lower "
+        "prompts_per_step, group_size or max_new_tokens, set checkpointing to true, or, on a GPU, "
+        "placement to swap. "
         "Go on with: python mini_mrl.py resume runs/r\n"
     )
 
