@@ -18,9 +18,8 @@ import random
 from dataclasses import dataclass
 
 from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.sgt import draw_success
+from mrl.modes.sgt import imitated
 from mrl.records import SuccessRecord
-from mrl.samples import TrainingSample
 
 
 @dataclass
@@ -36,17 +35,5 @@ class SFT(Mode):
         """One imitated success for each prompt where a peer has one."""
         batch = TrainingBatch()
         for group, successes in prompts:
-            drawn = draw_success(receiver, successes, rng)
-            if drawn is None:
-                continue  # no peer solved this prompt, or not in a text that the receiver can use
-
-            success, completion_ids = drawn
-            sample = TrainingSample(
-                prompt_ids=group.prompt_ids,
-                completion_ids=completion_ids,
-                loss="imitation",
-                source=success.source,
-                reward=1.0,
-            )
-            batch.samples.append(sample)
+            batch.samples += imitated(receiver, group, successes, 1.0, rng)
         return batch

@@ -22,7 +22,7 @@ from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
 from mrl.modes.peers import retokenized
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
-from mrl.samples import TrainingSample
+from mrl.samples import Group, TrainingSample
 
 
 @dataclass
@@ -40,38 +40,37 @@ class SGT(Mode):
         batch = TrainingBatch()
         for group, successes in prompts:
             batch.samples += own_samples(receiver, group)
-            if group.outcome != "all_fail" or not successes:
-                continue  # an own attempt succeeded, or no peer has a success to imitate
-
-            drawn = draw_success(receiver, successes, rng)
-            if drawn is None:
-                continue  # no peer's text fits the receiver's tokenizer and its length limit
-
-            success, completion_ids = drawn
-            sample = TrainingSample(
-                prompt_ids=group.prompt_ids,
-                completion_ids=completion_ids,
-                loss="imitation",
-                weight=self.imitation_weight,
-                source=success.source,
-                reward=1.0,
-            )
-            batch.samples.append(sample)
+            if group.outcome == "all_fail":  # the gate: no own attempt succeeded
+                batch.samples += imitated(receiver, group, successes, self.imitation_weight, rng)
         return batch
 
 
-def draw_success(
-    receiver: Receiver, successes: Sequence[SuccessRecord], rng: random.Random
-) -> tuple[SuccessRecord, list[int]] | None:
-    """One peer success and its text in the receiver's tokens; None if it can use none of them.
+def imitated(
+    receiver: Receiver,
+    group: Group,
+    successes: Sequence[SuccessRecord],
+    weight: float,
+    rng: random.Random,
+) -> list[TrainingSample]:
+    """One peer success about the group's prompt, as a sample to imitate; [] if none can be used.
 
-    Drawn uniformly among those that the receiver can use.
+    Drawn uniformly among those that fit the receiver's tokenizer and its length limit.
     """
     candidates = list(successes)
     while candidates:
         success = rng.choice(candidates)
         candidates.remove(success)
         completion_ids, refusal = retokenized(receiver, success)
-        if not refusal:
-            return success, completion_ids
-    return None
+        if refusal:
+            continue  # another success may do
+
+        sample = TrainingSample(
+            prompt_ids=group.prompt_ids,
+            completion_ids=completion_ids,
+            loss="imitation",
+            weight=weight,
+            source=success.source,
+            reward=1.0,
+        )
+        return [sample]
+    return []

@@ -7,9 +7,8 @@ import random
 from dataclasses import dataclass
 
 from mrl.modes import Prompts, Receiver, TrainingBatch
-from mrl.modes.sgt import SGT, draw_success
+from mrl.modes.sgt import SGT, imitated
 from mrl.modes.solo import own_samples
-from mrl.samples import TrainingSample
 
 
 @dataclass
@@ -25,12 +24,5 @@ class NoGate(SGT):
         batch = TrainingBatch()
         for group, successes in prompts:
             batch.samples += own_samples(receiver, group)
-            drawn = draw_success(receiver, successes, rng)
-            if drawn is None:
-                continue
-
-            success, completion_ids = drawn
-            sample = TrainingSample(group.prompt_ids, completion_ids, loss="imitation", reward=1.0)
-            sample.weight, sample.source = self.imitation_weight, success.source
-            batch.samples.append(sample)
+            batch.samples += imitated(receiver, group, successes, self.imitation_weight, rng)
         return batch
