@@ -20,6 +20,7 @@ from mrl.errors import MrlError
 from mrl.lab import figures
 from mrl.lab.alignment_view import visible
 from mrl.runtime import run_directory
+from mrl.runtime.evaluation import of_first_part
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.metrics import meaning
 from mrl.runtime.summary import evaluation_table, learnt_sentence
@@ -79,7 +80,8 @@ def replay(directory: Path) -> str:
 def replay_data(directory: Path) -> dict[str, Any]:
     """How often each policy solves each skill, as [step, percent], and the rescues of a run."""
     lines = run_directory.read_metrics(directory)
-    evaluations = run_directory.read_evaluations(directory)
+    entries = run_directory.read_evaluations(directory)["before"]
+    before = {entry["policy"]: entry["skills"] for entry in of_first_part(entries)}
     keys = sorted({key for line in lines for key in line if key.startswith("skill/")})
 
     policies = []
@@ -92,21 +94,12 @@ def replay_data(directory: Path) -> dict[str, Any]:
                 (step, round(100 * mean)) for step, mean in zip(steps, means, strict=True)
             ]
 
-        holes = _holes(evaluations, name)
+        holes = [skill for skill, scores in before[name].items() if scores["pass@1"] < HOLE]
         policies.append({"name": name, "color": color, "rates": rates, "holes": holes})
 
     config = run_directory.read_run_config(directory)
     rescues = list(_rescues(directory, config))
     return {"steps": lines[-1]["step"], "policies": policies, "rescues": rescues}
-
-
-def _holes(evaluations: dict[str, list[dict]], policy: str) -> list[str]:
-    """Skills that a policy next to never solved on the first held-out part before training."""
-    for scores in evaluations.get("before", []):
-        if scores["policy"] == policy:
-            skills = scores["skills"]
-            return [skill for skill in skills if skills[skill]["pass@1"] < HOLE]
-    return []
 
 
 def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:

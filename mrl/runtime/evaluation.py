@@ -38,6 +38,11 @@ def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
     return {**overall, "skills": skills}
 
 
+def of_first_part(entries: Sequence[dict]) -> list[dict]:
+    """Those entries of `evaluation.json` that are about the first held-out part, one a policy."""
+    return [entry for entry in entries if entry["part"] == entries[0]["part"]]
+
+
 def problems_of(scores: dict, skill: str) -> float:
     """How many problems of a skill an entry has; an older run's skills count as equally large."""
     return scores["skills"][skill].get("problems", scores["problems"] / len(scores["skills"]))
@@ -60,13 +65,6 @@ def half_width(scores: dict, skill: str = "") -> float:
         widths.append((half + shift) / (1 + spread))
 
     return math.hypot(*widths) / len(widths)
-
-
-def sentence_before(scores: dict) -> str:
-    """What an entry from before training says."""
-    share = f"{scores['pass@1']:.0%} ± {half_width(scores):.0%}"
-    where = f"{scores['part']} ({scores['problems']} problems)"
-    return f"Right attempts before training, {scores['policy']} on {where}: {share}."
 
 
 def problems_at_once(device: torch.device, samples: int) -> int:

@@ -68,7 +68,6 @@ METRICS = {
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
     "exchange/not_believed": "peers' claimed verdicts that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, learn (step_s has the rest)",
-    "time/turns": "the ledger: [phase, start, stop, bytes moved], seconds since the step began",
     "time/step_s": "seconds of the whole step, all policies",
     "memory/peak_bytes": "the most so far: of tensors on a CUDA device, of the process on a CPU",
 }
@@ -126,18 +125,15 @@ def text_of(policy: Policy, completion_ids: Sequence[int]) -> str:
         return policy.tokenizer.decode(content)
 
 
-def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
-    """One policy's part of a step's ledger: seconds by phase, bytes moved, the turns."""
-    began = ledger[0].start_s
+def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:
+    """One policy's part of a step's ledger: seconds by phase, and those of the whole step."""
     seconds: Counter[str] = Counter()
-    turns = []
     for turn in ledger:
         if turn.policy == policy:
-            start, stop = turn.start_s - began, turn.stop_s - began
             seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
-            turns.append([turn.phase, round(start, 4), round(stop, 4), turn.moved_bytes])
 
-    return {**seconds, "time/step_s": time.perf_counter() - began, "time/turns": turns}
+    seconds["time/step_s"] = time.perf_counter() - ledger[0].start_s
+    return seconds
 
 
 def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
@@ -187,29 +183,24 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
 
     figures: those of `transfer_metrics`.
     """
-    # an own text of an earlier step (mode replay) is none of this step's completions
-    written_now = set()
-    own_left, peers_left = 0, 0  # that never became a sample
+    left = 0  # completions that never became a sample
     for group, texts in _peers_texts(result):
-        own_left += len(group.rollouts)
-        peers_left += len(texts)
-        for rollout in group.rollouts:
-            written_now.add((tuple(group.prompt_ids), tuple(rollout.completion_ids)))
+        left += len(group.rollouts) + len(texts)
 
     for sample in result.batch.samples:
-        if sample.source:
-            peers_left -= 1
-        elif (tuple(sample.prompt_ids), tuple(sample.completion_ids)) in written_now:
-            own_left -= 1
+        # an own text of an earlier step (mode replay) is none of this step's completions
+        written_now = sample.loss == "policy" and sample.behavior_logprobs is None
+        if sample.source or written_now:
+            left -= 1
 
     counts = Counter(result.stats.sample_outcomes)  # of the samples
     for name, number in figures.items():
         if name.startswith(("dropped/", "thl/refused/")):
             counts["refused" if name.startswith("thl/") else "dropped"] += number
-            peers_left -= number
+            left -= number
 
     # a mode of one's own may use a text twice, or one that `retokenized` refuses: then too few
-    counts["not_needed"] = max(own_left, 0) + max(peers_left, 0)
+    counts["not_needed"] = max(left, 0)
     return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
 
 

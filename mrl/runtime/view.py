@@ -4,7 +4,6 @@ A figure is called as in `metrics.jsonl`; runtime/metrics.py says what each mean
 """
 
 import os
-import time
 from collections import deque
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -18,12 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import RunConfig
+from mrl.runtime.evaluation import of_first_part
 from mrl.runtime.launch import is_worker
 
 RECENT_STEPS = 10
 OTHER_ROWS = 15  # of the live view, besides the bars
 HOLE = 0.02  # a skill that was solved less often than this before training
-PATIENCE_S = 30  # between two plain lines on how far the scoring is
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one for each policy, in the order of the run
 FIGURES = ("reward", "groups/all_fail", "rescues", "completions/clipped_ratio")
 MEAN = f"mean of the last {RECENT_STEPS} steps"  # what every figure is
@@ -109,7 +108,6 @@ class View(AbstractContextManager):
         self.now = 0  # the step
         self.rescue: dict | None = None  # the newest
         self.scoring = ""  # a sentence on how far it is
-        self.noted = time.monotonic()  # when a plain line said so last
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -135,10 +133,9 @@ class View(AbstractContextManager):
 
     def scored(self, scores: list[dict]) -> None:
         """Take in the entries of `evaluation.json` from before training, where each bar begins."""
-        for entry in scores:
-            if entry["part"] == scores[0]["part"]:
-                for skill, rates in entry["skills"].items():
-                    self.began[entry["policy"], skill] = rates["pass@1"]
+        for entry in of_first_part(scores):
+            for skill, rates in entry["skills"].items():
+                self.began[entry["policy"], skill] = rates["pass@1"]
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
         """Take in a step's metrics line of every policy and its rescues; show what is due."""
@@ -155,16 +152,12 @@ class View(AbstractContextManager):
             self.say(self.line())
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Show how far the scoring of held-out problems is, by a line only now and then."""
+        """Show how far the scoring of held-out problems is, or in a plain line that it begins."""
         self.scoring = f"Scoring {what}: {done} of {total} problems"
-        now = time.monotonic()
-        if not done:  # patience begins with the scoring
-            self.noted = now
         if self.live:
             self._draw()
-        elif now - self.noted > PATIENCE_S:
-            self.noted = now
-            self.say(self.scoring)
+        elif not done:
+            self.say(f"Scoring {what}: {total} problems")
 
     def _draw(self) -> None:
         if self.closed:
@@ -176,19 +169,8 @@ class View(AbstractContextManager):
     # ------------------------------------------------------------------------------ how it looks
 
     def line(self) -> str:
-        """The plain line of a step: rewards, and the skill that is farthest from its beginning."""
-        farthest, change, words = "", 0.0, ""
-        for (name, skill), began in self.began.items():
-            rate = self.mean(name, f"skill/{skill}")
-            if rate is not None and abs(rate - began) > change:
-                farthest, change = name, abs(rate - began)
-                words = f" ({skill} {100 * began:.0f} -> {100 * rate:.0f} %)"
-
-        rewards = []
-        for name in self.policies:
-            more = words if name == farthest else ""
-            rewards.append(f"{name} {self.mean(name, 'reward') or 0:.2f}{more}")
-
+        """The plain line of a step."""
+        rewards = [f"{name} {self.mean(name, 'reward'):.2f}" for name in self.policies]
         line = f"step {self.now}/{self.steps}, {self.time_left()} left; {MEAN}: reward "
         return printable(line + ", ".join(rewards), keep="")
 
