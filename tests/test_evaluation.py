@@ -7,7 +7,6 @@ from mrl.runtime.evaluation import (
     half_width,
     problems_at_once,
     scores_of,
-    sentence_before,
 )
 from mrl.samples import Problem
 
@@ -85,14 +84,6 @@ def test_the_interval_over_problems_by_hand():
     assert half_width(both, "x") == half_width(alone)
     uneven = {"problems": 408, "skills": {"x": {"pass@1": 1.0, "problems": 8}}}
     assert half_width(uneven, "x") == half_width(alone)
-
-
-def test_before_training_a_share_has_its_interval():
-    entry = {"policy": "p", "part": "mine", "samples": 4, "problems": 800, "pass@1": 0.34375}
-    entry["skills"] = {"all": {"pass@1": 0.34375}}
-    assert sentence_before(entry) == (
-        "Right attempts before training, p on mine (800 problems): 34% ± 3%."
-    )
 
 
 def test_a_gpu_scores_as_many_completions_at_once_with_one_sample_as_with_four():

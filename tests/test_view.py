@@ -170,35 +170,30 @@ def test_the_figures_that_are_shown_are_four_that_the_program_explains():
     assert all(meaning(metric) for metric in views.FIGURES)
 
 
-def test_plain_lines_name_the_skill_that_changed_most():
+def test_plain_lines_come_every_few_steps_and_name_each_reward():
     view = View(quiet(), NAMES, 240)
-    view.scored(entries(eats=(0.9, 0.0), sold=(0.1, 0.8)))
     for step in range(1, 241):
-        view.step(step, lines(**{"skill/eats": min(1.0, step / 200), "skill/sold": 0.3}), [])
+        view.step(step, lines(), [])
     text = view.console.file.getvalue().splitlines()
     assert len(text) == 21  # the first step, every twelfth one, the last
     assert text[-1] == (
         "step 240/240, 0:00:00 left; mean of the last 10 steps: reward qwen-tiny 0.25, "
-        "llama-tiny 0.25 (eats 0 -> 100 %)"
+        "llama-tiny 0.25"
     )
 
 
 @pytest.mark.parametrize("title", ["", "live"])
-def test_a_long_scoring_says_how_far_it_is(monkeypatch, title):
-    now = [100.0]
-    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+def test_a_scoring_says_that_it_begins_and_in_the_live_view_how_far_it_is(title):
     view = View(quiet(), NAMES, 10, title)
     texts = []
     for done in (0, 64, 128, 192):
         view.progress("qwen on heldout", done, 256)
         texts.append(shown(view) if title else view.console.file.getvalue())
-        now[0] += 20
-    if title:  # at once
+    if title:
         assert "Scoring qwen on heldout: 0 of 256 problems\n" in texts[0]
         assert "64 of 256 problems\n" in texts[1]
-    else:  # a line after 30 seconds
-        assert texts[1] == ""
-        assert texts[3] == "Scoring qwen on heldout: 128 of 256 problems\n"
+    else:  # one line
+        assert set(texts) == {"Scoring qwen on heldout: 256 problems\n"}
     view.live = None
     view.step(1, lines(), [])
     assert view.scoring == ""

@@ -80,7 +80,7 @@ def replay(directory: Path) -> str:
 def replay_data(directory: Path) -> dict[str, Any]:
     """How often each policy solves each skill, as [step, percent], and the rescues of a run."""
     lines = run_directory.read_metrics(directory)
-    entries = run_directory.read_evaluations(directory)["before"]
+    entries = run_directory.read_evaluations(directory).get("before", [])
     before = {entry["policy"]: entry["skills"] for entry in of_first_part(entries)}
     keys = sorted({key for line in lines for key in line if key.startswith("skill/")})
 
@@ -94,7 +94,7 @@ def replay_data(directory: Path) -> dict[str, Any]:
                 (step, round(100 * mean)) for step, mean in zip(steps, means, strict=True)
             ]
 
-        holes = [skill for skill, scores in before[name].items() if scores["pass@1"] < HOLE]
+        holes = [skill for skill, scores in before.get(name, {}).items() if scores["pass@1"] < HOLE]
         policies.append({"name": name, "color": color, "rates": rates, "holes": holes})
 
     config = run_directory.read_run_config(directory)

@@ -82,8 +82,6 @@ def continued_config(directory: Path) -> RunConfig:
     """The settings of a stopped run; MrlError if it is finished or is not whole any more."""
     config = read_run_config(directory)
     checkpoint = newest_checkpoint(directory)
-    evaluations = read_evaluations(directory)
-
     if checkpoint is None:
         logged = max((line["step"] for line in read_metrics(directory)), default=0)
         # that step itself may be logged: a kill can meet the first checkpoint half-made
@@ -92,12 +90,7 @@ def continued_config(directory: Path) -> RunConfig:
                 f"{directory}/checkpoints: holds no complete checkpoint, but {logged} steps are "
                 "logged; make the folder readable again, or start a new run."
             )
-    elif "before" not in evaluations:
-        raise MrlError(
-            f"{directory}/evaluation.json: is lost, and the scores from before training with it; "
-            "put the file back, or start a new run."
-        )
-    elif int(checkpoint.name[5:]) >= config.steps and "after" in evaluations:
+    elif int(checkpoint.name[5:]) >= config.steps and "after" in read_evaluations(directory):
         raise MrlError(
             f"{directory}: is finished ({config.steps} steps); "
             f"`python mini_mrl.py evaluate {directory}` shows its result."

@@ -60,7 +60,7 @@ def test_a_run_with_a_frozen_policy_goes_on_exactly_and_keeps_no_weights_of_it(
     with monkeypatch.context() as patch:
         patch.setattr("mrl.runtime.run.count_solved", noting)
         assert small("--steps", "4", "--name", "whole", *FROZEN) == 0
-    assert sorted(scored) == ["llama-tiny", "qwen-tiny", "qwen-tiny"]  # a frozen one only once
+    assert sorted(scored) == ["llama-tiny", "llama-tiny", "qwen-tiny", "qwen-tiny"]
     assert "llama-tiny (0.725 M parameters, frozen)" in capfd.readouterr().out
     with monkeypatch.context() as patch:
         stop_after(patch, 3)

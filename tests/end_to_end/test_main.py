@@ -142,7 +142,7 @@ def test_ctrl_c_while_scoring_ends_at_once_with_a_sentence_and_loses_nothing(
         patch.setattr(Run, "evaluate", interrupted)
         assert run("--steps", "2", "--name", "cut", *FAST) == 130
     said = capsys.readouterr().out
-    assert "is kept. Go on with: python mini_mrl.py resume runs/cut" in said
+    assert "Stopped. Go on with: python mini_mrl.py resume runs/cut" in said
     assert run("resume", "runs/cut") == 0
     assert_same_run("runs/whole", "runs/cut", 2)
 
