@@ -130,21 +130,21 @@ def test_the_last_lines_end_with_what_was_learnt(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("problems", "after", "ends"),
+    ("problems", "after"),
     [
-        (40, 0.12, "problems); right attempts at held-out problems, before -> after: "
-         "qwen-tiny 10% -> 12%, llama-tiny 10% -> 12%."),
-        (10, 0.9, "qwen-tiny 10% -> 90%, llama-tiny 10% -> 90%."),
+        (40, 0.12),
+        (10, 0.9),
     ],
-)  # fmt: skip
-def test_a_gain_within_chance_or_of_few_problems_is_not_praised(tmp_path, problems, after, ends):
+)
+def test_a_gain_within_chance_or_of_few_problems_is_not_praised(tmp_path, problems, after):
     run = planned(tmp_path)
     run.evaluations = {"before": scores(0.1), "after": scores(after)}
     for entry in (*run.evaluations["before"], *run.evaluations["after"]):
         entry["problems"] = problems
     *_, sentence = last_lines(run, True)
-    assert sentence.startswith("No policy got better at any skill beyond chance (95 %")
-    assert sentence.endswith(ends)
+    assert sentence == (
+        "No policy got better at any skill beyond chance (95 %, at least 20 problems)."
+    )
 
 
 def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():
@@ -162,8 +162,7 @@ def test_sizes_and_numbers_read_as_a_person_writes_them(tmp_path):
         run = planned(tmp_path, steps=1)
         config = PolicyConfig("", "", learning_rate=1e-3, **settings)
         run.team.policies = [SimpleNamespace(name=NAMES[0], model=model, config=config)]
-        first, second, *_ = first_lines(run)
-        assert "; 1 step of 5 prompts " in second
+        first, *_ = first_lines(run)
         return first.split("(")[1].split(")")[0]
 
     assert size(1_543_714_304) == "1.54 B parameters, learning rate 0.001"

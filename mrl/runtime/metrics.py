@@ -7,14 +7,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from mrl.alignment import LossyText, split_text
+from mrl.alignment import split_text
 from mrl.allocation import Turn
 from mrl.modes import Receiver
 from mrl.modes.peers import retokenized
 from mrl.policy import Policy
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord
 from mrl.residual import Residual, measure
-from mrl.samples import Group, Verdict
+from mrl.samples import Group, TrainingSample, Verdict
 from mrl.team import StepResult
 
 METRICS = {
@@ -107,7 +107,7 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
         lines.append(line)
 
     for group, sample in result.rescues:
-        text = text_of(policy, sample.completion_ids)
+        text = text_of(policy, sample)
         rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
         rescue |= {"skill": group.problem.skill, "receiver": policy.name, "source": sample.source}
         rescue |= {"receiver_text": group.rollouts[0].text, "source_text": text}
@@ -116,13 +116,10 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
     return lines + [{"step": step, "failure": text} for text in result.stats.warnings]
 
 
-def text_of(policy: Policy, completion_ids: Sequence[int]) -> str:
-    """A peer's text, from the receiver's tokens; the end token stands for no text."""
-    content = completion_ids[:-1] if completion_ids[-1] == policy.end_id else completion_ids
-    try:
-        return policy.codec.decode(content)
-    except LossyText:  # of a mode of one's own, which may cut a text anywhere
-        return policy.tokenizer.decode(content)
+def text_of(policy: Policy, sample: TrainingSample) -> str:
+    """A peer's text, from the receiver's tokens; a mode of one's own may cut it anywhere."""
+    content = [token for token in sample.completion_ids if token != policy.end_id]
+    return b"".join(policy.codec.token_bytes(content)).decode("utf-8", errors="replace")
 
 
 def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:

@@ -106,9 +106,7 @@ class Run(AbstractContextManager):
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise MrlError(
-                f"{self.directory}: another process writes this run; let it end first."
-            ) from None
+            raise MrlError(f"{self.directory}: another process writes this run.") from None
 
     def _go_on_from(self, checkpoint: Path | None, state: dict) -> None:
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
@@ -224,9 +222,8 @@ class Run(AbstractContextManager):
         self.scoring = False
 
         self.evaluations[when] = []
-        by_policy = team.allocation.gather(scored).values()
-        for scores_of_part in zip(*by_policy, strict=True):  # ordered by part, policies within
-            self.evaluations[when] += scores_of_part
+        for entries in team.allocation.gather(scored).values():
+            self.evaluations[when] += entries
         if when == "before":
             self.view.scored(self.evaluations[when])
 

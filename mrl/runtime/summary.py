@@ -31,9 +31,9 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     crosses = f"{team.record_type.kind} records" if team.record_type else "nothing"
     lines = [
         f"Training {pair_words}{' and '.join(learners.values())}, on {team.device}{why}.",
-        f"Mode {mode.name} shares {crosses}; {plural(config.steps, 'step')} of "
-        f"{plural(config.prompts_per_step, 'prompt')} from {problems}; completions per prompt: "
-        f"{groups}; seed {config.seed}; writing {run.directory}.",
+        f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
+        f"prompts from {problems}; completions per prompt: {groups}; seed {config.seed}; "
+        f"writing {run.directory}.",
         team.why_placed,
     ]
 
@@ -42,11 +42,6 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
         also = f"`--set {mode.name}.own_objective=` takes that of each policy"
         lines.append(f"Objective: {mode.own_objective}, as {mode.name} was published; {also}.")
     return lines
-
-
-def plural(number: int, noun: str) -> str:
-    """A number and its noun: `1 step`, `2 steps`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _size_and_rate(policy: Policy) -> str:
@@ -140,7 +135,7 @@ def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, fl
 def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
     """A sentence on what was learnt, plain enough for a first reader.
 
-    It names the largest gain and the peers that rescued that policy, or says what happened overall.
+    It names the largest gain and the peers that rescued that policy.
     Empty if the held-out problems were not scored at both ends.
     """
     before, after = (of_first_part(evaluations.get(when, ())) for when in ("before", "after"))
@@ -150,13 +145,7 @@ def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> 
 
     gain = largest_gain(ends)
     if not gain:
-        overall = []
-        for then, now in ends:
-            overall.append(f"{now['policy']} {then['pass@1']:.0%} -> {now['pass@1']:.0%}")
-        return (
-            f"No policy got better at any skill beyond chance (95 %, at least {FEW} problems); "
-            f"right attempts at held-out problems, before -> after: {', '.join(overall)}."
-        )
+        return f"No policy got better at any skill beyond chance (95 %, at least {FEW} problems)."
 
     name, skill, before, after = gain
     sentence = (
@@ -167,6 +156,6 @@ def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> 
         sources = Counter(rescue["source"] for rescue in own_rescues)
         shares = " and ".join(f"{number} from {source}" for source, number in sources.items())
         on_skill = sum(rescue["skill"] == skill for rescue in own_rescues)
-        sentence += f"; it was rescued {plural(len(own_rescues), 'time')} ({shares}), "
+        sentence += f"; it was rescued {len(own_rescues)} times ({shares}), "
         sentence += f'{on_skill} of them on "{skill}"'
     return sentence + "."

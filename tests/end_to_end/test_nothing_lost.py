@@ -279,7 +279,7 @@ def test_checkpoints_that_are_not_there_do_not_begin_a_long_run_again(stopped, c
     folder.rename(stopped.parent / "elsewhere")
     if how == "moved away":
         folder.mkdir()
-    assert_refused(stopped, "holds no complete checkpoint, but 2 steps are logged", capsys)
+    assert_refused(stopped, "checkpoints: is lost; put it back", capsys)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_scores_from_before_training_that_are_lost_are_not_made_up(stopped, caps
 @pytest.mark.parametrize("name", ["metrics.jsonl", "samples.jsonl", "exchange.jsonl"])
 def test_a_log_that_is_shorter_than_at_its_checkpoint_is_not_filled_up(stopped, capsys, name):
     (stopped / name).write_bytes((stopped / name).read_bytes()[:10])
-    assert_refused(stopped, f"{name}: is shorter than it was at the last checkpoint", capsys)
+    assert_refused(stopped, f"{name}: lacks its end; put it back whole", capsys)
 
 
 def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, capsys):
