@@ -129,22 +129,14 @@ def test_the_last_lines_end_with_what_was_learnt(tmp_path):
     assert sentence == 'qwen-tiny solved "e[/b]ats" problems 10% of the time before, 50% after.'
 
 
-@pytest.mark.parametrize(
-    ("problems", "after"),
-    [
-        (40, 0.12),
-        (10, 0.9),
-    ],
-)
-def test_a_gain_within_chance_or_of_few_problems_is_not_praised(tmp_path, problems, after):
+@pytest.mark.parametrize(("problems", "after"), [(40, 0.12), (2, 0.9)])
+def test_a_gain_within_chance_is_not_praised(tmp_path, problems, after):
     run = planned(tmp_path)
     run.evaluations = {"before": scores(0.1), "after": scores(after)}
     for entry in (*run.evaluations["before"], *run.evaluations["after"]):
         entry["problems"] = problems
     *_, sentence = last_lines(run, True)
-    assert sentence == (
-        "No policy got better at any skill beyond chance (95 %, at least 20 problems)."
-    )
+    assert sentence == "No policy got better at any skill beyond chance (95 %)."
 
 
 def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():

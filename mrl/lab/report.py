@@ -90,9 +90,8 @@ def replay_data(directory: Path) -> dict[str, Any]:
         rates = {}
         for key in keys:
             steps, means = figures.series(lines, name, key, figures.WINDOW)
-            rates[key.removeprefix("skill/")] = [
-                (step, round(100 * mean)) for step, mean in zip(steps, means, strict=True)
-            ]
+            percents = [round(100 * mean) for mean in means]
+            rates[key.removeprefix("skill/")] = list(zip(steps, percents, strict=True))
 
         holes = [skill for skill, scores in before.get(name, {}).items() if scores["pass@1"] < HOLE]
         policies.append({"name": name, "color": color, "rates": rates, "holes": holes})
@@ -143,17 +142,19 @@ def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Itera
         head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
         yield _table("Held-out problems, in percent", head, rows)
 
-    for picture, keys in figures.pictures_of(lines):
-        path = directory / "figures" / f"{picture.name}.png"
-        figures.draw_curves(lines, path, keys, picture.unit)
-
+    for name, title, pattern, unit in figures.PICTURES:
+        keys = figures.keys_of(lines, pattern)
+        if not keys:
+            continue
+        path = directory / "figures" / f"{name}.png"
+        figures.draw_curves(lines, path, keys, unit)
         data = base64.b64encode(path.read_bytes()).decode("ascii")
 
         # the words behind a metric's name
         meanings = dict.fromkeys(meaning(key).partition(": ")[2] for key in keys)
         caption = escape(f"Mean of {figures.WINDOW} steps; {'; '.join(meanings)}.")
-        yield f"<h2>{picture.title}</h2><p>{caption}</p>"
-        yield f'<img alt="{picture.title} {caption}" src="data:image/png;base64,{data}">'
+        yield f"<h2>{title}</h2><p>{caption}</p>"
+        yield f'<img alt="{title} {caption}" src="data:image/png;base64,{data}">'
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

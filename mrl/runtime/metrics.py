@@ -14,7 +14,7 @@ from mrl.modes.peers import retokenized
 from mrl.policy import Policy
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord
 from mrl.residual import Residual, measure
-from mrl.samples import Group, TrainingSample, Verdict
+from mrl.samples import Group, Verdict
 from mrl.team import StepResult
 
 METRICS = {
@@ -107,19 +107,15 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
         lines.append(line)
 
     for group, sample in result.rescues:
-        text = text_of(policy, sample)
+        # a peer's text, from the receiver's tokens; a mode of one's own may cut it anywhere
+        content = [token for token in sample.completion_ids if token != policy.end_id]
+        text = b"".join(policy.codec.token_bytes(content)).decode("utf-8", errors="replace")
         rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
         rescue |= {"skill": group.problem.skill, "receiver": policy.name, "source": sample.source}
         rescue |= {"receiver_text": group.rollouts[0].text, "source_text": text}
         lines.append({"step": step, "rescue": rescue})
 
     return lines + [{"step": step, "failure": text} for text in result.stats.warnings]
-
-
-def text_of(policy: Policy, sample: TrainingSample) -> str:
-    """A peer's text, from the receiver's tokens; a mode of one's own may cut it anywhere."""
-    content = [token for token in sample.completion_ids if token != policy.end_id]
-    return b"".join(policy.codec.token_bytes(content)).decode("utf-8", errors="replace")
 
 
 def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:

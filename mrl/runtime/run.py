@@ -113,7 +113,7 @@ class Run(AbstractContextManager):
         if checkpoint:
             restore_optimizers(checkpoint, self.team.policies, state)
             for name, mode in self.team.modes.items():
-                mode.restore(state["modes"].get(name, {}))
+                mode.restore(state["policies"][name]["mode"])
 
         self.evaluations = read_evaluations(self.directory)
         if self.writes_files:
@@ -194,17 +194,14 @@ class Run(AbstractContextManager):
     def _save(self, step: int) -> None:
         """Write a checkpoint: each process its policies, the first the state as well."""
         partial = save_policies(self.directory, step, self.team.policies)
-        mine = {p.name: (p.version, self.team.modes[p.name].state()) for p in self.team.policies}
-        saved = self.team.allocation.gather(mine)  # the files of all processes are written now
-        if not self.writes_files:
-            return
+        mine = {}
+        for policy in self.team.policies:
+            memory = self.team.modes[policy.name].state()
+            mine[policy.name] = {"version": policy.version, "mode": memory}
 
-        state = {
-            "step": step,
-            "versions": {name: count for name, (count, _) in saved.items()},
-            "modes": {name: memory for name, (_, memory) in saved.items()},
-        }
-        finish_checkpoint(self.directory, partial, state)
+        policies = self.team.allocation.gather(mine)  # the files of all processes are written now
+        if self.writes_files:
+            finish_checkpoint(self.directory, partial, {"step": step, "policies": policies})
 
     # -------------------------------------------------------------------------- before and after
 

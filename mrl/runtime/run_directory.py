@@ -128,8 +128,7 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
 def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
     """Make an unfinished checkpoint count, by one rename, and delete all but the newest `KEEP`.
 
-    state: "step", "versions", "modes" and whatever JSON the run needs beside weights and
-    optimizers.
+    state: "step", "policies" and whatever JSON the run needs beside weights and optimizers.
     """
     sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
     document = json.dumps(state | {"logs": sizes}, indent=1)
@@ -194,7 +193,7 @@ def _check_files(checkpoint: Path) -> None:
 def read_state(checkpoint: Path | None) -> dict:
     """`state.json` of a checkpoint; None: of a beginning."""
     if checkpoint is None:
-        return {"step": 0, "versions": {}, "modes": {}, "logs": {}}
+        return {"step": 0, "logs": {}}
     path = checkpoint / "state.json"
     return parse(read_text(path), str(path))
 
@@ -206,7 +205,7 @@ def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict
             path = checkpoint / policy.name / "optimizer.pt"
             document = torch.load(path, map_location="cpu", weights_only=True)
             policy.optimizer.load_state_dict(document)
-            policy.version = state["versions"][policy.name]
+            policy.version = state["policies"][policy.name]["version"]
 
 
 def cut_back(run: Path, state: dict) -> None:

@@ -1,7 +1,6 @@
 """The sentences and tables that a person reads before and after a run."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
@@ -9,13 +8,11 @@ from pathlib import Path
 from rich.table import Column, Table
 
 from mrl.policy import Policy
-from mrl.runtime.evaluation import half_width, of_first_part, problems_of
+from mrl.runtime.evaluation import half_width, of_first_part
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import read_rescues
 from mrl.runtime.view import cell
 from mrl.samples import Problem
-
-FEW = 20  # a gain on fewer problems of a skill is not called one
 
 
 def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
@@ -119,15 +116,14 @@ def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, li
 def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, float] | None:
     """Policy, skill, and its solve rates before and after, of the largest gain.
 
-    ends: each policy's entries before and after. None if no gain is beyond its 95 % interval on at
-    least 20 problems.
+    ends: each policy's entries before and after. None if no gain is beyond its 95 % interval.
     """
     best, most = None, 0.0
     for then, now in ends:
         for skill in now["skills"]:
             before, after = then["skills"][skill]["pass@1"], now["skills"][skill]["pass@1"]
             chance = math.hypot(half_width(then, skill), half_width(now, skill))
-            if problems_of(now, skill) >= FEW and after - before > max(chance, most):
+            if after - before > max(chance, most):
                 best, most = (now["policy"], skill, before, after), after - before
     return best
 
@@ -135,7 +131,7 @@ def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, fl
 def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
     """A sentence on what was learnt, plain enough for a first reader.
 
-    It names the largest gain and the peers that rescued that policy.
+    It names the largest gain, and how often that policy was rescued.
     Empty if the held-out problems were not scored at both ends.
     """
     before, after = (of_first_part(evaluations.get(when, ())) for when in ("before", "after"))
@@ -145,7 +141,7 @@ def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> 
 
     gain = largest_gain(ends)
     if not gain:
-        return f"No policy got better at any skill beyond chance (95 %, at least {FEW} problems)."
+        return "No policy got better at any skill beyond chance (95 %)."
 
     name, skill, before, after = gain
     sentence = (
@@ -153,9 +149,6 @@ def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> 
     )
     own_rescues = [rescue for rescue in rescues if rescue["receiver"] == name]
     if own_rescues:
-        sources = Counter(rescue["source"] for rescue in own_rescues)
-        shares = " and ".join(f"{number} from {source}" for source, number in sources.items())
         on_skill = sum(rescue["skill"] == skill for rescue in own_rescues)
-        sentence += f"; it was rescued {len(own_rescues)} times ({shares}), "
-        sentence += f'{on_skill} of them on "{skill}"'
+        sentence += f'; it was rescued {len(own_rescues)} times, {on_skill} of them on "{skill}"'
     return sentence + "."

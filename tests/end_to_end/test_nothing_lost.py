@@ -190,7 +190,7 @@ DAMAGE = {  # of a file of the newest checkpoint: its bytes -> other ones; None:
         lambda text: b"{}",
         lambda text: b"[2]",
         lambda text: text.replace(b'"step": 2', b'"step": "2"'),
-        lambda text: text.replace(b'"modes"', b'"modus"'),
+        lambda text: text.replace(b'"mode"', b'"modus"'),
         lambda text: text.replace(b'"logs"', b'"log"'),
     ],
     "qwen-tiny/model.safetensors": [

@@ -222,7 +222,8 @@ def test_a_mode_that_keeps_groups_has_none_of_another_policy(place, monkeypatch)
     assert [line.pop("mode/remembers") for line in metrics] == [0, 0, 1, 1, 1, 1]
     solo = lines("runs/solo/metrics.jsonl")
     assert [without_time(line) for line in metrics] == [without_time(line) for line in solo]
-    saved = json.loads(Path("runs/leaky/checkpoints/step-000003/state.json").read_text())["modes"]
+    state = json.loads(Path("runs/leaky/checkpoints/step-000003/state.json").read_text())
+    saved = {name: kept["mode"] for name, kept in state["policies"].items()}
     assert saved == {name: {"saw": [name]} for name in ("qwen-tiny", "llama-tiny")}
 
 
