@@ -37,24 +37,22 @@ from mrl.runtime.run_directory import (
     write_run_config,
 )
 from mrl.runtime.settings import check
-from mrl.runtime.view import View, silent_view
+from mrl.runtime.view import View
 from mrl.team import StepResult
 
 
 class Run(AbstractContextManager):
     """A team on its way: it is loaded and checked before the first file is written.
 
-    view: shows what happens; without one the run is silent.
+    view: shows what happens.
     resumed: the directory of a stopped run, to go on with from its newest checkpoint, or from its
     beginning if there is none.
     """
 
-    def __init__(
-        self, config: RunConfig, view: View | None = None, resumed: Path | None = None
-    ) -> None:
+    def __init__(self, config: RunConfig, view: View, resumed: Path | None = None) -> None:
         check(config)
         self.config = config
-        self.view = view or silent_view(config)
+        self.view = view
         self.names = [policy.name for policy in config.policies]
 
         # under placement `parallel` this process has one policy, else all of them
@@ -79,7 +77,7 @@ class Run(AbstractContextManager):
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
     ) -> None:
         """Make the run's directory, or bring it back to the state of the checkpoint."""
-        state = read_state(checkpoint)
+        state = read_state(checkpoint) if checkpoint else {"step": 0, "logs": {}}
         self.first_step = state["step"] + 1
 
         # the first process decides on the directory; no process writes before all have looked

@@ -161,8 +161,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The newest complete checkpoint of a run, if there is one."""
-    complete = checkpoints(run)
-    return complete[-1] if complete else None
+    return max(checkpoints(run), default=None)
 
 
 def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
@@ -190,10 +189,8 @@ def _check_files(checkpoint: Path) -> None:
             )
 
 
-def read_state(checkpoint: Path | None) -> dict:
-    """`state.json` of a checkpoint; None: of a beginning."""
-    if checkpoint is None:
-        return {"step": 0, "logs": {}}
+def read_state(checkpoint: Path) -> dict:
+    """`state.json` of a checkpoint."""
     path = checkpoint / "state.json"
     return parse(read_text(path), str(path))
 

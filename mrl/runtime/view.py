@@ -72,15 +72,10 @@ def bar(share: float, began: float | None, size: int) -> str:
     return cells
 
 
-def silent_view(config: RunConfig) -> "View":
-    """A view that shows nothing, for a run from Python and for all processes but the first."""
-    return View(Console(quiet=True), [policy.name for policy in config.policies], config.steps)
-
-
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
     """A live view where the cursor can move, else one of plain lines; silent in later processes."""
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
-        return silent_view(config)
+        console, plain = Console(quiet=True), True
 
     names = [policy.name for policy in config.policies]
     live = console.is_terminal and not console.is_dumb_terminal and not plain
@@ -102,7 +97,6 @@ class View(AbstractContextManager):
             how = {"auto_refresh": False, "transient": True, "vertical_overflow": "crop"}
             self.live = Live(console=console, **how)
 
-        self.closed = False
         self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
         self.began: dict[tuple[str, str], float] = {}  # (policy, skill) -> its score before
         self.now = 0  # the step
@@ -113,12 +107,12 @@ class View(AbstractContextManager):
         self.close()
 
     def close(self) -> None:
-        """End the live view: nothing more is drawn, and what was drawn is erased."""
-        self.closed = True
+        """End the live view: what was drawn is erased, and lines follow, if anything does."""
         if self.live and self.live.is_started:
             # emptied first: at its stop rich draws all lines, and erases no more than a screen
             self.live.update("", refresh=True)
             self.live.stop()
+        self.live = None
 
     def say(self, what: RenderableType) -> None:
         """Print a sentence or a table for the person; above the live view, if there is one.
@@ -160,8 +154,6 @@ class View(AbstractContextManager):
             self.say(f"Scoring {what}: {total} problems")
 
     def _draw(self) -> None:
-        if self.closed:
-            return
         if not self.live.is_started:  # begins with the first figures: a download has its own bars
             self.live.start()
         self.live.update(self.render(), refresh=True)
