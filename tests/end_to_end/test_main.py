@@ -58,7 +58,8 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     assert "6 prompts from train.jsonl; completions per prompt: qwen-tiny 4, llama-tiny 4;" in out
     assert "step 4/4" in out
     assert "before -> after" in out
-    assert "problems" in out.strip().splitlines()[-1]
+    *_, last = out.strip().splitlines()
+    assert "beyond chance" in last or "of the time before" in last
     directory = place / "runs" / "sgt-s1"
     config = load_config(directory / "config.json")
     assert (config["mode"], config["steps"], config["seed"]) == ("sgt", 4, 1)
