@@ -151,7 +151,7 @@ def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Itera
         data = base64.b64encode(path.read_bytes()).decode("ascii")
 
         # the words behind a metric's name
-        meanings = dict.fromkeys(meaning(key).partition(": ")[2] for key in keys)
+        meanings = dict.fromkeys(map(meaning, keys))
         caption = escape(f"Mean of {figures.WINDOW} steps; {'; '.join(meanings)}.")
         yield f"<h2>{title}</h2><p>{caption}</p>"
         yield f'<img alt="{title} {caption}" src="data:image/png;base64,{data}">'

@@ -76,11 +76,11 @@ OUTCOMES += ("refused", "skipped", "replayed")
 
 
 def meaning(key: str) -> str:
-    """What a metric of `metrics.jsonl` means: the entry of `METRICS`, behind its name."""
+    """What a metric of `metrics.jsonl` means, from `METRICS`."""
     for names, text in METRICS.items():
         for name in names.split(", "):
             if re.fullmatch(re.sub("<.*?>", ".+", name), key):
-                return f"{name}: {text}"
+                return text
     raise KeyError(key)
 
 
