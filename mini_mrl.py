@@ -95,7 +95,7 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
 def train_loop(run: "Run") -> bool:
     """Evaluate, train, evaluate again. Returns False if the run was stopped before its end."""
     signal.signal(signal.SIGINT, run.stop)
-    if "before" not in run.evaluations:  # a resumed run has done it
+    if run.first_step == 1:  # a resumed run has done it
         run.evaluate("before")
     for step in range(run.first_step, run.config.steps + 1):
         results = train_step(run.team, step)

@@ -2,6 +2,7 @@ import io
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from mrl.lab.alignment_view import render_alignment, visible
 
@@ -14,20 +15,18 @@ def test_tokens_are_shown_without_raw_control_characters():
     assert shown == ["·a", "\\n", "\\x1b[31m", "<F0><9F>", "∅", "\\xa0"]
 
 
-def test_rows_stand_over_one_another_chunk_by_chunk():
-    console = Console(file=io.StringIO(), width=80)
-    console.print(render_alignment(("one", "two"), SOURCE, RECEIVER, 80))
-    above, below = console.file.getvalue().splitlines()[:2]
-    assert above.split() == ["one", "4", "7", "-│3", "·│<F0><9F>│<98><80>", "\\x1b│$x$"]
-    assert below.split() == ["two", "4", "7", "-3", "·😀", "\\x1b$x$"]
-    assert cell_len(above[: above.index("\\x1b")]) == cell_len(below[: below.index("\\x1b")])
-
-
-def test_the_terminal_view_wraps_and_gives_the_figures():
-    console = Console(file=io.StringIO(), width=40)
-    console.print(render_alignment(("one", "two"), SOURCE, RECEIVER, 40))
-    text = console.file.getvalue()
-    assert "9 source tokens, 5 receiver tokens" in text.replace("\n", " ")
-    assert "\x1b" not in text
-    assert text.count("one") >= 2  # more than one line of chunks
-    assert all(len(line) <= 40 for line in text.splitlines())
+def test_a_chunk_is_a_row_reversed_if_it_is_not_one_to_one_and_the_figures_follow():
+    console = Console(file=io.StringIO(), width=40, force_terminal=True)
+    console.print(render_alignment(("one[/b]", "two"), SOURCE, RECEIVER))
+    drawn = console.file.getvalue()
+    assert "\x1b$" not in drawn
+    plain = Text.from_ansi(drawn).plain
+    head, *rows = plain.splitlines()
+    assert head.split() == ["one[/b]", "two"]
+    chunks = ["4 4", "7 7", "-│3 -3", "·│<F0><9F>│<98><80> ·😀", "\\x1b│$x$ \\x1b$x$"]
+    assert [" ".join(row.split()) for row in rows[:5]] == chunks
+    assert [line.startswith("\x1b[7m") for line in drawn.splitlines()[1:6]] == [
+        False, False, True, True, True
+    ]  # fmt: skip
+    assert "9 source tokens, 5 receiver tokens" in plain.replace("\n", " ")
+    assert all(cell_len(line.rstrip()) <= 40 for line in plain.splitlines())

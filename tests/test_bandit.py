@@ -157,13 +157,6 @@ def test_a_complementary_peer_is_outside_hacpos_band_and_leaves_xgrpos_direction
         assert hacpo.groups == pytest.approx(xgrpo.groups, rel=0.02)
 
 
-def test_a_context_without_an_update_has_no_angle():
-    sure = Context((0.0, 0.0), (0.0, 0.0), frozenset({0, 1}))  # every action is right
-    figures = analyse(Solo(), sure, 2)
-    assert math.isnan(figures.angle)
-    assert (figures.support, figures.groups) == (0, math.inf)
-
-
 def test_what_looks_alike_to_a_mode_is_summed_up_once():
     seen = crossings(XGRPO(), CONTEXTS[1], 3)
     assert len(seen) == 4  # 0 to 3 right

@@ -6,10 +6,19 @@ from mrl.runtime.evaluation import (
     count_solved,
     half_width,
     problems_at_once,
-    scores_of,
-    sentence_before,
+    score_entries,
 )
 from mrl.samples import Problem
+
+
+def scores_of(correct, samples):
+    """The entry of a part with these (skill, right completions) of each problem."""
+    problems = [
+        Problem(str(number), "1+1?", "2", skill) for number, (skill, _) in enumerate(correct)
+    ]
+    solved = {"part": [count for _, count in correct]}
+    (entry,) = score_entries("p", {"part": problems}, solved, samples)
+    return entry
 
 
 def test_pass_at_k_by_hand():
@@ -23,7 +32,8 @@ def test_an_evaluation_averages_over_skills_not_over_problems():
     assert scores["pass@1"] == 0.5
     assert scores["skills"]["y"] == {"pass@1": 0.0, "pass@2": 0.0, "problems": 1}
     one = {"pass@1": 1.0, "problems": 1}
-    assert scores_of([("x", 1)], samples=1) == {"pass@1": 1.0, "skills": {"x": one}}
+    about = {"policy": "p", "part": "part", "problems": 1, "samples": 1}
+    assert scores_of([("x", 1)], samples=1) == about | {"pass@1": 1.0, "skills": {"x": one}}
 
 
 def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
@@ -85,14 +95,6 @@ def test_the_interval_over_problems_by_hand():
     assert half_width(both, "x") == half_width(alone)
     uneven = {"problems": 408, "skills": {"x": {"pass@1": 1.0, "problems": 8}}}
     assert half_width(uneven, "x") == half_width(alone)
-
-
-def test_before_training_a_share_has_its_interval():
-    entry = {"policy": "p", "part": "mine", "samples": 4, "problems": 800, "pass@1": 0.34375}
-    entry["skills"] = {"all": {"pass@1": 0.34375}}
-    assert sentence_before(entry) == (
-        "Right attempts before training, p on mine (800 problems): 34% ± 3%."
-    )
 
 
 def test_a_gpu_scores_as_many_completions_at_once_with_one_sample_as_with_four():

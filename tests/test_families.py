@@ -214,12 +214,13 @@ def test_a_family_is_computed_right_learns_and_is_resumed(tmp_path, random_pair,
     assert stats.updates == 1
     assert stats.own.logprob_gap_max < GAP
     partial = save_policies(tmp_path / "run", 1, [policy])
-    finish_checkpoint(tmp_path / "run", partial, {"step": 1, "versions": {"it": policy.version}})
+    state = {"step": 1, "policies": {"it": {"version": policy.version}}}
+    finish_checkpoint(tmp_path / "run", partial, state)
     checkpoint = tmp_path / "run" / "checkpoints" / "step-000001"
 
     config.path = str(checkpoint / "it")
     resumed = load_policy(config)
-    restore_optimizers(checkpoint, [resumed], {"versions": {"it": 1}})
+    restore_optimizers(checkpoint, [resumed], state)
     train_one_step(policy, 2)
     train_one_step(resumed, 2)
     for mine, other in zip(policy.model.parameters(), resumed.model.parameters(), strict=True):

@@ -192,13 +192,12 @@ def test_a_function_that_calls_an_empty_text_right_is_refused():
 # ------------------------------------------------------------------------------ in a run
 
 
-def test_a_run_keeps_the_judges_path_and_checksum_and_says_them(place, capfd):
+def test_a_run_keeps_the_judges_path_and_checksum(place):
     Path("mine.py").write_text(HONEST)
     assert small("--steps", "1", "--set", "judge=mine.py") == 0
     found = checksum("mine.py")
-    assert f"Judge: mine.py (checksum {found})." in capfd.readouterr().out
     kept = json.loads(Path("runs/sgt-s0/config.json").read_text())
-    assert (kept["judge"], kept["judge_checksum"]) == (str(place / "mine.py"), found)
+    assert (kept["judge"], kept["judge_checksum"]) == ("mine.py", found)
 
 
 def test_a_judge_that_does_not_work_ends_a_run_before_it_writes(place, capfd):

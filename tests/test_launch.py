@@ -270,7 +270,7 @@ def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
     assert error.startswith("Traceback (most recent call last):\n")
     assert "RuntimeError: out of luck\n" in error
     assert error.endswith("Go on with: python mini_mrl.py resume runs/r\n")
-    assert error.count("fails.py, line 13; the run is kept as of step 2. ") == 1
+    assert error.count("fails.py, line 13. Go on with: ") == 1
     assert saved(place / "runs" / "r") == 2
     mode.write_text(MODE.format(what="pass"))
     code, _, error = end_of(start(place, "resume", "runs/r", "--plain"))

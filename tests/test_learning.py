@@ -372,7 +372,8 @@ def test_every_completion_has_one_outcome(make_policy):
     }
     batch = TrainingBatch(samples)
     figures = {"dropped/too_long": 1, "thl/refused/not_utf8": 1, "thl/records": 2}
-    written_now = [Rollout(s.completion_ids, [], True) for s in samples if not s.source]
+    # the first three; the last is an own text of an earlier step, with log-probs of then
+    written_now = [Rollout(s.completion_ids, [], True) for s in samples[:3]]
     own = Group(Problem("x", "1+1?", "2"), samples[0].prompt_ids, written_now)
     received = {"x": [SimpleNamespace(text="")] * 6}  # 2 became samples; the mode left 2 alone
     got = outcome_metrics(StepResult([own], received, batch, stats), figures)

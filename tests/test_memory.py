@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -32,6 +33,7 @@ from mrl.runtime.memory import (
 )
 from mrl.runtime.run import Run
 from mrl.runtime.settings import run_config
+from mrl.runtime.view import make_view
 from mrl.samples import Problem, TrainingSample
 from tests.conftest import pytest_configure
 
@@ -297,7 +299,7 @@ def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
     monkeypatch.setattr("mrl.runtime.load_team.load_policies", lambda *about: pytest.fail("loaded"))
     config = run_config("tiny", None, {"placement": "resident"}, [f"runs={tmp_path}"])
     with pytest.raises(MrlError, match=r"the host has 0\.0 GiB; take smaller models\.$"):
-        Run(config)
+        Run(config, make_view(Console(quiet=True), config, plain=True))
     assert not list(tmp_path.iterdir())
 
 

@@ -1026,4 +1026,4 @@ def test_the_kept_runs_are_whole_and_of_the_shipped_pair(mode):
     assert [len(of) for of in lines.values()] == [config["steps"]] * 2
     if mode == "sgt":
         rescued = total(lines["qwen-tiny"], "rescues")
-        assert f"it was rescued {rescued} times ({rescued} from llama-tiny)" in TUTORIAL
+        assert f"it was rescued {rescued} times, " in TUTORIAL

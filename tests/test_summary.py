@@ -15,7 +15,6 @@ from mrl.runtime.summary import (
     first_lines,
     last_lines,
     pair_table,
-    unseen_prompt,
 )
 from mrl.samples import Problem
 
@@ -47,9 +46,10 @@ def test_the_evaluation_table_shows_before_and_after():
     text = shown(evaluation_table({"before": scores(0.05), "after": scores(0.86)}))
     for part in ("5 -> 86±14", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
         assert part in text, part
-    before = shown(evaluation_table({"before": scores(0.86)}))
-    assert "86" in before
-    assert "->" not in before
+    for when in ("before", "after"):
+        alone = shown(evaluation_table({when: scores(0.86)}))
+        assert "86" in alone and f"held-out problems, {when} " in alone
+        assert "->" not in alone
 
 
 def planned(tmp_path, mode="sgt", **settings):
@@ -65,7 +65,7 @@ def planned(tmp_path, mode="sgt", **settings):
         why_placed="Swap.",
     )  # fmt: skip
     return SimpleNamespace(
-        config=config, names=NAMES, team=team, directory=tmp_path,
+        config=config, names=NAMES, team=team, directory=tmp_path, go_on="Go on.",
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_the_pairs_table_counts_what_one_never_and_the_other_sometimes_solves_bo
 
 
 def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path):
-    run = planned(tmp_path, "solo-x2", steps=7, liar=0.3)
+    run = planned(tmp_path, "solo-x2", steps=7)
     lines = first_lines(run, "tiny", " (why)")
     assert lines[0] == (
         "Training the embedded tiny pair: qwen-tiny (0.838 M parameters, learning rate 0.001) and "
@@ -95,39 +95,21 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
     )
     assert "shares nothing; 7 steps of 5 prompts from words/train.jsonl; " in lines[1]
     assert "; completions per prompt: qwen-tiny 8, llama-tiny 8; " in lines[1]
-    assert lines[2] == "Swap."
-    assert "claim 30% of their failures" in lines[3]
-    assert len(first_lines(planned(tmp_path), "tiny", "")) == 3
+    assert lines[2:] == ["Swap."]
 
 
 def test_the_first_lines_say_that_a_mode_trains_by_an_objective_of_its_own(tmp_path):
     def notes(mode, *options):
         run = planned(tmp_path, mode)
         run.team.mode = make_mode(mode, run_config("tiny", None, {"mode": mode}, options).settings)
-        return [line for line in first_lines(run) if "trains by" in line]
+        return [line for line in first_lines(run) if line.startswith("Objective: ")]
 
     (note,) = notes("hacpo")
-    assert note.startswith(
-        "Each policy trains by gspo, as hacpo was published. Its own `objective`"
+    assert note == (
+        "Objective: gspo, as hacpo was published; `--set hacpo.own_objective=` takes that of each "
+        "policy."
     )
-    assert "with `--set hacpo.own_objective=` " in note
     assert notes("hacpo", "hacpo.own_objective=") == notes("sgt") == []
-
-
-@pytest.mark.parametrize(
-    ("template", "own", "is_seen"),
-    [
-        ("{{ messages[0].content }}", "", True),
-        ("{{ messages[-1].content }}", "", False),
-        (None, "", True),  # it stands before each problem
-        (None, "Box it. {prompt}", True),
-        (None, "{prompt}", False),
-    ],
-)
-def test_a_prompt_that_the_model_never_sees_gets_a_sentence(make_policy, template, own, is_seen):
-    policy = make_policy(system_prompt="Box it.", template=own)
-    policy.tokenizer.chat_template = template
-    assert ("leaves the system prompt out; `template`" in unseen_prompt(policy)) == (not is_seen)
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -142,32 +124,19 @@ def test_a_card_without_bfloat16_computes_in_float32(monkeypatch, native):
 
 
 def test_the_last_lines_end_with_what_was_learnt(tmp_path):
-    assert last_lines(planned(tmp_path), False)[0].endswith(f"mini_mrl.py resume {tmp_path}")
-    _, memory, sentence = last_lines(planned(tmp_path, mode="solo"), True)
-    assert re.fullmatch(r"Memory: [\d.]+ GiB at the peak\.", memory)
-    assert float(memory.split()[1]) > 0
-    assert sentence == (
-        'qwen-tiny solved "e[/b]ats" problems 10% of the time before, 50% after. '
-        "Nothing was shared in this mode."
-    )
+    assert last_lines(planned(tmp_path), False) == ["Saved. Go on."]
+    _, sentence = last_lines(planned(tmp_path, mode="solo"), True)
+    assert sentence == 'qwen-tiny solved "e[/b]ats" problems 10% of the time before, 50% after.'
 
 
-@pytest.mark.parametrize(
-    ("problems", "after", "ends"),
-    [
-        (40, 0.12, "problems); right attempts at held-out problems, before -> after: "
-         "qwen-tiny 10% -> 12%, llama-tiny 10% -> 12%."),
-        (10, 0.9, "qwen-tiny 10% -> 90%, llama-tiny 10% -> 90%."),
-    ],
-)  # fmt: skip
-def test_a_gain_within_chance_or_of_few_problems_is_not_praised(tmp_path, problems, after, ends):
+@pytest.mark.parametrize(("problems", "after"), [(40, 0.12), (2, 0.9)])
+def test_a_gain_within_chance_is_not_praised(tmp_path, problems, after):
     run = planned(tmp_path)
     run.evaluations = {"before": scores(0.1), "after": scores(after)}
     for entry in (*run.evaluations["before"], *run.evaluations["after"]):
         entry["problems"] = problems
     *_, sentence = last_lines(run, True)
-    assert sentence.startswith("No policy got better at any skill beyond chance (95 %")
-    assert sentence.endswith(ends)
+    assert sentence == "No policy got better at any skill beyond chance (95 %)."
 
 
 def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():
@@ -185,8 +154,7 @@ def test_sizes_and_numbers_read_as_a_person_writes_them(tmp_path):
         run = planned(tmp_path, steps=1)
         config = PolicyConfig("", "", learning_rate=1e-3, **settings)
         run.team.policies = [SimpleNamespace(name=NAMES[0], model=model, config=config)]
-        first, second, *_ = first_lines(run)
-        assert "; 1 step of 5 prompts " in second
+        first, *_ = first_lines(run)
         return first.split("(")[1].split(")")[0]
 
     assert size(1_543_714_304) == "1.54 B parameters, learning rate 0.001"
@@ -200,4 +168,3 @@ def test_one_model_alone_shares_nothing_and_hears_so_in_every_mode(tmp_path):
     run = planned(tmp_path, mode="sgt")
     run.team.record_type = None  # as where there is no peer
     assert "Mode sgt shares nothing; " in first_lines(run)[1]
-    assert last_lines(run, True)[-1].endswith("Nothing was shared in this mode.")

@@ -170,35 +170,30 @@ def test_the_figures_that_are_shown_are_four_that_the_program_explains():
     assert all(meaning(metric) for metric in views.FIGURES)
 
 
-def test_plain_lines_name_the_skill_that_changed_most():
+def test_plain_lines_come_every_few_steps_and_name_each_reward():
     view = View(quiet(), NAMES, 240)
-    view.scored(entries(eats=(0.9, 0.0), sold=(0.1, 0.8)))
     for step in range(1, 241):
-        view.step(step, lines(**{"skill/eats": min(1.0, step / 200), "skill/sold": 0.3}), [])
+        view.step(step, lines(), [])
     text = view.console.file.getvalue().splitlines()
     assert len(text) == 21  # the first step, every twelfth one, the last
     assert text[-1] == (
         "step 240/240, 0:00:00 left; mean of the last 10 steps: reward qwen-tiny 0.25, "
-        "llama-tiny 0.25 (eats 0 -> 100 %)"
+        "llama-tiny 0.25"
     )
 
 
 @pytest.mark.parametrize("title", ["", "live"])
-def test_a_long_scoring_says_how_far_it_is(monkeypatch, title):
-    now = [100.0]
-    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+def test_a_scoring_says_that_it_begins_and_in_the_live_view_how_far_it_is(title):
     view = View(quiet(), NAMES, 10, title)
     texts = []
     for done in (0, 64, 128, 192):
         view.progress("qwen on heldout", done, 256)
         texts.append(shown(view) if title else view.console.file.getvalue())
-        now[0] += 20
-    if title:  # at once
+    if title:
         assert "Scoring qwen on heldout: 0 of 256 problems\n" in texts[0]
         assert "64 of 256 problems\n" in texts[1]
-    else:  # a line after 30 seconds
-        assert texts[1] == ""
-        assert texts[3] == "Scoring qwen on heldout: 128 of 256 problems\n"
+    else:  # one line
+        assert set(texts) == {"Scoring qwen on heldout: 256 problems\n"}
     view.live = None
     view.step(1, lines(), [])
     assert view.scoring == ""
@@ -251,7 +246,7 @@ def test_a_live_view_leaves_nothing_behind_where_control_c_was_echoed():
         assert len(last.rstrip()) < 78
 
 
-def test_a_view_that_was_closed_draws_nothing_more():
+def test_a_view_that_was_closed_goes_on_in_lines():
     """A second Ctrl-C may kill the process, and what is drawn then would stay."""
     console = Console(file=io.StringIO(), width=80, force_terminal=True)
     with View(console, NAMES, 10, "live") as view:
@@ -259,9 +254,10 @@ def test_a_view_that_was_closed_draws_nothing_more():
         view.close()
         drawn = console.file.getvalue()
         view.step(2, lines(), [])
-        assert console.file.getvalue() == drawn
         view.say("Stopping.")
-    assert console.file.getvalue() == drawn + "Stopping.\n"
+    more = console.file.getvalue().removeprefix(drawn)
+    assert more.startswith("step 2/10, ") and more.endswith("Stopping.\n")
+    assert "\x1b" not in more
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")  # the cursor is back
 
 

@@ -1,17 +1,15 @@
-"""Two tokenizations over one another, chunk by chunk, for a terminal."""
+"""Two tokenizations side by side, chunk by chunk, for a terminal."""
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from mrl.alignment import align
 from mrl.residual import measure
-from mrl.runtime.view import printable
+from mrl.runtime.view import cell, printable
 
-# Okabe and Ito's colours, also for colour-blind readers; neighbours differ in lightness, too
-CHUNK_COLORS = ("#56B4E9", "#E69F00")
 TOKEN_BAR = "\u2502"  # between the tokens of a chunk
 
 
@@ -25,32 +23,18 @@ def visible(piece: bytes) -> str:
 
 
 def render_alignment(
-    names: tuple[str, str], source: Sequence[bytes], receiver: Sequence[bytes], width: int
+    names: tuple[str, str], source: Sequence[bytes], receiver: Sequence[bytes]
 ) -> RenderableType:
-    """Source tokens above receiver tokens, a colour per chunk; chunks that are not 1:1 reversed."""
+    """A row a chunk, with its tokens on both sides; chunks that are not 1:1 reversed."""
     chunks, residual = align(source, receiver), measure(source, receiver)
-    label = max(map(len, names)) + 2
+    table = Table(box=None)
+    for name in names:
+        table.add_column(cell(name))
 
-    lines: list[Text] = []
-    pair: list[Text] = []  # the two lines that are being written
-    used = width
-    for number, chunk in enumerate(chunks):
+    for chunk in chunks:
         sides = source[slice(*chunk.source)], receiver[slice(*chunk.receiver)]
-        rows = [TOKEN_BAR.join(map(visible, tokens)) for tokens in sides]
-        size = max(map(cell_len, rows))
-
-        if used + size + 1 > width:
-            pair = [Text(name.ljust(label)) for name in names]
-            lines += [*pair, Text()]
-            used = label
-
-        style = CHUNK_COLORS[number % 2]
-        if not chunk.one_to_one:
-            style += " reverse"
-        for line, row in zip(pair, rows, strict=True):
-            line.append(row + " " * (size - cell_len(row)), style=style)
-            line.append(" ")
-        used += size + 1
+        cells = [Text(TOKEN_BAR.join(map(visible, tokens))) for tokens in sides]
+        table.add_row(*cells, style="" if chunk.one_to_one else "reverse")
 
     length_ratio = len(receiver) / max(len(source), 1)
     one_to_one = sum(chunk.one_to_one for chunk in chunks)
@@ -61,4 +45,4 @@ def render_alignment(
         f"{len(chunks)} chunks, {one_to_one} of them 1:1 "
         f"({share:.0%} of the bytes); the others are shown reversed",
     )
-    return Group(*lines, *map(Text, figures))
+    return Group(table, *map(Text, figures))

@@ -226,21 +226,15 @@ class Figures:
     """What the module's docstring defines, of one mode in one context."""
 
     support: float
-    angle: float  # degrees; nan if there is no update
+    angle: float  # degrees
     groups: float
 
 
 def analyse(mode: Mode, context: Context, group: int = GROUP) -> Figures:
     """The exact figures of a mode in a context."""
     mean, square, support = moments(mode, context, group)
-    gradient = context.gradient()
-    strength = float(mean.norm())
-    norms = strength * float(gradient.norm())
-    if norms < 1e-12:
-        return Figures(support, math.nan, math.inf)
-
-    cosine = max(-1.0, min(1.0, float(mean @ gradient) / norms))
-    return Figures(support, math.degrees(math.acos(cosine)), square / strength**2 - 1)
+    cosine = torch.cosine_similarity(mean, context.gradient(), dim=0).clamp(-1, 1)
+    return Figures(support, float(cosine.acos().rad2deg()), square / float(mean @ mean) - 1)
 
 
 def bandit_table(group: int = GROUP) -> Table:

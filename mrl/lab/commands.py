@@ -116,7 +116,7 @@ def align(
             ) from None
 
     names = (Path(source).name, Path(receiver).name)
-    console.print(render_alignment(names, *sides, console.width))
+    console.print(render_alignment(names, *sides))
 
 
 def warmstart(

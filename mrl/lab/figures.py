@@ -6,8 +6,7 @@ stand below one another and letters are large, so that a telephone shows them we
 """
 
 import fnmatch
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -36,24 +35,21 @@ Lines = Sequence[dict[str, Any]]
 # ------------------------------------------------------------------------------ of a run
 
 
-@dataclass(frozen=True)
-class Picture:
-    """Curves of a run. pattern: of the metrics that they show; unit: of their values' axis."""
+PICTURES = (  # name, title, pattern of the metrics, what their axis measures
+    ("skills", "How often is each skill solved?", "skill/*", "share of attempts"),
+    ("kinds", "Which groups can teach?", "groups/*", "share of groups"),
+    ("outcomes", "What became of each attempt?", "outcome/*", "share of attempts"),
+    ("rescues", "How many prompts can a peer rescue?", "rescue*", "prompts per step"),
+    ("traffic", "How much crossed?", "exchange/*_bytes", "bytes per step"),
+    ("entropy", "How undecided is each policy?", "entropy", "nats"),
+    ("lengths", "How long are the attempts?", "completions/mean_length", "tokens"),
+)
 
-    name: str
-    title: str
-    pattern: str
-    unit: str
 
-
-def pictures_of(lines: Lines) -> Iterator[tuple[Picture, list[str]]]:
-    """The pictures that a run has numbers for, each with its metrics that are not 0 throughout."""
-    logged = sorted({key for line in lines for key in line})
-    for picture in PICTURES:
-        keys = fnmatch.filter(logged, picture.pattern)
-        keys = [key for key in keys if any(line.get(key) for line in lines)]
-        if keys:
-            yield picture, keys
+def keys_of(lines: Lines, pattern: str) -> list[str]:
+    """The metrics of that pattern which are not 0 throughout a run."""
+    logged = {key for line in lines for key, value in line.items() if value}
+    return sorted(fnmatch.filter(logged, pattern))
 
 
 def label_of(key: str) -> str:
@@ -100,17 +96,6 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, ncols=2, loc="outside upper center", frameon=False)
     save_figure(figure, path)
-
-
-PICTURES = (
-    Picture("skills", "How often is each skill solved?", "skill/*", "share of attempts"),
-    Picture("kinds", "Which groups can teach?", "groups/*", "share of groups"),
-    Picture("outcomes", "What became of each attempt?", "outcome/*", "share of attempts"),
-    Picture("rescues", "How many prompts can a peer rescue?", "rescue*", "prompts per step"),
-    Picture("traffic", "How much crossed?", "exchange/*_bytes", "bytes per step"),
-    Picture("entropy", "How undecided is each policy?", "entropy", "nats"),
-    Picture("lengths", "How long are the attempts?", "completions/mean_length", "tokens"),
-)
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, list]:

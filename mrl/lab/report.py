@@ -20,6 +20,7 @@ from mrl.errors import MrlError
 from mrl.lab import figures
 from mrl.lab.alignment_view import visible
 from mrl.runtime import run_directory
+from mrl.runtime.evaluation import of_first_part
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.metrics import meaning
 from mrl.runtime.summary import evaluation_table, learnt_sentence
@@ -79,7 +80,8 @@ def replay(directory: Path) -> str:
 def replay_data(directory: Path) -> dict[str, Any]:
     """How often each policy solves each skill, as [step, percent], and the rescues of a run."""
     lines = run_directory.read_metrics(directory)
-    evaluations = run_directory.read_evaluations(directory)
+    entries = run_directory.read_evaluations(directory).get("before", [])
+    before = {entry["policy"]: entry["skills"] for entry in of_first_part(entries)}
     keys = sorted({key for line in lines for key in line if key.startswith("skill/")})
 
     policies = []
@@ -88,25 +90,15 @@ def replay_data(directory: Path) -> dict[str, Any]:
         rates = {}
         for key in keys:
             steps, means = figures.series(lines, name, key, figures.WINDOW)
-            rates[key.removeprefix("skill/")] = [
-                (step, round(100 * mean)) for step, mean in zip(steps, means, strict=True)
-            ]
+            percents = [round(100 * mean) for mean in means]
+            rates[key.removeprefix("skill/")] = list(zip(steps, percents, strict=True))
 
-        holes = _holes(evaluations, name)
+        holes = [skill for skill, scores in before.get(name, {}).items() if scores["pass@1"] < HOLE]
         policies.append({"name": name, "color": color, "rates": rates, "holes": holes})
 
     config = run_directory.read_run_config(directory)
     rescues = list(_rescues(directory, config))
     return {"steps": lines[-1]["step"], "policies": policies, "rescues": rescues}
-
-
-def _holes(evaluations: dict[str, list[dict]], policy: str) -> list[str]:
-    """Skills that a policy next to never solved on the first held-out part before training."""
-    for scores in evaluations.get("before", []):
-        if scores["policy"] == policy:
-            skills = scores["skills"]
-            return [skill for skill in skills if skills[skill]["pass@1"] < HOLE]
-    return []
 
 
 def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
@@ -150,17 +142,19 @@ def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Itera
         head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
         yield _table("Held-out problems, in percent", head, rows)
 
-    for picture, keys in figures.pictures_of(lines):
-        path = directory / "figures" / f"{picture.name}.png"
-        figures.draw_curves(lines, path, keys, picture.unit)
-
+    for name, title, pattern, unit in figures.PICTURES:
+        keys = figures.keys_of(lines, pattern)
+        if not keys:
+            continue
+        path = directory / "figures" / f"{name}.png"
+        figures.draw_curves(lines, path, keys, unit)
         data = base64.b64encode(path.read_bytes()).decode("ascii")
 
         # the words behind a metric's name
-        meanings = dict.fromkeys(meaning(key).partition(": ")[2] for key in keys)
+        meanings = dict.fromkeys(map(meaning, keys))
         caption = escape(f"Mean of {figures.WINDOW} steps; {'; '.join(meanings)}.")
-        yield f"<h2>{picture.title}</h2><p>{caption}</p>"
-        yield f'<img alt="{picture.title} {caption}" src="data:image/png;base64,{data}">'
+        yield f"<h2>{title}</h2><p>{caption}</p>"
+        yield f'<img alt="{title} {caption}" src="data:image/png;base64,{data}">'
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

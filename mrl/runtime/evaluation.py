@@ -17,25 +17,9 @@ PROBLEMS_AT_ONCE = 64
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, of how many)
 
 
-def scores_of(correct: Sequence[tuple[str, int]], samples: int) -> dict:
-    """pass@1 and pass@samples of each skill and, as the mean over skills, of all.
-
-    pass@k is the chance that at least one of k completions is right.
-    correct: (skill, right completions of `samples`) of every problem.
-    """
-    by_skill: dict[str, list[int]] = {}  # in the order of the problem file
-    for skill, count in correct:
-        by_skill.setdefault(skill, []).append(count)
-
-    skills: dict[str, dict[str, float]] = {}
-    for skill, counts in by_skill.items():
-        one, several = fmean(counts) / samples, fmean(map(bool, counts))
-        skills[skill] = {"pass@1": one, f"pass@{samples}": several, "problems": len(counts)}
-
-    overall = {}
-    for metric in ("pass@1", f"pass@{samples}"):
-        overall[metric] = fmean(scores[metric] for scores in skills.values())
-    return {**overall, "skills": skills}
+def of_first_part(entries: Sequence[dict]) -> list[dict]:
+    """Those entries of `evaluation.json` that are about the first held-out part, one a policy."""
+    return [entry for entry in entries if entry["part"] == entries[0]["part"]]
 
 
 def problems_of(scores: dict, skill: str) -> float:
@@ -60,13 +44,6 @@ def half_width(scores: dict, skill: str = "") -> float:
         widths.append((half + shift) / (1 + spread))
 
     return math.hypot(*widths) / len(widths)
-
-
-def sentence_before(scores: dict) -> str:
-    """What an entry from before training says."""
-    share = f"{scores['pass@1']:.0%} ± {half_width(scores):.0%}"
-    where = f"{scores['part']} ({scores['problems']} problems)"
-    return f"Right attempts before training, {scores['policy']} on {where}: {share}."
 
 
 def problems_at_once(device: torch.device, samples: int) -> int:
@@ -110,13 +87,26 @@ def count_solved(
 def score_entries(
     policy: str, heldout: dict[str, list[Problem]], solved: dict[str, list[int]], samples: int
 ) -> list[dict]:
-    """One policy's entry of `evaluation.json` for each part; solved: from `count_solved`."""
+    """One policy's entry of `evaluation.json` for each part; solved: from `count_solved`.
+
+    It holds pass@1 and pass@samples of each skill and, as the mean over skills, of all. pass@k is
+    the chance that at least one of k completions is right.
+    """
     entries = []
-    for part, counts in solved.items():
-        problems = zip(heldout[part], counts, strict=True)
-        scores = scores_of([(problem.skill, count) for problem, count in problems], samples)
-        entry = {"policy": policy, "part": part, "problems": len(counts), "samples": samples}
-        entries.append(entry | scores)
+    for part, problems in heldout.items():
+        by_skill: dict[str, list[int]] = {}  # in the order of the problem file
+        for problem, count in zip(problems, solved[part], strict=True):
+            by_skill.setdefault(problem.skill, []).append(count)
+
+        skills: dict[str, dict[str, float]] = {}
+        for skill, counts in by_skill.items():
+            one, several = fmean(counts) / samples, fmean(map(bool, counts))
+            skills[skill] = {"pass@1": one, f"pass@{samples}": several, "problems": len(counts)}
+
+        entry = {"policy": policy, "part": part, "problems": len(problems), "samples": samples}
+        for metric in ("pass@1", f"pass@{samples}"):
+            entry[metric] = fmean(scores[metric] for scores in skills.values())
+        entries.append(entry | {"skills": skills})
     return entries
 
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from mrl.alignment import LossyText, split_text
+from mrl.alignment import split_text
 from mrl.allocation import Turn
 from mrl.modes import Receiver
 from mrl.modes.peers import retokenized
@@ -66,7 +66,6 @@ METRICS = {
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
     "exchange/not_believed": "peers' claimed verdicts that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, learn (step_s has the rest)",
-    "time/turns": "the ledger: [phase, start, stop, bytes moved], seconds since the step began",
     "time/step_s": "seconds of the whole step, all policies",
     "memory/peak_bytes": "the most so far: of tensors on a CUDA device, of the process on a CPU",
 }
@@ -75,11 +74,11 @@ OUTCOMES += ("refused", "skipped", "replayed")
 
 
 def meaning(key: str) -> str:
-    """What a metric of `metrics.jsonl` means: the entry of `METRICS`, behind its name."""
+    """What a metric of `metrics.jsonl` means, from `METRICS`."""
     for names, text in METRICS.items():
         for name in names.split(", "):
             if re.fullmatch(re.sub("<.*?>", ".+", name), key):
-                return f"{name}: {text}"
+                return text
     raise KeyError(key)
 
 
@@ -106,7 +105,9 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
         lines.append(line)
 
     for group, sample in result.rescues:
-        text = text_of(policy, sample.completion_ids)
+        # a peer's text, from the receiver's tokens; a mode of one's own may cut it anywhere
+        content = [token for token in sample.completion_ids if token != policy.end_id]
+        text = b"".join(policy.codec.token_bytes(content)).decode("utf-8", errors="replace")
         rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
         rescue |= {"skill": group.problem.skill, "receiver": policy.name, "source": sample.source}
         rescue |= {"receiver_text": group.rollouts[0].text, "source_text": text}
@@ -115,27 +116,15 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
     return lines + [{"step": step, "failure": text} for text in result.stats.warnings]
 
 
-def text_of(policy: Policy, completion_ids: Sequence[int]) -> str:
-    """A peer's text, from the receiver's tokens; the end token stands for no text."""
-    content = completion_ids[:-1] if completion_ids[-1] == policy.end_id else completion_ids
-    try:
-        return policy.codec.decode(content)
-    except LossyText:  # of a mode of one's own, which may cut a text anywhere
-        return policy.tokenizer.decode(content)
-
-
-def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, object]:
-    """One policy's part of a step's ledger: seconds by phase, bytes moved, the turns."""
-    began = ledger[0].start_s
+def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:
+    """One policy's part of a step's ledger: seconds by phase, and those of the whole step."""
     seconds: Counter[str] = Counter()
-    turns = []
     for turn in ledger:
         if turn.policy == policy:
-            start, stop = turn.start_s - began, turn.stop_s - began
             seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
-            turns.append([turn.phase, round(start, 4), round(stop, 4), turn.moved_bytes])
 
-    return {**seconds, "time/step_s": time.perf_counter() - began, "time/turns": turns}
+    seconds["time/step_s"] = time.perf_counter() - ledger[0].start_s
+    return seconds
 
 
 def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
@@ -185,29 +174,24 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
 
     figures: those of `transfer_metrics`.
     """
-    # an own text of an earlier step (mode replay) is none of this step's completions
-    written_now = set()
-    own_left, peers_left = 0, 0  # that never became a sample
+    left = 0  # completions that never became a sample
     for group, texts in _peers_texts(result):
-        own_left += len(group.rollouts)
-        peers_left += len(texts)
-        for rollout in group.rollouts:
-            written_now.add((tuple(group.prompt_ids), tuple(rollout.completion_ids)))
+        left += len(group.rollouts) + len(texts)
 
     for sample in result.batch.samples:
-        if sample.source:
-            peers_left -= 1
-        elif (tuple(sample.prompt_ids), tuple(sample.completion_ids)) in written_now:
-            own_left -= 1
+        # an own text of an earlier step (mode replay) is none of this step's completions
+        written_now = sample.loss == "policy" and sample.behavior_logprobs is None
+        if sample.source or written_now:
+            left -= 1
 
     counts = Counter(result.stats.sample_outcomes)  # of the samples
     for name, number in figures.items():
         if name.startswith(("dropped/", "thl/refused/")):
             counts["refused" if name.startswith("thl/") else "dropped"] += number
-            peers_left -= number
+            left -= number
 
     # a mode of one's own may use a text twice, or one that `retokenized` refuses: then too few
-    counts["not_needed"] = max(own_left, 0) + max(peers_left, 0)
+    counts["not_needed"] = max(left, 0)
     return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
 
 

@@ -6,8 +6,8 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
-from mrl.runtime.evaluation import count_solved, score_entries, sentence_before
+from mrl.runtime.evaluation import count_solved, score_entries
 from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.load_team import assemble
@@ -37,24 +37,22 @@ from mrl.runtime.run_directory import (
     write_run_config,
 )
 from mrl.runtime.settings import check
-from mrl.runtime.view import View, silent_view
+from mrl.runtime.view import View
 from mrl.team import StepResult
 
 
 class Run(AbstractContextManager):
     """A team on its way: it is loaded and checked before the first file is written.
 
-    view: shows what happens; without one the run is silent.
+    view: shows what happens.
     resumed: the directory of a stopped run, to go on with from its newest checkpoint, or from its
     beginning if there is none.
     """
 
-    def __init__(
-        self, config: RunConfig, view: View | None = None, resumed: Path | None = None
-    ) -> None:
+    def __init__(self, config: RunConfig, view: View, resumed: Path | None = None) -> None:
         check(config)
         self.config = config
-        self.view = view or silent_view(config)
+        self.view = view
         self.names = [policy.name for policy in config.policies]
 
         # under placement `parallel` this process has one policy, else all of them
@@ -79,14 +77,14 @@ class Run(AbstractContextManager):
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
     ) -> None:
         """Make the run's directory, or bring it back to the state of the checkpoint."""
-        state = read_state(checkpoint)
+        state = read_state(checkpoint) if checkpoint else {"step": 0, "logs": {}}
         self.first_step = state["step"] + 1
-        self.saved_step = state["step"]
 
         # the first process decides on the directory; no process writes before all have looked
         proposal = str(resumed or new_directory(self.config))
         proposals = self.team.allocation.gather(dict.fromkeys(self.names_here, proposal))
         self.directory = Path(proposals[self.names[0]])
+        self.go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
         self.config = replace(self.config, name=self.directory.name)
 
         if self.writes_files and not resumed:
@@ -106,16 +104,14 @@ class Run(AbstractContextManager):
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise MrlError(
-                f"{self.directory}: another process writes this run; let it end first."
-            ) from None
+            raise MrlError(f"{self.directory}: another process writes this run.") from None
 
     def _go_on_from(self, checkpoint: Path | None, state: dict) -> None:
         """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
         if checkpoint:
             restore_optimizers(checkpoint, self.team.policies, state)
             for name, mode in self.team.modes.items():
-                mode.restore(state["modes"].get(name, {}))
+                mode.restore(state["policies"][name]["mode"])
 
         self.evaluations = read_evaluations(self.directory)
         if self.writes_files:
@@ -127,10 +123,7 @@ class Run(AbstractContextManager):
     def stop(self, number: int, frame: object) -> None:
         """Ctrl-C: end after this step, so that no policy is a version behind; twice: at once."""
         if self.stopping or self.scoring:
-            go_on = f"python mini_mrl.py resume {self.directory}"
-            self.view.say(
-                f"Stopped; all but the steps since the last checkpoint is kept. Go on with: {go_on}"
-            )
+            self.view.say(f"Stopped. {self.go_on}")
             raise KeyboardInterrupt
 
         self.stopping = True
@@ -138,20 +131,14 @@ class Run(AbstractContextManager):
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
     def __exit__(self, error_type: type | None, error: BaseException | None, trace: object) -> None:
-        """End the verifier's process, close the logs, and say how a failed run goes on."""
+        """End the verifier's process, unlock the run, and say how a failed one goes on."""
         self._opened.__exit__(error_type, error, trace)
-        if isinstance(error, MrlError):
-            return
-
-        go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
-        if isinstance(error, SystemExit):  # `| head -1`, or a mode that calls sys.exit
-            error = RunFailed(f"The output was closed, or sys.exit called: {place_of(error)}.")
-
+        if isinstance(error, OSError | SafetensorError):  # most often the disk is full
+            error = RunFailed(f"{error}.")
         if isinstance(error, RunFailed):
-            raise type(error)(f"{error} {go_on}") from error
-        if isinstance(error, Exception):
-            kept = f"the run is kept as of step {self.saved_step}"
-            error.add_note(f"It happened in {place_of(error)}; {kept}. {go_on}")
+            raise type(error)(f"{error} {self.go_on}") from error
+        if isinstance(error, Exception) and not isinstance(error, MrlError):
+            error.add_note(f"It happened in {place_of(error)}. {self.go_on}")
 
     # -------------------------------------------------------------------------- after a step
 
@@ -179,10 +166,9 @@ class Run(AbstractContextManager):
         metrics = [json.dumps(line, allow_nan=False) for line in lines.values()]
         completions = [json.dumps(entry, ensure_ascii=False) for entry in entries]
         records = [record.line.decode() for record in self.team.exchange.records]
-        with self._explaining_disk_errors():
-            self._log("metrics.jsonl", metrics)
-            self._log("samples.jsonl", completions)
-            self._log("exchange.jsonl", records)
+        self._log("metrics.jsonl", metrics)
+        self._log("samples.jsonl", completions)
+        self._log("exchange.jsonl", records)
 
         rescues = [entry["rescue"] for entry in entries if "rescue" in entry]
         self.view.step(step, lines, rescues)
@@ -205,68 +191,42 @@ class Run(AbstractContextManager):
 
     def _save(self, step: int) -> None:
         """Write a checkpoint: each process its policies, the first the state as well."""
-        with self._explaining_disk_errors():
-            partial = save_policies(self.directory, step, self.team.policies)
-        mine = {p.name: (p.version, self.team.modes[p.name].state()) for p in self.team.policies}
-        saved = self.team.allocation.gather(mine)  # the files of all processes are written now
-        self.saved_step = step
-        if not self.writes_files:
-            return
+        partial = save_policies(self.directory, step, self.team.policies)
+        mine = {}
+        for policy in self.team.policies:
+            memory = self.team.modes[policy.name].state()
+            mine[policy.name] = {"version": policy.version, "mode": memory}
 
-        state = {
-            "step": step,
-            "versions": {name: count for name, (count, _) in saved.items()},
-            "modes": {name: memory for name, (_, memory) in saved.items()},
-        }
-        with self._explaining_disk_errors():
-            finish_checkpoint(self.directory, partial, state)
-
-    @contextmanager
-    def _explaining_disk_errors(self) -> Iterator[None]:
-        """Turn the error of a disk that cannot be written into one sentence."""
-        try:
-            yield
-        except (OSError, SafetensorError) as error:
-            raise MrlError(
-                f"{self.directory}: cannot be written any more ({error}); make room, then "
-                f"`python mini_mrl.py resume {self.directory}` goes on from the last checkpoint."
-            ) from error
+        policies = self.team.allocation.gather(mine)  # the files of all processes are written now
+        if self.writes_files:
+            finish_checkpoint(self.directory, partial, {"step": step, "policies": policies})
 
     # -------------------------------------------------------------------------- before and after
 
     def evaluate(self, when: str) -> None:
         """Score the held-out problems and keep the result in `evaluation.json`."""
-        self.view.say(f"Scoring the held-out problems {when} training.")
         self.scoring = True
 
         scored = {}
         team, samples = self.team, self.config.eval_samples
         how = {"samples": samples, "seed": team.seed, "progress": self.view.progress}
         for policy in team.policies:
-            earlier = [e for e in self.evaluations.get("before", ()) if e["policy"] == policy.name]
-            if policy.config.frozen and earlier:  # it is what it was, and scoring takes minutes
-                scored[policy.name] = earlier
-                continue
             with team.turn(policy, "evaluate"):
                 solved = count_solved(policy, team.heldout, team.verifier, **how)
             scored[policy.name] = score_entries(policy.name, team.heldout, solved, samples)
         self.scoring = False
 
         self.evaluations[when] = []
-        by_policy = team.allocation.gather(scored).values()
-        for scores_of_part in zip(*by_policy, strict=True):  # ordered by part, policies within
-            self.evaluations[when] += scores_of_part
+        for entries in team.allocation.gather(scored).values():
+            self.evaluations[when] += entries
         if when == "before":
             self.view.scored(self.evaluations[when])
-            for scores in self.evaluations[when]:
-                self.view.say(sentence_before(scores))
 
         if self.writes_files:
-            with self._explaining_disk_errors():
-                path = self.directory / "evaluation.json"
-                partial = path.with_suffix(".partial")
-                partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
-                partial.replace(path)  # whole or not at all
+            path = self.directory / "evaluation.json"
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
+            partial.replace(path)  # whole or not at all
 
 
 def _disconnect_after_error(_: object, error: BaseException | None, trace: object) -> None:

@@ -22,7 +22,7 @@ from mrl.errors import MrlError
 from mrl.policy import Policy
 from mrl.runtime.lora import save_adapters
 from mrl.runtime.reading import parse, read_json_lines, read_text
-from mrl.runtime.settings import OWN_MODE, load_config, mode_class
+from mrl.runtime.settings import load_config, mode_class
 
 KEEP = 2  # checkpoints
 PARTIAL = ".partial-"
@@ -40,33 +40,16 @@ def new_directory(config: RunConfig) -> Path:
     number = 2
     while directory.exists():
         if config.name:
-            raise MrlError(
-                f"{directory}: exists already; give another --name, or go on with "
-                f"`python mini_mrl.py resume {directory}`."
-            )
+            raise MrlError(f"{directory}: exists already; give another --name, or resume it.")
         directory = directory.with_name(f"{stem}-{number}")
         number += 1
     return directory
 
 
 def write_run_config(directory: Path, config: RunConfig) -> None:
-    """Write the settings as `config.json`, which `load_config` reads.
-
-    Files have their whole paths in it, so that a run can be resumed from anywhere.
-    """
-
-    def whole(path: str) -> str:  # a hub name stays one
-        return str(Path(path).absolute()) if path and Path(path).exists() else path
-
-    table = asdict(config) | {"heldout": list(map(whole, config.heldout))}
-    own_mode = OWN_MODE.fullmatch(config.mode)
-    if own_mode:
-        table["mode"] = f"{whole(own_mode[1])}:{own_mode[2]}"
-
-    for part in (table, *table["policies"]):
-        for key in part.keys() & {"train", "judge", "path", "reference"}:
-            part[key] = whole(part[key])
-    (directory / "config.json").write_text(json.dumps(table, indent=1), encoding="utf-8")
+    """Write the settings as `config.json`, which `load_config` reads; paths as they were given."""
+    text = json.dumps(asdict(config), indent=1)
+    (directory / "config.json").write_text(text, encoding="utf-8")
 
 
 def read_run_config(directory: Path) -> RunConfig:
@@ -82,26 +65,13 @@ def continued_config(directory: Path) -> RunConfig:
     """The settings of a stopped run; MrlError if it is finished or is not whole any more."""
     config = read_run_config(directory)
     checkpoint = newest_checkpoint(directory)
-    evaluations = read_evaluations(directory)
-
     if checkpoint is None:
         logged = max((line["step"] for line in read_metrics(directory)), default=0)
         # that step itself may be logged: a kill can meet the first checkpoint half-made
         if 0 < config.checkpoint_every < logged:
-            raise MrlError(
-                f"{directory}/checkpoints: holds no complete checkpoint, but {logged} steps are "
-                "logged; make the folder readable again, or start a new run."
-            )
-    elif "before" not in evaluations:
-        raise MrlError(
-            f"{directory}/evaluation.json: is lost, and the scores from before training with it; "
-            "put the file back, or start a new run."
-        )
-    elif int(checkpoint.name[5:]) >= config.steps and "after" in evaluations:
-        raise MrlError(
-            f"{directory}: is finished ({config.steps} steps); "
-            f"`python mini_mrl.py evaluate {directory}` shows its result."
-        )
+            raise MrlError(f"{directory}/checkpoints: is lost; put it back, or start a new run.")
+    elif int(checkpoint.name[5:]) >= config.steps and "after" in read_evaluations(directory):
+        raise MrlError(f"{directory}: is finished; `evaluate` and `report` show what came of it.")
     return config
 
 
@@ -158,8 +128,7 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
 def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
     """Make an unfinished checkpoint count, by one rename, and delete all but the newest `KEEP`.
 
-    state: "step", "versions", "modes" and whatever JSON the run needs beside weights and
-    optimizers.
+    state: "step", "policies" and whatever JSON the run needs beside weights and optimizers.
     """
     sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
     document = json.dumps(state | {"logs": sizes}, indent=1)
@@ -192,8 +161,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The newest complete checkpoint of a run, if there is one."""
-    complete = checkpoints(run)
-    return complete[-1] if complete else None
+    return max(checkpoints(run), default=None)
 
 
 def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
@@ -221,10 +189,8 @@ def _check_files(checkpoint: Path) -> None:
             )
 
 
-def read_state(checkpoint: Path | None) -> dict:
-    """`state.json` of a checkpoint; None: of a beginning."""
-    if checkpoint is None:
-        return {"step": 0, "versions": {}, "modes": {}, "logs": {}}
+def read_state(checkpoint: Path) -> dict:
+    """`state.json` of a checkpoint."""
     path = checkpoint / "state.json"
     return parse(read_text(path), str(path))
 
@@ -236,7 +202,7 @@ def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict
             path = checkpoint / policy.name / "optimizer.pt"
             document = torch.load(path, map_location="cpu", weights_only=True)
             policy.optimizer.load_state_dict(document)
-            policy.version = state["versions"][policy.name]
+            policy.version = state["policies"][policy.name]["version"]
 
 
 def cut_back(run: Path, state: dict) -> None:
@@ -246,10 +212,7 @@ def cut_back(run: Path, state: dict) -> None:
     """
     for name, size in state["logs"].items():
         if (run / name).stat().st_size < size:
-            raise MrlError(
-                f"{run / name}: is shorter than it was at the last checkpoint; put the whole file "
-                "back, or start a new run."
-            )
+            raise MrlError(f"{run / name}: lacks its end; put it back whole, or start a new run.")
 
     for partial in (run / "checkpoints").glob(f"{PARTIAL}*"):
         shutil.rmtree(partial)

@@ -4,7 +4,6 @@ A figure is called as in `metrics.jsonl`; runtime/metrics.py says what each mean
 """
 
 import os
-import time
 from collections import deque
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -18,12 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import RunConfig
+from mrl.runtime.evaluation import of_first_part
 from mrl.runtime.launch import is_worker
 
 RECENT_STEPS = 10
 OTHER_ROWS = 15  # of the live view, besides the bars
 HOLE = 0.02  # a skill that was solved less often than this before training
-PATIENCE_S = 30  # between two plain lines on how far the scoring is
 COLORS = ("cyan", "dark_orange", "magenta", "green")  # one for each policy, in the order of the run
 FIGURES = ("reward", "groups/all_fail", "rescues", "completions/clipped_ratio")
 MEAN = f"mean of the last {RECENT_STEPS} steps"  # what every figure is
@@ -73,15 +72,10 @@ def bar(share: float, began: float | None, size: int) -> str:
     return cells
 
 
-def silent_view(config: RunConfig) -> "View":
-    """A view that shows nothing, for a run from Python and for all processes but the first."""
-    return View(Console(quiet=True), [policy.name for policy in config.policies], config.steps)
-
-
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
     """A live view where the cursor can move, else one of plain lines; silent in later processes."""
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
-        return silent_view(config)
+        console, plain = Console(quiet=True), True
 
     names = [policy.name for policy in config.policies]
     live = console.is_terminal and not console.is_dumb_terminal and not plain
@@ -103,24 +97,22 @@ class View(AbstractContextManager):
             how = {"auto_refresh": False, "transient": True, "vertical_overflow": "crop"}
             self.live = Live(console=console, **how)
 
-        self.closed = False
         self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
         self.began: dict[tuple[str, str], float] = {}  # (policy, skill) -> its score before
         self.now = 0  # the step
         self.rescue: dict | None = None  # the newest
         self.scoring = ""  # a sentence on how far it is
-        self.noted = time.monotonic()  # when a plain line said so last
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the live view: nothing more is drawn, and what was drawn is erased."""
-        self.closed = True
+        """End the live view: what was drawn is erased, and lines follow, if anything does."""
         if self.live and self.live.is_started:
             # emptied first: at its stop rich draws all lines, and erases no more than a screen
             self.live.update("", refresh=True)
             self.live.stop()
+        self.live = None
 
     def say(self, what: RenderableType) -> None:
         """Print a sentence or a table for the person; above the live view, if there is one.
@@ -135,10 +127,9 @@ class View(AbstractContextManager):
 
     def scored(self, scores: list[dict]) -> None:
         """Take in the entries of `evaluation.json` from before training, where each bar begins."""
-        for entry in scores:
-            if entry["part"] == scores[0]["part"]:
-                for skill, rates in entry["skills"].items():
-                    self.began[entry["policy"], skill] = rates["pass@1"]
+        for entry in of_first_part(scores):
+            for skill, rates in entry["skills"].items():
+                self.began[entry["policy"], skill] = rates["pass@1"]
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
         """Take in a step's metrics line of every policy and its rescues; show what is due."""
@@ -155,20 +146,14 @@ class View(AbstractContextManager):
             self.say(self.line())
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Show how far the scoring of held-out problems is, by a line only now and then."""
+        """Show how far the scoring of held-out problems is, or in a plain line that it begins."""
         self.scoring = f"Scoring {what}: {done} of {total} problems"
-        now = time.monotonic()
-        if not done:  # patience begins with the scoring
-            self.noted = now
         if self.live:
             self._draw()
-        elif now - self.noted > PATIENCE_S:
-            self.noted = now
-            self.say(self.scoring)
+        elif not done:
+            self.say(f"Scoring {what}: {total} problems")
 
     def _draw(self) -> None:
-        if self.closed:
-            return
         if not self.live.is_started:  # begins with the first figures: a download has its own bars
             self.live.start()
         self.live.update(self.render(), refresh=True)
@@ -176,19 +161,8 @@ class View(AbstractContextManager):
     # ------------------------------------------------------------------------------ how it looks
 
     def line(self) -> str:
-        """The plain line of a step: rewards, and the skill that is farthest from its beginning."""
-        farthest, change, words = "", 0.0, ""
-        for (name, skill), began in self.began.items():
-            rate = self.mean(name, f"skill/{skill}")
-            if rate is not None and abs(rate - began) > change:
-                farthest, change = name, abs(rate - began)
-                words = f" ({skill} {100 * began:.0f} -> {100 * rate:.0f} %)"
-
-        rewards = []
-        for name in self.policies:
-            more = words if name == farthest else ""
-            rewards.append(f"{name} {self.mean(name, 'reward') or 0:.2f}{more}")
-
+        """The plain line of a step."""
+        rewards = [f"{name} {self.mean(name, 'reward'):.2f}" for name in self.policies]
         line = f"step {self.now}/{self.steps}, {self.time_left()} left; {MEAN}: reward "
         return printable(line + ", ".join(rewards), keep="")
 
