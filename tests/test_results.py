@@ -15,8 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 import mini_mrl
-from mrl.lab.compare_view import estimate
-from mrl.lab.holes import wilson
+from mrl.lab.compare_view import estimate, wilson
 from mrl.modes import MODES
 from mrl.rewards import last_box, plain_verdict
 from mrl.runtime.evaluation import half_width
@@ -165,7 +164,7 @@ QUANTILES = {1: 2.776, 10: 5.598}
 # ------------------------------------------------- four modes, ten seeds, and what opened
 
 FOUR = ("solo", "replay", "sft", "sgt")
-OPEN_FROM = 25  # percent on `heldout`, as mrl/lab/holes.py has it
+OPEN_FROM = 25  # percent on `heldout`, as mrl/lab/compare_view.py has it
 
 
 def ten_seeds(mode, wanted=of_all_skills, part="heldout", metric="pass@1"):

@@ -45,14 +45,10 @@ class Plan:
 
 def seeds_of(text: str) -> list[int]:
     """The seeds that `--seeds` asks for: `5` (the first five) or `31-40`. MrlError for others."""
-    numbers = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
-    if not numbers:
-        raise MrlError(f"--seeds {text}: write how many, like 5, or which, like 31-40.")
-
-    first, last = numbers.groups()
-    seeds = range(int(first), int(last) + 1) if last else range(1, int(first) + 1)
+    numbers = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})", text)
+    seeds = range(int(numbers[1] or 1), int(numbers[2]) + 1) if numbers else ()
     if not seeds:
-        raise MrlError(f"--seeds {text}: names no seed.")
+        raise MrlError(f"--seeds {text}: write how many, like 5, or which, like 31-40.")
     return list(seeds)
 
 
@@ -84,17 +80,16 @@ def name_modes(
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     """Make every run that is not there yet; returns a sentence for each that failed.
 
-    The same call goes on where it was stopped by Ctrl-C or SIGTERM. MrlError if a run is there that
-    was made with other options.
+    Ctrl-C of a terminal comes to each run as well, which stops after its step; the same call goes
+    on from there. MrlError if a run is there that was made with other options.
     """
     runs = plan.runs()
     for name, _, directory in runs:
         if (directory / "config.json").is_file():
             check_judge(read_run_config(directory))
         note = Path(f"{directory}.asked")
-        if not (directory.exists() and note.exists()):
-            continue
-        if note.read_text(encoding="utf-8") != _request(*plan.modes[name]):
+        was_made = directory.exists() and note.exists()
+        if was_made and note.read_text(encoding="utf-8") != _request(*plan.modes[name]):
             raise MrlError(
                 f"{directory}: was made with other options, or by another version of a file among "
                 "them; give another --out, or delete it."
@@ -102,25 +97,18 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
 
     missing = [run for run in runs if not is_finished(run[2])]
     say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")
+    say("Ctrl-C stops them after their steps, and the same command goes on with them.")
     started = time.monotonic()
     failures = []
-    processes: set[subprocess.Popen] = set()  # those that run now
-    pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for them
+    pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for runs
     try:
-        ends = pool.map(lambda run: _run_one(*plan.modes[run[0]], *run[1:], processes), missing)
+        ends = pool.map(lambda run: _run_one(*plan.modes[run[0]], *run[1:]), missing)
         for number, ((name, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
             ended = f"{name}, seed {seed}: {failure or 'finished'}"
             minutes = (time.monotonic() - started) / number * (len(missing) - number) / 60
             say(f"{ended}; {number}/{len(missing)}, {minutes:.0f} min left")
             if failure:
                 failures.append(ended)
-    except KeyboardInterrupt:
-        say("The runs stop after their steps; the same command goes on with them.")
-        pool.shutdown(wait=False, cancel_futures=True)
-        # a run that a script started in the background ignores SIGINT at first
-        for process in list(processes):
-            process.terminate()
-        raise
     finally:
         pool.shutdown(cancel_futures=True)
     return failures
@@ -140,9 +128,7 @@ def is_finished(directory: Path) -> bool:
     return "after" in read_evaluations(directory)
 
 
-def _run_one(
-    mode: str, options: Sequence[str], seed: int, directory: Path, processes: set[subprocess.Popen]
-) -> str:
+def _run_one(mode: str, options: Sequence[str], seed: int, directory: Path) -> str:
     """Start a run, or go on from its last checkpoint; returns its last line if it failed."""
     if any(directory.glob("checkpoints/step-*")):
         arguments = ["resume", str(directory)]
@@ -154,15 +140,10 @@ def _run_one(
         arguments += ["--set", f"runs={directory.parent}"]
         arguments += ["--placement", "resident"]  # a core for each run, not for each policy
 
-    # a process group of its own: Ctrl-C in a terminal comes to it through `run_all` alone
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
-    process = subprocess.Popen([*PROGRAM, *arguments, "--plain"], process_group=0, **pipes)
-    processes.add(process)
-    output, _ = process.communicate()
-    processes.discard(process)
-
-    lines = output.strip().splitlines() or [f"exit code {process.returncode}"]
-    return lines[-1] if process.returncode else ""
+    ended = subprocess.run([*PROGRAM, *arguments, "--plain"], **pipes)
+    lines = ended.stdout.strip().splitlines() or [f"exit code {ended.returncode}"]
+    return lines[-1] if ended.returncode else ""
 
 
 @dataclass
