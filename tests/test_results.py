@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 import mini_mrl
-from mrl.lab.compare_view import estimate, wilson
+from mrl.lab.compare_view import Estimate, estimate, wilson
 from mrl.modes import MODES
 from mrl.rewards import last_box, plain_verdict
 from mrl.runtime.evaluation import half_width
@@ -141,9 +141,19 @@ def kept_scores(path, mode, wanted=of_all_skills, part="heldout", metric="pass@1
     return [mean(values) for values in by_seed.values()]
 
 
+class Gap(Estimate):
+    """A mean of differences, with its interval."""
+
+    @property
+    def clear(self):
+        """Whether the interval excludes 0."""
+        return self.half < abs(self.mean)
+
+
 def gap(ones, others):
     """How far some scores are above others, paired by seed."""
-    return estimate([one - other for one, other in zip(ones, others, strict=True)])
+    found = estimate([one - other for one, other in zip(ones, others, strict=True)])
+    return Gap(found.values, found.mean, found.half)
 
 
 def five_seeds(mode, wanted=of_all_skills, part="thirdset"):

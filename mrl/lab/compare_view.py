@@ -40,11 +40,6 @@ class Estimate:
     mean: float
     half: float
 
-    @property
-    def clear(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.half < abs(self.mean)
-
     def __str__(self) -> str:
         if math.isnan(self.half):
             return ", ".join(f"{value:.1f}" for value in self.values)
