@@ -10,8 +10,7 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from types import ModuleType
 
-from mrl.classroom.letters import mode_of
-from mrl.classroom.pairs import train
+from mrl.classroom.letters import mode_of, train
 from mrl.modes.solo import Solo
 
 OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sft", "sgt", "xgrpo")

@@ -42,10 +42,10 @@ def compare(
     quick: Annotated[bool, typer.Option("--quick", help="2 modes, 2 seeds: a look.")] = False,
     tune: Annotated[
         list[str] | None,
-        typer.Option(help="KEY=VALUE,VALUE: each mode with each. Choose on seeds of their own."),
+        typer.Option(help="KEY=VALUE,VALUE: each mode with each; choose on other seeds."),
     ] = None,
 ) -> None:
-    """Run modes under the same seeds and budget; a table with intervals, words and figures."""
+    """Run modes under the same seeds and budget; a table with intervals, and figures."""
     from mrl.lab import compare_view, figures
 
     if quick:  # below 180 steps the curves have not parted yet
@@ -82,9 +82,7 @@ def bandit() -> None:
     """Show exactly, on contextual bandits, how far each mode helps; takes some five seconds."""
     from mrl.lab.bandit import bandit_table, replay_sentence
 
-    with console.status("Summing over every outcome."):
-        table = bandit_table()
-    console.print(table)
+    console.print(bandit_table())
     say(replay_sentence())
 
 

@@ -58,9 +58,7 @@ def name_modes(
     """The modes of a `Plan`: each with all combinations of `tune`, texts of `key=value,value`."""
     axes = []
     for text in tune:
-        key, equals, values = text.partition("=")
-        if not (key and equals and all(values.split(","))):
-            raise MrlError(f"--tune {text}: write it like learning_rate=3e-5,1e-4,3e-4.")
+        key, _, values = text.partition("=")
         axes.append([f"{key}={value}" for value in values.split(",")])
 
     named = {}

@@ -186,5 +186,4 @@ def warm_start_pair(directory: Path, seed: int = 0, foreign_right: float | None 
 
     foreign_right: see `right_shares`.
     """
-    arguments = (directory, seed, foreign_right)
-    torch.multiprocessing.spawn(_warm_start, arguments, nprocs=len(OWN_SKILLS))
+    torch.multiprocessing.spawn(_warm_start, (directory, seed, foreign_right), nprocs=2)
