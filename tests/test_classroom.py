@@ -78,7 +78,7 @@ HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said 
     "import atexit\natexit.register(lambda: 1 / 0)": "",
     "import mrl.advantages": "import of mrl.advantages halted",
     "from mrl.classroom.test_advantages import expected": "test_advantages halted",
-    "from mrl.modes.solo import group_advantages": "import of mrl.modes.solo halted",
+    "from mrl.modes.solo import group_advantages": "import of mrl.advantages halted",
 }
 WRONG = {  # assignment -> name -> (what stands in the reference, what stands there instead)
     "advantages": {

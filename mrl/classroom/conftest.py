@@ -96,12 +96,14 @@ def submission(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def hide(name: str) -> None:
-    """Make importing a module, and what its package has of it, fail from now on."""
+    """Make importing a module, and what its package has of it, fail from now on.
+
+    So does importing what is not loaded yet and needs it.
+    """
     package, _, last = name.rpartition(".")
     names = vars(sys.modules.get(package, ModuleType(package)))
     for key, value in list(names.items()):
         if key in (last, "MODES") or getattr(value, "__module__", None) == name:
             del names[key]
 
-    inner = [loaded for loaded in sys.modules if loaded.startswith(f"{name}.")]
-    sys.modules.update(dict.fromkeys((name, *inner)))  # with None, importing fails
+    sys.modules[name] = None  # importing fails

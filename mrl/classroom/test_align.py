@@ -11,7 +11,7 @@ import pytest
 
 from mrl.classroom import shown
 
-HIDDEN = ("mrl.alignment", "mrl.lab", "mrl.residual", "mrl.modes")
+HIDDEN = ("mrl.alignment",)
 WORDS, WHOLE = [b"was", b" gi", b"ven", b" 12"], [b"was given 12"]
 BY_HAND = (
     ([b"6", b"*7", b"=42"], [b"6", b"*", b"7=", b"42"]),

@@ -12,10 +12,7 @@ from torch import Tensor
 from mrl.classroom import shown
 from mrl.classroom.curves import BUGS, LETTERS, drawn
 
-HIDDEN = (
-    "mrl.advantages", "mrl.objectives", "mrl.learning", "mrl.modes", "mrl.lab",
-    "mrl.classroom.curves",
-)  # fmt: skip
+HIDDEN = ("mrl.advantages", "mrl.objectives", "mrl.classroom.curves")
 UNCLIPPED = 0.1  # nats: ratios stay within 0.8 and 1.2, so a missing clip costs one part
 SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions per prompt
 

@@ -18,7 +18,7 @@ from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 
-HIDDEN = ("mrl.modes.sft", "mrl.modes.sgt", "mrl.lab")
+HIDDEN = ("mrl.modes.sft", "mrl.modes.sgt", "mrl.lab.bandit")
 # one of eight is right, so that a gate at a share of right ones opens at the wrong groups
 REWARDED = {"all_fail": (False,) * 8, "mixed": (True, *(False,) * 7), "all_pass": (True,) * 8}
 PLACED = ("prompt_ids", "completion_ids")  # which text on which prompt

@@ -35,15 +35,10 @@ def compare(
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
     pair: Annotated[str | None, typer.Option(help="As for training; none: tiny.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; none: one a core, or one on a GPU.")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="At once; none: a core each.")] = None,
     out: Annotated[Path | None, typer.Option(help="none: runs/compare or runs/quick")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="2 modes, 2 seeds: a look.")] = False,
-    tune: Annotated[
-        list[str] | None,
-        typer.Option(help="KEY=VALUE,VALUE: each mode with each; choose on other seeds."),
-    ] = None,
+    tune: Annotated[list[str] | None, typer.Option(help="KEY=VALUE,VALUE: a grid.")] = None,
 ) -> None:
     """Run modes under the same seeds and budget; a table with intervals, and figures."""
     from mrl.lab import compare_view, figures
@@ -53,7 +48,7 @@ def compare(
     if config is None:  # which may name the policies
         pair = pair or "tiny"
     out = out or Path("runs", "quick" if quick else "compare")
-    jobs = jobs or (1 if torch.cuda.is_available() else cores())
+    jobs = jobs or (1 if torch.cuda.is_available() else cores())  # a GPU has room for one
 
     options: list[str] = []
     for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
