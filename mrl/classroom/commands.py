@@ -74,10 +74,12 @@ def print_grade(grade: Grade) -> None:
     for part in grade.parts.values():
         points = f"{part['points']} of {part['out_of']}"
         lines.append(f"  {points}  {part['part']}: {part['message']}")
+
     if grade.trouble:
         lines.append(f"  Ended: {grade.trouble}")
     if grade.printed:
         lines.append(f"  It printed: {grade.printed}")
     lines.append(f"  {grade.points} of {grade.out_of} points")
+
     for line in lines:  # text of a submission may hold what a terminal obeys
         print(printable(line, keep=""), flush=True)

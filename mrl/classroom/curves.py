@@ -36,7 +36,7 @@ def write_curves(number: int, folder: Path) -> Path:
         with (CURVES / f"{run.replace(' ', '-')}.csv").open(newline="") as file:
             for row in csv.DictReader(file):
                 values = {key: float(value) for key, value in row.items()}
-                rows.append({"policy": name, **values})
+                rows.append(values | {"policy": name})
 
     figure, panels = figures.new_figure(12, 6, len(PANELS), len(LETTERS))
     for axes, (key, letter) in zip(panels, product(PANELS, LETTERS), strict=True):

@@ -21,6 +21,7 @@ NEARLY = ([0.0, LITTLE, 0.0, 0.0], [1.0, 1.0 + LITTLE, 1.0, 1.0])
 def scored(submission: ModuleType, rewards: Tensor) -> Tensor:
     """Its advantages, if they have the shape of the rewards."""
     got = torch.as_tensor(submission.advantages(rewards.clone()))  # a list costs another part
+
     assert got.shape == rewards.shape, (
         f"for rewards {list(rewards.shape)} it returned {list(got.shape)}, expected the same shape"
     )
@@ -53,6 +54,7 @@ def test_scale(submission: ModuleType) -> None:
     small = [0.0, 1.0, 0.0, 0.25, 0.5]
     rewards = torch.cat([rotations(small), 3 * rotations(small)])
     got = scored(submission, rewards).std(1, correction=0)
+
     assert torch.allclose(got, torch.ones(10).double(), atol=1e-3), (
         f"for the group {small}, and for three times it, the advantages have a population std of "
         f"{got[0]:.3f} and {got[-1]:.3f}, expected 1; is it divided by the std of each group, and "
@@ -85,6 +87,7 @@ def test_rewards_stay(submission: ModuleType) -> None:
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.3, 0.3, 0.3, 0.3]])
     before, kept = rewards.clone(), scored(submission, rewards)
     first = submission.advantages(rewards)
+
     assert torch.equal(rewards, before), (
         "`rewards` were changed in place; `-=`, `copy_` and `[...] =` do that"
     )

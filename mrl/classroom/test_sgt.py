@@ -35,6 +35,7 @@ def own_group(prompt: int, outcome: str) -> Group:
     for n, right in enumerate(REWARDED[outcome]):
         text = LETTERS[n // len(LETTERS)] + LETTERS[n % len(LETTERS)]
         answers.append((text, -1.0 - n - prompt / 8, right))
+
     return group_of(prompt, answers)
 
 
@@ -60,9 +61,12 @@ def samples_made(
     """Own and imitated samples that the mode makes."""
     prompts = [(own_group(prompt, outcome), list(records)) for prompt, outcome, records in step]
     mode = mode_of(submission)(**settings)
-    samples = samples_of(mode, RECEIVER, prompts, random.Random(seed))
-    imitated = [s for s in samples if s.source or s.loss == "imitation"]
-    return [s for s in samples if s not in imitated], imitated
+
+    own, imitated = [], []
+    for sample in samples_of(mode, RECEIVER, prompts, random.Random(seed)):
+        is_own = not sample.source and sample.loss == "policy"
+        (own if is_own else imitated).append(sample)
+    return own, imitated
 
 
 def gate(submission: ModuleType) -> str:
@@ -133,6 +137,7 @@ def test_own(submission: ModuleType) -> None:
     want = []
     for prompt, outcome, _ in step:
         want += own_samples(RECEIVER, own_group(prompt, outcome))
+
     compare(samples_made(submission, step)[0], want, OWN)
 
 

@@ -61,7 +61,7 @@ def compare(
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
 
-    text = compare_view.summary(results, shlex.join(["python", *sys.argv]))
+    text = compare_view.summary(results, "python " + shlex.join(sys.argv))
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out / "table.csv")
     figures.draw_learning_curves(results, out / "figures" / "learning.png")

@@ -68,7 +68,7 @@ def name_modes(
             if name in named:
                 raise MrlError(f"{name} is named twice; each mode needs a `name` of its own.")
 
-            with_settings = [*options]
+            with_settings = list(options)
             for setting in settings:
                 with_settings += ["--set", setting]
             named[name] = mode, with_settings
@@ -87,7 +87,7 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
             check_judge(read_run_config(directory))
         note = Path(f"{directory}.asked")
         was_made = directory.exists() and note.exists()
-        if was_made and note.read_text(encoding="utf-8") != _request(*plan.modes[name]):
+        if was_made and note.read_text(encoding="utf-8") != _request(plan, name):
             raise MrlError(
                 f"{directory}: was made with other options, or by another version of a file among "
                 "them; give another --out, or delete it."
@@ -96,11 +96,12 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     missing = [run for run in runs if not is_finished(run[2])]
     say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")
     say("Ctrl-C stops them after their steps, and the same command goes on with them.")
+
     started = time.monotonic()
     failures = []
     pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for runs
     try:
-        ends = pool.map(lambda run: _run_one(*plan.modes[run[0]], *run[1:]), missing)
+        ends = pool.map(lambda run: _run_one(plan, *run), missing)
         for number, ((name, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
             ended = f"{name}, seed {seed}: {failure or 'finished'}"
             minutes = (time.monotonic() - started) / number * (len(missing) - number) / 60
@@ -112,12 +113,13 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     return failures
 
 
-def _request(mode: str, options: Sequence[str]) -> str:
+def _request(plan: Plan, name: str) -> str:
     """All that decides what a run is, beside its seed: options, and texts of config and mode."""
+    mode, options = plan.modes[name]
     parts = [mode, *options]
-    for name in (mode.rpartition(":")[0], *options):
-        if Path(name).is_file():
-            parts.append(Path(name).read_text(encoding="utf-8"))
+    for text in (mode.rpartition(":")[0], *options):
+        if Path(text).is_file():
+            parts.append(Path(text).read_text(encoding="utf-8"))
     return "\n".join(parts)
 
 
@@ -126,14 +128,15 @@ def is_finished(directory: Path) -> bool:
     return "after" in read_evaluations(directory)
 
 
-def _run_one(mode: str, options: Sequence[str], seed: int, directory: Path) -> str:
+def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
     """Start a run, or go on from its last checkpoint; returns its last line if it failed."""
+    mode, options = plan.modes[name]
     if any(directory.glob("checkpoints/step-*")):
         arguments = ["resume", str(directory)]
     else:
         shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
         directory.parent.mkdir(parents=True, exist_ok=True)
-        Path(f"{directory}.asked").write_text(_request(mode, options), encoding="utf-8")
+        Path(f"{directory}.asked").write_text(_request(plan, name), encoding="utf-8")
         arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
         arguments += ["--set", f"runs={directory.parent}"]
         arguments += ["--placement", "resident"]  # a core for each run, not for each policy

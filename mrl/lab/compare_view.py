@@ -69,11 +69,11 @@ def difference(results: Sequence[Result], one: str, two: str, part: str) -> Esti
 def rows(results: Sequence[Result], part: str) -> list[dict[str, str]]:
     """Scores of the modes, the best first, and below them those from before training."""
     policies = list(dict.fromkeys(key[1] for key in results[0].scores))
-    modes = by_mode(results)
-    table = []
-    for mode in sorted(modes, key=lambda mode: -fmean(run.overall(part) for run in modes[mode])):
-        runs = modes[mode]
-        row = {"mode": mode, "pass@1": str(estimate([run.overall(part) for run in runs]))}
+    table, means = [], {}
+    for mode, runs in by_mode(results).items():
+        whole = estimate([run.overall(part) for run in runs])
+        means[mode] = whole.mean
+        row = {"mode": mode, "pass@1": str(whole)}
         for control in CONTROLS:
             row[f"above {control}"] = str(difference(results, mode, control, part) or "")
 
@@ -82,6 +82,7 @@ def rows(results: Sequence[Result], part: str) -> list[dict[str, str]]:
         for policy in policies:
             row[policy] = str(estimate([run.scores[part, policy, "all", "pass@1"] for run in runs]))
         table.append(row)
+    table.sort(key=lambda row: -means[row["mode"]])
 
     start = dict.fromkeys(table[0], "") | {"mode": "start"}
     for policy in policies:
