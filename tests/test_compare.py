@@ -5,11 +5,11 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import torch
@@ -29,16 +29,19 @@ from mrl.lab.compare import (
 from mrl.lab.compare_view import (
     T_95,
     difference,
+    draw_openings,
     estimate,
+    hole_rows,
+    holes_of,
+    opening_step,
     rows,
-    sentences,
     summary,
+    wilson,
     write_csv,
 )
-from mrl.lab.holes import draw_openings, hole_rows, holes_of, opening_step, wilson
 from mrl.runtime.launch import cores
 from mrl.runtime.pairs import pair_settings
-from mrl.runtime.run_directory import write_run_config
+from mrl.runtime.run_directory import read_metrics, write_run_config
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
@@ -124,40 +127,35 @@ def test_seeds_are_a_number_of_them_or_named(text, seeds):
     assert seeds_of(text) == seeds
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("0", "names no seed"), ("5-3", "names no seed"), ("", "write how many"),
-    ("-1", "write how many"), ("1,2", "write how many"), ("a", "write how many"),
-    ("9" * 5000, "write how many"),
-])  # fmt: skip
-def test_wrong_seeds_get_one_sentence(text, said):
-    with pytest.raises(MrlError, match=f"--seeds {text[:5]}.*{said}"):
+@pytest.mark.parametrize("text", ["0", "5-3", "", "-1", "1,2", "a", "9" * 5000])
+def test_wrong_seeds_get_one_sentence(text):
+    with pytest.raises(MrlError, match=f"--seeds {text[:5]}.*write how many"):
         seeds_of(text)
 
 
 def test_named_seeds_are_run_and_stand_in_the_kept_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan(tmp_path, seeds=(31, 32))
-    arguments = ["compare", "--modes", "solo,sgt", "--seeds", "31-32", "--out", "out"]
-    assert mini_mrl.main(arguments) == 0
+    command = "mini_mrl.py compare --modes solo,sgt --seeds 31-32 --out out"
+    monkeypatch.setattr(sys, "argv", command.split())
+    assert mini_mrl.main() == 0
     made = {path.name for path in Path("out/runs").iterdir() if path.is_dir()}
     assert made == {f"{mode}-s{seed}" for mode in ("solo", "sgt") for seed in (31, 32)}
-    assert "--modes solo,sgt --seeds 31-32 --pair tiny`" in Path("out/table.md").read_text()
+    assert f"Made with `python {command}`." in Path("out/table.md").read_text()
 
 
 def test_the_interval_over_seeds_by_hand():
     one = estimate([1.0, 2.0, 3.0])  # std 1, t = 4.303 with two degrees of freedom
     assert one.mean == 2.0
     assert one.half == pytest.approx(4.303 / math.sqrt(3))
-    assert not one.clear
     assert str(estimate([10.0, 10.0, 10.0])) == "10.0 ± 0.0"
     assert (T_95[0], T_95[2], T_95[8], T_95[28]) == (4.303, 2.776, 2.228, 2.042)
 
 
 @pytest.mark.parametrize("values", [[10.0], [10.0, 10.0]])
-def test_under_three_seeds_there_is_no_interval_and_no_verdict(values):
+def test_under_three_seeds_there_is_no_interval(values):
     few = estimate(values)
     assert math.isnan(few.half)
-    assert not few.clear
     assert str(few) == ", ".join(["10.0"] * len(values))
 
 
@@ -169,34 +167,16 @@ def test_differences_are_paired_by_seed(tmp_path):
     found = difference(results, "sgt", "solo", "heldout")
     assert found.mean == pytest.approx(21.0)  # 20, 21, 22, though the seeds lie 30 apart
     assert found.half == pytest.approx(4.303 / math.sqrt(3))
-    assert sentences(results, "heldout") == ["sgt is 21.0 ± 2.5 points above solo, 3 seeds."]
+    assert rows(results, "heldout")[0]["above solo"] == "21.0 ± 2.5"
     assert difference(results, "sgt", "prp", "heldout") is None
 
 
-def test_the_words_say_what_the_data_do_not_support(tmp_path):
-    for seed, (a, b) in {1: (50, 52), 2: (52, 51), 3: (50, 51)}.items():
+def test_a_table_of_two_seeds_has_the_numbers_of_each(tmp_path):
+    for seed, (a, b) in {1: (50, 52), 2: (52, 51)}.items():
         write_run(place(tmp_path, "solo", seed), a)
         write_run(place(tmp_path, "sgt", seed), b)
-    results = read_all(plan(tmp_path))
-    (sentence,) = sentences(results, "heldout")
-    assert sentence.startswith("no clear difference: sgt is 0.7 ±")
-
-    two = [result for result in results if result.seed < 3]  # not even where both agree
-    assert sentences(two, "heldout") == []
-    sgt, *_ = rows(two, "heldout")
+    sgt, *_ = rows(read_all(plan(tmp_path)), "heldout")
     assert (sgt["pass@1"], sgt["above solo"]) == ("53.0, 52.0", "2.0, -1.0")
-
-
-def test_each_mode_is_compared_with_controls_and_neighbors(tmp_path):
-    modes = ("sgt", "prp", "xgrpo", "solo")
-    for seed in (1, 2, 3):
-        for number, mode in enumerate(modes):
-            write_run(place(tmp_path, mode, seed), 50 - 5 * number + seed)
-    said = " ".join(sentences(read_all(plan(tmp_path, modes)), "heldout"))
-    pairs = [("sgt", "prp"), ("prp", "xgrpo"), ("sgt", "solo"), ("prp", "solo"), ("xgrpo", "solo")]
-    assert said.count(" above ") == len(pairs)  # and not sgt with xgrpo
-    for one, two in pairs:
-        assert re.search(rf"\b{one} is \S+ ± \S+ points above {two}, 3 seeds\.", said)
 
 
 def test_costs_are_counted_from_the_metrics(tmp_path):
@@ -225,7 +205,7 @@ def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch
     again = Path("calls.txt").read_text().splitlines()[6:]
     assert len(again) == 2
     assert all(call.startswith("--mode xgrpo") for call in again)
-    assert "6 runs, 4 of them there" in lines[7]
+    assert "6 runs, 4 of them there" in lines[8]
 
 
 def test_tune_runs_each_mode_with_each_setting(tmp_path, monkeypatch):
@@ -241,7 +221,6 @@ def test_tune_runs_each_mode_with_each_setting(tmp_path, monkeypatch):
     assert len(calls) == 4
     assert sum("--set learning_rate=1e-4" in call for call in calls) == 2
     text = Path("out/table.md").read_text()
-    assert "--tune learning_rate=1e-5,1e-4`" in text
     scores = re.findall(r"(?m)^\| (\w+ learning_rate=\S+) \| (\S+) \|", text)
     assert dict(scores[:4]) == {
         "solo learning_rate=1e-5": "51.0", "solo learning_rate=1e-4": "55.0",
@@ -258,9 +237,6 @@ def test_a_grid_has_all_combinations():
         ("sgt", ["--steps", "4", "--set", f"learning_rate={rate}",
                  "--set", "sgt.imitation_weight=3"]) for rate in (1, 2)
     }  # fmt: skip
-    for wrong in ("a", "a=", "=1", "a=1,,2"):
-        with pytest.raises(MrlError, match="write it like"):
-            name_modes(["sgt"], (), [wrong])
     with pytest.raises(MrlError, match="sgt a=1 is named twice"):
         name_modes(["sgt"], (), ["a=1,1"])
 
@@ -312,41 +288,33 @@ def test_ctrl_c_starts_no_further_run(tmp_path, monkeypatch):
     assert len(Path("calls.txt").read_text().splitlines()) < 6
 
 
-def test_sigterm_is_passed_on_to_the_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    plan(tmp_path, ("solo",), ())
-    (tmp_path / "stand_in.py").write_text(
-        "import signal, sys, time\n"
-        "from pathlib import Path\n"
-        "def stop(number, frame):\n"
-        "    Path('stopped').touch()\n"
-        "    sys.exit(130)\n"
-        "signal.signal(signal.SIGTERM, stop)\n"
-        "Path('started').touch()\n"
-        "time.sleep(20)\n"
-    )
+@pytest.mark.slow
+def test_ctrl_c_of_a_terminal_comes_to_the_runs_which_stop_and_go_on(tmp_path):
+    """The program itself, in a process group as a shell gives it."""
+    few = (DATA / "words" / "heldout.jsonl").read_text().splitlines()[::90]
+    (tmp_path / "few.jsonl").write_text("\n".join(few) + "\n")
+    (tmp_path / "few.toml").write_text('heldout = ["few.jsonl"]\ncheckpoint_every = 100\n')
+    command = [sys.executable, str(ROOT / "mini_mrl.py"), "compare", "--modes", "solo"]
+    command += ["--seeds", "3", "--steps", "6", "--jobs", "2", "--pair", "tiny"]
+    command += ["--config", "few.toml", "--out", "out"]
 
-    def interrupt():
-        deadline = time.monotonic() + 15
-        while not Path("started").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGTERM)
+    compared = subprocess.Popen(command, cwd=tmp_path, process_group=0, stdout=subprocess.DEVNULL)
+    logs = [place(tmp_path, "solo", seed) / "metrics.jsonl" for seed in (1, 2)]
+    deadline = time.monotonic() + 120
+    while not all(log.exists() and log.read_text() for log in logs):
+        assert time.monotonic() < deadline and compared.poll() is None
+        time.sleep(0.05)
+    os.killpg(compared.pid, signal.SIGINT)
+    assert compared.wait(60) == 130
+    assert not place(tmp_path, "solo", 3).exists()  # no further run was started
+    for log in logs:
+        assert not is_finished(log.parent)
+        assert len(list(log.parent.glob("checkpoints/step-*"))) == 1
 
-    # as in a process of its own: a test before may have left the handler of its run
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    began = time.monotonic()
-    thread = Thread(target=interrupt, daemon=True)
-    thread.start()
-    arguments = ["compare", "--modes", "solo", "--seeds", "3", "--jobs", "1", "--out", "out"]
-    try:
-        assert mini_mrl.main(arguments) == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
-    thread.join()
-    assert time.monotonic() - began < 15
-    assert Path("stopped").exists()
-    assert len(list(Path("out/runs").glob("*.asked"))) == 1  # no further run was started
+    subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    for seed in (1, 2, 3):
+        steps = [line["step"] for line in read_metrics(place(tmp_path, "solo", seed))]
+        assert steps == [step for step in range(1, 7) for _ in "ab"]
 
 
 OWN_MODE = """
@@ -384,9 +352,6 @@ def test_what_a_peer_gives_is_the_difference_from_replay(tmp_path):
             write_run(place(tmp_path, mode, seed), score + seed)
     results = read_all(plan(tmp_path, ("solo", "replay", "sgt")))
     assert rows(results, "heldout")[0]["above replay"] == "6.0 ± 0.0"
-    text = summary(results, "the command")
-    assert "- sgt is 6.0 ± 0.0 points above replay, 3 seeds." in text
-    assert "- Above `replay`: what a policy owes to its peer" in text
 
 
 def test_a_table_has_no_column_of_a_mode_that_did_not_run(tmp_path):
@@ -423,14 +388,6 @@ def test_holes_are_counted_by_mode_each_and_all_of_a_run(tmp_path):
     text = summary(results, "the command")
     assert text.index("## Holes") < text.index("| solo | 0 of 3 (0 to 56 %) |")
     assert "starts under 2 % on `heldout`" in text
-
-
-def test_under_three_seeds_each_end_of_a_hole_is_shown(tmp_path):
-    results = with_holes(tmp_path, {"sgt": [(25, 0), (90, 1)]}, (1, 2))
-    (row,) = hole_rows(results, holes_of(results))
-    assert (row["all open"], row["a eats"], row["a sold"]) == (
-        "0 of 2 (0 to 66 %)", "25 %, 90 %", "0 %, 1 %",
-    )  # fmt: skip
 
 
 def test_only_what_starts_under_two_percent_and_can_learn_is_a_hole(tmp_path):
@@ -502,7 +459,6 @@ def test_tables_and_figures(tmp_path, monkeypatch):
     text = summary(results, "the command")
     assert re.findall("(?m)^## (.*)", text) == ["heldout", "Costs of a run"]
     assert "`the command`" in text
-    assert "- sgt is 10.0 ± 0.0 points above solo, 3 seeds." in text
     with (tmp_path / "out" / "table.csv").open() as file:
         table = list(csv.DictReader(file))
     assert len(table) == 6 * (2 * 3 * 2 + 6)  # runs x (policies x skills and all x metrics + costs)
@@ -530,13 +486,15 @@ def test_one_run_a_core_but_a_gpu_for_one(tmp_path, monkeypatch, gpus, given, wa
     assert [plan.jobs for plan in plans] == [want]
 
 
-def test_the_quick_one_says_where_the_whole_one_is(tmp_path, monkeypatch, capsys):
+def test_the_quick_one_is_two_modes_two_seeds_and_200_steps(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan(tmp_path)  # makes the runs that the stand-in hands out
     assert mini_mrl.main(["compare", "--quick", "--jobs", "1"]) == 0
-    (page,) = re.findall(r"(\S+) has the whole comparison", capsys.readouterr().out)
-    assert (ROOT / page).is_file()
-    assert "--steps 200" in Path("calls.txt").read_text()
+    calls = Path("calls.txt").read_text().splitlines()
+    assert len(calls) == 4
+    assert all("--steps 200" in call for call in calls)
+    made = {path.name for path in Path("runs/quick/runs").iterdir() if path.is_dir()}
+    assert made == {f"{mode}-s{seed}" for mode in ("solo", "sgt") for seed in (1, 2)}
 
 
 @pytest.mark.parametrize(("given", "want"), [

@@ -54,7 +54,7 @@ def server(monkeypatch):
 def test_questions_become_prompts_and_only_the_final_number_the_answer(
     server, tmp_path, verifier, capsys
 ):
-    assert mini_mrl.main(["data", "gsm8k", "--out", str(tmp_path / "g")]) == 0
+    assert mini_mrl.main(["gsm8k", "--out", str(tmp_path / "g")]) == 0
     assert f"Written: {tmp_path / 'g'}" in capsys.readouterr().out
     written = sorted(path.name for path in (tmp_path / "g").iterdir())
     assert written == ["system_prompt.txt", "test-264.jsonl", "test.jsonl", "train.jsonl"]
@@ -114,8 +114,3 @@ def test_the_ten_lines_of_the_readme_make_a_problem_file(tmp_path, monkeypatch, 
 def test_the_pins_are_whole():
     assert all(len(value) == 64 for value in SHA256.values())
     assert "/master/" not in BASE_URL
-
-
-def test_another_data_set_gets_one_sentence(capsys):
-    assert mini_mrl.main(["data", "math"]) == 2
-    assert "known is gsm8k" in capsys.readouterr().err

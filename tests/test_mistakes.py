@@ -80,13 +80,11 @@ MODES = [
 ]  # fmt: skip
 
 COMMANDS = [
-    ["warmstart", "--out", "file"], ["warmstart", "--out", "file/x"], ["warmstart", "--updates=0"],
-    ["warmstart", "--updates=-1"], ["resume", ""], ["resume", "file"], ["report", "none"],
-    ["report", "."], ["evaluate", "file"], ["align", "</s>"],
-    ["align", "x", "--source", "my model"],
-    ["data", "none"], ["problems", "--out", "file"],
+    ["warmstart", "--out", "file"], ["warmstart", "--out", "file/x"], ["resume", ""],
+    ["resume", "file"], ["report", "none"], ["report", "."], ["evaluate", "file"],
+    ["align", "x", "--source", "my model"], ["data", "gsm8k"], ["problems", "--out", "file"],
     ["compare", "--modes", ""], ["compare", "--modes", "none"], ["compare", "--seeds=0"],
-    ["compare", "--tune", "x"], ["assignment", "start", "none"], ["assignment", "check", "none"],
+    ["assignment", "start", "none"], ["assignment", "check", "none"],
     ["assignment", "check", "."], ["--config", "none.toml"], ["--config", "."], ["--steps=x"],
     ["none"], ["--none"], ["--mode", ""], ["--mode", "none.py:Own"], ["--mode", "file"],
 ]  # fmt: skip

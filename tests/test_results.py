@@ -16,8 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 import mini_mrl
-from mrl.lab.compare_view import estimate
-from mrl.lab.holes import wilson
+from mrl.lab.compare_view import Estimate, estimate, wilson
 from mrl.modes import MODES
 from mrl.rewards import last_box, plain_verdict
 from mrl.runtime.evaluation import half_width
@@ -149,9 +148,19 @@ def kept_scores(path, mode, wanted=of_all_skills, part="heldout", metric="pass@1
     return [mean(values) for values in by_seed.values()]
 
 
+class Gap(Estimate):
+    """A mean of differences, with its interval."""
+
+    @property
+    def clear(self):
+        """Whether the interval excludes 0."""
+        return self.half < abs(self.mean)
+
+
 def gap(ones, others):
     """How far some scores are above others, paired by seed."""
-    return estimate([one - other for one, other in zip(ones, others, strict=True)])
+    found = estimate([one - other for one, other in zip(ones, others, strict=True)])
+    return Gap(found.values, found.mean, found.half)
 
 
 def five_seeds(mode, wanted=of_all_skills, part="thirdset"):
@@ -172,7 +181,7 @@ QUANTILES = {1: 2.776, 10: 5.598}
 # ------------------------------------------------- four modes, ten seeds, and what opened
 
 FOUR = ("solo", "replay", "sft", "sgt")
-OPEN_FROM = 25  # percent on `heldout`, as mrl/lab/holes.py has it
+OPEN_FROM = 25  # percent on `heldout`, as mrl/lab/compare_view.py has it
 
 
 def ten_seeds(mode, wanted=of_all_skills, part="heldout", metric="pass@1"):

@@ -87,12 +87,13 @@ def readings(policy):
 
 
 @pytest.mark.slow
-def test_the_warm_start_learns_to_read_in_120_updates(tmp_path):
+def test_the_warm_start_learns_to_read_in_120_updates(tmp_path, monkeypatch):
     """The reading comes before the arithmetic. The whole recipe (550 and 850 updates, six minutes)
     is not run here, nor the larger model's half of it, but by hand:
     `python mini_mrl.py warmstart --out DIR`, then `start_scores(DIR)` as above."""
     name = "llama-tiny"
-    _warm_start(list(OWN_SKILLS).index(name), tmp_path, 0, 120, None)
+    monkeypatch.setitem(UPDATES, name, 120)
+    _warm_start(list(OWN_SKILLS).index(name), tmp_path, 0, None)
     found = readings(load_policy(PolicyConfig(name, str(tmp_path / name))))
     for skill, share in found.items():
         if skill in OWN_SKILLS[name]:
@@ -102,8 +103,14 @@ def test_the_warm_start_learns_to_read_in_120_updates(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_short_warm_start_writes_what_transformers_can_load(tmp_path):
-    warm_start_pair(tmp_path, updates=1)
+def test_a_short_warm_start_writes_what_transformers_can_load(tmp_path, monkeypatch):
+    def in_this_process(function, arguments, nprocs):  # others would not see the next line
+        for index in range(nprocs):
+            function(index, *arguments)
+
+    monkeypatch.setattr("mrl.tiny.pair.UPDATES", dict.fromkeys(OWN_SKILLS, 1))
+    monkeypatch.setattr(torch.multiprocessing, "spawn", in_this_process)
+    warm_start_pair(tmp_path)
     for name in OWN_SKILLS:
         model = AutoModelForCausalLM.from_pretrained(tmp_path / name)
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)

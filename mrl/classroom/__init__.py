@@ -5,8 +5,6 @@ pytest, test_<name>.py, in which a test is a part. Its docstring says what that 
 was looked at ("2 points: when it imitates"); conftest.py hands it the submission.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +20,6 @@ ASSIGNMENTS = {  # in the order of their numbers: name -> what it is
     "liar": "believe a peer's records only as far as they hold",
     "own-mode": "a sharing mode of your own that beats solo by its idea",
 }
-
-
-@contextmanager
-def input_in_errors(words: str) -> Iterator[None]:
-    """Add the input, in words, to the message of an error that a submission raises here."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f", given {words}")
-        raise
 
 
 def shown(value: Any, limit: int = 160) -> str:

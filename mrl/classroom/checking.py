@@ -1,9 +1,10 @@
-"""What `assignment start` and `check` do: write stubs, run pytest on submissions, add up points.
+"""What `assignment start` and `check` do: write stubs, run pytest on submissions, write points.
 
 Each submission is checked by a pytest of its own process (conftest.py), which reports what each
 part gained. This keeps mistakes apart; it is no security boundary: see TEACHING.md.
 """
 
+import csv
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import DEVNULL
 from tempfile import TemporaryDirectory
@@ -63,8 +65,6 @@ def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
     """
     handed_in = []
     for path in paths:
-        if not path.exists():
-            raise MrlError(f"{path}: there is no such file; `assignment start NAME` writes one.")
         if path.is_file():
             handed_in.append((path, path.name))
             continue
@@ -74,7 +74,7 @@ def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
                 handed_in.append((file, file.relative_to(path).parts[0]))
 
     if not handed_in:
-        raise MrlError("There is no Python file in that folder.")
+        raise MrlError("No Python file is there; `assignment start NAME` writes one.")
     return handed_in
 
 
@@ -97,31 +97,79 @@ def check(path: Path, whose: str, seed: int = 0) -> Grade:
             "MRL_SEED": str(seed),
             "OMP_NUM_THREADS": "1",  # each thread would take memory
         }
-        status = run(assignment, folder, environment)
+        ended = run(assignment, folder, environment)
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
 
     grade.parts, grade.printed = report["parts"], report["printed"]
     grade.points = sum(part["points"] for part in grade.parts.values())
-    if status is None:
-        grade.trouble = f"it was stopped after {LIMIT_S:g} s; is there a loop that never ends?"
-    elif any(part["message"] == NOT_REACHED for part in grade.parts.values()):
-        grade.trouble = f"its process ended before the check was over (exit status {status})"
+    if any(part["message"] == NOT_REACHED for part in grade.parts.values()):
+        grade.trouble = f"its process ended before the check was over ({ended})"
     return grade
 
 
-def run(assignment: str, folder: Path, environment: dict[str, str]) -> int | None:
-    """Run pytest in a process of its own; return its exit status, None if it was stopped."""
+def run(assignment: str, folder: Path, environment: dict[str, str]) -> str:
+    """Run pytest in a process of its own; return how that ended, in words."""
     command = [sys.executable, "-P", "-m", "pytest", *pytest_arguments(assignment)]
     try:
         process = subprocess.run(
             command, cwd=folder, env=environment, timeout=LIMIT_S, stdout=DEVNULL, stderr=DEVNULL
         )
-        return process.returncode
+        return f"exit status {process.returncode}"
     except subprocess.TimeoutExpired:
-        return None
+        return f"stopped after {LIMIT_S:g} s; is there a loop that never ends?"
 
 
 def pytest_arguments(assignment: str) -> list[str]:
     """Its checks, without the settings of a project, and with the messages as they are written."""
     checks = HERE / f"test_{assignment.replace('-', '_')}.py"
     return [str(checks), "-c", os.devnull, "-p", "no:cacheprovider", "--assert=plain"]
+
+
+def counted(grades: Iterable[Grade]) -> Iterable[Grade]:
+    """Keep, for each student and assignment, the file that was changed last.
+
+    A file that names no assignment counts as one of its own, so that it is seen.
+    """
+    newest: dict[tuple[str, str], Grade] = {}
+    for grade in sorted(grades, key=lambda grade: (grade.student, grade.handed_in)):
+        newest[grade.student, grade.assignment] = grade
+    return newest.values()
+
+
+def write_csv(grades: Iterable[Grade], path: Path) -> None:
+    """Write a row for each student, with columns for the assignments and their parts."""
+    columns: dict[str, None] = {}  # in order, each once
+    rows: dict[str, dict[str, object]] = {}
+
+    for grade in counted(grades):
+        row = rows.setdefault(grade.student, {"id": grade.student})
+        name = grade.assignment or "no assignment"
+        row[f"{name} ({grade.out_of})"] = grade.points
+        for part in grade.parts.values():
+            row[f"{name}: {part['part']} ({part['out_of']})"] = part["points"]
+
+        when = datetime.fromtimestamp(grade.handed_in, UTC)
+        row[f"{name}: handed in"] = when.isoformat(timespec="seconds")
+        row[f"{name}: trouble"] = grade.trouble
+        columns |= dict.fromkeys(row)
+
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, columns)
+        table.writeheader()
+        table.writerows(rows.values())
+
+
+def write_gradescope(grades: Iterable[Grade], path: Path) -> None:
+    """Write the results of one student's submission, as Gradescope's harness reads them."""
+    score, tests, troubles = 0, [], []
+    for grade in counted(grades):
+        score += grade.points
+        if grade.trouble:
+            troubles.append(f"{grade.file}: {grade.trouble}")
+        for part in grade.parts.values():
+            name = f"{grade.assignment}: {part['part']}"
+            test = {"name": name, "score": part["points"], "max_score": part["out_of"]}
+            tests.append(test | {"output": part["message"]})
+
+    results = {"score": score, "output": "\n".join(troubles), "tests": tests}
+    path.write_text(json.dumps(results), encoding="utf-8")

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from mrl.classroom import ASSIGNMENTS
-from mrl.classroom.checking import Grade, check, start, submissions
-from mrl.classroom.grades import write_csv, write_gradescope
+from mrl.classroom.checking import Grade, check, start, submissions, write_csv, write_gradescope
 from mrl.classroom.release import release
 from mrl.errors import MrlError
 from mrl.runtime.view import printable
@@ -72,16 +71,15 @@ def check_assignment(
 def print_grade(grade: Grade) -> None:
     """Print a line for each part of a submission."""
     lines = [f"{grade.file}: {grade.assignment or 'no assignment'}"]
-    reasons = {"right": "right"}  # each reason for a loss is said once
     for part in grade.parts.values():
-        message = reasons.get(part["message"], part["message"])
-        reasons.setdefault(message, "the same")
-        lines.append(f"  {part['points']} of {part['out_of']}  {part['part']}: {message}")
+        points = f"{part['points']} of {part['out_of']}"
+        lines.append(f"  {points}  {part['part']}: {part['message']}")
 
     if grade.trouble:
         lines.append(f"  Ended: {grade.trouble}")
     if grade.printed:
         lines.append(f"  It printed: {grade.printed}")
     lines.append(f"  {grade.points} of {grade.out_of} points")
+
     for line in lines:  # text of a submission may hold what a terminal obeys
         print(printable(line, keep=""), flush=True)

@@ -13,7 +13,7 @@ BUGS = (
 LETTERS = "ABCDE"
 PANELS = {
     "reward": "solve rate",
-    "completions/mean_length": "tokens per completion",
+    "completions/mean_length": "length, tokens",
     "grad_norm": "gradient norm",
 }
 
@@ -34,20 +34,15 @@ def write_curves(number: int, folder: Path) -> Path:
     rows = []
     for name, run in {"healthy": "healthy", **drawn(number)}.items():
         with (CURVES / f"{run.replace(' ', '-')}.csv").open(newline="") as file:
-            rows += [
-                {"policy": name, "step": int(row["step"])} | {k: float(row[k]) for k in PANELS}
-                for row in csv.DictReader(file)
-            ]
+            for row in csv.DictReader(file):
+                values = {key: float(value) for key, value in row.items()}
+                rows.append(values | {"policy": name})
 
     figure, panels = figures.new_figure(12, 6, len(PANELS), len(LETTERS))
     for axes, (key, letter) in zip(panels, product(PANELS, LETTERS), strict=True):
         axes.plot(*figures.series(rows, "healthy", key, figures.WINDOW), color="0.6")
         axes.plot(*figures.series(rows, letter, key, figures.WINDOW), color="C0", linestyle="--")
-        axes.set(
-            ylim=(0, None),
-            title=letter if key == "reward" else "",
-            ylabel=PANELS[key] if letter == "A" else "",
-        )
+        axes.set(ylim=(0, None), title=f"{letter}: {PANELS[key]}")
 
     figure.supxlabel(f"step (mean of {figures.WINDOW} steps); grey: healthy", fontsize=10)
     figures.save_figure(figure, folder / "bug-curves.png")

@@ -1,6 +1,5 @@
 """Assignment 2: a silent bug in a loss, and five learning curves."""
 
-import math
 import random
 from collections.abc import Callable
 from itertools import product
@@ -13,10 +12,7 @@ from torch import Tensor
 from mrl.classroom import shown
 from mrl.classroom.curves import BUGS, LETTERS, drawn
 
-HIDDEN = (
-    "mrl.advantages", "mrl.objectives", "mrl.learning", "mrl.modes", "mrl.lab",
-    "mrl.classroom.curves",
-)  # fmt: skip
+HIDDEN = ("mrl.advantages", "mrl.objectives", "mrl.classroom.curves")
 UNCLIPPED = 0.1  # nats: ratios stay within 0.8 and 1.2, so a missing clip costs one part
 SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions per prompt
 
@@ -56,11 +52,7 @@ def compare(submission: ModuleType, *arguments: Tensor, strict: bool = False) ->
     for function in (expected, submission.policy_loss):
         leaf, *rest = (argument.clone() for argument in arguments)
         loss = function(leaf.requires_grad_(), *rest)
-        assert isinstance(loss, Tensor) and loss.shape == () and loss.requires_grad, (
-            f"the loss is {shown(loss)}, expected a tensor without axes that has a gradient; is "
-            "something detached?"
-        )
-        loss.backward()
+        loss.backward()  # torch's error if it has axes, or something is detached
         results += [loss.item(), leaf.grad.double()]
 
     right, want, loss, got = results
@@ -70,20 +62,13 @@ def compare(submission: ModuleType, *arguments: Tensor, strict: bool = False) ->
     if abs(factor * loss - right) < 1e-5 and torch.allclose(factor * got, want, atol=1e-5):
         return
 
-    hint = (
-        "follow one completion's number through each line: whose advantage does it get, with which "
-        "sign, and over how many tokens is its mean? Is the std the population's (correction=0)?"
-    )
-    if math.isnan(loss) or got.isnan().any():
-        hint = (
-            "nan comes from 0 / 0, and from nan * 0: is what the mask excludes taken out in time?"
-        )
-
     row = int((got - want).abs().sum(dim=1).argmax())  # the worst
     pytest.fail(
         f"the loss is {loss:.5f}, expected {right:.5f}, the gradient of completion {row} is "
         f"{shown(got[row].tolist())}, expected {shown(want[row].tolist())}, for rewards "
-        f"{shown(arguments[2].tolist())}; {hint}"
+        f"{shown(arguments[2].tolist())}; follow one completion's number through each line: whose "
+        "advantage does it get, with which sign, and over how many tokens is its mean? Is the std "
+        "the population's (correction=0)? nan comes from 0 / 0, and from nan * 0"
     )
 
 
@@ -118,13 +103,11 @@ def test_masked(submission: ModuleType, rng: random.Random) -> None:
 def test_curves(submission: ModuleType, record_property: Callable) -> None:
     """5 points: which curve has which cause, a point each"""
     causes = submission.CAUSES
-    assert set(causes) == set(LETTERS), f"CAUSES has {shown(list(causes))}, expected A to E"
-
     odd = [cause for cause in causes.values() if cause not in (*BUGS, "end token", "clip", "")]
     assert not odd, f"{shown(odd)}: not among the eight names, as they are written there"
 
     right = drawn(int(submission.CURVES))
-    points = sum(causes[letter] == right[letter] for letter in LETTERS)
+    points = sum(causes.get(letter) == right[letter] for letter in LETTERS)
     record_property("points", points)
     assert points == len(LETTERS), (
         f"{points} of five are right (which ones is not said). Compare each panel with the healthy "

@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from mrl.classroom import input_in_errors, shown
+from mrl.classroom import shown
 
-HIDDEN = ("mrl.rewards", "mrl.exchange", "mrl.lab")
+HIDDEN = ("mrl.rewards", "mrl.exchange")
 RIGHT, LIE = "\\boxed{12}", "\\boxed{13}"
 
 
@@ -51,39 +51,28 @@ def compare(
         return judge(answer, text, finished)
 
     own, texts = (list(records), dict(answers)), [record.text for record in records]
-    words = f"{len(records)} records, the first {shown(records[:1])}, and budget {budget}"
-    with input_in_errors(words):
-        kept = submission.honest(*own, verify, budget)
+    kept = submission.honest(*own, verify, budget)
 
     distinct = {(r.prompt_id, r.text, r.finished) for r in records if r.prompt_id in answers}
-    called = f"verify was called {len(calls)} times, the budget is {budget}"
-    assert len(calls) <= budget, (
-        f"{called}, for {len(distinct)} different (prompt, text, finished): remember each verdict"
-    )
-    assert len(calls) == budget or len(distinct) <= budget, (
-        f"{called}: what is left of it could still find a success"
-    )
-    assert all(record in records for record in kept), (
-        f"it returned {shown(kept)}, expected a list of records that it was given"
+    suffices = len(distinct) <= budget
+    assert len(calls) <= budget and (suffices or len(calls) == budget), (
+        f"verify was called {len(calls)} times for {len(distinct)} different (prompt, text, "
+        f"finished), the budget is {budget}: remember each verdict, and use all of the budget"
     )
 
+    right = []
     for record in records:
         question = answers.get(record.prompt_id), record.text, record.finished
-        could_know = question in calls or len(distinct) <= budget
-        right = could_know and judge(*question) == "correct"
-
-        mistake = "dropped what verify, asked with the problem's own answer, finds correct"
-        if not right:
-            mistake = "kept what is no success, or was never checked: the record is no proof of it"
-        elif len(calls) == budget and len(set(calls)) < budget:
-            mistake = "asked verify the same again until the budget was used up, and so dropped"
-        assert (record in kept) == right, (
-            f"it {mistake}: {shown(record)}; the problem's own answer is {question[0]!r}"
-        )
+        if judge(*question) == "correct" and (suffices or question in calls):
+            right.append(record)
+    for record in kept:
+        assert record in right, f"it kept what is no success, or was never checked: {shown(record)}"
+    for record in right:
+        assert record in kept, f"it dropped what verify finds correct: {shown(record)}"
 
     if strict:
         assert own == (records, answers), "`records` or `answers` were changed in place"
-        assert kept == [record for record in records if record in kept], (
+        assert kept == right, (
             f"the records are right, but not a list in their order, or not as often: {shown(kept)}"
         )
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from types import ModuleType
 
-from mrl.classroom.letters import mode_of
-from mrl.classroom.pairs import train
+from mrl.classroom.letters import mode_of, train
 from mrl.modes.solo import Solo
 
 OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sft", "sgt", "xgrpo")
@@ -42,19 +41,14 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
         "itself"
     )
 
-    controls = {
-        "solo": solo,
-        "itself with exchanged records": exchanged,
-        "itself without any records": nothing,
-    }
+    controls = {"solo": solo, "itself with others' records": exchanged, "itself alone": nothing}
     name = max(controls, key=lambda name: fmean(controls[name]))
     gains = [mine - other for mine, other in zip(own, controls[name], strict=True)]
     gain, half = fmean(gains), T * stdev(gains) / PAIRS**0.5
 
     # an interval that holds 0 gives no points, however large the gain
     points = sum(GAINS[least] for least in GAINS if gain >= least and gain - half > 0)
-    words = f"{gain:+.1f} ± {half:.1f} points of expected reward over {PAIRS} drawn pairs"
-    words = f"{words}, against {name}"
+    words = f"{gain:+.1f} ± {half:.1f} points of reward over {PAIRS} pairs, against {name}"
     record_property("points", points)
     record_property("message", words)
     assert points == sum(GAINS.values()), (

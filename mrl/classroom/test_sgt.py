@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from mrl.classroom import input_in_errors, shown
+from mrl.classroom import shown
 from mrl.classroom.letters import END, LETTERS, group_of, mode_of, receiver, samples_of
 from mrl.lab.bandit import CODEC
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 
-HIDDEN = ("mrl.modes.sft", "mrl.modes.sgt", "mrl.lab")
+HIDDEN = ("mrl.modes.sft", "mrl.modes.sgt", "mrl.lab.bandit")
 # one of eight is right, so that a gate at a share of right ones opens at the wrong groups
 REWARDED = {"all_fail": (False,) * 8, "mixed": (True, *(False,) * 7), "all_pass": (True,) * 8}
-PLACED = ("prompt_ids", "text")  # which text on which prompt; its end token is another part's
+PLACED = ("prompt_ids", "completion_ids")  # which text on which prompt
 IMITATED = ("prompt_ids", "completion_ids", "loss", "weight", "source", "reward")
 OWN = (*IMITATED, "advantage")
 RECEIVER = receiver("a", torch.zeros(10, len(LETTERS)))
@@ -35,6 +35,7 @@ def own_group(prompt: int, outcome: str) -> Group:
     for n, right in enumerate(REWARDED[outcome]):
         text = LETTERS[n // len(LETTERS)] + LETTERS[n % len(LETTERS)]
         answers.append((text, -1.0 - n - prompt / 8, right))
+
     return group_of(prompt, answers)
 
 
@@ -60,13 +61,12 @@ def samples_made(
     """Own and imitated samples that the mode makes."""
     prompts = [(own_group(prompt, outcome), list(records)) for prompt, outcome, records in step]
     mode = mode_of(submission)(**settings)
-    _, outcome, records = step[0]
-    words = f"a step of {len(step)}, the first {outcome} with peers' successes: {len(records)}"
-    with input_in_errors(words):
-        samples = samples_of(mode, RECEIVER, prompts, random.Random(seed))
 
-    imitated = [s for s in samples if s.source or s.loss == "imitation"]
-    return [s for s in samples if s not in imitated], imitated
+    own, imitated = [], []
+    for sample in samples_of(mode, RECEIVER, prompts, random.Random(seed)):
+        is_own = not sample.source and sample.loss == "policy"
+        (own if is_own else imitated).append(sample)
+    return own, imitated
 
 
 def gate(submission: ModuleType) -> str:
@@ -84,14 +84,16 @@ def compare(samples: list, expected: list, fields: Sequence[str]) -> None:
     order = attrgetter("prompt_ids", "completion_ids")
     for sample, right in zip(sorted(samples, key=order), sorted(expected, key=order), strict=True):
         for name in fields:
-            if name == "text":
-                got, want = ([t for t in s.completion_ids if t != END] for s in (sample, right))
-            else:
-                got, want = getattr(sample, name), getattr(right, name)
+            got, want = getattr(sample, name), getattr(right, name)
             assert got == want or got == pytest.approx(want, abs=1e-5), (
                 f"on prompt {right.prompt_ids}, with reward {right.reward}: {name} is "
                 f"{shown(got)}, expected {shown(want)}"
             )
+
+
+def unended(samples: list[TrainingSample]) -> list[TrainingSample]:
+    """The samples without end tokens, which are another part's."""
+    return [replace(s, completion_ids=[t for t in s.completion_ids if t != END]) for s in samples]
 
 
 def test_consumes(submission: ModuleType) -> None:
@@ -126,7 +128,7 @@ def test_many(submission: ModuleType, rng: random.Random) -> None:
         step.append((prompt, outcome, [success(prompt, text, rng.choice("bc"))]))
 
     want = [imitated(prompt, *records) for prompt, _, records in step]
-    compare(samples_made(submission, step)[1], want, PLACED)
+    compare(unended(samples_made(submission, step)[1]), unended(want), PLACED)
 
 
 def test_own(submission: ModuleType) -> None:
@@ -135,6 +137,7 @@ def test_own(submission: ModuleType) -> None:
     want = []
     for prompt, outcome, _ in step:
         want += own_samples(RECEIVER, own_group(prompt, outcome))
+
     compare(samples_made(submission, step)[0], want, OWN)
 
 
@@ -170,4 +173,5 @@ def test_refused(submission: ModuleType) -> None:
     right, outcome = success(1, "d"), gate(submission)
     for refused in ("\u00e9", LETTERS * 2):
         step = [(0, outcome, [success(0, refused)]), (1, outcome, [right])]
-        compare(samples_made(submission, step)[1], [imitated(1, right)], PLACED)
+        rescues = samples_made(submission, step)[1]
+        compare(unended(rescues), unended([imitated(1, right)]), PLACED)

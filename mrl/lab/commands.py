@@ -1,5 +1,7 @@
 """The laboratory's commands, part of `mini_mrl.py`; matplotlib is loaded by those that draw."""
 
+import shlex
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +10,7 @@ import torch
 import typer
 from rich.markdown import Markdown
 
-from mrl.alignment import ByteCodec, LossyText
+from mrl.alignment import ByteCodec
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import render_alignment
 from mrl.lab.compare import Plan, name_modes, read_all, run_all, seeds_of
@@ -33,61 +35,49 @@ def compare(
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
     pair: Annotated[str | None, typer.Option(help="As for training; none: tiny.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; none: one a core, or one on a GPU.")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="At once; none: a core each.")] = None,
     out: Annotated[Path | None, typer.Option(help="none: runs/compare or runs/quick")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="solo and sgt, 2 seeds, short.")] = False,
-    tune: Annotated[
-        list[str] | None,
-        typer.Option(help="KEY=VALUE,VALUE: each mode with each. Choose on seeds of their own."),
-    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="2 modes, 2 seeds: a look.")] = False,
+    tune: Annotated[list[str] | None, typer.Option(help="KEY=VALUE,VALUE: a grid.")] = None,
 ) -> None:
-    """Run modes under the same seeds and budget; a table with intervals, words and figures."""
-    from mrl.lab import compare_view, figures, holes
+    """Run modes under the same seeds and budget; a table with intervals, and figures."""
+    from mrl.lab import compare_view, figures
 
     if quick:  # below 180 steps the curves have not parted yet
         modes, seeds, steps = "solo,sgt", "2", steps or 200
     if config is None:  # which may name the policies
         pair = pair or "tiny"
     out = out or Path("runs", "quick" if quick else "compare")
-    jobs = jobs or (1 if torch.cuda.is_available() else cores())
+    jobs = jobs or (1 if torch.cuda.is_available() else cores())  # a GPU has room for one
 
     options: list[str] = []
     for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
         if value is not None:
             options += [option, str(value)]
     plan = Plan(name_modes(modes.split(","), options, tune or ()), seeds_of(seeds), out, jobs)
-    command = ["python mini_mrl.py compare --modes", modes, "--seeds", seeds, *options]
-    for text in tune or ():
-        command += ["--tune", text]
 
     failures = run_all(plan, say)
     results = read_all(plan)
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
 
-    text = compare_view.summary(results, " ".join(command))
+    text = compare_view.summary(results, "python " + shlex.join(sys.argv))
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out / "table.csv")
     figures.draw_learning_curves(results, out / "figures" / "learning.png")
-    to_open = holes.holes_of(results)
-    if to_open:
-        holes.draw_openings(results, to_open, out / "figures" / "openings.png")
+    holes = compare_view.holes_of(results)
+    if holes:
+        compare_view.draw_openings(results, holes, out / "figures" / "openings.png")
 
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, figures/"]))
-    if quick:
-        say("Two seeds decide nothing; data/results/README.md has the whole comparison.")
 
 
 def bandit() -> None:
     """Show exactly, on contextual bandits, how far each mode helps; takes some five seconds."""
     from mrl.lab.bandit import bandit_table, replay_sentence
 
-    with console.status("Summing over every outcome."):
-        table = bandit_table()
-    console.print(table)
+    console.print(bandit_table())
     say(replay_sentence())
 
 
@@ -107,13 +97,7 @@ def align(
     sides = []
     for path in (source, receiver):
         codec = ByteCodec(load_tokenizer(path))
-        try:
-            sides.append(codec.token_bytes(codec.encode(text)))
-        except LossyText as refusal:
-            raise MrlError(
-                f"{path}: its tokenizer cannot write this text exactly ({refusal.reason}: "
-                f"{refusal}), so a record with it would be refused."
-            ) from None
+        sides.append(codec.token_bytes(codec.encode(text)))
 
     names = (Path(source).name, Path(receiver).name)
     console.print(render_alignment(names, *sides))
@@ -122,7 +106,6 @@ def align(
 def warmstart(
     out: Annotated[Path, typer.Option(help="Where the two directories go.")] = Path("data/tiny"),
     seed: Annotated[int, typer.Option(help="Of weights and demonstrations.")] = 0,
-    updates: Annotated[int | None, typer.Option(min=1, help="Fewer make a weaker pair.")] = None,
     foreign_right: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="One share for all of the peer's skills; 0.95: twins."),
@@ -131,17 +114,12 @@ def warmstart(
     """Make the tiny pair from nothing: tokenizers, models, supervised warm start."""
     out.mkdir(parents=True, exist_ok=True)  # before the work, if it cannot be
     say("Making qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
-    warm_start_pair(out, seed, updates, foreign_right)
+    warm_start_pair(out, seed, foreign_right)
     say(f"Saved in {out}.")
 
 
-def data(
-    name: Annotated[str, typer.Argument(help="gsm8k")],
-    out: Folder = TINY.parent / "gsm8k",
-) -> None:
-    """Fetch a published problem set, and make it ready for --set train=FILE."""
-    if name != "gsm8k":
-        raise MrlError(f"There is no problem set {name!r} to fetch; known is gsm8k.")
+def gsm8k(out: Folder = TINY.parent / "gsm8k") -> None:
+    """Fetch GSM8K, and make it ready for --set train=FILE."""
     make_gsm8k(out)
     say(f"Written: {out}")
 
@@ -153,4 +131,4 @@ def problems(out: Folder = Path("data/words")) -> None:
         say(f"{out / part}.jsonl: {len(problem_set)} problems")
 
 
-COMMANDS = (compare, bandit, report, align, warmstart, data, problems)
+COMMANDS = (compare, bandit, report, align, warmstart, gsm8k, problems)

@@ -45,14 +45,10 @@ class Plan:
 
 def seeds_of(text: str) -> list[int]:
     """The seeds that `--seeds` asks for: `5` (the first five) or `31-40`. MrlError for others."""
-    numbers = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
-    if not numbers:
-        raise MrlError(f"--seeds {text}: write how many, like 5, or which, like 31-40.")
-
-    first, last = numbers.groups()
-    seeds = range(int(first), int(last) + 1) if last else range(1, int(first) + 1)
+    numbers = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})", text)
+    seeds = range(int(numbers[1] or 1), int(numbers[2]) + 1) if numbers else ()
     if not seeds:
-        raise MrlError(f"--seeds {text}: names no seed.")
+        raise MrlError(f"--seeds {text}: write how many, like 5, or which, like 31-40.")
     return list(seeds)
 
 
@@ -62,9 +58,7 @@ def name_modes(
     """The modes of a `Plan`: each with all combinations of `tune`, texts of `key=value,value`."""
     axes = []
     for text in tune:
-        key, equals, values = text.partition("=")
-        if not (key and equals and all(values.split(","))):
-            raise MrlError(f"--tune {text}: write it like learning_rate=3e-5,1e-4,3e-4.")
+        key, _, values = text.partition("=")
         axes.append([f"{key}={value}" for value in values.split(",")])
 
     named = {}
@@ -74,7 +68,7 @@ def name_modes(
             if name in named:
                 raise MrlError(f"{name} is named twice; each mode needs a `name` of its own.")
 
-            with_settings = [*options]
+            with_settings = list(options)
             for setting in settings:
                 with_settings += ["--set", setting]
             named[name] = mode, with_settings
@@ -84,17 +78,16 @@ def name_modes(
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     """Make every run that is not there yet; returns a sentence for each that failed.
 
-    The same call goes on where it was stopped by Ctrl-C or SIGTERM. MrlError if a run is there that
-    was made with other options.
+    Ctrl-C of a terminal comes to each run as well, which stops after its step; the same call goes
+    on from there. MrlError if a run is there that was made with other options.
     """
     runs = plan.runs()
     for name, _, directory in runs:
         if (directory / "config.json").is_file():
             check_judge(read_run_config(directory))
         note = Path(f"{directory}.asked")
-        if not (directory.exists() and note.exists()):
-            continue
-        if note.read_text(encoding="utf-8") != _request(*plan.modes[name]):
+        was_made = directory.exists() and note.exists()
+        if was_made and note.read_text(encoding="utf-8") != _request(plan, name):
             raise MrlError(
                 f"{directory}: was made with other options, or by another version of a file among "
                 "them; give another --out, or delete it."
@@ -102,36 +95,31 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
 
     missing = [run for run in runs if not is_finished(run[2])]
     say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")
+    say("Ctrl-C stops them after their steps, and the same command goes on with them.")
+
     started = time.monotonic()
     failures = []
-    processes: set[subprocess.Popen] = set()  # those that run now
-    pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for them
+    pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for runs
     try:
-        ends = pool.map(lambda run: _run_one(*plan.modes[run[0]], *run[1:], processes), missing)
+        ends = pool.map(lambda run: _run_one(plan, *run), missing)
         for number, ((name, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
             ended = f"{name}, seed {seed}: {failure or 'finished'}"
             minutes = (time.monotonic() - started) / number * (len(missing) - number) / 60
             say(f"{ended}; {number}/{len(missing)}, {minutes:.0f} min left")
             if failure:
                 failures.append(ended)
-    except KeyboardInterrupt:
-        say("The runs stop after their steps; the same command goes on with them.")
-        pool.shutdown(wait=False, cancel_futures=True)
-        # a run that a script started in the background ignores SIGINT at first
-        for process in list(processes):
-            process.terminate()
-        raise
     finally:
         pool.shutdown(cancel_futures=True)
     return failures
 
 
-def _request(mode: str, options: Sequence[str]) -> str:
+def _request(plan: Plan, name: str) -> str:
     """All that decides what a run is, beside its seed: options, and texts of config and mode."""
+    mode, options = plan.modes[name]
     parts = [mode, *options]
-    for name in (mode.rpartition(":")[0], *options):
-        if Path(name).is_file():
-            parts.append(Path(name).read_text(encoding="utf-8"))
+    for text in (mode.rpartition(":")[0], *options):
+        if Path(text).is_file():
+            parts.append(Path(text).read_text(encoding="utf-8"))
     return "\n".join(parts)
 
 
@@ -140,29 +128,23 @@ def is_finished(directory: Path) -> bool:
     return "after" in read_evaluations(directory)
 
 
-def _run_one(
-    mode: str, options: Sequence[str], seed: int, directory: Path, processes: set[subprocess.Popen]
-) -> str:
+def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
     """Start a run, or go on from its last checkpoint; returns its last line if it failed."""
+    mode, options = plan.modes[name]
     if any(directory.glob("checkpoints/step-*")):
         arguments = ["resume", str(directory)]
     else:
         shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
         directory.parent.mkdir(parents=True, exist_ok=True)
-        Path(f"{directory}.asked").write_text(_request(mode, options), encoding="utf-8")
+        Path(f"{directory}.asked").write_text(_request(plan, name), encoding="utf-8")
         arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
         arguments += ["--set", f"runs={directory.parent}"]
         arguments += ["--placement", "resident"]  # a core for each run, not for each policy
 
-    # a process group of its own: Ctrl-C in a terminal comes to it through `run_all` alone
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
-    process = subprocess.Popen([*PROGRAM, *arguments, "--plain"], process_group=0, **pipes)
-    processes.add(process)
-    output, _ = process.communicate()
-    processes.discard(process)
-
-    lines = output.strip().splitlines() or [f"exit code {process.returncode}"]
-    return lines[-1] if process.returncode else ""
+    ended = subprocess.run([*PROGRAM, *arguments, "--plain"], **pipes)
+    lines = ended.stdout.strip().splitlines() or [f"exit code {ended.returncode}"]
+    return lines[-1] if ended.returncode else ""
 
 
 @dataclass

@@ -1,4 +1,8 @@
-"""What a comparison says: means over seeds with intervals, sentences, tables."""
+"""What a comparison says: means over seeds with intervals, holes, tables, a picture.
+
+A hole is a skill of a policy that starts under 2 %: pass@1 on the first held-out part, mean over
+the runs that are compared. It is open in a run where pass@1 there ends at 25 % or more.
+"""
 
 import csv
 import math
@@ -7,15 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+from mrl.lab import figures
 from mrl.lab.compare import Result, by_mode
-from mrl.lab.holes import OPEN_FROM, STARTS_UNDER, hole_rows, holes_of, opening_step
 
-CONTROLS = {  # mode -> what a gain above it says
-    "solo": "what sharing or a memory gives",
-    "solo-x2": "what it gives beyond twice the work",
-    "replay": "what a policy owes to its peer, because `replay` imitates its own earlier successes",
-    "sft": "what RL adds, because `sft` imitates its peers' successes and does nothing else",
-}
+CONTROLS = ("solo", "solo-x2", "replay", "sft")  # each table has what a mode is above them
 COSTS = ("rollouts", "updates", "bytes per prompt", "seconds")
 # two-sided 95 % quantiles of Student's t, by degrees of freedom (2 to 30; then the normal's)
 T_95 = (
@@ -23,6 +22,11 @@ T_95 = (
     2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052,
     2.048, 2.045, 2.042,
 )  # fmt: skip
+STARTS_UNDER = 2  # percent
+OPEN_FROM = 25  # percent
+WORDS = {"solo": "alone (solo)", "replay": "with a memory (replay)", "sft": "peer, no RL (sft)",
+         "sgt": "with a peer (sgt)"}  # fmt: skip
+VISITS = 10  # steps that asked for a skill; their mean says when a hole opened
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,6 @@ class Estimate:
     values: Sequence[float]
     mean: float
     half: float
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.half < abs(self.mean)
 
     def __str__(self) -> str:
         if math.isnan(self.half):
@@ -67,39 +66,14 @@ def difference(results: Sequence[Result], one: str, two: str, part: str) -> Esti
     return estimate(gaps) if gaps else None
 
 
-def ranked(results: Sequence[Result], part: str) -> list[str]:
-    """The modes, the best first."""
-    runs = by_mode(results)
-    return sorted(runs, key=lambda mode: -fmean(run.overall(part) for run in runs[mode]))
-
-
-def sentences(results: Sequence[Result], part: str) -> list[str]:
-    """What the data support and what not: each mode against the controls, and neighbors.
-
-    Nothing is said of fewer than three seeds.
-    """
-    verdicts = []
-    modes = ranked(results, part)
-    for place, lower in enumerate(modes):
-        for higher in modes[:place]:
-            of_interest = higher == modes[place - 1] or {higher, lower} & CONTROLS.keys()
-            gap = difference(results, higher, lower, part)
-            if not of_interest or gap is None or math.isnan(gap.half):
-                continue
-
-            doubt = "" if gap.clear else "no clear difference: "
-            seeds = f"{len(gap.values)} seeds"
-            verdicts.append(f"{doubt}{higher} is {gap} points above {lower}, {seeds}.")
-    return verdicts
-
-
 def rows(results: Sequence[Result], part: str) -> list[dict[str, str]]:
     """Scores of the modes, the best first, and below them those from before training."""
     policies = list(dict.fromkeys(key[1] for key in results[0].scores))
-    table = []
-    for mode in ranked(results, part):
-        runs = by_mode(results)[mode]
-        row = {"mode": mode, "pass@1": str(estimate([run.overall(part) for run in runs]))}
+    table, means = [], {}
+    for mode, runs in by_mode(results).items():
+        whole = estimate([run.overall(part) for run in runs])
+        means[mode] = whole.mean
+        row = {"mode": mode, "pass@1": str(whole)}
         for control in CONTROLS:
             row[f"above {control}"] = str(difference(results, mode, control, part) or "")
 
@@ -108,6 +82,7 @@ def rows(results: Sequence[Result], part: str) -> list[dict[str, str]]:
         for policy in policies:
             row[policy] = str(estimate([run.scores[part, policy, "all", "pass@1"] for run in runs]))
         table.append(row)
+    table.sort(key=lambda row: -means[row["mode"]])
 
     start = dict.fromkeys(table[0], "") | {"mode": "start"}
     for policy in policies:
@@ -127,20 +102,76 @@ def cost_rows(results: Sequence[Result]) -> list[dict[str, str]]:
     return table
 
 
+def holes_of(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """The holes, as (policy, skill). A policy without updates is frozen and has none."""
+    first = results[0]
+    learners = {line["policy"] for line in first.lines if line["updates"]}
+
+    holes = []
+    for key in first.before:
+        part, policy, skill, metric = key
+        if part == first.first_part and metric == "pass@1" and skill != "all":
+            start = fmean(result.before[key] for result in results)
+            if start < STARTS_UNDER and policy in learners:
+                holes.append((policy, skill))
+    return holes
+
+
+def end_of(result: Result, hole: tuple[str, str]) -> float:
+    """Where a hole ends in a run: pass@1 on the first held-out part, percent."""
+    return result.scores[result.first_part, *hole, "pass@1"]
+
+
+def wilson(count: int, total: int) -> tuple[float, float]:
+    """The 95 % interval of a share of which `count` of `total` were seen (Wilson 1927), percent."""
+    z = 1.96
+    center = (count + z**2 / 2) / (total + z**2)
+    half = z / (total + z**2) * math.sqrt(count * (total - count) / total + z**2 / 4)
+    return 100 * max(0.0, center - half), 100 * min(1.0, center + half)
+
+
+def hole_rows(results: Sequence[Result], holes: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """In how many runs of each mode all holes opened, and each."""
+    rows = []
+    for mode, runs in by_mode(results).items():
+        all_open = 0
+        for run in runs:
+            all_open += all(end_of(run, hole) >= OPEN_FROM for hole in holes)
+        row = {"mode": mode, "all open": _count(all_open, len(runs))}
+
+        for hole in holes:
+            opened = sum(end_of(run, hole) >= OPEN_FROM for run in runs)
+            row[" ".join(hole)] = _count(opened, len(runs))
+        rows.append(row)
+    return rows
+
+
+def _count(count: int, total: int) -> str:
+    low, high = wilson(count, total)
+    return f"{count} of {total} ({low:.0f} to {high:.0f} %)"
+
+
+def opening_step(result: Result, hole: tuple[str, str]) -> int | None:
+    """The first step at which the skill's solve rate in training had reached `OPEN_FROM` percent.
+
+    The rate is the mean over the last `VISITS` steps that asked for the skill. None: never.
+    """
+    policy, skill = hole
+    steps, rates = figures.series(result.lines, policy, f"skill/{skill}", VISITS)
+    for number, (step, rate) in enumerate(zip(steps, rates, strict=True), start=1):
+        if number >= VISITS and 100 * rate >= OPEN_FROM:
+            return step
+    return None
+
+
 def summary(results: Sequence[Result], command: str) -> str:
     """Markdown: the holes, then for each held-out part the modes side by side, then the costs."""
     part = results[0].first_part
     lines = [
         f"Made with `{command}`. Held-out pass@1 in percent, mean over policies and skills;",
         "± is a 95 % interval over seeds (Student's t), differences are paired by seed.",
-        "With fewer than three seeds each seed's number stands there, and nothing is concluded.",
-        "",
+        "With fewer than three seeds each seed's number stands there.",
     ]
-
-    modes = by_mode(results)
-    for control, meaning in CONTROLS.items():
-        if control in modes and len(modes) > 1:
-            lines.append(f"- Above `{control}`: {meaning}.")
 
     holes = holes_of(results)
     if holes:
@@ -153,9 +184,7 @@ def summary(results: Sequence[Result], command: str) -> str:
         lines += ["", *_markdown(hole_rows(results, holes))]
 
     for part in dict.fromkeys(key[0] for key in results[0].scores):
-        lines += ["", f"## {part}", "", *_markdown(rows(results, part)), ""]
-        for sentence in sentences(results, part):
-            lines.append(f"- {sentence}")
+        lines += ["", f"## {part}", "", *_markdown(rows(results, part))]
     lines += ["", "## Costs of a run", "", *_markdown(cost_rows(results)), ""]
     return "\n".join(lines)
 
@@ -194,3 +223,33 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
 
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(table)
+
+
+def draw_openings(results: Sequence[Result], holes: Sequence[tuple[str, str]], path: Path) -> None:
+    """When each hole opened: a panel a mode, in it a row a hole, in that a dot a seed."""
+    modes = by_mode(results)
+    last = results[0].lines[-1]["step"]
+    never = 1.28 * last  # the middle of the gray area
+    height = len(modes) * (0.36 * len(holes) + 0.6) + 0.9
+    figure, panels = figures.new_figure(figures.WIDTH, height, rows=len(modes))
+
+    for (mode, runs), axes in zip(modes.items(), panels, strict=True):
+        axes.axvspan(1.06 * last, 1.5 * last, color="#ececec")
+        axes.grid(axis="y", color="#dddddd")
+        for row, hole in enumerate(holes):
+            for number, run in enumerate(runs):
+                shift = (number + 0.5) / len(runs) - 0.5  # of the seed in its row: -0.5 to 0.5
+                step = opening_step(run, hole)
+                x, y, fill = step, row + 0.7 * shift, "full"
+                if step is None:
+                    x, y, fill = never + 0.38 * last * shift, row, "none"
+                axes.plot(x, y, "o", color=figures.color_of(mode), fillstyle=fill, markersize=4.5)
+
+        axes.set_title(WORDS.get(mode, mode), loc="left", fontsize=12)
+        axes.set_yticks(range(len(holes)), [": ".join(hole) for hole in holes], fontsize=11)
+        axes.set_xticks([0, last // 2, last, never], ["0", f"step {last // 2}", last, "never"])
+        axes.set(xlim=(0, 1.5 * last), ylim=(len(holes) - 0.5, -0.5))
+
+    rule = f"{OPEN_FROM} % were right, as a mean of {VISITS} steps with it"
+    figure.suptitle(f"The step at which each hole opened:\n{rule}.\nA dot is a seed.", fontsize=12)
+    figures.save_figure(figure, path)

@@ -1,4 +1,4 @@
-"""`python mini_mrl.py data gsm8k`: GSM8K (arXiv 2110.14168) as JSONL for `--set train=FILE`.
+"""`python mini_mrl.py gsm8k`: GSM8K (arXiv 2110.14168) as JSONL for `--set train=FILE`.
 
 The files are fetched from the authors' repository at one commit and must have the checksums below.
 Only the question becomes the prompt, and only what stands behind `####` the answer: the worked

@@ -134,21 +134,17 @@ def encode_example(
     prompt_text = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=False
     )
-    whole_text = prompt_text + completion + tokenizer.eos_token
+    prompt_ids = tokenizer.encode(prompt_text, add_special_tokens=False)
 
     # the template ends in a special token, so no token spans the edge of prompt and completion
-    def encode(text: str) -> torch.Tensor:
-        return tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
-
-    token_ids = encode(whole_text)
+    whole_text = prompt_text + completion + tokenizer.eos_token
+    token_ids = torch.tensor(tokenizer.encode(whole_text, add_special_tokens=False))
     labels = token_ids.clone()
-    labels[: len(encode(prompt_text))] = -100
+    labels[: len(prompt_ids)] = -100
     return token_ids, labels
 
 
-def _warm_start(
-    index: int, directory: Path, seed: int, updates: int | None, foreign_right: float | None
-) -> None:
+def _warm_start(index: int, directory: Path, seed: int, foreign_right: float | None) -> None:
     """Make one policy of the pair from nothing and save it with `save_pretrained`.
 
     The loss is that of the next token, on the solution only. The learning rate of AdamW falls on a
@@ -157,7 +153,7 @@ def _warm_start(
     torch.set_num_threads(1)  # the other policy has the other core
 
     name = list(OWN_SKILLS)[index]
-    updates = updates or UPDATES[name]
+    updates = UPDATES[name]
     tokenizer = tiny_tokenizer(name)
     torch.manual_seed(seed)
     model = build_model(name, tokenizer)
@@ -185,12 +181,9 @@ def _warm_start(
     tokenizer.save_pretrained(directory / name)
 
 
-def warm_start_pair(
-    directory: Path, seed: int = 0, updates: int | None = None, foreign_right: float | None = None
-) -> None:
+def warm_start_pair(directory: Path, seed: int = 0, foreign_right: float | None = None) -> None:
     """Make both policies side by side, with one process and one thread each.
 
     foreign_right: see `right_shares`.
     """
-    arguments = (directory, seed, updates, foreign_right)
-    torch.multiprocessing.spawn(_warm_start, arguments, nprocs=len(OWN_SKILLS))
+    torch.multiprocessing.spawn(_warm_start, (directory, seed, foreign_right), nprocs=2)

@@ -150,11 +150,8 @@ def generate(skill: Skill, part: str, count: int, seed: int) -> Iterator[tuple[P
     held_out = round(len(numbers) * HELD_OUT_SHARE)
     numbers = numbers[held_out:] if part == "train" else numbers[:held_out]
 
-    templates = skill.templates
-    if part == "newtemplates":
-        templates = skill.new_templates
-    elif part == "thirdset":
-        templates = skill.third_templates
+    of_new_sentences = {"newtemplates": skill.new_templates, "thirdset": skill.third_templates}
+    templates = of_new_sentences.get(part, skill.templates)
 
     rng = random.Random(f"{seed}/{part}/{skill.name}")
     seen: set[str] = set()
