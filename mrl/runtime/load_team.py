@@ -136,7 +136,7 @@ def assemble(
     for part in heldout.values():
         every_problem += part
     # before the weights, because a model that does not fit takes minutes to load
-    placement, start, why_placed = plan_memory(
+    placement, why_placed = plan_memory(
         start, list(modes), every_problem, device, mode.rollout_factor
     )
     policies = load_policies(start, device, modes)
