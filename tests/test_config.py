@@ -1,5 +1,6 @@
 import inspect
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -128,7 +129,8 @@ def test_values_that_cannot_work_are_refused(run, policy, part):
 
 
 def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_names(monkeypatch):
-    monkeypatch.setattr("mrl.runtime.pairs.count_parameters", lambda path: 1)
+    small = SimpleNamespace(num_parameters=lambda: 1)
+    monkeypatch.setattr("mrl.runtime.pairs.shape_of", lambda config: small)
     with pytest.raises(MrlError, match="called 'p'"):
         check(RunConfig([PolicyConfig("p", "x"), PolicyConfig("p", "y")]))
     names = [policy.name for policy in pair_settings("m/a,m/a,m/b")["policies"]]

@@ -8,9 +8,8 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 
 from mrl.config import DATA, PolicyConfig
-from mrl.errors import MrlError
 from mrl.runtime.launch import cores
-from mrl.runtime.loading import count_parameters
+from mrl.runtime.loading import shape_of
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
@@ -28,8 +27,6 @@ def pair_settings(pair: str) -> dict[str, Any]:
     """`RunConfig` fields for a pair's name, or for directories and hub names with commas."""
     named = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair)
     paths = named or tuple(path.strip() for path in pair.split(","))
-    if not all(paths):
-        raise MrlError(f"--pair {pair}: a policy's directory or hub name is empty.")
 
     # a policy is named after the last part of its path, with a number where that comes again
     of_policy, of_run = _recipe(paths)
@@ -51,8 +48,10 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     small = {"learning_rate": TINY_RATE, "updates_per_step": TINY_UPDATES}
     if paths == TINY:
         return small | {"dtype": "float32"}, {}  # on a GPU, too: every table here is in float32
-    if paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED_FROM:
-        return small, {}
+    if paths != QWEN_SMOL:
+        largest = max(shape_of(PolicyConfig("", path)).num_parameters() for path in paths)
+        if largest < PRETRAINED_FROM:
+            return small, {}
 
     # a pretrained pair gets GSM8K on a GPU
     on_gpu = torch.cuda.is_available()
