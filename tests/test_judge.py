@@ -173,7 +173,6 @@ def test_a_function_judges_in_this_process_and_starts_no_child():
         return {"a": True, "b": False, "": False}[text]
 
     with OwnJudge(shout, say=said.append) as verifier:
-        verifier.start_and_check()
         assert verifier.check_answer("x")
         assert verifier.verify("x", "a") is Verdict.CORRECT
         assert verifier.verify("x", "b") is Verdict.WRONG

@@ -33,7 +33,7 @@ PAIRS = ["", ",", " ", "my model", "a:b", "no/", "/no/such", "ümlaut", "x" * 12
 PAIRS += ["~nobody/x", "http://a.b/c", ".", "tiny,", "a b/c d", "C:\\model", "file", f"{QWEN},none"]
 
 SETS = [
-    "steps", "steps=", "=3", "steps=3\nseed=4", "steps=true", "steps=1.5", "settings=3",
+    "steps", "steps=", "=3", "steps=true", "steps=1.5", "settings=3",
     "policies=[]", "train=", "train=file", "heldout=", "heldout=[3]", "heldout=[]", "name=a/b",
     "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "device=cuda:99", "device=", "liar=-1",
     "verify_timeout_s=0", "record=all", "peer_log=none", "qwen-tiny.path=x", "temperature=0",
@@ -48,7 +48,7 @@ CONFIGS = {
         "[policy]\npath = 'x'", "[[policy]]", "[[policy]]\npath = 3", '[[policy]]\npath = ""',
         POLICY + f'name = "{"n" * 65}"', POLICY + 'name = "a/b"', POLICY + r'name = "\u001b[31m"',
         POLICY + 'name = ""', POLICY + POLICY, POLICY + 'learning_rate = "x"', "steps = '3'",
-        "stpes = 3", "settings = 3", "[settings]\nsgt = 3", "[settings.sgt]\nno = 3",
+        "stpes = 3", "settings = 3", "[settings.sgt]\nno = 3",
         "[settings.none]\nx = 3", "[settings.sgt]\nimitation_weight = 'x'", "heldout = 3",
         "mode = 3", POLICY + 'kl_coef = 1.0\nreference = "/none"',
     ],
@@ -58,7 +58,6 @@ CONFIGS = {
         '{"prompt": "x", "answer": "' + "9" * 3000 + '+i"}', '{"prompt": "x", "answer": 1.5}',
         '{"prompt": "x", "answer": "1", "skill": 3}', '{"prompt": "x", "answer": "\\\\frac{"}',
         '{"prompt": "' + "nuts " * 300 + '", "answer": "1"}',
-        '{"prompt": "\\ud83d", "answer": "1"}',
     ],
 }  # fmt: skip
 
@@ -91,8 +90,7 @@ COMMANDS = [
     ["none"], ["--none"], ["--mode", ""], ["--mode", "none.py:Own"], ["--mode", "file"],
 ]  # fmt: skip
 
-TEMPLATES = ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.none.none }}", "{# nothing #}",
-             "{{ 1 / 0 }}"]  # fmt: skip
+TEMPLATES = ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.none.none }}", "{{ 1 / 0 }}"]
 
 DAMAGE = [  # of a stopped run: file, and what stands in it (None: deleted)
     *[("config.json", text) for text in (None, "", "[]", "{}", '{"policies": []}', DEEP)],

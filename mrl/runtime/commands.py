@@ -75,7 +75,6 @@ def evaluate(
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
     with make_verifier(config, view.say) as verifier:
-        verifier.start_and_check()
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
         problems = list(chain.from_iterable(parts.values()))
         for when, state in states.items():

@@ -64,11 +64,6 @@ class OwnJudge(Verifier):
         self._say = say
         self._has_said = False
 
-    def start_and_check(self) -> None:
-        """Start a child, unless the judge is a function; MrlError if it cannot load the judge."""
-        if not self.function:
-            super().start_and_check()
-
     def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
         """Judge one completion; finished: it was not cut short."""
         verdict, mistake = self._ask(answer, completion)

@@ -15,12 +15,9 @@ from mrl.samples import Problem
 def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> list[Problem]:
     """Read a JSONL file of problems; `accepts(answer)` says whether the verifier can judge it.
 
-    Raises MrlError with file and line for a missing file, a broken line, a missing or wrong field,
-    an answer that the verifier does not accept, a repeated id, or an empty file.
+    Raises MrlError with file and line for a broken line, a missing or wrong field, an answer that
+    the verifier does not accept, a repeated id, or an empty file; OSError if there is no file.
     """
-    if not path.is_file():
-        raise MrlError(f"{path}: no such file, or a directory; see data/README.md.")
-
     problems: dict[str, Problem] = {}
     number = 0
     try:
@@ -56,16 +53,13 @@ def _problem(fields: dict, number: str) -> Problem:
         text = fields.get(name, "")
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"`{name}` is {text!r}, but must be a text that is not empty")
-        text.encode()  # ValueError for half of an emoji ("\\ud83d")
     return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
 
 
 def system_prompt_of(path: Path) -> str:
     """The system prompt in `system_prompt.txt` beside a problem file; "" if there is none."""
-    try:
-        return path.with_name("system_prompt.txt").read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):  # none is there, it is no text, or `train` is empty
-        return ""
+    file = path.parent / "system_prompt.txt"
+    return read_text(file).strip() if file.is_file() else ""
 
 
 def save_problems(path: Path, problems: list[Problem]) -> None:
@@ -95,9 +89,6 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
             "with {prompt} in it, as `template` of the policy."
         ) from error
 
-    shortest, which = min(lengths)
-    if not shortest:
-        raise MrlError(f"{which}: the template of {policy.name} makes nothing of it.")
     longest, which = max(lengths)
     needed = longest + policy.max_new_tokens
     if needed > context:
