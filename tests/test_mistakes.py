@@ -210,13 +210,6 @@ def test_a_closed_pipe_ends_a_run_with_one_sentence(place, placement):
     assert len(error.splitlines()) == 1
 
 
-def test_a_terminal_that_knows_ascii_alone_gets_its_tables(place, monkeypatch):
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    program = start(place, *SMALL, "--steps", "1", "--placement", "resident")
-    assert ended(program) == (0, "")
-    assert ended(start(place, "align", "né"))[0] in (0, 2)
-
-
 def test_sigterm_saves_and_says_how_to_go_on(place):
     program = start(place, *SMALL, "--steps", "100000", "--name", "r", "--placement", "resident")
     while not (place / "runs" / "r" / "evaluation.json").exists():

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
@@ -413,18 +412,6 @@ def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(traps, capfd, case):
 def test_a_mistake_gets_the_same_sentence_from_processes_of_their_own(traps, capfd, case):
     arguments, part = MISTAKES[case]
     assert_one_sentence([*arguments, "--placement", "parallel"], part, capfd)
-
-
-@pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory.\nMore"), FloatingPointError("not finite")]
-)
-def test_what_a_machine_or_weights_cannot_do_is_no_bug(place, capsys, monkeypatch, error):
-    def fail(directory):
-        raise error
-
-    monkeypatch.setattr("mrl.runtime.commands.read_run_config", fail)
-    assert run("evaluate", "runs/any") == 1
-    assert capsys.readouterr().err == f"{error}".split("\n")[0] + "\n"
 
 
 def test_one_policy_runs_by_itself_whatever_the_placement(place):
