@@ -66,6 +66,8 @@ def run_command(
 
     try:
         return app(program.arguments, standalone_mode=False, obj=program) or 0, ""
+    except SystemExit as end:
+        return end.code or 0, ""  # rich ends so where nothing reads the output any more
     except Exception as error:
         if "--debug" in program.arguments:
             traceback.print_exc()
