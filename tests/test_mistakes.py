@@ -90,8 +90,6 @@ COMMANDS = [
     ["none"], ["--none"], ["--mode", ""], ["--mode", "none.py:Own"], ["--mode", "file"],
 ]  # fmt: skip
 
-TEMPLATES = ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.none.none }}", "{{ 1 / 0 }}"]
-
 DAMAGE = [  # of a stopped run: file, and what stands in it (None: deleted)
     *[("config.json", text) for text in (None, "", "[]", "{}", '{"policies": []}', DEEP)],
     *[("evaluation.json", text) for text in (None, "", "[]", DEEP)],
@@ -123,7 +121,7 @@ def told(place, capfd):
 
 
 def test_there_are_a_hundred():
-    tables = [PAIRS, SETS, *CONFIGS.values(), MODES, COMMANDS, TEMPLATES, DAMAGE]
+    tables = [PAIRS, SETS, *CONFIGS.values(), MODES, COMMANDS, DAMAGE]
     assert sum(map(len, tables)) > 100
 
 
@@ -156,14 +154,6 @@ def test_modes(told, place, text):
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_commands(told, arguments):
     told(*arguments, program=run)
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_chat_templates(told, place, template):
-    shutil.copytree(QWEN, place / "model")
-    (place / "model" / "chat_template.jinja").write_text(template)
-    said = told("--pair", "model", "--mode", "solo")
-    assert "template" in said
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from mrl.allocation import gather_from_all
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.logprobs import TOKENS_AT_ONCE
@@ -171,15 +170,13 @@ def plan_memory(
     """
     longest = max(len(problem.prompt.encode()) for problem in problems)
     tokens = longest // TOKEN_BYTES + TEMPLATE_TOKENS
-    foreseen: dict[str, tuple[str, Estimate]] = {}  # policy -> where it will be, its need
+    estimates = []
     for policy in config.policies:
-        if policy.name in names:
+        # under `parallel` the others have a GPU of their own, or this host's memory
+        if policy.name in names or not device.startswith("cuda"):
             about = shape_of(policy), policy, config, tokens, torch.device(device), factor
-            foreseen[policy.name] = device, estimate(*about)
+            estimates.append(estimate(*about))
 
-    # Under `parallel`, of all that share this device. The processes meet here, before one loads.
-    everywhere = gather_from_all(foreseen).values()
-    estimates = [estimated for where, estimated in everywhere if where == device]
     free, free_in_host = free_memory(device), free_memory("cpu")
     placement = choose_placement(estimates, config.placement, device, free)
 

@@ -77,24 +77,13 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     if rope.get("rope_type") == "longrope":  # beyond it the angles of keys in the cache change
         context = min(context, rope["original_max_position_embeddings"])
 
-    lengths: list[tuple[int, str]] = []  # tokens, and which problem that is
-    try:
-        for problem in problems:
-            which = f"Problem {problem.id} ({problem.prompt[:40]!r}...)"
-            lengths.append((len(policy.prompt_ids(problem.prompt)), which))
-    except Exception as error:  # a template is a program that came with the model
-        reason = str(error).split("\n")[0][:200]
+    lengths = [len(policy.prompt_ids(problem.prompt)) for problem in problems]
+    longest = max(lengths)
+    if longest + policy.max_new_tokens > context:
+        problem = problems[lengths.index(longest)]
         raise MrlError(
-            f"{policy.config.path}: its chat template fails on a problem ({reason}); write another "
-            "with {prompt} in it, as `template` of the policy."
-        ) from error
-
-    longest, which = max(lengths)
-    needed = longest + policy.max_new_tokens
-    if needed > context:
-        raise MrlError(
-            f"{which}: its prompt and {policy.max_new_tokens} new tokens make {needed} tokens, but "
-            f"{policy.name} has a context of {context}; shorten the problem or lower "
-            "max_new_tokens."
+            f"Problem {problem.id} ({problem.prompt[:40]!r}...): {longest} tokens leave no room for "
+            f"{policy.max_new_tokens} new ones, because {policy.name} has a context of {context}; "
+            "shorten the problem or lower max_new_tokens."
         )
     return longest
