@@ -82,8 +82,8 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     if longest + policy.max_new_tokens > context:
         problem = problems[lengths.index(longest)]
         raise MrlError(
-            f"Problem {problem.id} ({problem.prompt[:40]!r}...): {longest} tokens leave no room for "
-            f"{policy.max_new_tokens} new ones, because {policy.name} has a context of {context}; "
+            f"Problem {problem.id} ({problem.prompt[:40]!r}...): {longest} tokens leave no room "
+            f"for {policy.max_new_tokens} new ones, as {policy.name} has a context of {context}; "
             "shorten the problem or lower max_new_tokens."
         )
     return longest
