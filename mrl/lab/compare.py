@@ -17,9 +17,8 @@ from pathlib import Path
 from statistics import fmean
 
 from mrl.errors import MrlError
-from mrl.runtime.judge import check_judge
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_run_config
-from mrl.runtime.settings import mode_class
+from mrl.runtime.settings import check_judge, mode_class
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
 

@@ -5,7 +5,7 @@ import sys
 import traceback
 from bdb import BdbQuit
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -18,7 +18,6 @@ from mrl.errors import MrlError, RunFailed
 from mrl.modes import MODES
 from mrl.runtime import launch
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
-from mrl.runtime.judge import make_verifier
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import choose_pair
@@ -33,6 +32,7 @@ from mrl.runtime.run_directory import (
 )
 from mrl.runtime.settings import check, mode_class, run_config
 from mrl.runtime.summary import evaluation_table, first_lines, last_lines, pair_table
+from mrl.runtime.verifier import make_verifier
 from mrl.runtime.view import View, console, make_view, printable
 
 MODE_HELP = f"what is shared: {', '.join(MODES)}; or your own, FILE.py:Class"
@@ -200,15 +200,14 @@ def modes(mode: Annotated[str | None, typer.Argument(help="FILE.py:Class")] = No
 
 def settings() -> None:
     """List all settings of a run, a policy and the modes, for `--set` and `--config`."""
-    parts = [("a run", RunConfig), ("a policy (a [[policy]] table in a file)", PolicyConfig)]
-    parts += [(f"mode {name} (--set {name}.SETTING=VALUE)", mode) for name, mode in MODES.items()]
+    parts = [("a run", RunConfig([])), ("a policy ([[policy]] in a file)", PolicyConfig("", ""))]
+    parts += [(f"mode {name} (--set {name}.SETTING=VALUE)", mode()) for name, mode in MODES.items()]
 
     for title, holder in parts:
         table = Table("setting", "what it is", "default", title=Text(f"settings of {title}"))
         for entry in fields(holder):
             if "help" in entry.metadata:
-                default = entry.default if entry.default is not MISSING else entry.default_factory()
-                shown = str(default).replace(f"{DATA.parent}/", "")
+                shown = str(getattr(holder, entry.name)).replace(f"{DATA.parent}/", "")
                 table.add_row(entry.name, entry.metadata["help"], Text(shown))
         console.print(table)
 
@@ -239,7 +238,7 @@ def evaluate(
 
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
-    with make_verifier(config, view.say) as verifier:
+    with make_verifier(config.judge, config.verify_timeout_s, view.say) as verifier:
         parts = load_heldout(data.split(",") if data else config.heldout, verifier)
         for when, state in states.items():
             results[when], solved = [], {}

@@ -13,13 +13,12 @@ from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
-from mrl.runtime.judge import OwnJudge, make_verifier
 from mrl.runtime.liars import lying_records
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.memory import plan_memory
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.settings import make_mode, run_config
-from mrl.runtime.verifier import Verifier
+from mrl.runtime.verifier import Verifier, make_verifier
 from mrl.samples import Problem
 from mrl.team import Team, honest_records
 
@@ -77,7 +76,7 @@ def load_team(
     with tempfile.TemporaryDirectory() as folder:
         pair = models if isinstance(models, str) else ",".join(_places(models, folder))
         config = run_config(pair, None, {"mode": mode, "seed": seed}, texts)
-        verifier = OwnJudge(judge) if judge else make_verifier(config, print)
+        verifier = make_verifier(judge or config.judge, config.verify_timeout_s, print)
         return assemble(config, config, [policy.name for policy in config.policies], verifier)
 
 

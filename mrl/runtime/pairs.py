@@ -19,8 +19,7 @@ PRETRAINED_FROM = 20_000_000  # parameters; each of the tiny pair has less than 
 TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
 TEST_PART = "test-264"  # every fifth problem of its test set: a 95 % interval of at most +-6 points
-HELDOUT = DATA / "words" / "heldout.jsonl"
-SHORT_HELDOUT = HELDOUT.with_name("heldout-72.jsonl")  # every fifth problem of that
+SHORT_HELDOUT = str(DATA / "words" / "heldout-72.jsonl")  # every fifth problem of heldout.jsonl
 
 
 def pair_settings(pair: str) -> dict[str, Any]:
@@ -64,13 +63,12 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     # made with nearly these; the micro-batch halves the activations of the default
     of_policy = {"max_new_tokens": 40, "dtype": "mixed", "micro_batch": 1024}
     of_run = {"steps": 60, "prompts_per_step": 8, "checkpoint_every": 10, "eval_samples": 1}
-    if on_gpu:
-        return of_policy, of_run | {"heldout": [str(HELDOUT)]}
-
-    # the largest model has most of the work: one process per policy would leave a core waiting;
-    # `threads` takes no more than 256
-    of_cpu = {"placement": "resident", "threads": min(cores(), 256)}
-    return of_policy, of_run | of_cpu | {"heldout": [str(SHORT_HELDOUT)]}
+    of_run["heldout"] = [SHORT_HELDOUT]
+    if not on_gpu:
+        # the largest model has most of the work: one process per policy would leave a core waiting;
+        # `threads` takes no more than 256
+        of_run |= {"placement": "resident", "threads": min(cores(), 256)}
+    return of_policy, of_run
 
 
 def choose_pair() -> tuple[str, str]:

@@ -3,6 +3,7 @@
 Precedence: defaults < preset of the pair < `--config` file < options of the command line.
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,7 +13,6 @@ from typing import Any
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
-from mrl.runtime.judge import check_judge, checksum
 from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.problems import system_prompt_of
@@ -152,6 +152,24 @@ def check(config: RunConfig) -> None:
     check_judge(config)
     if not config.heldout:
         raise MrlError("heldout names no file; a run is scored on at least one.")
+
+
+def checksum(path: str) -> str:
+    """The checksum of a judge's file, 16 digits."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def check_judge(config: RunConfig) -> None:
+    """Raise MrlError if a run's judge is not the one that it began with any more."""
+    if not config.judge:
+        return
+
+    now, began_with = checksum(config.judge), config.judge_checksum
+    if began_with not in ("", now):
+        raise MrlError(
+            f"judge {config.judge}: its checksum is {now}, but the run began with {began_with}, so "
+            "the same text could get another reward; put the old file back, or start a new run."
+        )
 
 
 # ------------------------------------------------------------------------------ modes

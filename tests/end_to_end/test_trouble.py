@@ -103,7 +103,7 @@ import sys
 from dataclasses import dataclass
 from mrl.modes.sgt import SGT
 from mrl.modes import TrainingBatch
-from mrl.objectives import Objective
+from mrl.objectives import Objective; from mrl.samples import TrainingSample
 
 CHUNKS = Objective("chunk", "sequence", 0.2, 0.2)
 
@@ -160,8 +160,8 @@ def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, 
             "has not one of behavior_logprobs for each of completion_ids",
         ),
         (
-            "batch.samples[0].advantage, batch.samples[0].objective = 1.0, CHUNKS",
-            "has not one of chunk_of for each of completion_ids",
+            "batch.samples[0] = TrainingSample([1], [2, 3], advantage=1.0, objective=CHUNKS)",
+            "has not one of sampled_logprobs for each of completion_ids",
         ),
     ],
 )
