@@ -225,12 +225,12 @@ def test_swap_is_refused_where_the_host_does_not_hold_what_waits(card):
     """It ended in step 1 or 2, by a kill or a traceback, before any checkpoint."""
     swapping = card(19.0, host=16.0)
     assert swapping.placement == "swap"
-    assert swapping.sentence.endswith("; those that wait take 10.5 GiB of host memory.")
+    assert swapping.sentence.endswith("; in host memory 10.5 GiB.")
     with pytest.raises(MrlError) as refused:
         card(19.0, host=10.0)
     assert str(refused.value) == (
         "Placement swap: 16.5 GiB of tensors at the peak (qwen2.5 16.5, smollm2 12.7 alone), 19 "
-        "GiB are free on cuda:0; those that wait take 10.5 GiB of host memory, but the host has "
+        "GiB are free on cuda:0; in host memory 10.5 GiB, but the host has "
         f"10.0 GiB; {LESS}."
     )
     assert card(40.0, host=1.0).placement == "resident"  # nothing waits there
@@ -239,8 +239,8 @@ def test_swap_is_refused_where_the_host_does_not_hold_what_waits(card):
 def test_processes_are_counted_together_on_a_cpu_and_each_by_itself_on_a_card(card, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     assert card(23.2, names=["qwen2.5"]).sentence == (
-        "Placement parallel: 16.5 GiB of tensors at the peak (qwen2.5 16.5 alone), a process for "
-        "each policy, 23 GiB are free on cuda:0."
+        "Placement parallel: 16.5 GiB of tensors at the peak (qwen2.5 16.5 alone), 23 GiB are free "
+        "on cuda:0."
     )
     with pytest.raises(MrlError, match=r"the host has 20\.0 GiB; .* or take another placement"):
         card(20.0, host=20.0, device="cpu", micro_batch=2048, names=["qwen2.5"])
@@ -256,7 +256,7 @@ def test_a_run_that_a_cpu_cannot_hold_is_refused_before_weights_are_loaded(card)
     light = card(14.0, host=14.0, device="cpu", micro_batch=2048, lora_rank=16)
     assert light.placement == "resident"
     assert card(20.0, host=20.0, device="cpu", micro_batch=2048).placement == "resident"
-    with pytest.raises(MrlError, match=r"those that wait take 10\.5 GiB"):  # it holds both
+    with pytest.raises(MrlError, match=r"in host memory 23\.2 GiB"):  # it holds both
         card(20.0, host=20.0, device="cpu", micro_batch=2048, placement="swap")
 
 

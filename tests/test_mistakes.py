@@ -35,7 +35,7 @@ PAIRS += ["~nobody/x", "http://a.b/c", ".", "tiny,", "a b/c d", "C:\\model", "fi
 SETS = [
     "steps", "steps=", "=3", "steps=true", "steps=1.5", "settings=3",
     "policies=[]", "train=", "train=file", "heldout=", "heldout=[3]", "heldout=[]", "name=a/b",
-    "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "device=cuda:99", "device=", "liar=-1",
+    "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "liar=-1",
     "verify_timeout_s=0", "record=all", "peer_log=none", "qwen-tiny.path=x", "temperature=0",
     "learning_rate=nan", "max_new_tokens=0", "max_new_tokens=400", "group_size=1", "threads=0",
     "template=no prompt", "dtype=float16", "objective=ppo", "eval_samples=0", "updates_per_step=0",

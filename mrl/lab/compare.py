@@ -18,7 +18,7 @@ from statistics import fmean
 
 from mrl.errors import MrlError
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_run_config
-from mrl.runtime.settings import check_judge, mode_class
+from mrl.runtime.settings import check, mode_class
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
 
@@ -89,7 +89,7 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     runs = plan.runs()
     for name, _, directory in runs:
         if (directory / "config.json").is_file():
-            check_judge(read_run_config(directory))
+            check(read_run_config(directory))  # its judge may have changed
         note = Path(f"{directory}.asked")
         if not (directory.exists() and note.exists()):
             continue

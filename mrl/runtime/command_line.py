@@ -30,7 +30,7 @@ from mrl.runtime.run_directory import (
     read_run_config,
     with_checkpoint_paths,
 )
-from mrl.runtime.settings import check, mode_class, run_config
+from mrl.runtime.settings import check, run_config
 from mrl.runtime.summary import evaluation_table, first_lines, last_lines, pair_table
 from mrl.runtime.verifier import make_verifier
 from mrl.runtime.view import View, console, make_view, printable
@@ -60,7 +60,7 @@ def run_command(
     app.callback(invoke_without_command=True)(train)
     about = "Assignments for a class, that check themselves."
     app.add_typer(assignment, name="assignment", help=about)
-    for command in (evaluate, modes, settings, *more_commands, resume):
+    for command in (evaluate, settings, *more_commands, resume):
         # the first line whole, in the list of all
         app.command(short_help=command.__doc__.split("\n")[0])(command)
 
@@ -185,17 +185,6 @@ def start_run(
 
 
 # ------------------------------------------------------------------------------ around runs
-
-
-def modes(mode: Annotated[str | None, typer.Argument(help="FILE.py:Class")] = None) -> None:
-    """List the sharing modes, or one: what each does, what crosses, its settings."""
-    title = "sharing modes (--mode NAME, --set NAME.SETTING=VALUE)"
-    table = Table("mode", "what the receiver learns from", "crosses", "settings", title=title)
-    for each in [mode_class(mode)] if mode else MODES.values():
-        defaults = ", ".join(f"{f.name}={f.default!r}" for f in fields(each) if f.init)
-        does = Text((each.__doc__ or "").strip().split("\n")[0])
-        table.add_row(each.name, does, getattr(each.consumes, "kind", "nothing"), defaults)
-    console.print(table)
 
 
 def settings() -> None:

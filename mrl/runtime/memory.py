@@ -174,29 +174,20 @@ def plan_memory(
     free, free_in_host = free_memory(device), free_memory("cpu")
     placement = choose_placement(estimates, config.placement, device, free)
 
-    sentence = _sentence(estimates, placement, device, free)
-    if needed_in_host(estimates, placement, device) > free_in_host:
-        has = f"the host has {free_in_host / GIB:.1f} GiB"
-        raise MrlError(f"{sentence}, but {has}; {LESS}.")
-    if device.startswith("cuda") and needed(estimates, placement) > HEADROOM * free:
-        sentence += f"; that may not fit: {LESS}"
-    return placement, f"{sentence}."
-
-
-def _sentence(estimates: Sequence[Estimate], placement: str, device: str, free: int) -> str:
-    """What was counted, for the person, without the full stop."""
+    # what was counted, and the device and the host that have to hold it
+    peak, in_host = needed(estimates, placement), needed_in_host(estimates, placement, device)
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
-    peak = needed(estimates, placement)
-
     text = f"Placement {placement}: {peak / GIB:.1f} GiB of tensors at the peak ({counted} alone)"
-    if placement == "parallel":
-        text += ", a process for each policy"
     if device.startswith("cuda"):
         text += f", {free / GIB:.0f} GiB are free on {device}"
     if placement == "swap":
-        waiting = needed_in_host(estimates, placement, "cuda")
-        text += f"; those that wait take {waiting / GIB:.1f} GiB of host memory"
-    return text
+        text += f"; in host memory {in_host / GIB:.1f} GiB"
+
+    if in_host > free_in_host:
+        raise MrlError(f"{text}, but the host has {free_in_host / GIB:.1f} GiB; {LESS}.")
+    if device.startswith("cuda") and peak > HEADROOM * free:
+        text += f"; that may not fit: {LESS}"
+    return placement, f"{text}."
 
 
 def peak_memory(device: str) -> int:

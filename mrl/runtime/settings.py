@@ -149,27 +149,21 @@ def check(config: RunConfig) -> None:
             )
 
     check_rules(config)
-    check_judge(config)
     if not config.heldout:
         raise MrlError("heldout names no file; a run is scored on at least one.")
+
+    now = checksum(config.judge) if config.judge else ""
+    if config.judge_checksum not in ("", now):
+        raise MrlError(
+            f"judge {config.judge}: its checksum is {now}, but the run began with "
+            f"{config.judge_checksum}, so the same text could get another reward; put the old file "
+            "back, or start a new run."
+        )
 
 
 def checksum(path: str) -> str:
     """The checksum of a judge's file, 16 digits."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
-
-
-def check_judge(config: RunConfig) -> None:
-    """Raise MrlError if a run's judge is not the one that it began with any more."""
-    if not config.judge:
-        return
-
-    now, began_with = checksum(config.judge), config.judge_checksum
-    if began_with not in ("", now):
-        raise MrlError(
-            f"judge {config.judge}: its checksum is {now}, but the run began with {began_with}, so "
-            "the same text could get another reward; put the old file back, or start a new run."
-        )
 
 
 # ------------------------------------------------------------------------------ modes

@@ -289,7 +289,6 @@ MISTAKES = {
     "unknown command": (["trian"], "trian"),
     "setting without value": (["--set", "sgt"], "write it as key=value"),
     "unknown setting": (["--set", "sgt.wieght=1"], "settings.sgt: there is no setting `wieght`"),
-    "device": (["--set", "device=warp"], "device is 'warp'"),
     "threads": (["--set", "threads=0"], "threads is 0"),
     "learning rate nan": (
         ["--set", "learning_rate=nan"],
