@@ -3,7 +3,6 @@
 import signal
 import sys
 import traceback
-from bdb import BdbQuit
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -76,8 +75,6 @@ def run_command(
 
 def _ending(error: Exception) -> launch.Ending:
     """How an error ends the program: one sentence for what a person or the machine has caused."""
-    if isinstance(error, BdbQuit):
-        return 1, "The debugger was left; with --debug `breakpoint()` has a process to itself."
     if isinstance(error, MrlError | RunFailed):
         return error.exit_code, printable(error, 2000)
     if hasattr(error, "format_message"):  # a usage error of the command line
@@ -157,7 +154,8 @@ def start_run(
 
     pair, why_pair: the name of the models and the reason for them, for the first sentence.
     """
-    if processes := launch.processes_for(config):
+    processes = launch.processes_for(config)
+    if processes:
         # decided here, so that the last sentence can name it if a process dies
         directory = resumed or new_directory(config)
         name = [] if resumed else ["--name", directory.name]

@@ -151,7 +151,7 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     model, loaded = _load(AutoModelForCausalLM.from_pretrained, path, "weights", **options)
 
     wrong = sorted(loaded["missing_keys"])
-    wrong += sorted(name for name, *_ in loaded["mismatched_keys"])
+    wrong += sorted(entry[0] for entry in loaded["mismatched_keys"])
     # a tensor that is left over is wrong in a layer that the model has; others are of parts that it
     # leaves out, such as a vision tower
     modules = dict(model.named_modules())

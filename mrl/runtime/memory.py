@@ -168,8 +168,8 @@ def plan_memory(
     for policy in config.policies:
         # under `parallel` the others have a GPU of their own, or this host's memory
         if policy.name in names or not device.startswith("cuda"):
-            about = shape_of(policy), policy, config, tokens, torch.device(device), factor
-            estimates.append(estimate(*about))
+            model = shape_of(policy)
+            estimates.append(estimate(model, policy, config, tokens, torch.device(device), factor))
 
     free, free_in_host = free_memory(device), free_memory("cpu")
     placement = choose_placement(estimates, config.placement, device, free)

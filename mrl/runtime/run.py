@@ -68,8 +68,8 @@ class Run(AbstractContextManager):
 
         with ExitStack() as opened:
             opened.push(_disconnect_after_error)
-            judging = config.judge, config.verify_timeout_s, self.view.say
-            verifier = opened.enter_context(make_verifier(*judging))
+            verifier = make_verifier(config.judge, config.verify_timeout_s, self.view.say)
+            opened.enter_context(verifier)
             checkpoint = newest_checkpoint(resumed) if resumed else None
             start = with_checkpoint_paths(config, checkpoint) if checkpoint else config
             self.team = assemble(config, start, self.names_here, verifier)
