@@ -62,7 +62,7 @@ class RunConfig:
     """One run: who learns, on what, how long, and what they share."""
 
     policies: list[PolicyConfig]
-    mode: str = setting("sgt", "what is shared: see `modes`; or your own, file.py:Class")
+    mode: str = setting("sgt", "what is shared, by name; or your own, file.py:Class")
     name: str = setting("", "directory under `runs`; empty: made from mode and seed")
     steps: int = setting(240, "training steps", least=1)
     seed: int = setting(0, "seed of everything random", least=0)

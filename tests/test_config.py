@@ -1,5 +1,6 @@
 import inspect
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,7 +59,6 @@ def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
         ("steps = 'many'", "steps is 'many', but must be of type int"),
         ("steps = 1.5", "must be of type int"),
         ("steps = true", "must be of type int"),
-        ("verify_timeout_s = nan", "must be a finite number"),
         ("heldout = 3", "heldout is 3, but must be of type list[str]"),
         ("heldout = [1]", "heldout is [1]"),
         ("steps = ", "is not TOML"),
@@ -128,7 +128,8 @@ def test_values_that_cannot_work_are_refused(run, policy, part):
 
 
 def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_names(monkeypatch):
-    monkeypatch.setattr("mrl.runtime.pairs.count_parameters", lambda path: 1)
+    small = SimpleNamespace(num_parameters=lambda: 1)
+    monkeypatch.setattr("mrl.runtime.pairs.shape_of", lambda config: small)
     with pytest.raises(MrlError, match="called 'p'"):
         check(RunConfig([PolicyConfig("p", "x"), PolicyConfig("p", "y")]))
     names = [policy.name for policy in pair_settings("m/a,m/a,m/b")["policies"]]
@@ -176,7 +177,7 @@ def test_set_reaches_run_policies_one_policy_and_mode():
         ("groupsize=4", "there is no setting `groupsize`; did you mean `group_size`?"),
         ("lora_rank=100000", "lora_rank is 100000, but must be 1024 or less"),
         ("path=models/x", "there is no setting `path`"),  # every policy would be the same
-        ("settings={sgt=3}", "write it as key=value, e.g. sgt.imitation_weight=0.5"),
+        ("settings={sgt=3}", "write it as key=value, e.g. sgt.imitation_weight=0.5."),
     ],
 )
 def test_a_wrong_set_gets_one_sentence(text, part):

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime import verifier as verifier_module
-from mrl.runtime.judge import OwnJudge, checksum, make_verifier
-from mrl.runtime.verifier import Verifier
+from mrl.runtime.settings import checksum
+from mrl.runtime.verifier import OwnJudge, Verifier, make_verifier
 from mrl.samples import Verdict
 from tests.end_to_end.small_run import (
     lines,
@@ -48,8 +47,8 @@ def own_judge(tmp_path):
 def test_a_runs_own_judge_is_taken_where_it_names_one(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(HONEST)
-    assert type(make_verifier(RunConfig([]), print)) is Verifier
-    assert type(make_verifier(RunConfig([], judge=str(path)), print)) is OwnJudge
+    assert type(make_verifier("", 2.0, print)) is Verifier
+    assert type(make_verifier(str(path), 2.0, print)) is OwnJudge
 
 
 def test_its_child_has_no_torch_whose_cuda_libraries_are_past_its_memory_limit(own_judge):
@@ -173,7 +172,6 @@ def test_a_function_judges_in_this_process_and_starts_no_child():
         return {"a": True, "b": False, "": False}[text]
 
     with OwnJudge(shout, say=said.append) as verifier:
-        verifier.start_and_check()
         assert verifier.check_answer("x")
         assert verifier.verify("x", "a") is Verdict.CORRECT
         assert verifier.verify("x", "b") is Verdict.WRONG

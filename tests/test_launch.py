@@ -282,7 +282,10 @@ def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
 @pytest.mark.parametrize(
     ("mistake", "sentence"),
     [
-        (["--set", "train=none.jsonl"], "none.jsonl: no such file"),  # found by both
+        (
+            ["--set", "train=none.jsonl"],
+            "none.jsonl: cannot be read or written (No such file",
+        ),  # found by both
         (["--pair", f"{ROOT}/data/tiny/qwen-tiny,nowhere"], "nowhere: "),  # by one
     ],
 )

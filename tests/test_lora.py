@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -15,7 +16,7 @@ from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.runtime.loading import load_model, load_policies, load_policy, usual_learning_rate
-from mrl.runtime.lora import LoraLinear, add_adapters, base_of, save_adapters
+from mrl.runtime.lora import LoraLinear, base_of, save_adapters
 from tests.end_to_end.small_run import (
     NAMES,
     assert_same_run,
@@ -160,36 +161,37 @@ def test_saved_adapters_give_the_same_numbers_again_whatever_rank_is_asked_for(
         assert again.logprobs_of(*about) == policy.logprobs_of(*about)
 
 
-def test_a_base_that_is_gone_is_named_with_the_adapters_that_need_it(tmp_path):
+def test_a_base_that_is_gone_is_named(tmp_path):
     base = tmp_path / "moved"
     config = {"base_model_name_or_path": str(base), "r": 4, "lora_alpha": 8}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(MrlError, match=f"adapter_config.json: its base {base} is gone; put it"):
+    with pytest.raises(MrlError, match=f"^{base}: its config.json cannot be loaded"):
         load_policy(PolicyConfig("a", str(tmp_path)))
     config["base_model_name_or_path"] = "some/hub-name"
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     assert base_of(str(tmp_path)) == ("some/hub-name", 4)
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [("adapter_config.json", b"{"), ("adapter_config.json", b"[]"),
-     ("adapter_config.json", b'{"r": 4, "lora_alpha": 4}'), ("adapter_model.safetensors", b"x"),
-     ("adapter_model.safetensors", None), ("adapter_model.safetensors", {"other": 3}),
-     ("adapter_model.safetensors", {UP: 3})],
-)  # fmt: skip
-def test_damaged_or_foreign_adapters_are_one_sentence(make_policy, tmp_path, file, content):
+def test_foreign_adapters_are_refused_and_damaged_ones_are_not_loaded(make_policy, tmp_path):
     policy = make_policy(lora_rank=4)
     save_adapters(policy.model, tmp_path, 4)
     policy.tokenizer.save_pretrained(tmp_path)
-    if content is None:
-        (tmp_path / file).unlink()
-    elif isinstance(content, dict):
-        save_file({name: torch.zeros(size) for name, size in content.items()}, tmp_path / file)
-    else:
-        (tmp_path / file).write_bytes(content)
-    with pytest.raises(MrlError, match="is damaged, or"):
-        load_policy(PolicyConfig("again", str(tmp_path)))
+
+    weights, whole = tmp_path / "adapter_model.safetensors", PolicyConfig("again", str(tmp_path))
+    save_file({"other": torch.zeros(3)}, weights)
+    with pytest.raises(MrlError, match="does not fit its base"):
+        load_policy(whole)
+    save_file({UP: torch.zeros(3)}, weights)
+    with pytest.raises(RuntimeError, match="size mismatch for"):
+        load_policy(whole)
+    weights.write_bytes(b"x")
+    with pytest.raises(SafetensorError):
+        load_policy(whole)
+
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"lora_alpha": 4}))
+    with pytest.raises(MrlError, match="was not written by this program"):
+        load_policy(whole)
 
 
 def test_peft_loads_what_was_saved_and_computes_the_same(make_policy, tmp_path):
@@ -272,12 +274,3 @@ def test_every_turn_of_a_step_works_with_lora_for_both(small_team, verifier):
     one_step(team, 1)
     now = weights_of(team, 0)
     assert all(now[name].equal(before[name]) for name in now if ".lora_" not in name)
-
-
-def test_a_model_without_linear_layers_is_refused():
-    class Bare(nn.Module):
-        config = type("Config", (), {"model_type": "bare"})
-        get_output_embeddings = lambda self: None  # noqa: E731
-
-    with pytest.raises(MrlError, match="bare has no linear layers for LoRA"):
-        add_adapters(Bare(), 4)

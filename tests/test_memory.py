@@ -3,7 +3,6 @@ import os
 import runpy
 import weakref
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +22,7 @@ from mrl.runtime.loading import _enable_checkpointing, shape_of
 from mrl.runtime.lora import add_adapters
 from mrl.runtime.memory import (
     HEADROOM,
+    LESS,
     TEMPLATE_TOKENS,
     TOKEN_BYTES,
     estimate,
@@ -193,81 +193,59 @@ def card(monkeypatch):
     monkeypatch.setattr("mrl.runtime.memory.shape_of", true_shape)
     monkeypatch.setattr("mrl.runtime.memory.uses_bfloat16", lambda dtype, device: True)
 
-    def plan(free, host=64.0, device="cuda:0", placement="auto", **settings):
+    both = ["qwen2.5", "smollm2"]
+
+    def plan(free, host=64.0, device="cuda:0", placement="auto", names=both, **settings):
         bytes_of = {"cpu": int(host * 2**30), device: int(free * 2**30)}
         monkeypatch.setattr("mrl.runtime.memory.free_memory", bytes_of.get)
         about = {"max_new_tokens": 400, "micro_batch": 4096, **settings}
-        policies = [PolicyConfig(name, "x", **about) for name in ("qwen2.5", "smollm2")]
+        policies = [PolicyConfig(name, "x", **about) for name in both]
         config = RunConfig(policies, eval_samples=1, placement=placement)
-        chosen, config, sentence = plan_memory(config, ["qwen2.5", "smollm2"], problems, device, 1)
-        sizes = [policy.micro_batch for policy in config.policies]
-        return SimpleNamespace(placement=chosen, micro_batches=sizes, sentence=sentence)
+        chosen, sentence = plan_memory(config, names, problems, device, 1)
+        return SimpleNamespace(placement=chosen, sentence=sentence)
 
     return plan
 
 
 def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(card):
-    headless = card(23.2)
-    assert (headless.placement, headless.micro_batches) == ("resident", [4096] * 2)
+    assert card(23.2).placement == "resident"
     small = card(11.8, checkpointing=True)
-    assert (small.placement, small.micro_batches) == ("swap", [4096] * 2)
+    assert small.placement == "swap"
     assert "may not fit" not in small.sentence
 
 
-def test_a_smaller_micro_batch_comes_before_swapping(card):
+def test_a_smaller_micro_batch_lets_both_stay_on_the_device(card):
     """A desktop on a 24 GB card: swap takes host memory, and time in every turn."""
-    desktop = card(21.0, host=9.0)
-    assert (desktop.placement, desktop.micro_batches) == ("resident", [2048] * 2)
+    assert card(21.0, host=12.0).placement == "swap"
+    desktop = card(21.0, host=9.0, micro_batch=2048)
+    assert desktop.placement == "resident"
     assert desktop.sentence.startswith("Placement resident: 17.7 GiB of tensors at the peak (")
-    assert desktop.sentence.endswith(
-        "21 GiB are free on cuda:0. For that, micro_batch is 2048 at most."
-    )
-    already = card(21.0, micro_batch=1024)
-    assert (already.placement, already.micro_batches) == ("resident", [1024] * 2)
+    assert desktop.sentence.endswith("21 GiB are free on cuda:0.")
 
 
 def test_swap_is_refused_where_the_host_does_not_hold_what_waits(card):
     """It ended in step 1 or 2, by a kill or a traceback, before any checkpoint."""
     swapping = card(19.0, host=16.0)
     assert swapping.placement == "swap"
-    assert swapping.sentence.endswith("; those that wait take 10.5 GiB of host memory.")
+    assert swapping.sentence.endswith("; in host memory 10.5 GiB.")
     with pytest.raises(MrlError) as refused:
         card(19.0, host=10.0)
     assert str(refused.value) == (
         "Placement swap: 16.5 GiB of tensors at the peak (qwen2.5 16.5, smollm2 12.7 alone), 19 "
-        "GiB are free on cuda:0; those that wait take 10.5 GiB of host memory, but the host has "
-        "10.0 GiB; it would fit with --set lora_rank=16."
+        "GiB are free on cuda:0; in host memory 10.5 GiB, but the host has "
+        f"10.0 GiB; {LESS}."
     )
     assert card(40.0, host=1.0).placement == "resident"  # nothing waits there
 
 
-def test_processes_that_share_a_card_are_counted_together(card, monkeypatch):
-    """29.2 GiB on one of 24, which no halving could save; two cards hold one policy each."""
+def test_processes_are_counted_together_on_a_cpu_and_each_by_itself_on_a_card(card, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-
-    def others(where):
-        def gather(mine):
-            place, _ = mine["qwen2.5"]
-            _, other = mine.pop("smollm2")  # of the other process
-            return mine | {"smollm2": (where or place, other)}
-
-        monkeypatch.setattr("mrl.runtime.memory.gather_from_all", gather)
-
-    others("")
-    shared = card(23.2)
-    assert shared.placement == "parallel"
-    assert shared.sentence == (
-        "Placement parallel: 29.3 GiB of tensors at the peak (qwen2.5 16.5, smollm2 12.7 alone), a "
-        "process for each policy, 23 GiB are free on cuda:0; that may not fit: placement=auto."
+    assert card(23.2, names=["qwen2.5"]).sentence == (
+        "Placement parallel: 16.5 GiB of tensors at the peak (qwen2.5 16.5 alone), 23 GiB are free "
+        "on cuda:0."
     )
-    others(("another machine", "cuda:0"))
-    assert card(23.2).sentence.endswith(
-        "(qwen2.5 16.5 alone), a process for each policy, 23 GiB are free on cuda:0."
-    )
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    others("")
-    with pytest.raises(MrlError, match=r"the host has 20\.0 GiB; --placement resident needs less"):
-        card(20.0, host=20.0, device="cpu", micro_batch=2048)
+    with pytest.raises(MrlError, match=r"the host has 20\.0 GiB; .* or take another placement"):
+        card(20.0, host=20.0, device="cpu", micro_batch=2048, names=["qwen2.5"])
 
 
 def test_a_run_that_a_cpu_cannot_hold_is_refused_before_weights_are_loaded(card):
@@ -275,30 +253,26 @@ def test_a_run_that_a_cpu_cannot_hold_is_refused_before_weights_are_loaded(card)
         card(14.0, host=14.0, device="cpu", micro_batch=2048)
     assert str(refused.value) == (
         "Placement resident: 17.7 GiB of tensors at the peak (qwen2.5 13.7, smollm2 9.8 alone), "
-        "but the host has 14.0 GiB; it would fit with --set lora_rank=16."
+        f"but the host has 14.0 GiB; {LESS}."
     )
-    with pytest.raises(MrlError, match="with --set micro_batch=512, or --set checkpointing=true"):
-        card(16.5, host=16.5, device="cpu", micro_batch=2048)
+    light = card(14.0, host=14.0, device="cpu", micro_batch=2048, lora_rank=16)
+    assert light.placement == "resident"
     assert card(20.0, host=20.0, device="cpu", micro_batch=2048).placement == "resident"
-    with pytest.raises(MrlError, match="take smaller models"):
-        card(1.0, host=1.0, device="cpu")
-    with pytest.raises(MrlError, match=r"those that wait take 10\.5 GiB"):  # it holds both
+    with pytest.raises(MrlError, match=r"in host memory 23\.2 GiB"):  # it holds both
         card(20.0, host=20.0, device="cpu", micro_batch=2048, placement="swap")
 
 
-@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="Linux says what is available")
-def test_the_memory_that_is_free_is_known(monkeypatch):
+def test_the_memory_that_can_be_had_is_known(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5, 24) * (device == "cuda:1"))
     assert free_memory("cuda:1") == 5
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 2**28 < free_memory("cpu") < whole
+    assert free_memory("cpu") == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
     monkeypatch.setattr("mrl.runtime.memory.free_memory", lambda device: 2**20)
     monkeypatch.setattr("mrl.runtime.load_team.load_policies", lambda *about: pytest.fail("loaded"))
     config = run_config("tiny", None, {"placement": "resident"}, [f"runs={tmp_path}"])
-    with pytest.raises(MrlError, match=r"the host has 0\.0 GiB; take smaller models\.$"):
+    with pytest.raises(MrlError, match=r"the host has 0\.0 GiB; .* or smaller models\.$"):
         Run(config, make_view(Console(quiet=True), config, plain=True))
     assert not list(tmp_path.iterdir())
 
@@ -355,14 +329,13 @@ def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
     assert needed([one, many], "parallel") == many.peak + one.peak
 
 
-def test_these_tests_see_no_gpu_and_the_allocator_is_set(monkeypatch):
+def test_these_tests_see_no_gpu_and_the_allocator_is_set_but_where_a_person_did(monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
     assert not torch.backends.cuda.cudnn_sdp_enabled()  # a plan for every shape; NaN at some
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")  # a person's
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
     runpy.run_path(loading.__file__)
-    assert "PYTORCH_ALLOC_CONF" not in os.environ
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:False"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr="gpu")))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"

@@ -33,9 +33,9 @@ PAIRS = ["", ",", " ", "my model", "a:b", "no/", "/no/such", "ümlaut", "x" * 12
 PAIRS += ["~nobody/x", "http://a.b/c", ".", "tiny,", "a b/c d", "C:\\model", "file", f"{QWEN},none"]
 
 SETS = [
-    "steps", "steps=", "=3", "steps=3\nseed=4", "steps=true", "steps=1.5", "settings=3",
+    "steps", "steps=", "=3", "steps=true", "steps=1.5", "settings=3",
     "policies=[]", "train=", "train=file", "heldout=", "heldout=[3]", "heldout=[]", "name=a/b",
-    "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "device=cuda:99", "device=", "liar=-1",
+    "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "liar=-1",
     "verify_timeout_s=0", "record=all", "peer_log=none", "qwen-tiny.path=x", "temperature=0",
     "learning_rate=nan", "max_new_tokens=0", "max_new_tokens=400", "group_size=1", "threads=0",
     "template=no prompt", "dtype=float16", "objective=ppo", "eval_samples=0", "updates_per_step=0",
@@ -48,7 +48,7 @@ CONFIGS = {
         "[policy]\npath = 'x'", "[[policy]]", "[[policy]]\npath = 3", '[[policy]]\npath = ""',
         POLICY + f'name = "{"n" * 65}"', POLICY + 'name = "a/b"', POLICY + r'name = "\u001b[31m"',
         POLICY + 'name = ""', POLICY + POLICY, POLICY + 'learning_rate = "x"', "steps = '3'",
-        "stpes = 3", "settings = 3", "[settings]\nsgt = 3", "[settings.sgt]\nno = 3",
+        "stpes = 3", "settings = 3", "[settings.sgt]\nno = 3",
         "[settings.none]\nx = 3", "[settings.sgt]\nimitation_weight = 'x'", "heldout = 3",
         "mode = 3", POLICY + 'kl_coef = 1.0\nreference = "/none"',
     ],
@@ -58,7 +58,6 @@ CONFIGS = {
         '{"prompt": "x", "answer": "' + "9" * 3000 + '+i"}', '{"prompt": "x", "answer": 1.5}',
         '{"prompt": "x", "answer": "1", "skill": 3}', '{"prompt": "x", "answer": "\\\\frac{"}',
         '{"prompt": "' + "nuts " * 300 + '", "answer": "1"}',
-        '{"prompt": "\\ud83d", "answer": "1"}',
     ],
 }  # fmt: skip
 
@@ -88,9 +87,6 @@ COMMANDS = [
     ["assignment", "check", "."], ["--config", "none.toml"], ["--config", "."], ["--steps=x"],
     ["none"], ["--none"], ["--mode", ""], ["--mode", "none.py:Own"], ["--mode", "file"],
 ]  # fmt: skip
-
-TEMPLATES = ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.none.none }}", "{# nothing #}",
-             "{{ 1 / 0 }}"]  # fmt: skip
 
 DAMAGE = [  # of a stopped run: file, and what stands in it (None: deleted)
     *[("config.json", text) for text in (None, "", "[]", "{}", '{"policies": []}', DEEP)],
@@ -123,7 +119,7 @@ def told(place, capfd):
 
 
 def test_there_are_a_hundred():
-    tables = [PAIRS, SETS, *CONFIGS.values(), MODES, COMMANDS, TEMPLATES, DAMAGE]
+    tables = [PAIRS, SETS, *CONFIGS.values(), MODES, COMMANDS, DAMAGE]
     assert sum(map(len, tables)) > 100
 
 
@@ -156,14 +152,6 @@ def test_modes(told, place, text):
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_commands(told, arguments):
     told(*arguments, program=run)
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_chat_templates(told, place, template):
-    shutil.copytree(QWEN, place / "model")
-    (place / "model" / "chat_template.jinja").write_text(template)
-    said = told("--pair", "model", "--mode", "solo")
-    assert "template" in said
 
 
 @pytest.fixture(scope="module")
@@ -208,13 +196,6 @@ def test_a_closed_pipe_ends_a_run_with_one_sentence(place, placement):
     assert error.startswith("The output was closed, or sys.exit called")
     assert error.endswith("Go on with: python mini_mrl.py resume runs/r\n")
     assert len(error.splitlines()) == 1
-
-
-def test_a_terminal_that_knows_ascii_alone_gets_its_tables(place, monkeypatch):
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    program = start(place, *SMALL, "--steps", "1", "--placement", "resident")
-    assert ended(program) == (0, "")
-    assert ended(start(place, "align", "né"))[0] in (0, 2)
 
 
 def test_sigterm_saves_and_says_how_to_go_on(place):

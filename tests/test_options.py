@@ -12,7 +12,7 @@ from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
 from mrl.modes import MODES
-from mrl.runtime.commands import COMMANDS as RUNTIME_COMMANDS
+from mrl.runtime.command_line import evaluate, resume, settings
 from mrl.runtime.settings import run_config
 
 
@@ -27,7 +27,7 @@ def help_lines():
 
 def test_every_summary_of_the_help_is_whole(help_lines):
     text = " ".join(" ".join(help_lines).split())
-    for command in (*RUNTIME_COMMANDS, *LAB_COMMANDS):
+    for command in (evaluate, settings, *LAB_COMMANDS, resume):
         assert f"{command.__name__} {command.__doc__.splitlines()[0]}" in text
     assert not re.search(r"\w\.\.\. ", text)  # where a summary was cut
     assert max(map(len, help_lines)) <= 80

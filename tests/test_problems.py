@@ -76,10 +76,10 @@ def test_a_broken_problem_file_is_refused_with_its_line(tmp_path, verifier, line
 
 def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):
     for path in (tmp_path / "none.jsonl", tmp_path):
-        with pytest.raises(MrlError, match="no such file, or a directory"):
+        with pytest.raises(OSError, match=str(path)):
             load_problems(path)
     (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(MrlError, match="not UTF-8"):
+    with pytest.raises(MrlError, match="'utf-8' codec can't decode"):
         load_problems(tmp_path / "b.jsonl")
 
 

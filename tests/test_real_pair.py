@@ -171,14 +171,14 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
     assert all("3+2=5" in policy.system_prompt for policy in on_cpu.policies)
     assert (on_cpu.steps, on_cpu.prompts_per_step, on_cpu.eval_samples) == (60, 8, 1)
     assert [policy.dtype for policy in on_cpu.policies] == ["mixed", "mixed"]
-    assert on_cpu.heldout == [str(pairs.SHORT_HELDOUT)]
+    assert on_cpu.heldout == [pairs.SHORT_HELDOUT]
     assert (on_cpu.placement, on_cpu.threads) == ("resident", min(cores(), 256))
     monkeypatch.setattr("mrl.runtime.pairs.cores", lambda: 384)
     assert run_config("qwen-smol", None, {}, []).threads == 256  # the most that the setting takes
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     short = run_config("qwen-smol", None, {"steps": 7}, [])  # an option wins over the recipe
     assert (short.steps, short.placement, short.threads) == (7, "auto", 1)
-    assert short.heldout == [str(pairs.HELDOUT)]
+    assert short.heldout == [pairs.SHORT_HELDOUT]
     monkeypatch.setattr("mrl.runtime.pairs.GSM8K", tmp_path)
     for name, text in (("train.jsonl", ""), ("system_prompt.txt", "Reason.\n")):
         (tmp_path / name).write_text(text)

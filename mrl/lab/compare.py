@@ -17,9 +17,8 @@ from pathlib import Path
 from statistics import fmean
 
 from mrl.errors import MrlError
-from mrl.runtime.judge import check_judge
 from mrl.runtime.run_directory import read_evaluations, read_metrics, read_run_config
-from mrl.runtime.settings import mode_class
+from mrl.runtime.settings import check, mode_class
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
 
@@ -84,7 +83,7 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     runs = plan.runs()
     for name, _, directory in runs:
         if (directory / "config.json").is_file():
-            check_judge(read_run_config(directory))
+            check(read_run_config(directory))  # its judge may have changed
         note = Path(f"{directory}.asked")
         was_made = directory.exists() and note.exists()
         if was_made and note.read_text(encoding="utf-8") != _request(plan, name):

@@ -3,25 +3,36 @@
 import signal
 import sys
 import traceback
-from bdb import BdbQuit
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from mrl.config import HELP, RunConfig
-from mrl.errors import MrlError, RunFailed, is_out_of_memory
+from mrl.config import DATA, HELP, PolicyConfig, RunConfig
+from mrl.errors import MrlError, RunFailed
 from mrl.modes import MODES
 from mrl.runtime import launch
-from mrl.runtime.commands import COMMANDS
+from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
+from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import choose_pair
+from mrl.runtime.problems import longest_prompt
 from mrl.runtime.run import Run
-from mrl.runtime.run_directory import continued_config, new_directory
-from mrl.runtime.settings import run_config
-from mrl.runtime.summary import first_lines, last_lines
-from mrl.runtime.view import console, make_view, printable
+from mrl.runtime.run_directory import (
+    continued_config,
+    new_directory,
+    newest_checkpoint,
+    read_run_config,
+    with_checkpoint_paths,
+)
+from mrl.runtime.settings import check, run_config
+from mrl.runtime.summary import evaluation_table, first_lines, last_lines, pair_table
+from mrl.runtime.verifier import make_verifier
+from mrl.runtime.view import View, console, make_view, printable
 
 MODE_HELP = f"what is shared: {', '.join(MODES)}; or your own, FILE.py:Class"
 PAIR_HELP = "tiny, qwen-smol, or hub names or directories: DIR_A,DIR_B[,...]"
@@ -48,13 +59,10 @@ def run_command(
     app.callback(invoke_without_command=True)(train)
     about = "Assignments for a class, that check themselves."
     app.add_typer(assignment, name="assignment", help=about)
-    for command in (*COMMANDS, *more_commands, resume):
+    for command in (evaluate, settings, *more_commands, resume):
         # the first line whole, in the list of all
         app.command(short_help=command.__doc__.split("\n")[0])(command)
 
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal may have no ± and no umlaut
     try:
         return app(program.arguments, standalone_mode=False, obj=program) or 0, ""
     except SystemExit as end:
@@ -67,12 +75,8 @@ def run_command(
 
 def _ending(error: Exception) -> launch.Ending:
     """How an error ends the program: one sentence for what a person or the machine has caused."""
-    if isinstance(error, BdbQuit):
-        return 1, "The debugger was left; with --debug `breakpoint()` has a process to itself."
     if isinstance(error, MrlError | RunFailed):
         return error.exit_code, printable(error, 2000)
-    if is_out_of_memory(error) or isinstance(error, FloatingPointError):
-        return 1, printable(str(error).split("\n")[0] or "Memory has run out.", 2000)
     if hasattr(error, "format_message"):  # a usage error of the command line
         hint = "add --help to see the options; a run's settings change with --set KEY=VALUE"
         return 2, printable(f"{error.format_message().rstrip('.')}; {hint}.", 2000)
@@ -150,7 +154,8 @@ def start_run(
 
     pair, why_pair: the name of the models and the reason for them, for the first sentence.
     """
-    if processes := launch.processes_for(config):
+    processes = launch.processes_for(config)
+    if processes:
         # decided here, so that the last sentence can name it if a process dies
         directory = resumed or new_directory(config)
         name = [] if resumed else ["--name", directory.name]
@@ -175,3 +180,62 @@ def start_run(
         view.say(line)
     if not finished:
         raise typer.Exit(130)  # as shells do after Ctrl-C
+
+
+# ------------------------------------------------------------------------------ around runs
+
+
+def settings() -> None:
+    """List all settings of a run, a policy and the modes, for `--set` and `--config`."""
+    parts = [("a run", RunConfig([])), ("a policy ([[policy]] in a file)", PolicyConfig("", ""))]
+    parts += [(f"mode {name} (--set {name}.SETTING=VALUE)", mode()) for name, mode in MODES.items()]
+
+    for title, holder in parts:
+        table = Table("setting", "what it is", "default", title=Text(f"settings of {title}"))
+        for entry in fields(holder):
+            if "help" in entry.metadata:
+                shown = str(getattr(holder, entry.name)).replace(f"{DATA.parent}/", "")
+                table.add_row(entry.name, entry.metadata["help"], Text(shown))
+        console.print(table)
+
+
+def evaluate(
+    directory: Annotated[Path | None, typer.Argument(help="A run: runs/<name>.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Models, in place of a run: see below.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Of a problem; none: the run's.")] = None,
+    data: Annotated[str | None, typer.Option(help="JSONL[,JSONL]; none: the run's.")] = None,
+) -> None:
+    """Score a run's held-out problems again, with the first and with the newest weights.
+
+    With --pair DIR_A,DIR_B: can these models help each other? For each skill, how many problems
+    one of them fails at every try while the other solves them sometimes.
+    """
+    if (directory is None) == (pair is None):
+        raise MrlError("Name what to score: a run's directory, or models with --pair DIR_A,DIR_B.")
+    config = run_config(pair, None, {}, []) if pair else read_run_config(directory)
+    count = config.eval_samples if samples is None else samples
+    check(replace(config, eval_samples=count))
+
+    states = {"before": config}
+    if directory:
+        checkpoint = newest_checkpoint(directory)
+        if not checkpoint:
+            raise MrlError(f"{directory}: holds no complete checkpoint yet.")
+        states["after"] = with_checkpoint_paths(config, checkpoint)
+
+    results: dict[str, list[dict]] = {}
+    view = View(console, [], 0)
+    with make_verifier(config.judge, config.verify_timeout_s, view.say) as verifier:
+        parts = load_heldout(data.split(",") if data else config.heldout, verifier)
+        for when, state in states.items():
+            results[when], solved = [], {}
+            policies = load_policies(state, pick_device(config.device))
+            for policy in policies:
+                for part in parts.values():
+                    longest_prompt(policy, part)  # MrlError if one is too long
+                counts = count_solved(policy, parts, verifier, count, config.seed, view.progress)
+                solved[policy.name] = counts
+                results[when] += score_entries(policy.name, parts, counts, count)
+            del policies, policy  # before the newest weights are loaded
+
+    console.print(pair_table(parts, solved) if pair else evaluation_table(results))

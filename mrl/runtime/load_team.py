@@ -13,13 +13,12 @@ from mrl.allocation import Allocation
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
-from mrl.runtime.judge import OwnJudge, make_verifier
 from mrl.runtime.liars import lying_records
 from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.memory import plan_memory
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.settings import make_mode, run_config
-from mrl.runtime.verifier import Verifier
+from mrl.runtime.verifier import Verifier, make_verifier
 from mrl.samples import Problem
 from mrl.team import Team, honest_records
 
@@ -77,14 +76,13 @@ def load_team(
     with tempfile.TemporaryDirectory() as folder:
         pair = models if isinstance(models, str) else ",".join(_places(models, folder))
         config = run_config(pair, None, {"mode": mode, "seed": seed}, texts)
-        verifier = OwnJudge(judge) if judge else make_verifier(config, print)
+        verifier = make_verifier(judge or config.judge, config.verify_timeout_s, print)
         return assemble(config, config, [policy.name for policy in config.policies], verifier)
 
 
 def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
     """Where the models are. Those in memory are saved in the folder, to be loaded as all others."""
     places: list[str] = []
-    in_memory: list[object] = []
     for number, entry in enumerate(models):
         if isinstance(entry, str | Path):
             places.append(str(entry))
@@ -97,12 +95,6 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
                 f"models[{number}] is neither a place nor a pair (model, tokenizer) with a causal "
                 "model of transformers; a model of another class would not be loaded as it is."
             )
-        if any(model is other for other in in_memory):
-            raise MrlError(
-                f"models[{number}] was given before; each policy learns by itself, so give it a "
-                "model of its own, or for twins one directory twice."
-            )
-        in_memory.append(model)
 
         path = Path(folder, str(number), Path(model.name_or_path).name or f"model-{number}")
         for part in entry:
@@ -122,7 +114,6 @@ def assemble(
     modes = {name: make_mode(config.mode, config.settings) for name in names}
     mode = next(iter(modes.values()))
 
-    verifier.start_and_check()
     problems = load_problems(Path(config.train), verifier.check_answer)
     heldout = load_heldout(config.heldout, verifier)
     if config.prompts_per_step > len(problems):
@@ -136,7 +127,7 @@ def assemble(
     for part in heldout.values():
         every_problem += part
     # before the weights, because a model that does not fit takes minutes to load
-    placement, start, why_placed = plan_memory(
+    placement, why_placed = plan_memory(
         start, list(modes), every_problem, device, mode.rollout_factor
     )
     policies = load_policies(start, device, modes)

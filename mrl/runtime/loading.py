@@ -4,8 +4,7 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -36,8 +35,7 @@ TOLERANCE = 2e-2  # nats, between two float32 computations of a log-prob; TF32 m
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # logprobs.py makes masks for these
 
 # read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
-if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the earlier name: what a person sets stays
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 # cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a second
 # each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
 torch.backends.cuda.enable_cudnn_sdp(False)
@@ -53,20 +51,11 @@ def pick_device(wanted: str) -> str:
     elif wanted == "auto":
         wanted = "cpu"
 
-    try:
-        place = torch.ones(1, device=wanted).device  # an old card has no kernel to fill it
-        if place.type not in ("cpu", "cuda"):
-            raise MrlError(f"device is {wanted!r}, which was never tried; take cpu or cuda.")
-        if place.type == "cuda":  # pinned memory and graphs belong to the current one
-            torch.cuda.set_device(place)
-            # torch's own error comes first then: libraries that find no memory are less clear
-            torch.cuda.set_per_process_memory_fraction(0.95)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0]
-        raise MrlError(
-            f"device is {wanted!r}, which this torch cannot use here ({reason}); --set device=cpu "
-            "needs no GPU."
-        ) from None
+    place = torch.ones(1, device=wanted).device  # with its number; an old card fails here
+    if place.type == "cuda":  # pinned memory and graphs belong to the current one
+        torch.cuda.set_device(place)
+        # torch's own error comes first then: libraries that find no memory are less clear
+        torch.cuda.set_per_process_memory_fraction(0.95)
     return wanted
 
 
@@ -150,7 +139,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
 
     `AutoTokenizer` would put a class's own splitting rules in the place of the file's.
     """
-    return _load(PreTrainedTokenizerFast, path, "tokenizer", clean_up_tokenization_spaces=False)
+    load = PreTrainedTokenizerFast.from_pretrained
+    return _load(load, path, "tokenizer", clean_up_tokenization_spaces=False)
 
 
 def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
@@ -158,11 +148,17 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     _read_config(path)
     options = {"use_safetensors": True, "output_loading_info": True, "dtype": torch.float32}
     options["ignore_mismatched_sizes"] = True  # they are refused below
-    model, loaded = _load(AutoModelForCausalLM, path, "weights", **options)
+    model, loaded = _load(AutoModelForCausalLM.from_pretrained, path, "weights", **options)
 
-    wrong = sorted(loaded["missing_keys"]) + _left_over(model, loaded["unexpected_keys"])
-    for mismatch in loaded["mismatched_keys"]:
-        wrong.append(mismatch[0])  # its name, before the two sizes
+    wrong = sorted(loaded["missing_keys"])
+    wrong += sorted(entry[0] for entry in loaded["mismatched_keys"])
+    # a tensor that is left over is wrong in a layer that the model has; others are of parts that it
+    # leaves out, such as a vision tower
+    modules = dict(model.named_modules())
+    for name in sorted(loaded["unexpected_keys"]):
+        layer = re.match(r".*?\.\d+(?=\.)", name)
+        if layer and layer[0] in modules:
+            wrong.append(name)
     if wrong:
         raise MrlError(
             f"{path}: its weights do not fit its config.json: {len(wrong)} tensors are missing, "
@@ -176,69 +172,40 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
     return model.to(device)
 
 
-def _left_over(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
-    """Names of tensors that belong to a layer of the model but have no place in it.
-
-    Other tensors are for parts that this model leaves out, such as a vision tower.
-    """
-    modules = {name for name, _ in model.named_modules()}
-    layers = {name: re.match(r".*?\.\d+(?=\.)", name) for name in names}
-    return sorted(name for name, layer in layers.items() if layer and layer[0] in modules)
-
-
-def count_parameters(path: str) -> int:
-    """The number of a model's parameters, from its configuration alone."""
-    return _without_weights(base_of(path)[0]).num_parameters()
-
-
 def shape_of(config: PolicyConfig) -> PreTrainedModel:
     """A policy's model with its adapters but without weights, from its configuration alone."""
     base, saved_rank = base_of(config.path)
     rank = saved_rank or config.lora_rank
-    model = _without_weights(base)
-    if rank:
-        with torch.device("meta"):
+    with torch.device("meta"):  # shapes, no memory
+        model = AutoModelForCausalLM.from_config(_read_config(base))
+        if rank:
             add_adapters(model, rank)
     return model.requires_grad_(False) if config.frozen else model
 
 
-def _without_weights(path: str) -> PreTrainedModel:
-    config = _read_config(path)
-    with _explained(path, "config.json"), torch.device("meta"):  # shapes, no memory
-        return AutoModelForCausalLM.from_config(config)
-
-
 def _read_config(path: str) -> PreTrainedConfig:
     """A model's configuration; MrlError for an architecture that cannot be trained here."""
-    config = _load(AutoConfig, path, "config.json")
+    config = _load(AutoConfig.from_pretrained, path, "config.json")
 
     problem = ""
     writes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    text = config.get_text_config()
+    unknown = set(getattr(text, "layer_types", None) or ()) - KNOWN_LAYERS
     if config.is_encoder_decoder or type(config) in MODEL_FOR_MASKED_LM_MAPPING or not writes:
         problem = "it is an encoder, has one, or writes no text"
-    else:
-        text = config.get_text_config()
-        unknown = set(getattr(text, "layer_types", None) or ()) - KNOWN_LAYERS
-        if unknown:
-            problem = f"it has recurrent layers, or others that are not known here ({min(unknown)})"
-        elif "local" in getattr(text, "attention_layers", ()):
-            problem = "its local attention counts places in a row, not positions in a completion"
+    elif unknown:
+        problem = f"it has recurrent layers, or others that are not known here ({min(unknown)})"
+    elif "local" in getattr(text, "attention_layers", ()):
+        problem = "its local attention counts places in a row, not positions in a completion"
     if problem:
         raise MrlError(f"{path}: {config.model_type} cannot be trained here: {problem}.")
     return config
 
 
-def _load(auto_class: type, path: str, part: str, **options: object) -> Any:
-    """Call `from_pretrained` of a class; part: what it reads."""
-    with _explained(path, part):
-        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
-
-
-@contextmanager
-def _explained(path: str, part: str) -> Iterator[None]:
-    """Make one sentence of whatever goes wrong while a part of a model is read."""
+def _load(load: Callable[..., Any], path: str, part: str, **options: object) -> Any:
+    """Call a `from_pretrained`; whatever goes wrong is one sentence. part: what it reads."""
     try:
-        yield
+        return load(path, trust_remote_code=False, **options)
     except Exception as error:
         reason = textwrap.shorten(str(error) or repr(error), 300)
         raise MrlError(
@@ -251,8 +218,9 @@ def _explained(path: str, part: str) -> Iterator[None]:
 def packing_problem(model: PreTrainedModel) -> str:
     """The reason why sampling and packing do not give a model's own numbers; empty if they do.
 
-    Both are tried on completions of two prompts. (With weights near 0, as before any training, all
-    tokens get the same attention, whatever the mask and the positions are, so nothing is found.)
+    Both are tried on completions of two prompts; on CUDA they are long enough to be recorded, too
+    (cuda_graph.py). (With weights near 0, as before any training, all tokens get the same
+    attention, whatever the mask and the positions are, so nothing is found.)
     """
     if getattr(model, "_is_stateful", False):
         return "it has recurrent layers, whose state cannot keep packed completions apart"
@@ -266,8 +234,9 @@ def packing_problem(model: PreTrainedModel) -> str:
 
     try:
         sampled = sample_completions(
-            model, prompts[::2], 2, max_new_tokens=4, end_ids=no_end, generator=chance, **scaling
-        )
+            model, prompts[::2], 2, max_new_tokens=8, end_ids=no_end, generator=chance,
+            decode=decode, **scaling,
+        )  # fmt: skip
         completions = sampled.token_ids.tolist()
         packed, _ = packed_logprobs(model, prompts, completions, **scaling)
         plain = []

@@ -3,22 +3,16 @@
 All of it is foreseen from each model's config.json, before any weights are loaded.
 """
 
-import json
 import os
-import re
 import resource
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from mrl.allocation import gather_from_all
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.logprobs import TOKENS_AT_ONCE
@@ -37,10 +31,12 @@ FILL = 0.9  # how full a micro-batch of whole groups is
 HEADROOM = 0.9  # of a CUDA device's memory that a plan may fill
 PINNED = 1.1  # pinned bytes for a byte that waits there: see allocation.in_blocks
 TOKEN_BYTES, TEMPLATE_TOKENS = 3, 60  # of a prompt, for whose tokens no tokenizer is asked here
-SMALL_MICRO_BATCH = 2048  # tokens; tried before policies are moved for every turn
 GIB = 2**30
-# settings that need less memory, for the person whose run does not fit
-SMALLER = {"micro_batch": 512, "checkpointing": True, "lora_rank": 16}
+# for the person whose run does not fit
+LESS = (
+    "lower micro_batch, group_size or max_new_tokens, set checkpointing=true or lora_rank=16, "
+    "or take another placement or smaller models"
+)
 
 
 class Estimate(NamedTuple):
@@ -139,112 +135,59 @@ def needed_in_host(estimates: Sequence[Estimate], placement: str, device: str) -
 
 
 def free_memory(device: str) -> int:
-    """Bytes that can be had now, of a CUDA device or of the host."""
+    """Bytes that can be had now of a CUDA device, or all that the host has."""
     if device.startswith("cuda"):
         torch.cuda.empty_cache()  # what an earlier run in this process has left
         return torch.cuda.mem_get_info(device)[0]
-
-    with suppress(OSError):  # Linux; elsewhere take all that there is
-        return 1024 * int(re.search(r"MemAvailable: *(\d+)", Path("/proc/meminfo").read_text())[1])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def choose_placement(
-    as_set: list[Estimate], smaller: list[Estimate], wanted: str, device: str, free: int
-) -> tuple[str, list[Estimate]]:
-    """A placement, and the estimates that led to it.
-
-    as_set: with the micro-batch of the settings; smaller: with SMALL_MICRO_BATCH, which is tried
-    before the policies are moved for every turn. free: bytes of the device.
-    """
+def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str, free: int) -> str:
+    """The placement of a run that asked for `wanted`; free: bytes of the device."""
     if dist.is_initialized():
-        return "parallel", as_set
-    if wanted != "auto" or not device.startswith("cuda"):
-        return ("resident" if wanted == "auto" else wanted), as_set
+        return "parallel"
+    if wanted != "auto":
+        return wanted
 
-    for placement in ("resident", "swap"):
-        for estimates in (as_set, smaller):
-            if needed(estimates, placement) <= HEADROOM * free:
-                return placement, estimates
-    return "swap", smaller
+    fits = needed(estimates, "resident") <= HEADROOM * free
+    return "resident" if fits or not device.startswith("cuda") else "swap"
 
 
 def plan_memory(
     config: RunConfig, names: Sequence[str], problems: Sequence[Problem], device: str, factor: int
-) -> tuple[str, RunConfig, str]:
+) -> tuple[str, str]:
     """Foresee what the policies named will need, and choose their placement.
 
     names: of the policies of this process; factor: the mode's on the group size.  Returns the
-    placement, the settings, perhaps with a smaller micro-batch, and a sentence for the person.
+    placement, and a sentence for the person.
     Raises MrlError if the host does not hold the run: a kill would come minutes later, unsaid.
     """
     longest = max(len(problem.prompt.encode()) for problem in problems)
     tokens = longest // TOKEN_BYTES + TEMPLATE_TOKENS
-    free, free_in_host = free_memory(device), free_memory("cpu")
-
-    def foresee(config: RunConfig) -> list[Estimate]:
-        place, here = torch.device(device), [p for p in config.policies if p.name in names]
-        return [estimate(shape_of(p), p, config, tokens, place, factor) for p in here]
-
-    # Under `parallel`, of all that share this device. The processes meet here, before one loads.
-    everywhere = gather_from_all({e.policy: (device, e) for e in foresee(config)})
-    as_set = [e for where, e in everywhere.values() if where == device]
-
-    smaller = _changed(config, micro_batch=SMALL_MICRO_BATCH)
-    placement, estimates = choose_placement(
-        as_set, foresee(smaller), config.placement, device, free
-    )
-
-    sentence = _sentence(estimates, placement, device, free)
-    if estimates is not as_set:
-        config = smaller
-        sentence += f" For that, micro_batch is {SMALL_MICRO_BATCH} at most."
-
-    if needed_in_host(estimates, placement, device) > free_in_host:
-        ways = []
-        for name, value in SMALLER.items():
-            less = foresee(_changed(config, **{name: value}))
-            if needed_in_host(less, placement, device) <= free_in_host:
-                ways.append(f"--set {name}={json.dumps(value)}")
-
-        advice = f"it would fit with {', or '.join(ways)}" if ways else "take smaller models"
-        if placement == "parallel":  # what the others would need is not known here
-            advice = "--placement resident needs less"
-        has = f"the host has {free_in_host / GIB:.1f} GiB"
-        raise MrlError(f"{sentence.removesuffix('.')}, but {has}; {advice}.")
-
-    return placement, config, sentence
-
-
-def _changed(config: RunConfig, **settings: int) -> RunConfig:
-    """The settings with others for every policy; a micro-batch only gets smaller."""
-    most = settings.pop("micro_batch", sys.maxsize)
-    policies = []
+    estimates = []
     for policy in config.policies:
-        policies.append(replace(policy, micro_batch=min(policy.micro_batch, most), **settings))
+        # under `parallel` the others have a GPU of their own, or this host's memory
+        if policy.name in names or not device.startswith("cuda"):
+            model = shape_of(policy)
+            estimates.append(estimate(model, policy, config, tokens, torch.device(device), factor))
 
-    return replace(config, policies=policies)
+    free, free_in_host = free_memory(device), free_memory("cpu")
+    placement = choose_placement(estimates, config.placement, device, free)
 
-
-def _sentence(estimates: Sequence[Estimate], placement: str, device: str, free: int) -> str:
-    """What was counted, for the person, and what may help if a device does not hold it."""
+    # what was counted, and the device and the host that have to hold it
+    peak, in_host = needed(estimates, placement), needed_in_host(estimates, placement, device)
     counted = ", ".join(f"{e.policy} {e.peak / GIB:.1f}" for e in estimates)
-    peak = needed(estimates, placement)
-
     text = f"Placement {placement}: {peak / GIB:.1f} GiB of tensors at the peak ({counted} alone)"
-    if placement == "parallel":
-        text += ", a process for each policy"
     if device.startswith("cuda"):
         text += f", {free / GIB:.0f} GiB are free on {device}"
     if placement == "swap":
-        waiting = needed_in_host(estimates, placement, "cuda")
-        text += f"; those that wait take {waiting / GIB:.1f} GiB of host memory"
+        text += f"; in host memory {in_host / GIB:.1f} GiB"
 
+    if in_host > free_in_host:
+        raise MrlError(f"{text}, but the host has {free_in_host / GIB:.1f} GiB; {LESS}.")
     if device.startswith("cuda") and peak > HEADROOM * free:
-        alone = placement == "swap" or len(estimates) == 1
-        less = "lower max_new_tokens or set checkpointing=true" if alone else "placement=auto"
-        text += f"; that may not fit: {less}"
-    return f"{text}."
+        text += f"; that may not fit: {LESS}"
+    return placement, f"{text}."
 
 
 def peak_memory(device: str) -> int:

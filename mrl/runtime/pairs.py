@@ -8,9 +8,8 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 
 from mrl.config import DATA, PolicyConfig
-from mrl.errors import MrlError
 from mrl.runtime.launch import cores
-from mrl.runtime.loading import count_parameters
+from mrl.runtime.loading import shape_of
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
@@ -20,16 +19,13 @@ PRETRAINED_FROM = 20_000_000  # parameters; each of the tiny pair has less than 
 TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
 TEST_PART = "test-264"  # every fifth problem of its test set: a 95 % interval of at most +-6 points
-HELDOUT = DATA / "words" / "heldout.jsonl"
-SHORT_HELDOUT = HELDOUT.with_name("heldout-72.jsonl")  # every fifth problem of that
+SHORT_HELDOUT = str(DATA / "words" / "heldout-72.jsonl")  # every fifth problem of heldout.jsonl
 
 
 def pair_settings(pair: str) -> dict[str, Any]:
     """`RunConfig` fields for a pair's name, or for directories and hub names with commas."""
     named = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair)
     paths = named or tuple(path.strip() for path in pair.split(","))
-    if not all(paths):
-        raise MrlError(f"--pair {pair}: a policy's directory or hub name is empty.")
 
     # a policy is named after the last part of its path, with a number where that comes again
     of_policy, of_run = _recipe(paths)
@@ -51,8 +47,10 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     small = {"learning_rate": TINY_RATE, "updates_per_step": TINY_UPDATES}
     if paths == TINY:
         return small | {"dtype": "float32"}, {}  # on a GPU, too: every table here is in float32
-    if paths != QWEN_SMOL and max(map(count_parameters, paths)) < PRETRAINED_FROM:
-        return small, {}
+    if paths != QWEN_SMOL:
+        largest = max(shape_of(PolicyConfig("", path)).num_parameters() for path in paths)
+        if largest < PRETRAINED_FROM:
+            return small, {}
 
     # a pretrained pair gets GSM8K on a GPU
     on_gpu = torch.cuda.is_available()
@@ -65,13 +63,12 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     # made with nearly these; the micro-batch halves the activations of the default
     of_policy = {"max_new_tokens": 40, "dtype": "mixed", "micro_batch": 1024}
     of_run = {"steps": 60, "prompts_per_step": 8, "checkpoint_every": 10, "eval_samples": 1}
-    if on_gpu:
-        return of_policy, of_run | {"heldout": [str(HELDOUT)]}
-
-    # the largest model has most of the work: one process per policy would leave a core waiting;
-    # `threads` takes no more than 256
-    of_cpu = {"placement": "resident", "threads": min(cores(), 256)}
-    return of_policy, of_run | of_cpu | {"heldout": [str(SHORT_HELDOUT)]}
+    of_run["heldout"] = [SHORT_HELDOUT]
+    if not on_gpu:
+        # the largest model has most of the work: one process per policy would leave a core waiting;
+        # `threads` takes no more than 256
+        of_run |= {"placement": "resident", "threads": min(cores(), 256)}
+    return of_policy, of_run
 
 
 def choose_pair() -> tuple[str, str]:

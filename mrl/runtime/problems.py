@@ -15,12 +15,9 @@ from mrl.samples import Problem
 def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> list[Problem]:
     """Read a JSONL file of problems; `accepts(answer)` says whether the verifier can judge it.
 
-    Raises MrlError with file and line for a missing file, a broken line, a missing or wrong field,
-    an answer that the verifier does not accept, a repeated id, or an empty file.
+    Raises MrlError with file and line for a broken line, a missing or wrong field, an answer that
+    the verifier does not accept, a repeated id, or an empty file; OSError if there is no file.
     """
-    if not path.is_file():
-        raise MrlError(f"{path}: no such file, or a directory; see data/README.md.")
-
     problems: dict[str, Problem] = {}
     number = 0
     try:
@@ -56,16 +53,13 @@ def _problem(fields: dict, number: str) -> Problem:
         text = fields.get(name, "")
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"`{name}` is {text!r}, but must be a text that is not empty")
-        text.encode()  # ValueError for half of an emoji ("\\ud83d")
     return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
 
 
 def system_prompt_of(path: Path) -> str:
     """The system prompt in `system_prompt.txt` beside a problem file; "" if there is none."""
-    try:
-        return path.with_name("system_prompt.txt").read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):  # none is there, it is no text, or `train` is empty
-        return ""
+    file = path.parent / "system_prompt.txt"
+    return read_text(file).strip() if file.is_file() else ""
 
 
 def save_problems(path: Path, problems: list[Problem]) -> None:
@@ -83,27 +77,13 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     if rope.get("rope_type") == "longrope":  # beyond it the angles of keys in the cache change
         context = min(context, rope["original_max_position_embeddings"])
 
-    lengths: list[tuple[int, str]] = []  # tokens, and which problem that is
-    try:
-        for problem in problems:
-            which = f"Problem {problem.id} ({problem.prompt[:40]!r}...)"
-            lengths.append((len(policy.prompt_ids(problem.prompt)), which))
-    except Exception as error:  # a template is a program that came with the model
-        reason = str(error).split("\n")[0][:200]
+    lengths = [len(policy.prompt_ids(problem.prompt)) for problem in problems]
+    longest = max(lengths)
+    if longest + policy.max_new_tokens > context:
+        problem = problems[lengths.index(longest)]
         raise MrlError(
-            f"{policy.config.path}: its chat template fails on a problem ({reason}); write another "
-            "with {prompt} in it, as `template` of the policy."
-        ) from error
-
-    shortest, which = min(lengths)
-    if not shortest:
-        raise MrlError(f"{which}: the template of {policy.name} makes nothing of it.")
-    longest, which = max(lengths)
-    needed = longest + policy.max_new_tokens
-    if needed > context:
-        raise MrlError(
-            f"{which}: its prompt and {policy.max_new_tokens} new tokens make {needed} tokens, but "
-            f"{policy.name} has a context of {context}; shorten the problem or lower "
-            "max_new_tokens."
+            f"Problem {problem.id} ({problem.prompt[:40]!r}...): {longest} tokens leave no room "
+            f"for {policy.max_new_tokens} new ones, as {policy.name} has a context of {context}; "
+            "shorten the problem or lower max_new_tokens."
         )
     return longest

@@ -18,7 +18,6 @@ from safetensors import SafetensorError
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.runtime.evaluation import count_solved, score_entries
-from mrl.runtime.judge import make_verifier
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.load_team import assemble
 from mrl.runtime.memory import peak_memory
@@ -37,6 +36,7 @@ from mrl.runtime.run_directory import (
     write_run_config,
 )
 from mrl.runtime.settings import check
+from mrl.runtime.verifier import make_verifier
 from mrl.runtime.view import View
 from mrl.team import StepResult
 
@@ -66,7 +66,8 @@ class Run(AbstractContextManager):
 
         with ExitStack() as opened:
             opened.push(_disconnect_after_error)
-            verifier = opened.enter_context(make_verifier(config, self.view.say))
+            verifier = make_verifier(config.judge, config.verify_timeout_s, self.view.say)
+            opened.enter_context(verifier)
             checkpoint = newest_checkpoint(resumed) if resumed else None
             start = with_checkpoint_paths(config, checkpoint) if checkpoint else config
             self.team = assemble(config, start, self.names_here, verifier)

@@ -3,6 +3,7 @@
 Precedence: defaults < preset of the pair < `--config` file < options of the command line.
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,7 +13,6 @@ from typing import Any
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
-from mrl.runtime.judge import check_judge, checksum
 from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.problems import system_prompt_of
@@ -37,9 +37,6 @@ def run_config(
     values = preset | from_file
     values |= {key: value for key, value in options.items() if value is not None}
 
-    for name, table in values.get("settings", {}).items():
-        if not isinstance(table, dict):
-            raise MrlError(f"settings.{name} is {table!r}; write [settings.{name}] as a table.")
     apply_settings(values, settings)
     config = RunConfig(**values)
 
@@ -101,18 +98,15 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
 
     # a setting of all policies comes before one of a single policy, which may differ from it
     for text in sorted(texts, key=lambda text: "." in text.partition("=")[0]):
-        where = f"--set {' '.join(text.split())}"  # on one line, as a sentence is
+        where = f"--set {text}"
         key, equals, value = text.partition("=")
         owner, _, name = key.rpartition(".")
         try:
             document = parse(f"value = {value}", text, "TOML")
         except MrlError:  # a text without quotation marks
             document = {"value": value}
-        if not (equals and name) or key == "settings" or len(document) > 1:
-            raise MrlError(
-                f"{where}: write it as key=value, e.g. sgt.imitation_weight=0.5, and give "
-                "each its own --set."
-            )
+        if not (equals and name) or key == "settings":
+            raise MrlError(f"{where}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
         setting = {name: document["value"]}
 
         # it is for policies, for the run, or else for the mode
@@ -155,9 +149,21 @@ def check(config: RunConfig) -> None:
             )
 
     check_rules(config)
-    check_judge(config)
     if not config.heldout:
         raise MrlError("heldout names no file; a run is scored on at least one.")
+
+    now = checksum(config.judge) if config.judge else ""
+    if config.judge_checksum not in ("", now):
+        raise MrlError(
+            f"judge {config.judge}: its checksum is {now}, but the run began with "
+            f"{config.judge_checksum}, so the same text could get another reward; put the old file "
+            "back, or start a new run."
+        )
+
+
+def checksum(path: str) -> str:
+    """The checksum of a judge's file, 16 digits."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 # ------------------------------------------------------------------------------ modes
@@ -184,12 +190,11 @@ def mode_class(name: str) -> type[Mode]:
         where = place_of(error)
         raise MrlError(f"--mode {name}: cannot be loaded ({error!r}, {where}).") from error
 
-    if not (isinstance(mode, type) and issubclass(mode, Mode)):
-        raise MrlError(f"--mode {name}: {path} has no class {class_name} that is a Mode.")
-    if mode.__abstractmethods__ or not isinstance(getattr(mode, "name", None), str):
+    is_mode = isinstance(mode, type) and issubclass(mode, Mode) and not mode.__abstractmethods__
+    if not is_mode or not isinstance(getattr(mode, "name", None), str):
         raise MrlError(
-            f"--mode {name}: {class_name} does not define training_samples, or a name as "
-            '`name = "mine"`.'
+            f"--mode {name}: {path} has no class {class_name} that is a Mode and defines "
+            'training_samples and a name as `name = "mine"`.'
         )
     return mode
 

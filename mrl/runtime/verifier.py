@@ -2,7 +2,9 @@
 
 The child (`python -m mrl.runtime.verifier DESCRIPTOR`) loads a file that has a function `judge`:
 formulas.py, or a person's own. Either can take hours or gigabytes, or crash. There it ends the
-child, which has limits of time and memory, and a fresh child judges the next completion.
+child, which has limits of time and memory, and a fresh child judges the next completion. That
+guards against accidents only: a file may read files, write them and use the network, as any program
+may.
 """
 
 import faulthandler
@@ -140,6 +142,73 @@ def judged(
     if type(reply).__name__ in ("bool", "bool_"):  # numpy's, too
         return Verdict.CORRECT if reply else Verdict.WRONG, ""
     return Verdict.WRONG, f"returns {type(reply).__name__} and neither True nor False"
+
+
+# ------------------------------------------------------------------------------ one's own judge
+
+
+class OwnJudge(Verifier):
+    """Judges whole completions with a person's `judge(answer, text)`.
+
+    judge: a file that holds it, or the function itself. A function runs in this process, and
+    nothing bounds it: the program waits for as long as it takes, and shares its memory with it.
+    say: gets a sentence on the first mistake that the judge makes.
+
+    A judge that raises, or returns no bool, is refused by `check_answer`, before a run writes
+    anything. If that happens later, its verdict is WRONG.
+    """
+
+    remedy = "mend it, or name another"
+
+    def __init__(
+        self,
+        judge: str | Callable[[str, str], bool],
+        timeout_s: float = 2.0,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.function = judge if callable(judge) else None
+        super().__init__(timeout_s, FORMULAS if callable(judge) else judge)
+        self.name = f"judge {getattr(judge, '__name__', judge)}"
+        self._say = say
+        self._has_said = False
+
+    def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
+        """Judge one completion; finished: it was not cut short."""
+        verdict, mistake = self._ask(answer, completion)
+        if mistake and not self._has_said:
+            self._has_said = True
+            self._say(
+                f"{self.name}: {mistake}, with the answer {answer!r} and the text "
+                f"{completion[:200]!r}. That counts as {verdict}, here and later."
+            )
+
+        if verdict is Verdict.WRONG and not finished:
+            return Verdict.TRUNCATED
+        return verdict
+
+    def check_answer(self, answer: str) -> bool:
+        """Whether an empty text is judged wrong; MrlError if the judge does anything else."""
+        verdict, mistake = self._ask(answer, "")
+        if verdict is Verdict.CORRECT:
+            mistake = "calls it right"
+        if mistake:
+            raise MrlError(
+                f"{self.name}: {mistake}, with the answer {answer!r} and an empty text; it "
+                "must return False for what is not right."
+            )
+        return True
+
+    def _ask(self, answer: str, text: str) -> tuple[Verdict, str]:
+        if self.function:
+            return judged(self.function, answer, text)
+        return super()._ask(answer, text)
+
+
+def make_verifier(
+    judge: str | Callable[[str, str], bool], timeout_s: float, say: Callable[[str], None]
+) -> Verifier:
+    """A verifier with a judge of one's own, as `OwnJudge` takes it; if that is empty, without."""
+    return OwnJudge(judge, timeout_s, say) if judge else Verifier(timeout_s)
 
 
 # ------------------------------------------------------------------------------ the child

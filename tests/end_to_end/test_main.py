@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
@@ -262,20 +261,20 @@ MISTAKES = {
     "unknown mode, nothing near": (["--mode", "xyz"], "known are graft, hacpo, naive"),
     "no such model": (["--pair", "/no/such,/none"], "/no/such: its config.json cannot be loaded"),
     "no such hub name": (["--pair", "nobody/nothing"], "give a name on the hub, or a directory"),
-    "empty pair": (["--pair", ","], "policy"),
+    "empty pair": (["--pair", ","], "its config.json cannot be loaded"),
     "directory without model": (["--pair", "empty"], "empty: its config.json cannot be loaded"),
     "a share": (
         ["warmstart", "--foreign-right", "2"],
         "'--foreign-right': ",
     ),
-    "no data": (["--set", "train=none.jsonl"], "none.jsonl: no such file"),
+    "no data": (["--set", "train=none.jsonl"], "none.jsonl: cannot be read"),
     "broken data": (["--set", "train=broken.jsonl"], "broken.jsonl:2: is not JSON"),
     "empty data": (["--set", "train=empty.jsonl"], "empty.jsonl: holds no problem"),
     "answer without value": (
         ["--set", "train=bad_answer.jsonl"],
         "bad_answer.jsonl:1: the verifier",
     ),
-    "no held-out data": (["--set", "heldout=none.jsonl"], "none.jsonl: no such file"),
+    "no held-out data": (["--set", "heldout=none.jsonl"], "none.jsonl: cannot be read"),
     "group of one": (["--set", "group_size=1"], "group_size is 1, but must be 2 or more"),
     "no steps": (["--steps", "0"], "steps is 0"),
     "steps no number": (["--steps", "many"], "--steps"),
@@ -291,24 +290,21 @@ MISTAKES = {
     "unknown command": (["trian"], "trian"),
     "setting without value": (["--set", "sgt"], "write it as key=value"),
     "unknown setting": (["--set", "sgt.wieght=1"], "settings.sgt: there is no setting `wieght`"),
-    "device": (["--set", "device=warp"], "device is 'warp'"),
     "threads": (["--set", "threads=0"], "threads is 0"),
     "learning rate nan": (
         ["--set", "learning_rate=nan"],
-        "learning_rate is nan, but must be a finite number",
+        "learning_rate is nan, but must be above",
     ),
     "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
     "setting as an option": (["--group-size", "4"], "a run's settings change with --set KEY=VALUE"),
     "liars above all": (["--set", "liar=2"], "liar is 2, but must be 1 or less"),
     "unknown placement": (["--placement", "swop"], "known are auto, resident, swap, parallel"),
     "settings of no mode": (["--config", "stg.toml"], "settings.stg: there is no such mode; did"),
-    "settings of a mode as a number": (["--config", "number.toml"], "write [settings.sgt] as a"),
     "no held-out file at all": (["--set", "heldout=[]"], "heldout names no file"),
     "two held-out files of a name": (
         ["--set", 'heldout=["few.jsonl", "other/few.jsonl"]'],
         "other/few.jsonl: another held-out file is called few",
     ),
-    "half a character": (["--set", "train=half.jsonl"], "half.jsonl:1: 'utf-8' codec can't encode"),
     "a copy of a mode": (["--mode", "mode.py.bak:Mine"], "mode.py.bak:Mine'; known are"),
     "mode from no file": (["--mode", "none.py:Mine"], "none.py: cannot be read"),
     "mode without class": (["--mode", "mode.py"], "A mode of your own is file.py:Class"),
@@ -356,8 +352,6 @@ FILES = {
     "mode.py": "x = 1\n",
     "bad_mode.py": "import nothing_of_the_kind\n",
     "stg.toml": "[settings.stg]\nimitation_weight = 0.5\n",
-    "number.toml": "[settings]\nsgt = 0.5\n",
-    "half.jsonl": '{"prompt": "\\ud83d", "answer": "1"}\n',
     "few.jsonl": '{"prompt": "1+1?", "answer": "2"}\n',
     "kl.toml": POLICY + "kl_coef = -1.0\n",
     "string.toml": 'steps = "3"\n',
@@ -418,18 +412,6 @@ def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(traps, capfd, case):
 def test_a_mistake_gets_the_same_sentence_from_processes_of_their_own(traps, capfd, case):
     arguments, part = MISTAKES[case]
     assert_one_sentence([*arguments, "--placement", "parallel"], part, capfd)
-
-
-@pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory.\nMore"), FloatingPointError("not finite")]
-)
-def test_what_a_machine_or_weights_cannot_do_is_no_bug(place, capsys, monkeypatch, error):
-    def fail(directory):
-        raise error
-
-    monkeypatch.setattr("mrl.runtime.commands.read_run_config", fail)
-    assert run("evaluate", "runs/any") == 1
-    assert capsys.readouterr().err == f"{error}".split("\n")[0] + "\n"
 
 
 def test_one_policy_runs_by_itself_whatever_the_placement(place):

@@ -233,22 +233,12 @@ def test_a_mode_of_ones_own_runs_and_resumes(place, monkeypatch, capsys):
     assert_same_run("runs/loud-s0", "runs/sgt-s0", 2)
 
 
-def test_modes_are_listed_with_their_settings(capsys):
-    assert run("modes") == 0
+def test_settings_are_listed_with_those_of_the_modes(capsys):
+    assert run("settings") == 0
     out = capsys.readouterr().out
     for name in MODES:
-        assert f" {name} " in out
-    assert "imitation_weight" in out
-
-
-def test_a_mode_of_ones_own_is_shown_with_what_it_consumes_and_its_settings(place, capsys):
-    Path("loud.py").write_text(MODE)
-    assert run("modes", "loud.py:Loud") == 0
-    out = capsys.readouterr().out
-    assert " loud " in out and " success " in out and "imitation_weight=0.5" in out
-    assert " solo " not in out
-    assert run("modes", "quiet.py:Quiet") == 2
-    assert "quiet.py: cannot be read" in capsys.readouterr().err
+        assert f"settings of mode {name} " in " ".join(out.split())
+    assert "imitation_weight" in out and "prompts_per_step" in out and "group_size" in out
 
 
 @pytest.mark.slow
