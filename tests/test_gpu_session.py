@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from dataclasses import replace
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ SCALE = Scale("cpu", 14, 8, 6, 4, micro_batch=120, steps=1, shape=SMALL)
 def recorded(monkeypatch):
     """As on CUDA, but that a recording is the step itself."""
     monkeypatch.setattr(cuda_graph, "_failures", [])
+    monkeypatch.setattr(cuda_graph, "_compared", WeakSet())
     monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: not cuda_graph._failures)
     monkeypatch.setattr(cuda_graph, "_capture", lambda step: step)
 
@@ -50,7 +52,7 @@ def test_a_part_finds_its_figures(tmp_path, name):
     if name == "padding":
         assert [figures[name]["finite"] for name in figures] == [True, True]
     if name.startswith("decode"):
-        assert figures["failures"] == []
+        assert figures["believed"]
         assert figures["plain_ms"] > 0
         assert 0 <= figures["gap_recorded"] < 0.02
     if name.startswith("memory") or name == "ragged":
@@ -81,16 +83,8 @@ def test_a_recording_that_is_not_used_or_wrong_is_a_verdict(tmp_path, monkeypatc
     monkeypatch.setattr(cuda_graph, "_capture", lambda step: lambda: None)
     found = done("decode-qwen2.5", tmp_path)
     assert not found["good"]
-    assert found["figures"]["gap_recorded"] > 0.02
-
-    def capture(step):
-        raise RuntimeError("operation not permitted")
-
-    monkeypatch.setattr(cuda_graph, "_capture", capture)
-    (tmp_path / "again").mkdir()
-    found = done("decode-qwen2.5", tmp_path / "again")
-    assert not found["good"]
-    assert found["figures"]["failures"] == ["operation not permitted"]
+    assert not found["figures"]["believed"]
+    assert "its logits are off" in found["figures"]["failures"][0]
 
 
 @pytest.mark.slow

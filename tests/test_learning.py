@@ -5,6 +5,7 @@ import math
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -122,10 +123,11 @@ def test_a_gap_that_is_more_than_rounding_is_said_once(make_policy, monkeypatch,
 
 
 def test_a_decoder_with_wrong_keys_is_found_in_mixed_precision(monkeypatch, verifier):
-    """Own ratios are 1 by definition, and a model is tried in float32 when it is loaded."""
+    """Own ratios are 1 by definition, and a recording is compared with its own step alone."""
     path = DATA / "tiny" / "qwen-tiny"
     problems = load_problems(DATA / "words" / "heldout.jsonl", verifier.check_answer)[::40]
     monkeypatch.setattr(cuda_graph, "_failures", [])
+    monkeypatch.setattr(cuda_graph, "_compared", WeakSet())
     monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: True)
     monkeypatch.setattr(cuda_graph, "_capture", lambda step: step)
     warnings, gaps = [], []
@@ -135,11 +137,11 @@ def test_a_decoder_with_wrong_keys_is_found_in_mixed_precision(monkeypatch, veri
             def update(self, keys, values, layer, factor=factor, **named):
                 return super().update(keys * factor, values, layer, **named)
 
+        monkeypatch.setattr(cuda_graph, "FixedCache", Wrong)
         policy = load_policy(PolicyConfig("a", str(path), learning_rate=1e-30, dtype="mixed"))
         policy.graph_decode = cuda_graph.decode
-        with monkeypatch.context() as patch:
-            patch.setattr(cuda_graph, "FixedCache", Wrong)
-            groups = policy.rollout(problems, torch.Generator().manual_seed(0))
+        groups = policy.rollout(problems, torch.Generator().manual_seed(0))
+        assert policy.model in cuda_graph._compared  # it is believed
         stats = learn(policy, samples_of(groups))
         warnings.append(stats.warnings)
         gaps.append(stats.metrics()["logprob_gap_mean"])

@@ -7,13 +7,13 @@ as they run. Here no tensor moves or grows and the host reads nothing, so the ke
 be recorded once and started together from then on. The price: rows that have ended stay in the
 batch, and attention passes over places that are still empty.
 
-A model is sampled in this way before it is trained, too, and refused if its log-probs are not those
-of its plain forward pass (loading.py: packing_problem). Where a step cannot be recorded, sampling
-goes on unrecorded and says so.
+A recording is checked. The first tokens of each model's first one are computed both ways, from the
+same state; if logits differ, or anything raises, sampling goes on unrecorded and says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -25,11 +25,14 @@ from mrl.errors import is_out_of_memory
 from mrl.rollout import keeps_all
 
 RECORD_AFTER = 3  # tokens: by then every kernel has been chosen and every weight cast
+COMPARED = 4  # tokens; one would not show a number that the recording keeps and should not
+CLOSE = {torch.float32: 1e-3, torch.bfloat16: 3e-2}  # share of the largest logit; TF32 costs 1e-3
 LOOK_EVERY = 16  # tokens: to ask whether all rows have ended makes the host wait for the device
 
 # (logits [rows, vocab], uniform [rows]) -> a token a row and its log-prob
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
+_compared: WeakSet[PreTrainedModel] = WeakSet()  # models whose recorded tokens were right
 # of recordings; after one failure nothing is recorded any more, because its memory stays taken
 _failures: list[str] = []
 
@@ -110,22 +113,31 @@ def decode(
         fixed.place.add_(1)
         t.add_(1)
 
+    # all that a token changes, apart from what the next one writes again
+    state = (logits, positions, bias, fixed.place, t, lengths, finished)
     # A recording ends with this function, so only one lives at a time. When one dies, torch frees
     # what cuBLAS keeps for the stream that all were recorded in (pytorch issue 193402).
     next_token = step
     for number in range(1, most + 1):
         next_token()
-        if number == RECORD_AFTER and number < most:
-            next_token = _recorded(step)
+        if number == RECORD_AFTER and number + COMPARED <= most:
+            next_token = _recorded(model, step, state, CLOSE[dtype])
         if number % LOOK_EVERY == 0 and bool(finished.all()):
             break
     return token_ids, logprobs, lengths, finished
 
 
-def _recorded(step: Callable[[], None]) -> Callable[[], None]:
-    """A recording that repeats `step`; `step` itself if that cannot be recorded."""
+def _recorded(
+    model: PreTrainedModel, step: Callable[[], None], state: Sequence[Tensor], close: float
+) -> Callable[[], None]:
+    """A recording that repeats `step`; `step` itself if that cannot be recorded, or not rightly."""
     try:
-        return _capture(step)
+        replay = _capture(step)
+        if model not in _compared:
+            gap = _largest_gap(step, replay, state)
+            if not gap < close:  # NaN is not, either
+                raise RuntimeError(f"its logits are off by {gap:.2g} of the largest")
+            _compared.add(model)
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise  # nothing is wrong with the model, and the plain loop needs as much
@@ -135,6 +147,7 @@ def _recorded(step: Callable[[], None]) -> Callable[[], None]:
             f"model ({_failures[-1]}). It goes on without, and no recording is tried again."
         )
         return step
+    return replay
 
 
 def _capture(step: Callable[[], None]) -> Callable[[], None]:
@@ -149,3 +162,30 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
         # this error comes from ending the recording; the earlier one is the cause
         raise RuntimeError(str(error.__context__ or error)) from error
     return graph.replay
+
+
+def _largest_gap(
+    step: Callable[[], None], replay: Callable[[], None], state: Sequence[Tensor]
+) -> float:
+    """The gap between the logits of `step` and of its recording, as a share of the largest logit.
+
+    state: the tensors that they change, the logits first; their values are put back.
+    """
+    start = [tensor.clone() for tensor in state]
+    gaps = []
+    try:
+        for _ in range(COMPARED):
+            now = [tensor.clone() for tensor in state]
+            step()
+            wanted = state[0].clone()
+            _put_back(state, now)  # the same input, because the last bit may decide what is drawn
+            replay()
+            gaps.append((state[0] - wanted).abs().max() / wanted.abs().max())
+    finally:
+        _put_back(state, start)
+    return float(torch.stack(gaps).max())
+
+
+def _put_back(state: Sequence[Tensor], old: Sequence[Tensor]) -> None:
+    for tensor, value in zip(state, old, strict=True):
+        tensor.copy_(value)

@@ -218,9 +218,8 @@ def _load(load: Callable[..., Any], path: str, part: str, **options: object) -> 
 def packing_problem(model: PreTrainedModel) -> str:
     """The reason why sampling and packing do not give a model's own numbers; empty if they do.
 
-    Both are tried on completions of two prompts; on CUDA they are long enough to be recorded, too
-    (cuda_graph.py). (With weights near 0, as before any training, all tokens get the same
-    attention, whatever the mask and the positions are, so nothing is found.)
+    Both are tried on completions of two prompts. (With weights near 0, as before any training, all
+    tokens get the same attention, whatever the mask and the positions are, so nothing is found.)
     """
     if getattr(model, "_is_stateful", False):
         return "it has recurrent layers, whose state cannot keep packed completions apart"
@@ -234,9 +233,8 @@ def packing_problem(model: PreTrainedModel) -> str:
 
     try:
         sampled = sample_completions(
-            model, prompts[::2], 2, max_new_tokens=8, end_ids=no_end, generator=chance,
-            decode=decode, **scaling,
-        )  # fmt: skip
+            model, prompts[::2], 2, max_new_tokens=4, end_ids=no_end, generator=chance, **scaling
+        )
         completions = sampled.token_ids.tolist()
         packed, _ = packed_logprobs(model, prompts, completions, **scaling)
         plain = []
