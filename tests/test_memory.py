@@ -3,6 +3,7 @@ import os
 import runpy
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -262,10 +263,12 @@ def test_a_run_that_a_cpu_cannot_hold_is_refused_before_weights_are_loaded(card)
         card(20.0, host=20.0, device="cpu", micro_batch=2048, placement="swap")
 
 
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="Linux says what is available")
 def test_the_memory_that_can_be_had_is_known(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5, 24) * (device == "cuda:1"))
     assert free_memory("cuda:1") == 5
-    assert free_memory("cpu") == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 2**28 < free_memory("cpu") < whole
 
 
 def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):

@@ -35,7 +35,7 @@ PAIRS += ["~nobody/x", "http://a.b/c", ".", "tiny,", "a b/c d", "C:\\model", "fi
 SETS = [
     "steps", "steps=", "=3", "steps=true", "steps=1.5", "settings=3",
     "policies=[]", "train=", "train=file", "heldout=", "heldout=[3]", "heldout=[]", "name=a/b",
-    "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "liar=-1",
+    "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "device=cuda:99", "device=", "liar=-1",
     "verify_timeout_s=0", "record=all", "peer_log=none", "qwen-tiny.path=x", "temperature=0",
     "learning_rate=nan", "max_new_tokens=0", "max_new_tokens=400", "group_size=1", "threads=0",
     "template=no prompt", "dtype=float16", "objective=ppo", "eval_samples=0", "updates_per_step=0",
@@ -58,6 +58,7 @@ CONFIGS = {
         '{"prompt": "x", "answer": "' + "9" * 3000 + '+i"}', '{"prompt": "x", "answer": 1.5}',
         '{"prompt": "x", "answer": "1", "skill": 3}', '{"prompt": "x", "answer": "\\\\frac{"}',
         '{"prompt": "' + "nuts " * 300 + '", "answer": "1"}',
+        '{"prompt": "\\ud83d", "answer": "1"}',
     ],
 }  # fmt: skip
 
@@ -81,16 +82,19 @@ MODES = [
 COMMANDS = [
     ["warmstart", "--out", "file"], ["warmstart", "--out", "file/x"], ["resume", ""],
     ["resume", "file"], ["report", "none"], ["report", "."], ["evaluate", "file"],
-    ["align", "x", "--source", "my model"], ["data", "gsm8k"], ["problems", "--out", "file"],
+    ["align", "</s>"], ["align", "x", "--source", "my model"], ["data", "gsm8k"],
+    ["problems", "--out", "file"],
     ["compare", "--modes", ""], ["compare", "--modes", "none"], ["compare", "--seeds=0"],
     ["assignment", "start", "none"], ["assignment", "check", "none"],
     ["assignment", "check", "."], ["--config", "none.toml"], ["--config", "."], ["--steps=x"],
     ["none"], ["--none"], ["--mode", ""], ["--mode", "none.py:Own"], ["--mode", "file"],
 ]  # fmt: skip
 
+TEMPLATES = ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.none.none }}", "{{ 1 / 0 }}"]
+
 DAMAGE = [  # of a stopped run: file, and what stands in it (None: deleted)
     *[("config.json", text) for text in (None, "", "[]", "{}", '{"policies": []}', DEEP)],
-    *[("evaluation.json", text) for text in (None, "", "[]", DEEP)],
+    *[("evaluation.json", text) for text in ("", "[]", DEEP)],
     *[("metrics.jsonl", text) for text in (None, "", "null\n")],
     *[("checkpoints/step-000001/state.json", text) for text in ("", "[]", "{}", DEEP)],
     *[
@@ -119,7 +123,7 @@ def told(place, capfd):
 
 
 def test_there_are_a_hundred():
-    tables = [PAIRS, SETS, *CONFIGS.values(), MODES, COMMANDS, DAMAGE]
+    tables = [PAIRS, SETS, *CONFIGS.values(), MODES, COMMANDS, TEMPLATES, DAMAGE]
     assert sum(map(len, tables)) > 100
 
 
@@ -152,6 +156,14 @@ def test_modes(told, place, text):
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_commands(told, arguments):
     told(*arguments, program=run)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_chat_templates(told, place, template):
+    shutil.copytree(QWEN, place / "model")
+    (place / "model" / "chat_template.jinja").write_text(template)
+    said = told("--pair", "model", "--mode", "solo")
+    assert "template" in said
 
 
 @pytest.fixture(scope="module")

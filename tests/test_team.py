@@ -105,18 +105,10 @@ def test_models_in_memory_make_the_same_team_as_their_directories():
         assert torch.equal(value, before[name])
 
 
-def test_a_model_that_is_given_twice_makes_twins_that_learn_by_themselves():
-    model = in_memory("qwen-tiny")
-    team = load_team([model, model], **SMALL)
-    assert [policy.name for policy in team.policies] == ["qwen-tiny", "qwen-tiny-2"]
-    one, other = (next(policy.model.parameters()) for policy in team.policies)
-    assert one.equal(other)
-    assert one.data_ptr() != other.data_ptr()
-
-
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
+        ("twice", r"models\[1\] was given before; each policy learns by itself"),
         ("swapped", r"models\[1\] is neither a place nor a pair"),
         ("own class", r"models\[1\] is neither a place nor a pair"),
         ("nan", "qwen-tiny: cannot be trained here: its log-probs are not finite"),
@@ -127,7 +119,9 @@ def test_a_model_that_is_given_twice_makes_twins_that_learn_by_themselves():
 def test_models_in_memory_get_the_checks_of_loaded_ones(damage, sentence):
     model, tokenizer = in_memory("qwen-tiny")
     first = in_memory("llama-tiny")
-    if damage == "swapped":
+    if damage == "twice":
+        first = model, tokenizer
+    elif damage == "swapped":
         model, tokenizer = tokenizer, model
     elif damage == "own class":
         model.__class__ = type("Mine", (type(model),), {})

@@ -10,7 +10,7 @@ import torch
 import typer
 from rich.markdown import Markdown
 
-from mrl.alignment import ByteCodec
+from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import render_alignment
 from mrl.lab.compare import Plan, name_modes, read_all, run_all, seeds_of
@@ -97,7 +97,10 @@ def align(
     sides = []
     for path in (source, receiver):
         codec = ByteCodec(load_tokenizer(path))
-        sides.append(codec.token_bytes(codec.encode(text)))
+        try:
+            sides.append(codec.token_bytes(codec.encode(text)))
+        except LossyText as refusal:
+            raise MrlError(f"{path}: cannot write this text exactly ({refusal}).") from None
 
     names = (Path(source).name, Path(receiver).name)
     console.print(render_alignment(names, *sides))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import DATA, HELP, PolicyConfig, RunConfig
-from mrl.errors import MrlError, RunFailed
+from mrl.errors import MrlError, RunFailed, is_out_of_memory
 from mrl.modes import MODES
 from mrl.runtime import launch
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
@@ -77,6 +77,8 @@ def _ending(error: Exception) -> launch.Ending:
     """How an error ends the program: one sentence for what a person or the machine has caused."""
     if isinstance(error, MrlError | RunFailed):
         return error.exit_code, printable(error, 2000)
+    if is_out_of_memory(error) or isinstance(error, FloatingPointError):
+        return 1, printable(str(error).split("\n")[0] or "Memory has run out.", 2000)
     if hasattr(error, "format_message"):  # a usage error of the command line
         hint = "add --help to see the options; a run's settings change with --set KEY=VALUE"
         return 2, printable(f"{error.format_message().rstrip('.')}; {hint}.", 2000)

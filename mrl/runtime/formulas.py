@@ -121,3 +121,10 @@ def _differ(right: Any, boxed: Any) -> bool:
 
     right, boxed = right.evalf(30), boxed.evalf(30)
     return bool(abs(right - boxed) > 1e-2 * abs(right) + 1e-60)  # 1e-60: an exact zero, evaluated
+
+
+# a math-verify that fails at everything must not be taken for a model that does
+_HALF = r"\frac{1}{2}"
+_VERDICTS = judge(_HALF, "0.5"), judge(_HALF, "0.6")
+if _VERDICTS != (Verdict.CORRECT, Verdict.WRONG):
+    raise ImportError(f"math-verify calls 0.5 for 1/2 {_VERDICTS[0]} and 0.6 {_VERDICTS[1]}")

@@ -83,6 +83,7 @@ def load_team(
 def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
     """Where the models are. Those in memory are saved in the folder, to be loaded as all others."""
     places: list[str] = []
+    in_memory: list[object] = []
     for number, entry in enumerate(models):
         if isinstance(entry, str | Path):
             places.append(str(entry))
@@ -95,6 +96,13 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
                 f"models[{number}] is neither a place nor a pair (model, tokenizer) with a causal "
                 "model of transformers; a model of another class would not be loaded as it is."
             )
+
+        if any(model is other for other in in_memory):
+            raise MrlError(
+                f"models[{number}] was given before; each policy learns by itself, so give it a "
+                "model of its own, or for twins one directory twice."
+            )
+        in_memory.append(model)
 
         path = Path(folder, str(number), Path(model.name_or_path).name or f"model-{number}")
         for part in entry:

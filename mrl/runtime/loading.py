@@ -51,7 +51,15 @@ def pick_device(wanted: str) -> str:
     elif wanted == "auto":
         wanted = "cpu"
 
-    place = torch.ones(1, device=wanted).device  # with its number; an old card fails here
+    try:
+        place = torch.ones(1, device=wanted).device  # with its number; an old card fails here
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0][:200]
+        raise MrlError(
+            f"device is {wanted!r}, which cannot be used here ({reason}); take cpu, or cuda on a "
+            "machine with an NVIDIA GPU."
+        ) from None
+
     if place.type == "cuda":  # pinned memory and graphs belong to the current one
         torch.cuda.set_device(place)
         # torch's own error comes first then: libraries that find no memory are less clear

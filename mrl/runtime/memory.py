@@ -4,9 +4,11 @@ All of it is foreseen from each model's config.json, before any weights are load
 """
 
 import os
+import re
 import resource
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -135,10 +137,13 @@ def needed_in_host(estimates: Sequence[Estimate], placement: str, device: str) -
 
 
 def free_memory(device: str) -> int:
-    """Bytes that can be had now of a CUDA device, or all that the host has."""
+    """Bytes that can be had now, of a CUDA device or of the host."""
     if device.startswith("cuda"):
         torch.cuda.empty_cache()  # what an earlier run in this process has left
         return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():  # Linux; elsewhere take all that there is
+        return 1024 * int(re.search(r"MemAvailable: *(\d+)", meminfo.read_text())[1])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

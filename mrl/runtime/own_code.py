@@ -59,10 +59,18 @@ def _flaw(sample: TrainingSample, vocabulary: int) -> str:
     if sample.loss not in ("policy", "imitation"):
         return f"has the loss {sample.loss!r}; known are policy and imitation"
 
-    # a ratio needs a log-prob of each token, but where their mean stands for all
+    # what a ratio needs at each token
+    needed: list[str] = []
     if sample.loss == "policy" and sample.needs_forward:
-        name = "sampled_logprobs" if sample.behavior_logprobs is None else "behavior_logprobs"
-        of_text = sample.objective is not None and sample.objective.ratio_level == "text"
-        if not of_text and len(getattr(sample, name)) != len(sample.completion_ids):
+        level = sample.objective.ratio_level if sample.objective else ""
+        if sample.behavior_logprobs is None:
+            needed.append("sampled_logprobs")  # an own text of this step
+        elif level != "text":  # there only their mean counts
+            needed.append("behavior_logprobs")
+        if level == "chunk":
+            needed.append("chunk_of")  # else the whole text would be one chunk
+
+    for name in needed:
+        if len(getattr(sample, name)) != len(sample.completion_ids):
             return f"has not one of {name} for each of completion_ids"
     return ""

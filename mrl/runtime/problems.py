@@ -53,6 +53,7 @@ def _problem(fields: dict, number: str) -> Problem:
         text = fields.get(name, "")
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"`{name}` is {text!r}, but must be a text that is not empty")
+        text.encode()  # ValueError for half of an emoji ("\\ud83d")
     return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
 
 
@@ -77,7 +78,13 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
     if rope.get("rope_type") == "longrope":  # beyond it the angles of keys in the cache change
         context = min(context, rope["original_max_position_embeddings"])
 
-    lengths = [len(policy.prompt_ids(problem.prompt)) for problem in problems]
+    try:
+        lengths = [len(policy.prompt_ids(problem.prompt)) for problem in problems]
+    except Exception as error:  # a template is a program that came with the model
+        raise MrlError(
+            f"{policy.config.path}: its chat template fails ({error}); write another with "
+            "{prompt} in it, as `template` of the policy."
+        ) from error
     longest = max(lengths)
     if longest + policy.max_new_tokens > context:
         problem = problems[lengths.index(longest)]

@@ -19,8 +19,11 @@ from mrl.errors import MrlError
 
 
 def read_text(path: Path) -> str:
-    """A file's text in UTF-8, without the mark that some editors put first."""
-    return path.read_text(encoding="utf-8-sig")
+    """A file's text; OSError if it cannot be read, MrlError if it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig")  # without the mark that some editors put first
+    except UnicodeDecodeError as error:
+        raise MrlError(f"{path}: is not UTF-8 text ({error.reason}); convert it first.") from None
 
 
 def parse(text: str, where: str, form: str = "JSON") -> dict[str, Any]:

@@ -134,6 +134,8 @@ class Run(AbstractContextManager):
     def __exit__(self, error_type: type | None, error: BaseException | None, trace: object) -> None:
         """End the verifier's process, unlock the run, and say how a failed one goes on."""
         self._opened.__exit__(error_type, error, trace)
+        if isinstance(error, SystemExit):  # `| head -1`, or a mode that calls sys.exit
+            error = RunFailed(f"The output was closed, or sys.exit called: {place_of(error)}.")
         if isinstance(error, OSError | SafetensorError):  # most often the disk is full
             error = RunFailed(f"{error}.")
         if isinstance(error, RunFailed):

@@ -331,8 +331,11 @@ MISTAKES = {
     "unknown trust": (["--set", "trust=blindly"], "trust is 'blindly'"),
     "align nothing": (["align"], "Missing argument 'text'; add --help"),
     "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "sgt is named twice"),
-    "compare nothing": (["compare", "--seeds", "0"], "--seeds 0: names no seed"),
-    "align a special token": (["align", "</s>"], "cannot write this text exactly (special_token"),
+    "compare nothing": (["compare", "--seeds", "0"], "--seeds 0: write how many, like 5"),
+    "align a special token": (
+        ["align", "</s>"],
+        "llama-tiny: cannot write this text exactly (token 2 stands for no text",
+    ),
     "align without tokenizer": (
         ["align", "x", "--source", "empty"],
         "empty: its tokenizer cannot be loaded",
