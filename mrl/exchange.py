@@ -58,6 +58,8 @@ class Exchange:
             if record.prompt_id not in collected:  # a peer's mistake: no problem of this step
                 continue
             collected[record.prompt_id].append(record)
+
+            # what a mode costs, beside its computations
             traffic["received_records"] += 1
             traffic["received_bytes"] += len(record.line)
         return collected

@@ -211,8 +211,13 @@ def test_the_real_pair_is_pinned_in_little_more_than_its_size(name, least):
 
 def test_devices(monkeypatch):
     assert pick_device("cpu") == pick_device("auto") == "cpu"
-    with pytest.raises((RuntimeError, AssertionError)):  # torch's own
+    with pytest.raises(MrlError, match="device is 'cuda:7', which cannot be used here"):
         pick_device("cuda:7")
+    for other in ("mps", "meta"):
+        place = SimpleNamespace(device=torch.device(other))
+        monkeypatch.setattr(torch, "ones", lambda size, device, place=place: place)
+        with pytest.raises(MrlError, match=rf"device is '{other}'.*nothing was ever computed"):
+            pick_device(other)
     current, shares = [], []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -225,6 +230,19 @@ def test_devices(monkeypatch):
     assert pick_device("auto") == "cuda:1"
     assert current == [made.device] * 2  # else a graph would be recorded on another one
     assert shares == [0.95] * 2  # torch's own error of missing memory comes first
+
+
+def test_a_card_that_this_torch_has_no_kernels_for_gets_one_sentence(monkeypatch):
+    """Memory can be had on a V100, but nothing is computed there."""
+
+    def fill(size, device):
+        raise RuntimeError(
+            "CUDA error: no kernel image is available for execution on the device\nSearch for"
+        )
+
+    monkeypatch.setattr(torch, "ones", fill)
+    with pytest.raises(MrlError, match=r"'cuda:0', which cannot.*no kernel.*; take cpu, or cuda"):
+        pick_device("cuda:0")
 
 
 def two_policies(make_policy, **settings):

@@ -84,6 +84,8 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     for name, _, directory in runs:
         if (directory / "config.json").is_file():
             check(read_run_config(directory))  # its judge may have changed
+
+        # a run that is there must be the one that is asked for now
         note = Path(f"{directory}.asked")
         was_made = directory.exists() and note.exists()
         if was_made and note.read_text(encoding="utf-8") != _request(plan, name):
@@ -116,6 +118,8 @@ def _request(plan: Plan, name: str) -> str:
     """All that decides what a run is, beside its seed: options, and texts of config and mode."""
     mode, options = plan.modes[name]
     parts = [mode, *options]
+
+    # a file counts with its text, because the same name may hold another mode tomorrow
     for text in (mode.rpartition(":")[0], *options):
         if Path(text).is_file():
             parts.append(Path(text).read_text(encoding="utf-8"))

@@ -59,6 +59,8 @@ def difference(results: Sequence[Result], one: str, two: str, part: str) -> Esti
     """How many points mode `one` is above mode `two`, paired by seed; None without a pair."""
     runs = by_mode(results)
     of_two = {run.seed: run.overall(part) for run in runs.get(two, ())}
+
+    # paired by seed: two modes start from the same policies and see the same problems
     gaps = []
     for run in runs.get(one, ()):
         if run.seed in of_two and one != two:
@@ -84,6 +86,7 @@ def rows(results: Sequence[Result], part: str) -> list[dict[str, str]]:
         table.append(row)
     table.sort(key=lambda row: -means[row["mode"]])
 
+    # before any update a policy is the same in all modes
     start = dict.fromkeys(table[0], "") | {"mode": "start"}
     for policy in policies:
         key = part, policy, "all", "pass@1"
@@ -137,6 +140,7 @@ def hole_rows(results: Sequence[Result], holes: Sequence[tuple[str, str]]) -> li
         all_open = 0
         for run in runs:
             all_open += all(end_of(run, hole) >= OPEN_FROM for hole in holes)
+
         row = {"mode": mode, "all open": _count(all_open, len(runs))}
 
         for hole in holes:

@@ -93,7 +93,10 @@ def replay_data(directory: Path) -> dict[str, Any]:
             percents = [round(100 * mean) for mean in means]
             rates[key.removeprefix("skill/")] = list(zip(steps, percents, strict=True))
 
-        holes = [skill for skill, scores in before.get(name, {}).items() if scores["pass@1"] < HOLE]
+        holes = []
+        for skill, scores in before.get(name, {}).items():
+            if scores["pass@1"] < HOLE:
+                holes.append(skill)
         policies.append({"name": name, "color": color, "rates": rates, "holes": holes})
 
     config = run_directory.read_run_config(directory)
@@ -122,10 +125,12 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
             rescue["again"] = later["step"], later["verdict"], later["text"]
 
         with suppress(LossyText, KeyError):  # KeyError: without codecs
-            sides = [codecs[rescue[side]] for side in ("source", "receiver")]
-            pieces = [codec.token_bytes(codec.encode(rescue["source_text"])) for codec in sides]
-            # a space parts the tokens: in them it is shown as a dot
-            rescue["tokens"] = [" ".join(map(visible, tokens)) for tokens in pieces]
+            tokens = []
+            for side in ("source", "receiver"):
+                codec = codecs[rescue[side]]
+                pieces = codec.token_bytes(codec.encode(rescue["source_text"]))
+                tokens.append(" ".join(map(visible, pieces)))  # in them a space is shown as a dot
+            rescue["tokens"] = tokens
 
         yield rescue
 

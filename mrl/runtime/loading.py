@@ -53,6 +53,8 @@ def pick_device(wanted: str) -> str:
 
     try:
         place = torch.ones(1, device=wanted).device  # with its number; an old card fails here
+        if place.type not in ("cpu", "cuda"):
+            raise RuntimeError("nothing was ever computed there")
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0][:200]
         raise MrlError(
