@@ -135,7 +135,7 @@ def that_raises(step):
         (that_raises, "an illegal instruction was encountered)"),
     ],
 )
-@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed", marks=pytest.mark.slow)])
 def test_a_recording_that_is_wrong_is_not_believed(
     forced, problems, caplog, capture, reason, dtype
 ):

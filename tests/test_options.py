@@ -1,9 +1,6 @@
 """What `--help` says, at the 80 columns of a small terminal."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -16,13 +13,11 @@ from mrl.runtime.command_line import evaluate, resume, settings
 from mrl.runtime.settings import run_config
 
 
-@pytest.fixture(scope="module")
-def help_lines():
-    command = [sys.executable, mini_mrl.__file__, "--help"]
-    environment = {**os.environ, "COLUMNS": "80"}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True
-    ).stdout.splitlines()
+@pytest.fixture
+def help_lines(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert mini_mrl.main(["--help"]) == 0
+    return capsys.readouterr().out.splitlines()
 
 
 def test_every_summary_of_the_help_is_whole(help_lines):

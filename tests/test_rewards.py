@@ -293,6 +293,7 @@ def group_of(answer, *texts):
     return Group(Problem("p", "", answer), [1], rollouts)
 
 
+@pytest.mark.slow
 def test_one_verifier_and_one_for_each_policy_come_to_the_same_verdicts():
     # as under the placements resident and parallel: one policy's texts, then the other's
     for_ever = [r"\boxed{7^{9^{9^9}}}", r"\boxed{8^{9^{9^9}}}"]

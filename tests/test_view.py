@@ -212,6 +212,7 @@ def test_only_the_first_worker_speaks_and_only_a_terminal_is_drawn_in(monkeypatc
     assert make_view(terminal, config, plain=False).console.quiet
 
 
+@pytest.mark.slow
 def test_in_a_notebook_whose_shell_is_a_terminal_nothing_is_drawn():
     code = "import sys; from mrl.runtime.view import console; sys.exit(not console.is_terminal)"
     for backend, is_terminal in (("", 1), ("module://matplotlib_inline.backend_inline", 0)):
