@@ -3,7 +3,7 @@
     python tests/tools/same_metrics.py            # the last commit against the working tree
     python tests/tools/same_metrics.py COMMIT     # another commit against the working tree
 
-Nine modes over four steps, two other placements and a resume, all with seed 1 on the tiny pair:
+Ten modes over four steps, two other placements and a resume, all with seed 1 on the tiny pair:
 every figure of `metrics.jsonl` but those of LEFT_OUT, the evaluations, and the records that
 crossed. A commit's runs are kept in `runs/same-metrics`, so they are made once. Takes three minutes
 on two cores; exits with 1 if a number differs.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "runs" / "same-metrics"
-MODES = ("solo", "solo-x2", "replay", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
+MODES = ("solo", "solo-x2", "replay", "sft", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
 CASES = [*((mode, "resident") for mode in MODES), ("sgt", "swap"), ("hacpo", "parallel")]
 CASES += [("graft", "resume")]
 LEFT_OUT = ("time/", "memory/")
