@@ -40,7 +40,6 @@ from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import Group, TrainingSample, ids_of
 
-OWN_OBJECTIVES = ("", *OBJECTIVES)  # empty: the policy's
 Records = Sequence[RolloutRecord]
 
 
@@ -52,7 +51,7 @@ class GRAFT(Mode):
     consumes = RolloutRecord
     published_updates = 4
     own_objective: str = setting(
-        "dapo", "of own and grafted samples; empty: the policy's", choices=OWN_OBJECTIVES
+        "dapo", "of own and grafted samples; empty: the policy's", choices=("", *OBJECTIVES)
     )
     min_compatibility: float = setting(0.8, "that a completion must exceed", least=0)
     balanced: bool = setting(True, "as many groups one way as the other")

@@ -57,7 +57,6 @@ from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import TrainingSample
 
-OWN_OBJECTIVES = ("", *OBJECTIVES)  # empty: the policy's
 RATIO_BOUNDS = (0.1, 10.0)  # of a capability ratio; the released program's clamp
 
 
@@ -69,7 +68,7 @@ class HACPO(Mode):
     consumes = RolloutRecord
     published_updates = 4
     own_objective: str = setting(
-        "gspo", "of own samples; empty: the policy's", choices=OWN_OBJECTIVES
+        "gspo", "of own samples; empty: the policy's", choices=("", *OBJECTIVES)
     )
     alpha: float = setting(1.0, "part 3; 0 leaves it out", least=0)
     delta: float = setting(0.2, "part 4: the band reaches down to 1 - delta", least=0, most=1)

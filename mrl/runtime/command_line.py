@@ -188,16 +188,21 @@ def start_run(
 
 
 def settings() -> None:
-    """List all settings of a run, a policy and the modes, for `--set` and `--config`."""
-    parts = [("a run", RunConfig([])), ("a policy ([[policy]] in a file)", PolicyConfig("", ""))]
-    parts += [(f"mode {name} (--set {name}.SETTING=VALUE)", mode()) for name, mode in MODES.items()]
-
-    for title, holder in parts:
+    """List the modes, and all settings of a run, a policy and a mode, for --set and --config."""
+    parts = {
+        "a run": {"": RunConfig([])},
+        "a policy ([[policy]] in a file)": {"": PolicyConfig("", "")},
+        "the modes": {f"{name}.": mode() for name, mode in MODES.items()},
+    }
+    for title, holders in parts.items():
         table = Table("setting", "what it is", "default", title=Text(f"settings of {title}"))
-        for entry in fields(holder):
-            if "help" in entry.metadata:
-                shown = str(getattr(holder, entry.name)).replace(f"{DATA.parent}/", "")
-                table.add_row(entry.name, entry.metadata["help"], Text(shown))
+        for prefix, holder in holders.items():
+            if prefix:
+                table.add_row(Text(holder.name, "bold"), holder.__doc__.split("\n")[0])
+            for entry in fields(holder):
+                if "help" in entry.metadata:
+                    shown = str(getattr(holder, entry.name)).replace(f"{DATA.parent}/", "")
+                    table.add_row(prefix + entry.name, entry.metadata["help"], Text(shown))
         console.print(table)
 
 

@@ -237,8 +237,8 @@ def test_settings_are_listed_with_those_of_the_modes(capsys):
     assert run("settings") == 0
     out = capsys.readouterr().out
     for name in MODES:
-        assert f"settings of mode {name} " in " ".join(out.split())
-    assert "imitation_weight" in out and "prompts_per_step" in out and "group_size" in out
+        assert f"│ {name} " in out
+    assert "sgt.imitation_weight" in out and "prompts_per_step" in out and "group_size" in out
 
 
 @pytest.mark.slow
