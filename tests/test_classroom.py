@@ -76,9 +76,9 @@ HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said 
     "print('\\x1b]0;title\\x07', {'points': 10})": "raised an error: NotImplementedError",
     "import threading\nthreading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()": "",
     "import atexit\natexit.register(lambda: 1 / 0)": "",
-    "import mrl.advantages": "import of mrl.advantages halted",
+    "import mrl.advantages": "halted; None in sys.modules",
     "from mrl.classroom.test_advantages import expected": "test_advantages halted",
-    "from mrl.modes.solo import group_advantages": "import of mrl.advantages halted",
+    "from mrl.modes.solo import group_advantages": "halted; None in sys.modules",
 }
 WRONG = {  # assignment -> name -> (what stands in the reference, what stands there instead)
     "advantages": {

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from mrl.classroom import shown
 
-HIDDEN = ("mrl.advantages",)
+HIDDEN = ("mrl.advantages", "mrl.modes.solo")
 FLOATS = (torch.float32, torch.float64)
 EQUAL = [[0.0] * 7, [1.0] * 7, [0.1] * 7, [0.7] * 7, [0.3] * 7]  # some means are beside the value
 LITTLE = 2.0**-20  # a std below 1e-6; sums of it are exact in float32
