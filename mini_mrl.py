@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 try:
     if __name__ == "__main__":  # Ctrl-C during the imports, which take seconds: no traceback
-        ctrl_c = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        pythons_handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     import torch
 except ModuleNotFoundError as error:
     print(
@@ -59,7 +59,7 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
         with team.turn(policy, "verify"):
             team.verifier.verify_groups(results[policy.name].groups)
 
-    # 3. publish: records of the type that the mode reads                    records.py, exchange.py
+    # 3. publish: records of the type that the mode consumes                 records.py, exchange.py
     team.share(step, results)  # within a step, policies of different processes meet only here
 
     # In reverse order: under placement `swap` the policy that sampled last is still on the device.
@@ -95,7 +95,7 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
 def train_loop(run: "Run") -> bool:
     """Evaluate, train, evaluate again. Returns False if the run was stopped before its end."""
     signal.signal(signal.SIGINT, run.stop)
-    if run.first_step == 1:  # a resumed run has done it
+    if run.first_step == 1:  # a run that goes on from a checkpoint has done it
         run.evaluate("before")
     for step in range(run.first_step, run.config.steps + 1):
         results = train_step(run.team, step)
@@ -125,5 +125,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, ctrl_c)
+    signal.signal(signal.SIGINT, pythons_handler)
     sys.exit(main())

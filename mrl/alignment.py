@@ -114,7 +114,7 @@ class ByteCodec:
 
         refusal = LossyText("not_round_trippable", "no tokenization has exactly these bytes")
         for anchor in self._anchors:
-            # no special tokens added: a <s> in front would stand between anchor and text
+            # no special tokens added: a <s> in front would be cut off in the anchor's place
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
             if anchor and token_ids and token_ids[0] in self._special:
                 del token_ids[0]  # it has no bytes: `token_bytes` would refuse it

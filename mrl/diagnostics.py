@@ -100,7 +100,7 @@ class LearningStats:
     grad_norm: float = 0.0  # before clipping; of several updates, the sum
     loss: float = 0.0  # of the policy objective
     nll_loss: float = 0.0  # of the imitation, weight included
-    kl: float | None = None  # None: no KL term, or no own sample that had a gradient
+    kl: float | None = None  # None: no KL term, or no own sample that was computed
     own: TokenStats = field(default_factory=TokenStats)
     peer: TokenStats = field(default_factory=TokenStats)
     # What became of each sample: taught, clipped (in every token), rescued, replayed, dropped

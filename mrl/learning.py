@@ -37,14 +37,14 @@ LARGEST_GAP = 2e-2
 LARGEST_MEAN_GAP = 5e-2
 
 
-def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 1) -> LearningStats:
-    """Make up to `minibatches` optimizer updates from the samples, in their order.
+def learn(policy: Policy, samples: Sequence[TrainingSample], updates: int = 1) -> LearningStats:
+    """Make up to `updates` optimizer updates from the samples, in their order.
 
     The loss of an update has three terms. Own samples are those that the policy wrote itself
     (`source` is empty):
 
-        loss = average over all "policy" samples of weight * (the clipped objective's loss)
-             + mean over all "imitation" samples of weight * (mean NLL of a token)
+        loss = average over the update's "policy" samples of weight * (the clipped objective's loss)
+             + mean over its "imitation" samples of weight * (mean NLL of a token)
              + kl_coef * average of k3 over own "policy" samples that are computed
 
     "Average" is the objective's own aggregation, over the whole update. (Where the samples do not
@@ -53,7 +53,7 @@ def learn(policy: Policy, samples: Sequence[TrainingSample], minibatches: int = 
     it still counts in the denominator, because the other samples would weigh more without it. In
     the third it does not count, because its KL is never computed.
     """
-    size = max(1, math.ceil(len(samples) / minibatches))  # a step may have no samples at all
+    size = max(1, math.ceil(len(samples) / updates))  # a step may have no samples at all
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
     if policy.mixed_precision:

@@ -90,7 +90,8 @@ class TrainingSample:
     advantage: float = 0.0
     # The ratio's denominator, nats, one per token. An own text of this step has the log-probs that
     # it was sampled with, and `behavior_logprobs` is None; any other text has those that its mode
-    # gives (at ratio level "text" one per token of the source).
+    # gives (at ratio level "text" one per token of the source). In mixed precision learning.py
+    # puts scored ones in the place of those of sampling.
     behavior_logprobs: list[float] | None = None
     sampled_logprobs: list[float] = field(default_factory=list)
     weight: float = 1.0

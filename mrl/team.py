@@ -30,7 +30,7 @@ def honest_records(
 
 
 class Verifier(Protocol):
-    """What judges completions. It never hangs, and a text that it cannot read is no success."""
+    """What judges completions. A text that it cannot read is no success."""
 
     def verify(self, answer: str, text: str, finished: bool) -> Verdict:
         """The verdict on one completion; finished: the token limit did not cut it."""
@@ -119,7 +119,7 @@ class Team:
                 self.exchange.publish(record, source)
 
     def confirms(self, record: Record, problem: Problem) -> bool:
-        """Whether a text, judged again on this side, gets the verdict that its record claims.
+        """Whether a text, judged again on this side, is right or not right as its record claims.
 
         Always true of statistics, which have no text to judge, and under trust="claim".
         """

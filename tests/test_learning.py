@@ -53,14 +53,14 @@ def test_minibatches_are_updates_in_the_order_of_the_samples(make_policy):
     texts = ("1", "2", "3", "4", "5")
     one, two = make_policy(learning_rate=1e-3), make_policy(learning_rate=1e-3)
     samples = [sample(one, text, (-1) ** n) for n, text in enumerate(texts)]
-    stats = learn(one, samples, minibatches=2)
+    stats = learn(one, samples, updates=2)
     learn(two, samples[:3])
     learn(two, samples[3:])
     assert (stats.updates, one.version) == (2, 2)
     pairs = zip(one.model.parameters(), two.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    assert learn(one, samples[:1], minibatches=4).updates == 1
-    assert learn(one, [], minibatches=4).updates == 0
+    assert learn(one, samples[:1], updates=4).updates == 1
+    assert learn(one, [], updates=4).updates == 0
 
 
 def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_policy):
@@ -105,7 +105,7 @@ def test_numbers_that_a_mode_gives_an_own_sample_are_its_denominator_from_the_fi
 def test_a_gap_that_is_more_than_rounding_is_said_once(make_policy, monkeypatch, dtype):
     policy = make_policy(max_new_tokens=10, learning_rate=1e-2, dtype=dtype)
     for _ in range(3):  # later minibatches differ, because there the weights have moved
-        stats = learn(policy, sampled(policy), minibatches=4)
+        stats = learn(policy, sampled(policy), updates=4)
         assert stats.warnings == []
     if dtype == "float32":
         assert stats.own.logprob_gap_max > LARGEST_GAP > stats.own.on_policy_gap_max
@@ -184,9 +184,9 @@ def test_a_band_narrows_with_updates_that_were_made(make_policy):
     peers = [sample(policy, text, 1.0, source="b", objective=objective) for text in ("3", "4")]
     for peer in peers:  # s = 0.85: within the band before any update, below it after one
         peer.behavior_logprobs = [value - math.log(0.85) for value in peer.behavior_logprobs]
-    assert learn(policy, flat + peers, minibatches=2).sample_outcomes["taught"] == 2
+    assert learn(policy, flat + peers, updates=2).sample_outcomes["taught"] == 2
     own = [sample(policy, text, 1.0) for text in ("1", "2")]
-    assert learn(policy, own + peers, minibatches=2).sample_outcomes["clipped"] == 2
+    assert learn(policy, own + peers, updates=2).sample_outcomes["clipped"] == 2
 
 
 def test_losses_are_means_over_updates(make_policy):
@@ -460,7 +460,7 @@ def test_a_peers_logprobs_are_not_scored_again(make_policy):
     for peer in peers:
         peer.behavior_logprobs = [value - 0.1 for value in peer.behavior_logprobs]
     claimed = [list(peer.behavior_logprobs) for peer in peers]
-    learn(policy, peers, minibatches=2)
+    learn(policy, peers, updates=2)
     assert [peer.behavior_logprobs for peer in peers] == claimed
 
 

@@ -65,7 +65,7 @@ def planned(tmp_path, mode="sgt", **settings):
         why_placed="Swap.",
     )  # fmt: skip
     return SimpleNamespace(
-        config=config, names=NAMES, team=team, directory=tmp_path, go_on="Go on.",
+        config=config, names=NAMES, team=team, directory=tmp_path, how_to_resume="Go on.",
         evaluations={"before": scores(0.1), "after": scores(0.5)},
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 To add one, write a subclass of `Mode` (mode.py) in a file of this folder and name it in `MODES`; or
 in any file, and run it with `--mode that_file.py:ItsClass`.
 
-README.md has a table of what crosses in each, and what its receiver pays.
+README.md has a table of what crosses in each, and what its receiver gains.
 """
 
 from mrl.modes.graft import GRAFT

@@ -6,8 +6,8 @@ has a verified success, one is drawn and imitated, and nothing else is learnt fr
 
     L_k = mean over prompts x with a peer's success of NLL_k(y_peer | x)
 
-NLL is the mean over the receiver's tokens, as in SGT. There is no gate: own attempts are sampled
-only because the peer learns from their successes in turn.
+NLL is the mean over the receiver's tokens, as in SGT. There is no gate, and each text has weight 1.
+Own attempts are sampled only because the peer learns from their successes in turn.
 
 So this is online rejection sampling, between peers. Relatives, where a model imitates its own or a
 larger model's verified texts: STaR (arXiv 2203.14465), ReST-EM (2312.06585), rejection-sampling

@@ -55,17 +55,17 @@ METRICS = {
     "logprob_gap": "largest |log-prob when sampled - when scored| of an own token, nats; "
     "with one update per step only rounding keeps it from 0",
     "logprob_gap_mean": "mean of the same before the step's first update: rounding alone",
-    "outcome/<outcome>": "share of completions, own, received and replayed: taught, rescued, "
-    "replayed (own earlier successes), clipped (wholly in the flat part), all_fail, all_pass (no "
-    "advantage), not_needed (the mode made no sample of it; all of a frozen policy's), dropped "
-    "(or of weight 0), refused (by alignment), skipped (the update was not finite); they add up to "
-    "1",
+    "outcome/<outcome>": "share of completions, own, received and replayed: taught, rescued (a "
+    "peer's text, imitated), replayed (own earlier successes), clipped (wholly in the flat part), "
+    "all_fail, all_pass (no advantage), not_needed (the mode made no sample of it; all of a frozen "
+    "policy's), dropped (or of weight 0), refused (by alignment), skipped (the update was not "
+    "finite); they add up to 1",
     "mode/<figure>": "what the mode itself notes",
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
     "exchange/not_believed": "peers' claimed verdicts that this receiver's own check denied",
-    "time/<phase>_s": "seconds of this policy in rollout, verify, learn (step_s has the rest)",
+    "time/<phase>_s": "seconds of this policy in rollout, verify, judge and learn",
     "time/step_s": "seconds of the whole step, all policies",
     "memory/peak_bytes": "the most so far: of tensors on a CUDA device, of the process on a CPU",
 }

@@ -62,7 +62,7 @@ class Run(AbstractContextManager):
 
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
         self.stopping = False  # Ctrl-C was pressed: the run ends after this step
-        self.scoring = False  # held-out problems: nothing is lost if that ends at once
+        self.scoring = False  # held-out problems are being scored: Ctrl-C ends it at once
 
         with ExitStack() as opened:
             opened.push(_disconnect_after_error)
@@ -85,7 +85,7 @@ class Run(AbstractContextManager):
         proposal = str(resumed or new_directory(self.config))
         proposals = self.team.allocation.gather(dict.fromkeys(self.names_here, proposal))
         self.directory = Path(proposals[self.names[0]])
-        self.go_on = f"Go on with: python mini_mrl.py resume {self.directory}"
+        self.how_to_resume = f"Go on with: python mini_mrl.py resume {self.directory}"
         self.config = replace(self.config, name=self.directory.name)
 
         if self.writes_files and not resumed:
@@ -124,7 +124,7 @@ class Run(AbstractContextManager):
     def stop(self, number: int, frame: object) -> None:
         """Ctrl-C: end after this step, so that no policy is a version behind; twice: at once."""
         if self.stopping or self.scoring:
-            self.view.say(f"Stopped. {self.go_on}")
+            self.view.say(f"Stopped. {self.how_to_resume}")
             raise KeyboardInterrupt
 
         self.stopping = True
@@ -139,9 +139,9 @@ class Run(AbstractContextManager):
         if isinstance(error, OSError | SafetensorError):  # most often the disk is full
             error = RunFailed(f"{error}.")
         if isinstance(error, RunFailed):
-            raise type(error)(f"{error} {self.go_on}") from error
+            raise type(error)(f"{error} {self.how_to_resume}") from error
         if isinstance(error, Exception) and not isinstance(error, MrlError):
-            error.add_note(f"It happened in {place_of(error)}. {self.go_on}")
+            error.add_note(f"It happened in {place_of(error)}. {self.how_to_resume}")
 
     # -------------------------------------------------------------------------- after a step
 

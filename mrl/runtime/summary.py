@@ -52,7 +52,7 @@ def _size_and_rate(policy: Policy) -> str:
 def last_lines(run: Run, finished: bool) -> list[Table | str]:
     """A table and sentences on what happened."""
     if not finished:
-        return [f"Saved. {run.go_on}"]
+        return [f"Saved. {run.how_to_resume}"]
     sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
     return [evaluation_table(run.evaluations), sentence]
 

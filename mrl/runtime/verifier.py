@@ -1,8 +1,8 @@
 """The verifier judges completions: integers and words at once, the rest in a child process.
 
 The child (`python -m mrl.runtime.verifier DESCRIPTOR`) loads a file that has a function `judge`:
-formulas.py, or a person's own. Either can take hours or gigabytes, or crash. There it ends the
-child, which has limits of time and memory, and a fresh child judges the next completion. That
+formulas.py, or a person's own. Either can take hours or gigabytes, or crash. That ends the child
+alone, which has limits of time and memory, and a fresh one judges the next completion. That
 guards against accidents only: a file may read files, write them and use the network, as any program
 may.
 """
