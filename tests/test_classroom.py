@@ -703,7 +703,7 @@ def test_a_released_copy_has_nothing_of_the_solutions(tmp_path):
             text = path.read_text().replace('\\"', '"')  # as a notebook writes it
             found = [line for line in taken if line in text]
             assert not found, (path, found)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(MrlError, match="is there already"):
         release(folder)
 
 

@@ -16,7 +16,7 @@ from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.runtime.loading import load_model, load_policies, load_policy, usual_learning_rate
-from mrl.runtime.lora import LoraLinear, base_of, save_adapters
+from mrl.runtime.lora import LoraLinear, add_adapters, base_of, save_adapters
 from tests.end_to_end.small_run import (
     NAMES,
     assert_same_run,
@@ -274,3 +274,12 @@ def test_every_turn_of_a_step_works_with_lora_for_both(small_team, verifier):
     one_step(team, 1)
     now = weights_of(team, 0)
     assert all(now[name].equal(before[name]) for name in now if ".lora_" not in name)
+
+
+def test_a_model_without_linear_layers_is_refused():
+    class Bare(nn.Module):
+        config = type("Config", (), {"model_type": "bare"})
+        get_output_embeddings = lambda self: None  # noqa: E731
+
+    with pytest.raises(MrlError, match="bare has no linear layers for LoRA"):
+        add_adapters(Bare(), 4)

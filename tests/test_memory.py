@@ -239,13 +239,18 @@ def test_swap_is_refused_where_the_host_does_not_hold_what_waits(card):
     assert card(40.0, host=1.0).placement == "resident"  # nothing waits there
 
 
-def test_processes_are_counted_together_on_a_cpu_and_each_by_itself_on_a_card(card, monkeypatch):
+def test_processes_are_counted_together_but_for_those_with_a_card_each(card, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    shared = card(23.2, names=["qwen2.5"]).sentence
+    assert "(qwen2.5 16.5, smollm2 12.7 alone), 23 GiB are free on cuda:0; that may not" in shared
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert card(23.2, names=["qwen2.5"]).sentence == (
         "Placement parallel: 16.5 GiB of tensors at the peak (qwen2.5 16.5 alone), 23 GiB are free "
         "on cuda:0."
     )
     with pytest.raises(MrlError, match=r"the host has 20\.0 GiB; .* or take another placement"):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
         card(20.0, host=20.0, device="cpu", micro_batch=2048, names=["qwen2.5"])
 
 

@@ -37,6 +37,7 @@ SETS = [
     "policies=[]", "train=", "train=file", "heldout=", "heldout=[3]", "heldout=[]", "name=a/b",
     "name=\x1b[31m", "runs=file", "sgt.no=1", "sgt=1", "device=cuda:99", "device=", "liar=-1",
     "verify_timeout_s=0", "record=all", "peer_log=none", "qwen-tiny.path=x", "temperature=0",
+    "temperature=inf",
     "learning_rate=nan", "max_new_tokens=0", "max_new_tokens=400", "group_size=1", "threads=0",
     "template=no prompt", "dtype=float16", "objective=ppo", "eval_samples=0", "updates_per_step=0",
     "clip_low=-1",
@@ -48,7 +49,7 @@ CONFIGS = {
         "[policy]\npath = 'x'", "[[policy]]", "[[policy]]\npath = 3", '[[policy]]\npath = ""',
         POLICY + f'name = "{"n" * 65}"', POLICY + 'name = "a/b"', POLICY + r'name = "\u001b[31m"',
         POLICY + 'name = ""', POLICY + POLICY, POLICY + 'learning_rate = "x"', "steps = '3'",
-        "stpes = 3", "settings = 3", "[settings.sgt]\nno = 3",
+        "stpes = 3", "settings = 3", "[settings]\nsgt = 3", "[settings.sgt]\nno = 3",
         "[settings.none]\nx = 3", "[settings.sgt]\nimitation_weight = 'x'", "heldout = 3",
         "mode = 3", POLICY + 'kl_coef = 1.0\nreference = "/none"',
     ],
@@ -208,6 +209,13 @@ def test_a_closed_pipe_ends_a_run_with_one_sentence(place, placement):
     assert error.startswith("The output was closed, or sys.exit called")
     assert error.endswith("Go on with: python mini_mrl.py resume runs/r\n")
     assert len(error.splitlines()) == 1
+
+
+def test_a_terminal_that_knows_ascii_alone_gets_its_tables(place, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    program = start(place, *SMALL, "--steps", "1", "--placement", "resident")
+    assert ended(program) == (0, "")
+    assert ended(start(place, "align", "né"))[0] in (0, 2)
 
 
 def test_sigterm_saves_and_says_how_to_go_on(place):

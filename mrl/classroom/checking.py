@@ -65,6 +65,8 @@ def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
     """
     handed_in = []
     for path in paths:
+        if not path.exists():
+            raise MrlError(f"{path}: there is no such file; `assignment start NAME` writes one.")
         if path.is_file():
             handed_in.append((path, path.name))
             continue
@@ -74,7 +76,7 @@ def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
                 handed_in.append((file, file.relative_to(path).parts[0]))
 
     if not handed_in:
-        raise MrlError("No Python file is there; `assignment start NAME` writes one.")
+        raise MrlError("There is no Python file in that folder.")
     return handed_in
 
 

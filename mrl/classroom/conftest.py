@@ -54,6 +54,8 @@ def stop(*_: object) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator:
     """Write the report after each part, so that a process that dies keeps those before."""
+    if call.when != "setup":
+        signal.setitimer(signal.ITIMER_PROF, 0)  # the part is over
     report = yield
     if report.failed or report.when == "call":
         part = REPORT["parts"][item.name]

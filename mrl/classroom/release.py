@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from mrl.classroom import ROOT
+from mrl.errors import MrlError
 
 FOLDERS = ("mrl", "data")
 FILES = ("pyproject.toml", "LICENSE", "TUTORIAL.md", "TUTORIAL.ipynb", "mini_mrl.py")
@@ -23,7 +24,10 @@ SOLUTION = re.compile(r"<details><summary>Solution</summary>.*?</details>", re.D
 
 
 def release(folder: Path) -> None:
-    """Write the copy; FileExistsError if there is one."""
+    """Write the copy; MrlError if the folder is there."""
+    if folder.exists():
+        raise MrlError(f"{folder}: is there already; name a new folder.")
+
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=LEFT_OUT)
     for name in FILES:

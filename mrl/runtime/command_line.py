@@ -63,6 +63,9 @@ def run_command(
         # the first line whole, in the list of all
         app.command(short_help=command.__doc__.split("\n")[0])(command)
 
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may have no ± and no umlaut
     try:
         return app(program.arguments, standalone_mode=False, obj=program) or 0, ""
     except SystemExit as end:

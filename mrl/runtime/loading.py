@@ -35,7 +35,8 @@ TOLERANCE = 2e-2  # nats, between two float32 computations of a log-prob; TF32 m
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # logprobs.py makes masks for these
 
 # read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
-os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the earlier name: what a person sets stays
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 # cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a second
 # each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
 torch.backends.cuda.enable_cudnn_sdp(False)

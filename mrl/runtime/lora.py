@@ -59,6 +59,9 @@ def add_adapters(model: PreTrainedModel, rank: int, seed: int = 0) -> None:
     layers = [
         (n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head
     ]
+    if not layers:
+        raise MrlError(f"{model.config.model_type} has no linear layers for LoRA; use lora_rank=0.")
+
     for name, layer in layers:
         model.set_submodule(name, LoraLinear(layer, rank, derive_seed(seed, "lora", name)))
 

@@ -171,8 +171,9 @@ def plan_memory(
     tokens = longest // TOKEN_BYTES + TEMPLATE_TOKENS
     estimates = []
     for policy in config.policies:
-        # under `parallel` the others have a GPU of their own, or this host's memory
-        if policy.name in names or not device.startswith("cuda"):
+        # under `parallel` the others have a GPU of their own, where there are enough
+        shared = len(config.policies) > torch.cuda.device_count()
+        if policy.name in names or shared:
             model = shape_of(policy)
             estimates.append(estimate(model, policy, config, tokens, torch.device(device), factor))
 

@@ -5,6 +5,7 @@ It runs a person's own Python files, too. The verifier's child loads it, so it m
 
 import difflib
 import json
+import math
 import sys
 import tomllib
 from collections.abc import Iterable
@@ -91,6 +92,8 @@ def check_table(
         if hint == list[str] and isinstance(value, str):
             value = [value]
 
+        if type(value) is float and not math.isfinite(value):
+            raise MrlError(f"{where}: {key} is {value}, but must be a finite number.")
         if not _fits(value, hint):
             wanted = hint.__name__ if isinstance(hint, type) else hint
             raise MrlError(f"{where}: {key} is {value!r}, but must be of type {wanted}.")

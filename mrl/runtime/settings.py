@@ -37,6 +37,9 @@ def run_config(
     values = preset | from_file
     values |= {key: value for key, value in options.items() if value is not None}
 
+    for name, table in values.get("settings", {}).items():
+        if not isinstance(table, dict):
+            raise MrlError(f"settings.{name} is {table!r}; write [settings.{name}] as a table.")
     apply_settings(values, settings)
     config = RunConfig(**values)
 
