@@ -3,6 +3,7 @@
 import signal
 import sys
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -78,6 +79,8 @@ def run_command(
 
 def _ending(error: Exception) -> launch.Ending:
     """How an error ends the program: one sentence for what a person or the machine has caused."""
+    if isinstance(error, BdbQuit):
+        return 1, "The debugger was left; with --debug `breakpoint()` has a process to itself."
     if isinstance(error, MrlError | RunFailed):
         return error.exit_code, printable(error, 2000)
     if is_out_of_memory(error) or isinstance(error, FloatingPointError):
