@@ -293,7 +293,7 @@ MISTAKES = {
     "threads": (["--set", "threads=0"], "threads is 0"),
     "learning rate nan": (
         ["--set", "learning_rate=nan"],
-        "learning_rate is nan, but must be above",
+        "learning_rate is nan, but must be a finite number",
     ),
     "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
     "setting as an option": (["--group-size", "4"], "a run's settings change with --set KEY=VALUE"),
