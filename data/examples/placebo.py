@@ -1,0 +1,74 @@
+"""A placebo for SGT: everything is the same, but the imitated solution answers another prompt.
+
+Would any extra text help when all attempts at a prompt fail? This control keeps the gate, the loss,
+the weight and the number of imitated texts of `sgt`, and removes their content. Whenever `sgt`
+would imitate a peer's solution, `placebo` imitates, behind the same failed prompt, a verified
+solution of the same peer to *another prompt of the step*:
+
+- `Placebo` takes it from a prompt of another skill;
+- `PlaceboSameSkill` takes it from another prompt of the same skill, so that it shows the right
+  interpretation of the words with the wrong numbers.
+
+If the step has no such solution, nothing is imitated. The metrics `mode/rescuable` and
+`mode/imitated` count how often `sgt` would have imitated, and how often the placebo did.
+
+    python mini_mrl.py --mode data/examples/placebo.py:Placebo
+"""
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mrl.modes import Prompts, Receiver, TrainingBatch
+from mrl.modes.sgt import SGT, imitated
+from mrl.modes.solo import own_samples
+from mrl.records import SuccessRecord
+from mrl.samples import Group
+
+
+@dataclass
+class Placebo(SGT):
+    """SGT, but each imitated solution answers a prompt of another skill."""
+
+    name = "placebo"
+    same_skill: ClassVar[bool] = False
+
+    def training_samples(
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
+        """Own samples, and one misplaced solution for each prompt on which SGT would imitate."""
+        batch = TrainingBatch(notes={"rescuable": 0, "imitated": 0})
+        for group, successes in prompts:
+            batch.samples += own_samples(receiver, group)
+            if group.outcome != "all_fail":
+                continue
+
+            # what SGT would imitate, only to know of which peer it is
+            rescue = imitated(receiver, group, successes, self.imitation_weight, rng)
+            if not rescue:
+                continue
+            batch.notes["rescuable"] += 1
+            candidates = self.solutions_to_other_prompts(group, rescue[0].source, prompts)
+            placebo = imitated(receiver, group, candidates, self.imitation_weight, rng)
+            batch.notes["imitated"] += len(placebo)
+            batch.samples += placebo
+        return batch
+
+    def solutions_to_other_prompts(
+        self, failed: Group, source: str, prompts: Prompts
+    ) -> list[SuccessRecord]:
+        """One peer's solutions to the step's other prompts of the wanted skills."""
+        candidates = []
+        for group, successes in prompts:
+            is_same_skill = group.problem.skill == failed.problem.skill
+            if group is not failed and is_same_skill == self.same_skill:
+                candidates += [success for success in successes if success.source == source]
+        return candidates
+
+
+@dataclass
+class PlaceboSameSkill(Placebo):
+    """SGT, but each imitated solution answers another prompt of the same skill."""
+
+    name = "placebo-same-skill"
+    same_skill = True

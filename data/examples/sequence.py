@@ -1,0 +1,51 @@
+"""One after the other: first a peer's solutions without RL, then RL alone.
+
+`sgt` does both at once. This control removes the "at once": up to step `switch` the policy learns
+as in mode `sft`, from its peers' verified solutions only, and after that step as in mode `solo`,
+from its own attempts only. If the order is all that matters, the result equals that of `sgt`.
+
+    python mini_mrl.py --mode data/examples/sequence.py:Sequence --set sequence.switch=120
+
+The question comes from "Sequential Beats Joint" (arXiv 2609.04108), which asks it about
+distillation from a teacher; we know only its abstract.
+"""
+
+import random
+from dataclasses import dataclass
+
+from mrl.config import setting
+from mrl.modes import Prompts, Receiver, TrainingBatch
+from mrl.modes.sft import SFT
+from mrl.modes.solo import own_samples
+
+
+@dataclass
+class Sequence(SFT):
+    """A peer's solutions without RL up to a step, and RL alone after it."""
+
+    name = "sequence"
+    switch: int = setting(120, "last step that imitates peers; RL alone follows", least=0)
+
+    def __post_init__(self) -> None:
+        self.steps_done = 0
+
+    def training_samples(
+        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+    ) -> TrainingBatch:
+        """The samples of `sft` up to step `switch`, and the receiver's own samples after it."""
+        self.steps_done += 1
+        if self.steps_done <= self.switch:
+            return super().training_samples(receiver, prompts, rng)
+
+        batch = TrainingBatch()
+        for group, _ in prompts:
+            batch.samples += own_samples(receiver, group)
+        return batch
+
+    def state(self) -> dict:
+        """How many steps this mode has seen, so that a resumed run switches at the same step."""
+        return {"steps_done": self.steps_done}
+
+    def restore(self, state: dict) -> None:
+        """Continue from a checkpoint."""
+        self.steps_done = state["steps_done"]
