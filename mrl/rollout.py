@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from mrl.decoder import one_token_decoder
 from mrl.logprobs import attention_bias, head_logits, scaled_logprobs
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
@@ -33,6 +34,33 @@ class _Cache(DynamicCache):
         self, keys: Tensor, values: Tensor, layer: int, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         return super().update(keys.to(values.dtype), values, layer, **kwargs)
+
+
+class _Rows:
+    """The rows of the batch between two tokens: what they have seen, and how the next is read."""
+
+    def __init__(
+        self, model: PreTrainedModel, mask: Tensor, positions: Tensor, cache: DynamicCache
+    ) -> None:
+        self.model, self.mask, self.positions = model, mask, positions
+        self.cache = cache
+        self.decoder = one_token_decoder(model)
+
+    def keep(self, goes_on: Tensor) -> None:
+        """Drop the rows that are False in `goes_on`, [rows] bool."""
+        self.cache.batch_select_indices(goes_on.nonzero().squeeze(1))
+        self.mask, self.positions = self.mask[goes_on], self.positions[goes_on]
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Let the model read one token per row, [rows]; returns the next logits, [rows, vocab]."""
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], dim=1)
+        self.positions = self.positions + 1
+        if not self.decoder:
+            return _last_logits(self.model, tokens[:, None], self.mask, self.positions, self.cache)
+        bias = None  # no row has padding
+        if not self.mask.all():
+            bias = attention_bias(self.mask[:, None, :], self.model)
+        return self.decoder(tokens, self.positions, bias, self.cache)
 
 
 @dataclass(frozen=True)
@@ -111,6 +139,7 @@ def sample_completions(
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     # batch row -> output row; a finished row stays in the batch until the others are copied out
     in_batch = torch.arange(rows, device=device)
+    batch = _Rows(model, mask, positions, cache)
     for t in range(max_new_tokens):
         tokens, token_logprobs = choose(logits, uniform[t, in_batch])  # [rows in batch] each
 
@@ -130,13 +159,9 @@ def sample_completions(
 
         # drop finished rows, but seldom, because that copies the cache of the others
         if still_running < COMPACT_BELOW * len(in_batch):
-            cache.batch_select_indices(goes_on.nonzero().squeeze(1))
+            batch.keep(goes_on)
             in_batch, tokens = in_batch[goes_on], tokens[goes_on]
-            mask, positions = mask[goes_on], positions[goes_on]
-
-        mask = torch.cat([mask, mask.new_ones(len(in_batch), 1)], dim=1)
-        positions = positions + 1
-        logits = _last_logits(model, tokens[:, None], mask, positions, cache)
+        logits = batch.read(tokens)
 
     return Completions(token_ids, logprobs, lengths, finished)
 

@@ -3,6 +3,7 @@
 import gc
 import logging
 import weakref
+from contextlib import contextmanager
 from weakref import WeakSet
 
 import pytest
@@ -11,6 +12,7 @@ from transformers import DynamicCache, Qwen2Config
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mrl.config import DATA, PolicyConfig
+from mrl.decoder import OneTokenDecoder
 from mrl.logprobs import scaled_logprobs
 from mrl.runtime import cuda_graph
 from mrl.runtime.cuda_graph import COMPARED, RECORD_AFTER, can_record
@@ -47,6 +49,20 @@ def forced(monkeypatch):
     return recorded_as
 
 
+@pytest.fixture
+def decoded(monkeypatch):
+    """The arguments of every one-token forward pass from now on."""
+    calls = []
+    forward = OneTokenDecoder.__call__
+
+    def watch(decoder, *arguments):
+        calls.append(arguments)
+        return forward(decoder, *arguments)
+
+    monkeypatch.setattr(OneTokenDecoder, "__call__", watch)
+    return calls
+
+
 @pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
 def test_every_completion_is_that_of_the_plain_loop(forced, problems, name, dtype):
@@ -64,7 +80,7 @@ def test_every_completion_is_that_of_the_plain_loop(forced, problems, name, dtyp
             assert a.logprobs == pytest.approx(b.logprobs, abs=close)
 
 
-def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(forced, make_policy):
+def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(forced, make_policy, decoded):
     policy = make_policy(max_new_tokens=20)
     policy.graph_decode = cuda_graph.decode
     policy.end_ids = list(range(0, len(policy.tokenizer), 40))
@@ -77,30 +93,27 @@ def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(forced, make_po
         assert not any(ends[:-1])
         assert ends[-1] == rollout.finished
     policy.end_ids = list(range(len(policy.tokenizer)))
-    calls = []
-    policy.model.register_forward_hook(lambda *a: calls.append(1))
+    decoded.clear()
     policy.rollout(PROBLEM, torch.Generator().manual_seed(0), group_size=2)
-    assert len(calls) == cuda_graph.LOOK_EVERY  # then all had ended; the prompt has no such call
+    assert len(decoded) == cuda_graph.LOOK_EVERY  # then all had ended
     assert policy.model in cuda_graph._compared
 
 
-def test_nothing_moves_or_grows_while_a_step_repeats(forced, make_policy):
+def test_nothing_moves_or_grows_while_a_step_repeats(forced, make_policy, decoded):
     """A graph writes to the addresses that it was recorded with."""
-    policy, seen = make_policy(max_new_tokens=RECORD_AFTER + 9), []
+    policy = make_policy(max_new_tokens=RECORD_AFTER + 9)
     policy.graph_decode = cuda_graph.decode
-
-    def watch(part, arguments, named):
-        cache = named["cache"]
-        if isinstance(cache, cuda_graph.FixedCache):
-            tensors = [named["attention_mask"], named["position_ids"], cache.place]
-            tensors += [tensor for layer in cache.layers for tensor in layer]
-            seen.append([(t.data_ptr(), t.shape) for t in tensors])
-
-    policy.model.register_forward_pre_hook(watch, with_kwargs=True)
+    decoded.clear()  # loading a model samples from it, too
     policy.rollout(PROBLEM, torch.Generator().manual_seed(0), group_size=4)
+
+    seen = []
+    for _, positions, bias, cache in decoded:
+        tensors = [positions, bias, cache.place]
+        tensors += [tensor for layer in cache.layers for tensor in layer]
+        seen.append([(t.data_ptr(), t.shape) for t in tensors])
     assert len(seen) == RECORD_AFTER + 9 + 2 * COMPARED
     assert all(now == seen[0] for now in seen)
-    assert seen[0][0][1][-1] % 8 == 0
+    assert seen[0][1][1][-1] % 8 == 0
 
 
 def wrong_at_once(step):
@@ -156,17 +169,16 @@ def test_a_recording_that_is_wrong_is_not_believed(
     assert policy.model not in cuda_graph._compared
 
 
-def test_a_model_is_compared_once(forced, problems, make_policy):
-    forward, calls = [], []
+def test_a_model_is_compared_once(forced, make_policy, decoded):
+    calls = []
     policy = make_policy(max_new_tokens=20)
     policy.graph_decode = cuda_graph.decode
     forced(lambda step: lambda: calls.append(1) or step())
-    policy.model.register_forward_hook(lambda *a: forward.append(1))
     numbers = []
     for _ in range(2):
-        forward.clear()
+        decoded.clear()
         sampled(policy, PROBLEM)
-        numbers.append(len(forward))
+        numbers.append(len(decoded))
     assert numbers[0] - numbers[1] == 2 * COMPARED
 
 
@@ -179,30 +191,68 @@ def test_logits_that_are_no_numbers_are_not_close(forced, make_policy, caplog):
     assert "its logits are off by nan" in caplog.text
 
 
+class FakeCuda:
+    """What a recording asks of torch.cuda, noted in `calls`."""
+
+    def __init__(self, monkeypatch, free):
+        self.calls = calls = []
+
+        class Stream:
+            def wait_stream(self, other):
+                pass
+
+        class Graph:
+            def capture_begin(self, capture_error_mode):
+                assert capture_error_mode == "thread_local"
+                calls.append("begin")
+
+            def capture_end(self):
+                calls.append("end")
+                if "failed" in calls:
+                    raise RuntimeError("operation failed due to a previous error during capture")
+
+            def replay(self):
+                calls.append("replay")
+
+        @contextmanager
+        def stream(_):
+            calls.append("side")
+            try:
+                yield
+            finally:
+                calls.append("default")
+
+        fakes = {"CUDAGraph": Graph, "Stream": Stream, "stream": stream}
+        fakes["current_stream"] = Stream
+        fakes["synchronize"] = lambda: None
+        fakes["mem_get_info"] = lambda: (free, 80 * 2**30)
+        fakes["empty_cache"] = lambda: calls.append("emptied")
+        for name, fake in fakes.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+        cuda_graph._recording_stream.cache_clear()
+
+
+@pytest.mark.parametrize(("free", "first"), [(3 * 2**30, ["emptied"]), (5 * 2**30, [])])
+def test_a_recording_empties_the_cache_only_when_little_is_free(monkeypatch, free, first):
+    cuda = FakeCuda(monkeypatch, free)
+    replay = cuda_graph._capture(lambda: cuda.calls.append("step"))
+    replay()
+    assert cuda.calls == [*first, "side", "begin", "step", "end", "default", "replay"]
+    cuda_graph._recording_stream.cache_clear()
+
+
 def test_a_recording_that_fails_gives_its_cause_and_the_stream_back(monkeypatch):
-    """torch ends the recording before it leaves its stream, and that raises a second error."""
-    streams = ["default"]
-
-    class Broken:
-        def __init__(self, graph, capture_error_mode):
-            assert capture_error_mode == "thread_local"
-
-        def __enter__(self):
-            streams.append("side")
-
-        def __exit__(self, *error):
-            raise RuntimeError("operation failed due to a previous error during capture")
+    """Ending the recording raises a second error; the first one is the cause."""
+    cuda = FakeCuda(monkeypatch, 80 * 2**30)
 
     def step():
+        cuda.calls.append("failed")
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: streams[-1])
-    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "graph", Broken)
     with pytest.raises(RuntimeError, match=r"^operation not permitted when stream is capturing"):
         cuda_graph._capture(step)
-    assert streams == ["default", "side", "default"]
+    assert cuda.calls[-1] == "default"
+    cuda_graph._recording_stream.cache_clear()
 
 
 @pytest.mark.parametrize("error", [

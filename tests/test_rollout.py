@@ -238,13 +238,14 @@ def test_completions_of_a_group_differ(make_policy):
     assert len({tuple(row) for row in one.token_ids[:4].tolist()}) == 4
 
 
-def test_rows_that_ended_leave_the_batch(make_policy, monkeypatch):
+@pytest.mark.parametrize("written_out", [True, False])
+def test_rows_that_ended_leave_the_batch(make_policy, monkeypatch, written_out):
     policy, sizes = make_policy(), []
-    last = rollout_module._last_logits
+    if not written_out:
+        monkeypatch.setattr(rollout_module, "one_token_decoder", lambda model: None)
+    read = rollout_module._Rows.read
     monkeypatch.setattr(
-        rollout_module,
-        "_last_logits",
-        lambda m, ids, *a: sizes.append(len(ids)) or last(m, ids, *a),
+        rollout_module._Rows, "read", lambda rows, ids: sizes.append(len(ids)) or read(rows, ids)
     )
     sample(policy, ["7*8?"], 16, end_ids=list(range(0, len(policy.tokenizer), 7)))
     assert min(sizes[1:]) < 16 == max(sizes)

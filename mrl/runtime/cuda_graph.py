@@ -12,6 +12,7 @@ same state; if logits differ, or anything raises, sampling goes on unrecorded an
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
@@ -21,10 +22,12 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import logging
 
+from mrl.decoder import one_token_decoder
 from mrl.errors import is_out_of_memory
 from mrl.rollout import keeps_all
 
-RECORD_AFTER = 3  # tokens: by then every kernel has been chosen and every weight cast
+RECORD_AFTER = 1  # tokens: by then every kernel has been chosen and every weight cast
+FREE = 4 * 2**30  # bytes; with less, the allocator's cache is emptied before a recording
 COMPARED = 4  # tokens; one would not show a number that the recording keeps and should not
 CLOSE = {torch.float32: 1e-3, torch.bfloat16: 3e-2}  # share of the largest logit; TF32 costs 1e-3
 LOOK_EVERY = 16  # tokens: to ask whether all rows have ended makes the host wait for the device
@@ -84,6 +87,7 @@ def decode(
     most, device = len(uniform), mask.device
     places = (seq + most + 7) // 8 * 8  # attention on CUDA would copy a mask of another width
     fixed = FixedCache(prefilled, places)
+    decoder = one_token_decoder(model)
     dtype = fixed.layers[0][0].dtype
     bias = torch.full((rows, 1, 1, places), torch.finfo(dtype).min, dtype=dtype, device=device)
     bias[:, 0, 0, :seq].masked_fill_(mask, 0)  # added to attention's scores: 0 where a key is seen
@@ -105,11 +109,14 @@ def decode(
         # the model reads the token and gives the logits of the next one
         bias.index_fill_(3, fixed.place, 0)
         positions.add_(1)
-        output = model(
-            input_ids=token[:, None], attention_mask=bias, position_ids=positions,
-            cache=fixed, use_cache=True,
-        )  # fmt: skip
-        logits.copy_(output.logits[:, -1])
+        if decoder:
+            logits.copy_(decoder(token, positions, bias, fixed))
+        else:
+            output = model(
+                input_ids=token[:, None], attention_mask=bias, position_ids=positions,
+                cache=fixed, use_cache=True,
+            )  # fmt: skip
+            logits.copy_(output.logits[:, -1])
         fixed.place.add_(1)
         t.add_(1)
 
@@ -151,17 +158,36 @@ def _recorded(
 
 
 def _capture(step: Callable[[], None]) -> Callable[[], None]:
-    """A recording of `step`, which is not computed here; RuntimeError with the cause."""
-    stream = torch.cuda.current_stream()
+    """A recording of `step`, which is not computed here; RuntimeError with the cause.
+
+    `torch.cuda.graph` would give all cached memory back to the driver first, and learning would
+    have to map it again in every step. A recording cannot free cached memory by itself, so that is
+    done here when little is free.
+    """
+    torch.cuda.synchronize()
+    if torch.cuda.mem_get_info()[0] < FREE:
+        torch.cuda.empty_cache()
+
+    graph, stream = torch.cuda.CUDAGraph(), _recording_stream()
+    stream.wait_stream(torch.cuda.current_stream())
     try:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            step()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                step()
+            finally:
+                graph.capture_end()
     except RuntimeError as error:
-        torch.cuda.set_stream(stream)  # the recording's own would stay
         # this error comes from ending the recording; the earlier one is the cause
         raise RuntimeError(str(error.__context__ or error)) from error
+    torch.cuda.current_stream().wait_stream(stream)
     return graph.replay
+
+
+@cache
+def _recording_stream() -> torch.cuda.Stream:
+    """The stream of all recordings: one, because cuBLAS keeps memory for each that it meets."""
+    return torch.cuda.Stream()
 
 
 def _largest_gap(

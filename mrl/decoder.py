@@ -1,0 +1,145 @@
+"""One token through a decoder, written out: what Qwen2 and Llama models compute in each layer.
+
+Sampling spends nearly all of its time here: one new token per row, for rows that share nothing.
+`transformers` computes the same numbers from many small operations. This file needs about half as
+many, because it joins what has the same input: queries, keys and values are one matrix product,
+and so are the two halves of the MLP. In float32 on a CPU the results are equal bit for bit
+(tests/test_decoder.py).
+
+Models of other families, with adapters (LoRA), or with sliding windows are not covered:
+`one_token_decoder` returns None for them, and sampling calls the model itself.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from transformers import PreTrainedModel
+
+from mrl.logprobs import head_logits
+
+FAMILIES = ("qwen2", "llama")  # values of `model_type`
+
+
+class Cache(Protocol):
+    """Where the keys and values of earlier tokens are."""
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Add one token's keys and values, [rows, heads, 1, size]; returns those of all tokens."""
+
+
+class Layer(NamedTuple):
+    """The weights of one layer. Products with the same input are joined along their output."""
+
+    attention_norm: Tensor  # [hidden]
+    qkv: Tensor  # [(query heads + 2 * key heads) * head size, hidden]
+    qkv_bias: Tensor | None
+    attention_out: Tensor  # [hidden, query heads * head size]
+    mlp_norm: Tensor  # [hidden]
+    gate_up: Tensor  # [2 * MLP size, hidden]
+    mlp_out: Tensor  # [hidden, MLP size]
+
+
+class OneTokenDecoder:
+    """The forward pass of one new token per row. It holds copies of the weights as they are now."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        config = model.config
+        self.epsilon = config.rms_norm_eps
+        self.query_heads = config.num_attention_heads
+        self.key_heads = config.num_key_value_heads
+
+        self.layers = []
+        for layer in model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
+            has_bias = attention.q_proj.bias is not None
+            weights = Layer(
+                attention_norm=layer.input_layernorm.weight,
+                qkv=_for_products(torch.cat([part.weight for part in qkv])),
+                qkv_bias=_for_products(torch.cat([part.bias for part in qkv]))
+                if has_bias
+                else None,
+                attention_out=_for_products(attention.o_proj.weight),
+                mlp_norm=layer.post_attention_layernorm.weight,
+                gate_up=_for_products(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
+                mlp_out=_for_products(mlp.down_proj.weight),
+            )
+            self.layers.append(weights)
+
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, bias: Tensor | None, cache: Cache
+    ) -> Tensor:
+        """Logits of the token after this one, [rows, vocab].
+
+        token_ids: [rows]; positions: [rows, 1], of these tokens; bias: [rows, 1, 1, keys], added to
+        the attention scores (`logprobs.attention_bias`), or None if every row sees all its keys.
+        """
+        decoder = self.model.model
+        rows, queries = len(token_ids), self.query_heads
+        rotated_heads = queries + self.key_heads  # values are not rotated
+
+        hidden = embedding(token_ids, decoder.embed_tokens.weight)  # [rows, hidden]
+        cos, sin = decoder.rotary_emb(hidden, positions)  # [rows, 1, head size] each
+
+        for number, layer in enumerate(self.layers):
+            # attention: each row's new query looks at the keys of all its tokens
+            normed = rms_norm(
+                hidden, layer.attention_norm.shape, layer.attention_norm, self.epsilon
+            )
+            heads = linear(normed, layer.qkv, layer.qkv_bias)
+            heads = heads.view(rows, rotated_heads + self.key_heads, -1)  # [rows, heads, head size]
+            rotated = rotate(heads[:, :rotated_heads], cos, sin)
+            keys, values = cache.update(
+                rotated[:, queries:, None], heads[:, rotated_heads:, None], number
+            )
+            query = rotated[:, :queries, None]  # [rows, query heads, 1, head size]
+            if bias is None:
+                seen = scaled_dot_product_attention(query, keys, values, enable_gqa=True)
+            else:  # a fast kernel takes a mask only if the query heads of a key head are its rows
+                query = query.reshape(rows, self.key_heads, -1, query.shape[-1])
+                seen = scaled_dot_product_attention(query, keys, values, attn_mask=bias)
+            hidden = hidden + linear(seen.reshape(rows, -1), layer.attention_out)
+
+            # MLP: one half of the product opens or shuts the gate for the other
+            normed = rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, self.epsilon)
+            gate, up = linear(normed, layer.gate_up).chunk(2, dim=-1)
+            hidden = hidden + linear(silu(gate) * up, layer.mlp_out)
+
+        norm = decoder.norm.weight
+        return head_logits(self.model, rms_norm(hidden, norm.shape, norm, self.epsilon))
+
+
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding: turn each pair (i, i + size / 2) by its position's angle.
+
+    heads: [rows, heads, size]; cos, sin: [rows, 1, size].
+    """
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+def one_token_decoder(model: PreTrainedModel) -> OneTokenDecoder | None:
+    """The decoder of a model whose layers are written out here; None for other models."""
+    config = model.config
+    known = config.model_type in FAMILIES and config._attn_implementation == "sdpa"
+    if not known or config.hidden_act != "silu":
+        return None
+    if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
+        return None
+    if getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False):
+        return None  # biases that Llama may have and that are not added here
+    for name, module in model.model.layers.named_modules():
+        if name.endswith("_proj") and type(module) is not torch.nn.Linear:
+            return None  # it has an adapter
+    return OneTokenDecoder(model)
+
+
+def _for_products(weight: Tensor) -> Tensor:
+    """A weight in the dtype of matrix products, so that autocast need not cast it per token."""
+    device = weight.device.type
+    if torch.is_autocast_enabled(device):
+        return weight.to(torch.get_autocast_dtype(device))
+    return weight
