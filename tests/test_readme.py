@@ -5,32 +5,16 @@
 
 import ast
 import inspect
-import io
-import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import mini_mrl
 from mrl.config import RunConfig
-from mrl.modes import MODES
 from mrl.runtime.settings import check, load_config
-from mrl.runtime.summary import evaluation_table
 from mrl.tiny.pair import HOLES
-from tests.test_results import (
-    FOUR,
-    RESULTS,
-    estimate,
-    gap_of_five,
-    held_out_of_smol,
-    open_in_all,
-    row,
-    runs_with_all_open,
-    ten_seeds,
-)
 
 ROOT = Path(mini_mrl.__file__).parent
 PAGES = {
@@ -74,25 +58,6 @@ def test_the_toml_example_is_a_valid_run(tmp_path):
     config = RunConfig(**load_config(path))
     check(config)
     assert all((ROOT / policy.path).is_dir() for policy in config.policies)
-
-
-def files_of_the_tree():
-    """The files under mrl/ that the page's tree names; those of a folder are indented by four."""
-    tree = re.search(r"^mrl/\n(.*?)^data/", RUNNING, re.DOTALL | re.MULTILINE)[1]
-    folder = ""
-    for indent, names in re.findall(r"^( +)((?:\w+(?:\.py|/) ?)+)", tree, re.MULTILINE):
-        if names.strip().endswith("/"):
-            folder = names.strip()
-            continue
-        yield from (f"mrl/{folder if len(indent) == 4 else ''}{name}" for name in names.split())
-
-
-def test_the_tree_has_every_module_once():
-    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mrl").rglob("*.py")}
-    assignments = {path for path in there if path.startswith("mrl/classroom/")}
-    named = list(files_of_the_tree())
-    assert len(named) == len(set(named)) >= 40
-    assert set(named) == {p for p in there - assignments if not p.endswith("__init__.py")}
 
 
 @pytest.mark.parametrize("place", ["README.md", "mrl/runtime/RUNNING.md", "tests/bench/README.md"])
@@ -162,48 +127,3 @@ def test_the_citation_has_the_papers_of_the_readme():
 
 
 # ------------------------------------------------------------------------ what was measured
-
-
-def evaluation_of_the_run():
-    return json.loads((RESULTS / "sgt-s0" / "evaluation.json").read_text(encoding="utf-8"))
-
-
-def test_the_table_of_open_holes_is_the_measured_one():
-    all_open = [f"**{runs_with_all_open(mode)} of 10**" for mode in FOUR]
-    assert row("**all four holes open**, first set", *all_open) in README
-    for name, part in (("first", "heldout"), ("third", "thirdset")):
-        counts = [f"{open_in_all(mode, part)} of 40" for mode in FOUR]
-        assert row(f"holes open, {name} set", *counts) in README
-    scores = [estimate(ten_seeds(mode, part="thirdset")) for mode in FOUR]
-    assert row("pass@1, third set", *scores) in README
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_each_mode_has_its_row_and_its_gain(mode):
-    (line,) = re.findall(rf"^\| `{mode}`.*\|$", README, re.MULTILINE)
-    gain = "" if mode == "solo" else str(gap_of_five(mode, "solo"))
-    assert line.strip("|").split("|")[-1].strip() == gain
-    assert ("*reconstructed*" in line) == (mode in ("prp", "xgrpo"))
-
-
-def test_smol_ends_highest_with_its_peer_with_each_seed():
-    modes = ("solo", "replay", "sgt")
-    for alone, memory, peer in zip(*(held_out_of_smol(mode) for mode in modes), strict=True):
-        assert peer > max(alone, memory)
-
-
-def test_the_lines_of_a_terminal_are_those_of_the_kept_run():
-    (shown,) = re.findall(r"```text\n(┃ part.*?)```", README, re.DOTALL)
-    console = Console(width=80, file=io.StringIO())
-    console.print(evaluation_table(evaluation_of_the_run()))
-    printed = console.file.getvalue().split("newtemplat")[0].splitlines()
-    lines = shown.splitlines()
-    assert len(lines) == 6
-    assert [line for line in printed if line in lines] == lines
-    assert {skill for skills in HOLES.values() for skill in skills} <= set(shown.split())
-
-
-def test_the_page_is_short():
-    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
-    words = re.sub(r"\]\([^)]*\)", "]", text).split()
-    assert sum(any(map(str.isalnum, word)) for word in words) <= 1300

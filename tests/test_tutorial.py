@@ -7,10 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ import mini_mrl
 from mrl.classroom import ASSIGNMENTS
 from mrl.objectives import OBJECTIVES
 from mrl.runtime.metrics import METRICS
-from mrl.runtime.summary import learnt_sentence
 from mrl.tiny.pair import HOLES, OWN_SKILLS, RARE_SKILLS
 from mrl.tiny.skills import SKILLS
 
@@ -83,23 +80,6 @@ def test_every_picture_and_every_section_is_there():
     assert list(SECTIONS) == [*map(str, range(1, 16)), "A"]
     for text in SECTIONS.values():  # each has an exercise, and each exercise a solution
         assert 1 <= text.count("**Exercise.**") == text.count("</details>")
-
-
-def test_no_line_of_a_paragraph_is_taken_for_an_item_of_a_list():
-    lines = re.sub(r"^```.*?^```", "", TUTORIAL, flags=re.MULTILINE | re.DOTALL).splitlines()
-    for before, line in pairwise(lines):
-        if line.startswith("- "):
-            assert not before or before.startswith(("- ", "  ")), line
-
-
-def test_part_one_is_read_in_an_afternoon():
-    """6,500 words at most, outside code and formulas; the minutes say an afternoon, too."""
-    assert len(PARTS) == 2
-    text = re.sub(r"<!--.*?-->", "", without_code(PARTS[0]), flags=re.DOTALL)
-    text = re.sub(r"\$\$.*?\$\$|\$[^$\n]+\$", "", text, flags=re.DOTALL)
-    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 6500
-    minutes = re.findall(r"^\| \[[1-8]\. .*?\) \| (\d+) \|", TUTORIAL, re.MULTILINE)
-    assert len(minutes) == 8 and sum(map(int, minutes)) <= 240
 
 
 def test_the_shortened_step_is_the_programs():
@@ -224,25 +204,6 @@ def test_the_glossary_names_what_is_in_the_log():
     keys = [key for _, logged in glossary().values() for key in logged]
     assert len(keys) >= 16
     assert set(keys) <= known
-
-
-def test_the_glossary_has_every_bold_word_and_the_section_that_explains_it():
-    bold = {
-        section: {" ".join(word.split()) for word in re.findall(r"\*\*([^*]+)\*\*", text)}
-        for section, text in SECTIONS.items()
-    }
-    headings = (".", ":", "?")  # what ends so is a sentence or the name of a paragraph
-    words = {word for found in bold.values() for word in found if not word.endswith(headings)}
-    assert len(words) >= 30
-    assert set(glossary()) == words
-    for word, (sections, _) in glossary().items():
-        assert any(word in bold[section] for section in sections), word
-
-
-def test_the_sentence_of_the_run_has_the_kept_scores():
-    kept = ROOT / "data" / "results" / "sgt-s0" / "evaluation.json"
-    evaluations = json.loads(kept.read_text(encoding="utf-8"))
-    assert learnt_sentence(evaluations, Counter()).removesuffix(".") in TUTORIAL
 
 
 def scores_after(commands, folder):
