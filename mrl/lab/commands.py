@@ -3,6 +3,7 @@
 import shlex
 import sys
 from functools import partial
+from os.path import expanduser
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +86,7 @@ def report(directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")
     """Write one HTML page about a run, with its pictures: runs/<name>/report.html."""
     from mrl.lab.report import write_report
 
-    say(f"Written: {write_report(directory)}")
+    say(f"Written: {write_report(directory.expanduser())}")
 
 
 def align(
@@ -96,7 +97,7 @@ def align(
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
     sides = []
     for path in (source, receiver):
-        codec = ByteCodec(load_tokenizer(path))
+        codec = ByteCodec(load_tokenizer(expanduser(path)))
         try:
             sides.append(codec.token_bytes(codec.encode(text)))
         except LossyText as refusal:
@@ -115,6 +116,7 @@ def warmstart(
     ] = None,
 ) -> None:
     """Make the tiny pair from nothing: tokenizers, models, supervised warm start."""
+    out = out.expanduser()
     out.mkdir(parents=True, exist_ok=True)  # before the work, if it cannot be
     say("Making qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
     warm_start_pair(out, seed, foreign_right)
@@ -123,12 +125,14 @@ def warmstart(
 
 def gsm8k(out: Folder = TINY.parent / "gsm8k") -> None:
     """Fetch GSM8K, and make it ready for --set train=FILE."""
+    out = out.expanduser()
     make_gsm8k(out)
     say(f"Written: {out}")
 
 
 def problems(out: Folder = Path("data/words")) -> None:
     """Write the problem sets of data/words again."""
+    out = out.expanduser()
     for part, problem_set in make_problem_sets().items():
         save_problems(out / f"{part}.jsonl", problem_set)
         say(f"{out / part}.jsonl: {len(problem_set)} problems")

@@ -113,7 +113,7 @@ def score_entries(
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:
     """Held-out parts by name (the file's stem). MrlError for two files of one name."""
     parts = {}
-    for path in map(Path, paths):
+    for path in (Path(path).expanduser() for path in paths):
         if path.stem in parts:
             raise MrlError(f"{path}: another held-out file is called {path.stem}; rename one.")
         parts[path.stem] = load_problems(path, verifier.check_answer)

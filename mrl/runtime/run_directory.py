@@ -10,6 +10,7 @@ it was on its way to the disk, a lost file) shows in its checksums.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -22,10 +23,11 @@ from mrl.errors import MrlError
 from mrl.policy import Policy
 from mrl.runtime.lora import save_adapters
 from mrl.runtime.reading import parse, read_json_lines, read_text
-from mrl.runtime.settings import load_config, mode_class
+from mrl.runtime.settings import DATA_HERE, OWN_DATA, load_config, mode_class
 
 KEEP = 2  # checkpoints
 PARTIAL = ".partial-"
+CHECKPOINT = re.compile("step-[0-9]{6,}")  # step-000060
 LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
 CHECKSUMS = "SHA256SUMS"  # of a checkpoint's files, as `sha256sum` writes and checks them
 
@@ -47,8 +49,11 @@ def new_directory(config: RunConfig) -> Path:
 
 
 def write_run_config(directory: Path, config: RunConfig) -> None:
-    """Write the settings as `config.json`, which `load_config` reads; paths as they were given."""
-    text = json.dumps(asdict(config), indent=1)
+    """Write the settings as `config.json`, which `load_config` reads.
+
+    Paths stay as they were given, except those into the program's own data.
+    """
+    text = json.dumps(asdict(config), indent=1).replace(DATA_HERE, OWN_DATA)
     (directory / "config.json").write_text(text, encoding="utf-8")
 
 
@@ -70,7 +75,7 @@ def continued_config(directory: Path) -> RunConfig:
         # that step itself may be logged: a kill can meet the first checkpoint half-made
         if 0 < config.checkpoint_every < logged:
             raise MrlError(f"{directory}/checkpoints: is lost; put it back, or start a new run.")
-    elif int(checkpoint.name[5:]) >= config.steps and "after" in read_evaluations(directory):
+    elif step_of(checkpoint) >= config.steps and "after" in read_evaluations(directory):
         raise MrlError(f"{directory}: is finished; `evaluate` and `report` show what came of it.")
     return config
 
@@ -155,13 +160,20 @@ def _checksums(checkpoint: Path) -> list[str]:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first."""
-    return sorted((run / "checkpoints").glob("step-*"))  # step-000060
+    """The complete checkpoints of a run, oldest first; a person's copies are left out."""
+    folders = (run / "checkpoints").glob("step-*")
+    found = [folder for folder in folders if CHECKPOINT.fullmatch(folder.name)]
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The newest complete checkpoint of a run, if there is one."""
-    return max(checkpoints(run), default=None)
+    return max(checkpoints(run), default=None, key=step_of)
 
 
 def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
