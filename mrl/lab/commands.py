@@ -7,18 +7,17 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.markdown import Markdown
 
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import render_alignment
-from mrl.lab.compare import Plan, name_modes, read_all, run_all, seeds_of
+from mrl.lab.compare import Plan, jobs_that_fit, name_modes, read_all, run_all, seeds_of
 from mrl.lab.gsm8k import make_gsm8k
-from mrl.runtime.launch import cores
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.problems import save_problems
+from mrl.runtime.reading import split_list
 from mrl.runtime.view import console
 from mrl.tiny.pair import warm_start_pair
 from mrl.tiny.skills import make_problem_sets
@@ -27,6 +26,7 @@ TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
 QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
 Tokenizer = Annotated[str, typer.Option(help="Tokenizer: directory or hub name.")]
 Folder = Annotated[Path, typer.Option(help="Where the JSONL files go.")]
+JOBS_HELP = "Runs in parallel (default: as many as fit, at most 4; 1 on a GPU)."
 say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -36,7 +36,7 @@ def compare(
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
     pair: Annotated[str | None, typer.Option(help="As for training; none: tiny.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="At once; none: a core each.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help=JOBS_HELP)] = None,
     out: Annotated[Path | None, typer.Option(help="none: runs/compare or runs/quick")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="2 modes, 2 seeds: a look.")] = False,
     tune: Annotated[list[str] | None, typer.Option(help="KEY=VALUE,VALUE: a grid.")] = None,
@@ -49,13 +49,14 @@ def compare(
     if config is None:  # which may name the policies
         pair = pair or "tiny"
     out = out or Path("runs", "quick" if quick else "compare")
-    jobs = jobs or (1 if torch.cuda.is_available() else cores())  # a GPU has room for one
+    out, config = out.expanduser(), config and config.expanduser()
 
     options: list[str] = []
     for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
         if value is not None:
             options += [option, str(value)]
-    plan = Plan(name_modes(modes.split(","), options, tune or ()), seeds_of(seeds), out, jobs)
+    plan = Plan(name_modes(split_list(modes), options, tune or ()), seeds_of(seeds), out)
+    plan.jobs = jobs or jobs_that_fit(plan, pair, config)
 
     failures = run_all(plan, say)
     results = read_all(plan)

@@ -75,7 +75,7 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
 
     index: its number in the run. seed: the run's.
     """
-    base, saved_rank = base_of(config.path)
+    base, saved_rank = base_of(config.path, config.reference)
     rank = saved_rank or config.lora_rank  # 0: no LoRA
     model, tokenizer = load_model(base, device), load_tokenizer(config.path)
     rows = model.get_input_embeddings().num_embeddings
@@ -185,7 +185,7 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
 
 def shape_of(config: PolicyConfig) -> PreTrainedModel:
     """A policy's model with its adapters but without weights, from its configuration alone."""
-    base, saved_rank = base_of(config.path)
+    base, saved_rank = base_of(config.path, config.reference)
     rank = saved_rank or config.lora_rank
     with torch.device("meta"):  # shapes, no memory
         model = AutoModelForCausalLM.from_config(_read_config(base))

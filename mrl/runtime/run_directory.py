@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
@@ -121,13 +122,25 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
             # transformers takes a group's processes for parts of one model, which rank 0 saves
             policy.model.should_save_on_this_rank = lambda is_main_process: True
             policy.model.save_pretrained(folder)
-        policy.tokenizer.save_pretrained(folder)
+        save_tokenizer(policy.tokenizer, folder)
 
         try:
             torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
         except RuntimeError as error:  # torch's form of a full disk
             raise OSError("optimizer.pt could not be written whole") from error
     return partial
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Save a tokenizer so that transformers 4, and what is built on it, can also load it."""
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    config = parse(read_text(file), str(file))
+    if config.get("tokenizer_class") == "TokenizersBackend":  # the name since transformers 5
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):  # there it has names
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    file.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
