@@ -187,8 +187,10 @@ def shape_of(config: PolicyConfig) -> PreTrainedModel:
     """A policy's model with its adapters but without weights, from its configuration alone."""
     base, saved_rank = base_of(config.path, config.reference)
     rank = saved_rank or config.lora_rank
+    shape = _read_config(base)
     with torch.device("meta"):  # shapes, no memory
-        model = AutoModelForCausalLM.from_config(_read_config(base))
+        make = lambda path, **_: AutoModelForCausalLM.from_config(shape)  # noqa: E731
+        model = _load(make, base, "config.json")  # whose numbers may fit no model
         if rank:
             add_adapters(model, rank)
     return model.requires_grad_(False) if config.frozen else model
