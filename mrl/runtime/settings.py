@@ -69,7 +69,9 @@ def run_config(
         policy.system_prompt = policy.system_prompt or system_prompt_of(Path(config.train))
         if policy.updates_per_step is None:
             policy.updates_per_step = mode.published_updates
-    config.checksums = {path: checksum(path) for path in files_of(config)} | config.checksums
+    for path in files_of(config):
+        if Path(path).is_file() and path not in config.checksums:
+            config.checksums[path] = checksum(path)
     check(config)
     return config
 
