@@ -78,7 +78,6 @@ class RunConfig:
     )
     liar: float = setting(0.0, "share of failures claimed as successes", least=0, most=1)
     judge: str = setting("", "your own: a file with judge(answer, text) -> bool")
-    judge_checksum: str = setting("", "of that file; empty: as it is at the run's beginning")
     verify_timeout_s: float = setting(2.0, "for one verdict", above=0, most=3600)
     checkpoint_every: int = setting(60, "steps; 0: only at the end", least=0)
     threads: int = setting(1, "CPU threads; more can be slower on busy cores", least=1, most=256)
@@ -90,6 +89,8 @@ class RunConfig:
     )
     runs: str = setting("runs", "where the run's directory goes")
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the modes, by mode name
+    # by path, of the files that decide the result (settings.files_of); {}: as they are at the start
+    checksums: dict[str, str] = field(default_factory=dict)
 
 
 HELP = {f.name: f.metadata["help"] for kind in (PolicyConfig, RunConfig) for f in fields(kind)

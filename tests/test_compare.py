@@ -21,6 +21,7 @@ from mrl.lab import figures
 from mrl.lab.compare import (
     Plan,
     is_finished,
+    jobs_that_fit,
     name_modes,
     read_all,
     run_all,
@@ -39,9 +40,9 @@ from mrl.lab.compare_view import (
     wilson,
     write_csv,
 )
-from mrl.runtime.launch import cores
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.run_directory import read_metrics, write_run_config
+from mrl.runtime.settings import checksum
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
@@ -475,15 +476,66 @@ def test_a_wrong_plan_gets_one_sentence(modes, part):
         name_modes(modes)
 
 
-@pytest.mark.parametrize(("gpus", "given", "want"), [(0, [], cores()), (1, [], 1),
-                                                     (1, ["--jobs", "3"], 3)])  # fmt: skip
-def test_one_run_a_core_but_a_gpu_for_one(tmp_path, monkeypatch, gpus, given, want):
+@pytest.mark.parametrize(("gpus", "free", "given", "want"), [
+    (0, 99, [], 4), (0, 3.5, [], 3), (0, 0.1, [], 1), (0, 0.1, ["--jobs", "7"], 7),
+    (1, 99, [], 1), (1, 99, ["--jobs", "3"], 3),
+])  # fmt: skip
+def test_as_many_runs_as_fit_and_at_most_four_but_a_gpu_for_one(
+    tmp_path, monkeypatch, gpus, free, given, want
+):
     plans = []
     run_all = "mrl.lab.commands.run_all"
     monkeypatch.setattr(run_all, lambda plan, say: plans.append(plan) or ["none"])
+    monkeypatch.setattr("mrl.lab.compare.cores", lambda: 64)
+    monkeypatch.setattr("mrl.lab.compare.free_memory", lambda device: int(free * 2**30))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
     assert mini_mrl.main(["compare", "--out", str(tmp_path), *given]) == 2  # no run finished
     assert [plan.jobs for plan in plans] == [want]
+
+
+def test_there_is_a_core_for_each_thread_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("mrl.lab.compare.cores", lambda: 6)
+    (tmp_path / "run.toml").write_text("threads = 3")
+    chosen = Plan(name_modes(["solo"]), [1], tmp_path)
+    assert jobs_that_fit(chosen, "tiny", tmp_path / "run.toml") == 2
+
+
+def test_each_mode_takes_only_its_own_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN_MODE.format("mine"))
+    modes, tune = ["solo", "mine.py:Mine", "sgt"], ["sgt.imitation_weight=1,2", "clip_low=3"]
+    assert list(name_modes(modes, (), tune)) == [
+        "solo clip_low=3", "mine clip_low=3",
+        "sgt sgt.imitation_weight=1 clip_low=3", "sgt sgt.imitation_weight=2 clip_low=3",
+    ]  # fmt: skip
+    assert run_all(plan(tmp_path, ["solo", "sgt"], (1,)), print) == []
+    for call in Path("calls.txt").read_text().splitlines():
+        assert "--compared solo,sgt" in call
+
+
+def test_a_run_that_lost_its_scores_from_before_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plan(tmp_path)
+    command = ["compare", "--modes", "solo,sgt", "--seeds", "2", "--out", "out", "--jobs", "1"]
+    assert mini_mrl.main(command) == 0
+    file = place(tmp_path, "sgt", 2) / "evaluation.json"
+    file.write_text(json.dumps({"after": json.loads(file.read_text())["after"]}))
+    assert mini_mrl.main(command) == 2
+    assert "sgt-s2" in capsys.readouterr().err
+
+
+def test_runs_of_changed_problems_stand_beside_no_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.jsonl").write_text('{"prompt": "1+1?", "answer": "2"}\n')
+    chosen = plan(tmp_path)
+    directory = place(tmp_path, "solo", 1)
+    write_run(directory, 50)
+    config = RunConfig(**pair_settings("tiny"), checksums={"train.jsonl": checksum("train.jsonl")})
+    write_run_config(directory, config)
+    assert run_all(chosen, print) == []
+    Path("train.jsonl").write_text('{"prompt": "1+2?", "answer": "3"}\n')
+    with pytest.raises(MrlError, match=r"^train\.jsonl"):
+        run_all(chosen, print)
 
 
 def test_the_quick_one_is_two_modes_two_seeds_and_200_steps(tmp_path, monkeypatch):
@@ -498,7 +550,8 @@ def test_the_quick_one_is_two_modes_two_seeds_and_200_steps(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("given", "want"), [
-    ([], "--pair tiny"), (["--pair", "mine"], "--pair mine"), (["--config", "run.toml"], None),
+    ([], "--pair tiny"), (["--pair", "mine", "--jobs", "1"], "--pair mine"),
+    (["--config", "run.toml"], None),
 ])  # fmt: skip
 def test_what_is_compared_is_the_tiny_pair_unless_another_was_asked_for(
     tmp_path, monkeypatch, given, want

@@ -1,10 +1,12 @@
 import inspect
+import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from mrl.config import PolicyConfig, RunConfig
+from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.run_directory import new_directory, read_run_config, write_run_config
@@ -142,7 +144,10 @@ def made(*settings, pair=None, file=None, **given):
     return run_config(pair, file, given, settings)
 
 
-def test_set_reaches_run_policies_one_policy_and_mode():
+def test_set_reaches_run_policies_one_policy_and_mode(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("my.jsonl", "a.jsonl", "a", "b"):
+        Path(name).write_text("")
     config = made(
         "qwen-tiny.objective=gspo", "objective=dapo", "clip_high=1", "checkpointing=true",
         "llama-tiny.template={prompt}?", "name=mine", "prompts_per_step=3", "train=my.jsonl",
@@ -155,9 +160,51 @@ def test_set_reaches_run_policies_one_policy_and_mode():
     assert (config.liar, config.name, qwen.name) == (0.5, "mine", "qwen-tiny")
     assert config.settings == {"sgt": {"imitation_weight": 0.3}}
     assert (qwen.updates_per_step, llama.updates_per_step) == (2, 2)
-    assert made('heldout=["a", "b"]').heldout == ["a", "b"]
+    assert made('heldout=["a", "b"]').heldout == made("heldout=a, b").heldout == ["a", "b"]
     for number, policy in enumerate(made("group_size=3").policies):
         assert policy.group_size == 3, number
+
+
+def test_a_tilde_is_the_home_directory_in_every_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("t.jsonl", "h.jsonl", "judge.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "own.py").write_text(
+        "from mrl.modes.solo import Solo\nclass Own(Solo):\n    name = 'own'\n"
+    )
+    shutil.copytree(DATA / "tiny" / "qwen-tiny", tmp_path / "m")
+    (tmp_path / "c.toml").write_text('runs = "~/runs"\njudge = "~/judge.py"\n')
+    texts = ["train=~/t.jsonl", "heldout=~/h.jsonl,~/t.jsonl", "reference=~/m"]
+    config = made(*texts, pair="~/m,~/m", file=Path("~/c.toml"), mode="~/own.py:Own")
+    (one, two), at = config.policies, str(tmp_path)
+    assert {one.path, two.path, one.reference} == {f"{at}/m"}
+    assert [config.runs, config.train, config.judge] == [
+        f"{at}/runs", f"{at}/t.jsonl", f"{at}/judge.py"
+    ]  # fmt: skip
+    assert config.heldout == [f"{at}/h.jsonl", f"{at}/t.jsonl"]
+    assert set(config.checksums) == {
+        f"{at}/{n}" for n in ("t.jsonl", "h.jsonl", "judge.py", "own.py")
+    }
+
+
+def test_a_run_finds_the_programs_own_data_in_another_checkout(tmp_path, monkeypatch):
+    write_run_config(tmp_path, made(mode="solo"))
+    kept = (tmp_path / "config.json").read_text()
+    assert str(DATA) not in kept
+    assert read_run_config(tmp_path).train == str(DATA / "words" / "train.jsonl")
+    monkeypatch.setattr("mrl.runtime.settings.DATA_HERE", '"/other place/data/')
+    config = read_run_config(tmp_path)
+    assert config.train == "/other place/data/words/train.jsonl" in config.checksums
+    assert config.policies[0].path == "/other place/data/tiny/qwen-tiny"
+
+
+def test_settings_of_another_compared_mode_are_left_out_and_unknown_ones_are_refused(tmp_path):
+    (tmp_path / "c.toml").write_text("[settings.mine]\nx = 1\n[settings.sgt]\n")
+    file = tmp_path / "c.toml"
+    config = run_config(None, file, {"mode": "solo"}, (), ("solo", "mine", "sgt"))
+    assert config.settings == {}
+    with pytest.raises(MrlError, match="mine"):
+        run_config(None, file, {"mode": "solo"}, (), ("solo", "sgt"))
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_a_run_keeps_the_judges_path_and_checksum(place):
     assert small("--steps", "1", "--set", "judge=mine.py") == 0
     found = checksum("mine.py")
     kept = json.loads(Path("runs/sgt-s0/config.json").read_text())
-    assert (kept["judge"], kept["judge_checksum"]) == ("mine.py", found)
+    assert (kept["judge"], kept["checksums"]["mine.py"]) == ("mine.py", found)
 
 
 def test_a_judge_that_does_not_work_ends_a_run_before_it_writes(place, capfd):

@@ -6,6 +6,7 @@ Whole programs, each in a session of its own; what a terminal shows is looked at
 import os
 import pty
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mrl.config import RunConfig
-from mrl.errors import MrlError
+from mrl.errors import MrlError, PeerLost
 from mrl.runtime import command_line, launch
 from mrl.runtime.pairs import pair_settings
 from mrl.runtime.run import Run
@@ -122,6 +123,65 @@ def test_sigterm_ends_a_run_at_once_while_it_is_loaded(monkeypatch, tmp_path):
         command_line.start_run(command_line.Program([], loop, None), config, True)
     signal.signal(signal.SIGTERM, before)
     assert seen == [signal.SIG_DFL, launch.terminate]
+
+
+# Each of these programs runs in two processes.
+
+
+def fails_before_the_meeting(arguments):
+    if os.environ["LOCAL_RANK"] == "0":
+        return 2, "the mistake"
+    launch.join_processes(["a", "b"])
+    return 0, ""
+
+
+def leaves_while_the_other_connects(arguments):
+    """As a process does that finds the mistake first."""
+    if os.environ["LOCAL_RANK"] == "1":
+        return 2, "the mistake"
+    raise_lost = lambda *about, **more: (_ for _ in ()).throw(RuntimeError("Gloo failed"))  # noqa: E731
+    launch.dist.init_process_group = raise_lost  # of this process alone
+    try:
+        launch.join_processes(["a", "b"])
+    except PeerLost as error:
+        return error.exit_code, str(error)
+    return 1, "the processes have met"
+
+
+def says_it_late(arguments):
+    """The other process has lost it, and has ended, before its sentence is written."""
+    launch.join_processes(["a", "b"])
+    launch.dist.destroy_process_group()
+    if os.environ["LOCAL_RANK"] == "0":
+        return PeerLost.exit_code, "another process has ended"
+    time.sleep(1)
+    return 2, "the mistake"
+
+
+@pytest.mark.parametrize(
+    "program", [fails_before_the_meeting, leaves_while_the_other_connects, says_it_late]
+)
+def test_a_mistake_is_said_by_the_process_that_finds_it(tmp_path, monkeypatch, program):
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    started = time.monotonic()
+    assert launch.launch(program, [], tmp_path, 2) == (2, "the mistake")
+    assert time.monotonic() - started < 60
+
+
+def test_processes_meet_in_a_folder_of_any_name(tmp_path, monkeypatch):
+    place = tmp_path / "t#mp %20?x"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    for _ in range(2):  # a path that is cut off would have left a file for the second one
+        assert launch.launch(meets, [], tmp_path, 2) == (0, "")
+    assert not list(tmp_path.glob("t#mp*/*")) and len(list(tmp_path.iterdir())) == 1
+
+
+def meets(arguments):
+    launch.join_processes(["a", "b"])
+    launch.dist.barrier()
+    return 0, ""
 
 
 # ------------------------------------------------------------------------------ whole runs

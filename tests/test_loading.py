@@ -1,6 +1,7 @@
 """Models that are not whole: refused in one sentence, instead of trained with random weights."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.runtime.loading import load_model, load_policy, load_tokenizer
+from mrl.runtime.loading import load_model, load_policy, load_tokenizer, shape_of
 from mrl.runtime.pairs import pair_settings
+from mrl.runtime.run_directory import save_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -190,3 +192,30 @@ def test_an_encoder_is_refused_before_its_parameters_are_counted(tmp_path):
         with pytest.raises(MrlError, match="t5 cannot be trained here: it is an encoder") as caught:
             look(str(tmp_path))
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
+def test_a_saved_tokenizer_names_what_transformers_4_also_knows(random_pair, tmp_path, name):
+    """Its class, and its further tokens as a list of that version."""
+    shutil.copytree(random_pair / name, tmp_path / "given")
+    for given in (str(random_pair / name), str(tmp_path / "given")):
+        tokenizer = load_tokenizer(given)
+        save_tokenizer(tokenizer, tmp_path)
+        settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+        assert settings["tokenizer_class"] != "TokenizersBackend"
+        assert not isinstance(settings.get("extra_special_tokens", {}), list)
+        again = load_tokenizer(str(tmp_path))
+        assert again.all_special_tokens == tokenizer.all_special_tokens
+        text = "".join(tokenizer.all_special_tokens) + "3 figs"
+        assert again(text).input_ids == tokenizer(text).input_ids
+        plain = {"eos_token": tokenizer.eos_token, "pad_token": tokenizer.pad_token}
+        plain["tokenizer_class"] = "PreTrainedTokenizerFast"
+        (tmp_path / "given" / "tokenizer_config.json").write_text(json.dumps(plain))
+
+
+def test_numbers_that_fit_no_model_are_one_sentence(random_pair, tmp_path):
+    config = json.loads((random_pair / "qwen-tiny" / "config.json").read_text())
+    for change in ({"num_key_value_heads": 0}, {"num_attention_heads": -2}, {"hidden_act": "no"}):
+        (tmp_path / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(MrlError, match=re.escape(str(tmp_path))):
+            shape_of(PolicyConfig("x", str(tmp_path)))

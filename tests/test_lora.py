@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -15,7 +14,13 @@ from mrl.allocation import Allocation
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.runtime.loading import load_model, load_policies, load_policy, usual_learning_rate
+from mrl.runtime.loading import (
+    load_model,
+    load_policies,
+    load_policy,
+    load_tokenizer,
+    usual_learning_rate,
+)
 from mrl.runtime.lora import LoraLinear, add_adapters, base_of, save_adapters
 from tests.end_to_end.small_run import (
     NAMES,
@@ -182,16 +187,76 @@ def test_foreign_adapters_are_refused_and_damaged_ones_are_not_loaded(make_polic
     with pytest.raises(MrlError, match="does not fit its base"):
         load_policy(whole)
     save_file({UP: torch.zeros(3)}, weights)
-    with pytest.raises(RuntimeError, match="size mismatch for"):
+    with pytest.raises(MrlError, match=r"does not fit its base.*size mismatch for"):
         load_policy(whole)
     weights.write_bytes(b"x")
-    with pytest.raises(SafetensorError):
+    with pytest.raises(MrlError, match="does not fit its base"):
         load_policy(whole)
-
     config = json.loads((tmp_path / "adapter_config.json").read_text())
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"lora_alpha": 4}))
-    with pytest.raises(MrlError, match="was not written by this program"):
-        load_policy(whole)
+    for name in ("r", "lora_alpha", "base_model_name_or_path"):
+        less = {key: value for key, value in config.items() if key != name}
+        (tmp_path / "adapter_config.json").write_text(json.dumps(less))
+        with pytest.raises(MrlError, match=f"adapter_config.json: {name} is None"):
+            load_policy(whole)
+
+
+def test_the_base_of_a_moved_run_is_where_the_run_began(make_policy, tmp_path):
+    policy = make_policy(lora_rank=4)
+    save_adapters(policy.model, tmp_path, 4)
+    policy.tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "adapter_config.json"
+    file.write_text(file.read_text().replace(policy.config.path, "/gone/qwen-tiny"))
+    moved = PolicyConfig("again", str(tmp_path), reference=policy.config.path)
+    assert load_policy(moved).model.name_or_path == policy.config.path
+
+
+# what peft writes -> does this program compute the same, or refuse it?
+KINDS = {
+    "plain": ({}, True),
+    "half of the layers": ({"layers_to_transform": [0]}, True),
+    "another scale": ({"lora_alpha": 5}, True),
+    "rslora": ({"use_rslora": True}, True),
+    "gaussian": ({"init_lora_weights": "gaussian"}, True),
+    "head": ({"modules_to_save": ["lm_head"]}, False),
+    "embedding": ({"modules_to_save": ["embed_tokens"]}, False),
+    "ranks": ({"rank_pattern": {"q_proj": 4}}, False),
+    "alphas": ({"alpha_pattern": {"q_proj": 4}}, False),
+    "dora": ({"use_dora": True}, False),
+    "bias": ({"bias": "all"}, False),
+    "bias of B": ({"lora_bias": True}, False),
+    "pissa": ({"init_lora_weights": "pissa"}, False),
+    "tokens": ({"trainable_token_indices": [1]}, False),
+    "doubled layers": ({"layer_replication": [[0, 1], [0, 1]]}, False),
+    "parameters": ({"target_parameters": ["o_proj.weight"]}, False),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_foreign_adapters_are_computed_as_peft_does_or_refused(random_pair, tmp_path, kind):
+    peft = pytest.importorskip("peft")
+    options, computed = KINDS[kind]
+    base = str(random_pair / "qwen-tiny")
+    torch.manual_seed(0)
+    settings = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]} | options
+    config = peft.LoraConfig(task_type="CAUSAL_LM", **settings)
+    theirs = peft.get_peft_model(load_model(base), config).eval()
+    for name, parameter in theirs.named_parameters():
+        if "lora_B" in name or "modules_to_save" in name:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    theirs.save_pretrained(tmp_path)
+    load_tokenizer(base).save_pretrained(tmp_path)
+
+    whole = PolicyConfig("again", str(tmp_path))
+    if not computed:
+        with pytest.raises(MrlError, match=r"adapter_config\.json: "):
+            load_policy(whole)
+        return
+    policy = load_policy(whole)
+    token_ids = torch.tensor([policy.prompt_ids("1+1?")])
+    with torch.no_grad():
+        ours, wanted = (model(token_ids).logits.log_softmax(-1) for model in (policy.model, theirs))
+    torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(load_model(base)(token_ids).logits.log_softmax(-1), ours, atol=1e-2)
 
 
 def test_peft_loads_what_was_saved_and_computes_the_same(make_policy, tmp_path):

@@ -1,6 +1,7 @@
 import gc
 import os
 import runpy
+import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from mrl.runtime.memory import (
     TEMPLATE_TOKENS,
     TOKEN_BYTES,
     estimate,
+    free_in_container,
     free_memory,
     needed,
     peak_memory,
@@ -274,6 +276,38 @@ def test_the_memory_that_can_be_had_is_known(monkeypatch):
     assert free_memory("cuda:1") == 5
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 2**28 < free_memory("cpu") < whole
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("seen_from", ["host", "container"])
+def test_the_containers_limit_counts(monkeypatch, tmp_path, version, seen_from):
+    limit, used = "memory.max", "memory.current"
+    tree, line = tmp_path / "fs", "0::"
+    if version == 1:
+        limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        tree, line = tree / "memory", "4:memory:"
+    groups = tmp_path / "cgroup"
+    groups.write_text(f"1:cpu:/other\n{line}/docker/box\n")
+
+    def limited(folder, bytes_allowed):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / limit).write_text(f"{bytes_allowed}\n")
+        (folder / used).write_text("700\n")
+        stat = "inactive_file 100\nactive_file 50\ntotal_inactive_file 9\nanon 550\n"
+        (folder / "memory.stat").write_text(stat)
+
+    # in a container's own view the group's files are at the top, whatever its path says
+    limited(tree / "docker" / "box" if seen_from == "host" else tree, 1000)
+    if seen_from == "host":
+        limited(tree, "max" if version == 2 else 2**63 - 4096)
+    assert free_in_container(groups, tmp_path / "fs") == 1000 - 700 + 150
+    if seen_from == "host":
+        limited(tree / "docker", 600)  # all containers together: nothing is left
+        assert free_in_container(groups, tmp_path / "fs") == 50
+    assert free_in_container(tmp_path / "none", tmp_path) == sys.maxsize
+
+    monkeypatch.setattr("mrl.runtime.memory.free_in_container", lambda: 12345)
+    assert free_memory("cpu") == 12345
 
 
 def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):

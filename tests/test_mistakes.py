@@ -91,7 +91,13 @@ COMMANDS = [
     ["none"], ["--none"], ["--mode", ""], ["--mode", "none.py:Own"], ["--mode", "file"],
 ]  # fmt: skip
 
-TEMPLATES = ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.none.none }}", "{{ 1 / 0 }}"]
+TEMPLATES = [
+    "",
+    "{{ raise_exception('no') }}",
+    "{% if %}",
+    "{{ messages.none.none }}",
+    "{{ 1 / 0 }}",
+]
 
 DAMAGE = [  # of a stopped run: file, and what stands in it (None: deleted)
     *[("config.json", text) for text in (None, "", "[]", "{}", '{"policies": []}', DEEP)],

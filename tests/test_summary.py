@@ -14,6 +14,7 @@ from mrl.runtime.summary import (
     evaluation_table,
     first_lines,
     last_lines,
+    learnt_sentence,
     pair_table,
 )
 from mrl.samples import Problem
@@ -137,6 +138,18 @@ def test_a_gain_within_chance_is_not_praised(tmp_path, problems, after):
         entry["problems"] = problems
     *_, sentence = last_lines(run, True)
     assert sentence == "No policy got better at any skill beyond chance (95 %)."
+
+
+def test_the_largest_of_many_gains_has_to_be_larger():
+    """30 % -> 60 % of 40 problems: beyond chance for one skill, but not for the best of forty."""
+    for count, praised in ((1, True), (40, False)):
+        evaluations = {"before": scores(0.3), "after": scores(0.3)}
+        for when, entries in evaluations.items():
+            for entry in entries:
+                entry["skills"] = {f"s{n}": {"pass@1": 0.3, "problems": 40} for n in range(count)}
+            if when == "after":
+                entries[0]["skills"]["s0"] = {"pass@1": 0.6, "problems": 40}
+        assert ("s0" in learnt_sentence(evaluations, [])) == praised
 
 
 def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():

@@ -3,21 +3,21 @@
 import shlex
 import sys
 from functools import partial
+from os.path import expanduser
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.markdown import Markdown
 
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import render_alignment
-from mrl.lab.compare import Plan, name_modes, read_all, run_all, seeds_of
+from mrl.lab.compare import Plan, jobs_that_fit, name_modes, read_all, run_all, seeds_of
 from mrl.lab.gsm8k import make_gsm8k
-from mrl.runtime.launch import cores
 from mrl.runtime.loading import load_tokenizer
 from mrl.runtime.problems import save_problems
+from mrl.runtime.reading import split_list
 from mrl.runtime.view import console
 from mrl.tiny.pair import warm_start_pair
 from mrl.tiny.skills import make_problem_sets
@@ -26,6 +26,7 @@ TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
 QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
 Tokenizer = Annotated[str, typer.Option(help="Tokenizer: directory or hub name.")]
 Folder = Annotated[Path, typer.Option(help="Where the JSONL files go.")]
+JOBS_HELP = "Runs in parallel (default: as many as fit, at most 4; 1 on a GPU)."
 say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -35,7 +36,7 @@ def compare(
     steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
     pair: Annotated[str | None, typer.Option(help="As for training; none: tiny.")] = None,
     config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="At once; none: a core each.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help=JOBS_HELP)] = None,
     out: Annotated[Path | None, typer.Option(help="none: runs/compare or runs/quick")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="2 modes, 2 seeds: a look.")] = False,
     tune: Annotated[list[str] | None, typer.Option(help="KEY=VALUE,VALUE: a grid.")] = None,
@@ -48,13 +49,14 @@ def compare(
     if config is None:  # which may name the policies
         pair = pair or "tiny"
     out = out or Path("runs", "quick" if quick else "compare")
-    jobs = jobs or (1 if torch.cuda.is_available() else cores())  # a GPU has room for one
+    out, config = out.expanduser(), config and config.expanduser()
 
     options: list[str] = []
     for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
         if value is not None:
             options += [option, str(value)]
-    plan = Plan(name_modes(modes.split(","), options, tune or ()), seeds_of(seeds), out, jobs)
+    plan = Plan(name_modes(split_list(modes), options, tune or ()), seeds_of(seeds), out)
+    plan.jobs = jobs or jobs_that_fit(plan, pair, config)
 
     failures = run_all(plan, say)
     results = read_all(plan)
@@ -85,7 +87,7 @@ def report(directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")
     """Write one HTML page about a run, with its pictures: runs/<name>/report.html."""
     from mrl.lab.report import write_report
 
-    say(f"Written: {write_report(directory)}")
+    say(f"Written: {write_report(directory.expanduser())}")
 
 
 def align(
@@ -96,7 +98,7 @@ def align(
     """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
     sides = []
     for path in (source, receiver):
-        codec = ByteCodec(load_tokenizer(path))
+        codec = ByteCodec(load_tokenizer(expanduser(path)))
         try:
             sides.append(codec.token_bytes(codec.encode(text)))
         except LossyText as refusal:
@@ -115,6 +117,7 @@ def warmstart(
     ] = None,
 ) -> None:
     """Make the tiny pair from nothing: tokenizers, models, supervised warm start."""
+    out = out.expanduser()
     out.mkdir(parents=True, exist_ok=True)  # before the work, if it cannot be
     say("Making qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
     warm_start_pair(out, seed, foreign_right)
@@ -123,12 +126,14 @@ def warmstart(
 
 def gsm8k(out: Folder = TINY.parent / "gsm8k") -> None:
     """Fetch GSM8K, and make it ready for --set train=FILE."""
+    out = out.expanduser()
     make_gsm8k(out)
     say(f"Written: {out}")
 
 
 def problems(out: Folder = Path("data/words")) -> None:
     """Write the problem sets of data/words again."""
+    out = out.expanduser()
     for part, problem_set in make_problem_sets().items():
         save_problems(out / f"{part}.jsonl", problem_set)
         say(f"{out / part}.jsonl: {len(problem_set)} problems")

@@ -16,10 +16,23 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from mrl.errors import MrlError
-from mrl.runtime.run_directory import read_evaluations, read_metrics, read_run_config
-from mrl.runtime.settings import check, mode_class
+import torch
 
+from mrl.errors import MrlError
+from mrl.runtime.launch import cores
+from mrl.runtime.memory import GIB, estimate_all, free_memory, needed
+from mrl.runtime.problems import load_problems
+from mrl.runtime.reading import split_list
+from mrl.runtime.run_directory import (
+    newest_checkpoint,
+    read_evaluations,
+    read_metrics,
+    read_run_config,
+)
+from mrl.runtime.settings import check, mode_class, run_config
+
+AT_ONCE = 4  # runs, unless more are asked for
+PROCESS_BYTES = 1 * GIB  # of a run beside its tensors: Python, torch, transformers
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
 
 
@@ -32,6 +45,11 @@ class Plan:
     seeds: Sequence[int]
     out: Path
     jobs: int = 2
+
+    @property
+    def mode_names(self) -> list[str]:
+        """The `name` of each mode."""
+        return [mode_class(mode).name for mode, _ in self.modes.values()]
 
     def runs(self) -> list[tuple[str, int, Path]]:
         """Name, seed and directory. Seeds outermost: what is cut short is balanced."""
@@ -54,16 +72,22 @@ def seeds_of(text: str) -> list[int]:
 def name_modes(
     modes: Sequence[str], options: Sequence[str] = (), tune: Sequence[str] = ()
 ) -> dict[str, tuple[str, list[str]]]:
-    """The modes of a `Plan`: each with all combinations of `tune`, texts of `key=value,value`."""
-    axes = []
+    """The modes of a `Plan`: each with all combinations of `tune`, texts of `key=value,value`.
+
+    A mode gets no setting of another one.
+    """
+    axes: list[tuple[str, list[str]]] = []  # the policy or mode that is tuned, if one is named
     for text in tune:
         key, _, values = text.partition("=")
-        axes.append([f"{key}={value}" for value in values.split(",")])
+        owner, _, _ = key.rpartition(".")
+        axes.append((owner, [f"{key}={value}" for value in split_list(values)]))
 
     named = {}
-    for mode in modes:
-        for settings in product(*axes):
-            name = " ".join([mode_class(mode).name, *settings])
+    mode_names = [mode_class(mode).name for mode in modes]
+    for mode, own_name in zip(modes, mode_names, strict=True):
+        others = set(mode_names) - {own_name}
+        for settings in product(*(texts for owner, texts in axes if owner not in others)):
+            name = " ".join([own_name, *settings])
             if name in named:
                 raise MrlError(f"{name} is named twice; each mode needs a `name` of its own.")
 
@@ -72,6 +96,24 @@ def name_modes(
                 with_settings += ["--set", setting]
             named[name] = mode, with_settings
     return named
+
+
+def jobs_that_fit(plan: Plan, pair: str | None, config: Path | None) -> int:
+    """How many runs of a plan go on at once, unless a person says it.
+
+    On a CPU they are at most four, one a core, and as many as fit in memory; a GPU has room for
+    one. pair, config: as for training.
+    """
+    if torch.cuda.is_available():
+        return 1
+    run = run_config(
+        pair, config, {"mode": next(iter(plan.modes.values()))[0]}, (), plan.mode_names
+    )
+    factor = max(mode_class(mode).rollout_factor for mode, _ in plan.modes.values())
+    problems = load_problems(Path(run.train))
+    tensors = needed(estimate_all(run, run.policies, problems, "cpu", factor), "resident")
+    fit = free_memory("cpu") // (PROCESS_BYTES + tensors)
+    return max(1, min(AT_ONCE, cores() // run.threads, fit))
 
 
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
@@ -83,7 +125,7 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     runs = plan.runs()
     for name, _, directory in runs:
         if (directory / "config.json").is_file():
-            check(read_run_config(directory))  # its judge may have changed
+            check(read_run_config(directory))  # its problems or its judge may have changed
 
         # a run that is there must be the one that is asked for now
         note = Path(f"{directory}.asked")
@@ -127,14 +169,23 @@ def _request(plan: Plan, name: str) -> str:
 
 
 def is_finished(directory: Path) -> bool:
-    """Whether a run has scored its held-out problems after training."""
-    return "after" in read_evaluations(directory)
+    """Whether a run has scored its held-out problems after training.
+
+    MrlError if the scores from before it are lost.
+    """
+    scored = read_evaluations(directory)
+    if "after" in scored and "before" not in scored:
+        raise MrlError(
+            f"{directory}/evaluation.json: has lost the scores from before training; delete "
+            f"{directory}, and the same command makes the run again."
+        )
+    return "after" in scored
 
 
 def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
     """Start a run, or go on from its last checkpoint; returns its last line if it failed."""
     mode, options = plan.modes[name]
-    if any(directory.glob("checkpoints/step-*")):
+    if newest_checkpoint(directory):
         arguments = ["resume", str(directory)]
     else:
         shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
@@ -143,6 +194,7 @@ def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
         arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
         arguments += ["--set", f"runs={directory.parent}"]
         arguments += ["--placement", "resident"]  # a core for each run, not for each policy
+        arguments += ["--compared", ",".join(plan.mode_names)]
 
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
     ended = subprocess.run([*PROGRAM, *arguments, "--plain"], **pipes)

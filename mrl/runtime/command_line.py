@@ -22,6 +22,7 @@ from mrl.runtime.loading import load_policies, pick_device
 from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import choose_pair
 from mrl.runtime.problems import longest_prompt
+from mrl.runtime.reading import split_list
 from mrl.runtime.run import Run
 from mrl.runtime.run_directory import (
     continued_config,
@@ -123,6 +124,7 @@ def train(
     ] = None,
     plain: Plain = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    compared: Annotated[str, typer.Option(hidden=True)] = "",  # modes of a comparison
 ) -> None:
     """Train language models side by side that learn from each other's verified experience."""
     if context.invoked_subcommand:
@@ -134,7 +136,7 @@ def train(
     if debug:  # one process without a live view, so that `breakpoint()` in a mode works
         placement, plain = placement or "resident", True
     options = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
-    whole_config = run_config(pair, config, options, settings or [])
+    whole_config = run_config(pair, config, options, settings or [], split_list(compared))
     start_run(context.obj, whole_config, plain, pair=pair or "", why_pair=why_pair)
 
 
@@ -147,6 +149,7 @@ def resume(
 
     On a CPU the result is the same to the last bit.
     """
+    directory = directory.expanduser()
     start_run(context.obj, continued_config(directory), plain, resumed=directory)
 
 
@@ -225,8 +228,13 @@ def evaluate(
     """
     if (directory is None) == (pair is None):
         raise MrlError("Name what to score: a run's directory, or models with --pair DIR_A,DIR_B.")
+    directory = directory and directory.expanduser()
     config = run_config(pair, None, {}, []) if pair else read_run_config(directory)
     count = config.eval_samples if samples is None else samples
+    files = split_list(data) if data else config.heldout
+    # only the files that decide these scores have to be those of the run
+    needed = (config.judge, *files)
+    config.checksums = {path: then for path, then in config.checksums.items() if path in needed}
     check(replace(config, eval_samples=count))
 
     states = {"before": config}
@@ -239,7 +247,7 @@ def evaluate(
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
     with make_verifier(config.judge, config.verify_timeout_s, view.say) as verifier:
-        parts = load_heldout(data.split(",") if data else config.heldout, verifier)
+        parts = load_heldout(files, verifier)
         for when, state in states.items():
             results[when], solved = [], {}
             policies = load_policies(state, pick_device(config.device))

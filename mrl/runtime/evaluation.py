@@ -27,18 +27,18 @@ def problems_of(scores: dict, skill: str) -> float:
     return scores["skills"][skill].get("problems", scores["problems"] / len(scores["skills"]))
 
 
-def half_width(scores: dict, skill: str = "") -> float:
-    """Half the width of a 95 % interval around an entry's pass@1: the problems are a sample.
+def half_width(scores: dict, skill: str = "", z: float = 1.96) -> float:
+    """Half the width of an interval around an entry's pass@1: the problems are a sample.
 
     For each skill it is Wilson's interval, measured to its farther end: eight solved of eight mean
     at least 68 %, not certainty. For the mean over skills it is sqrt(sum of squares) / skills. One
     completion per problem is assumed; with several the true interval is narrower.
-    skill: one of them alone; empty: the mean over all.
+    skill: one of them alone; empty: the mean over all. z: the normal quantile, by default of 95 %.
     """
     widths = []
     for name in [skill] if skill else scores["skills"]:
         p = scores["skills"][name]["pass@1"]
-        spread = 1.96**2 / problems_of(scores, name)  # z^2 / problems of a skill
+        spread = z**2 / problems_of(scores, name)
         half = math.sqrt(spread * p * (1 - p) + spread**2 / 4)
         shift = spread * abs(1 / 2 - p)
         widths.append((half + shift) / (1 + spread))
@@ -113,7 +113,7 @@ def score_entries(
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:
     """Held-out parts by name (the file's stem). MrlError for two files of one name."""
     parts = {}
-    for path in map(Path, paths):
+    for path in (Path(path).expanduser() for path in paths):
         if path.stem in parts:
             raise MrlError(f"{path}: another held-out file is called {path.stem}; rename one.")
         parts[path.stem] = load_problems(path, verifier.check_answer)

@@ -1,8 +1,9 @@
 """Placement `parallel`: one process for each policy, which meet over the loopback.
 
 A process that returns has ended the run: it is finished, a person made a mistake, a turn failed, or
-Ctrl-C was pressed. A process that dies (`kill -9`, out of memory) ends the others; `resume` goes on
-exactly from the last checkpoint.
+Ctrl-C was pressed. It has written down how it ended, so that the launcher can say the reason, and a
+process that fails ends the others. A process that dies (`kill -9`, out of memory) also ends the
+others; `resume` goes on exactly from the last checkpoint.
 """
 
 import json
@@ -23,7 +24,7 @@ from torch.multiprocessing import ProcessExitedException, start_processes
 from mrl.config import RunConfig
 from mrl.errors import PeerLost
 
-MEETING = "MINI_MRL_MEETING"  # variable: the URL where the processes find each other
+MEETING = "MINI_MRL_MEETING"  # variable: the file where the processes find each other
 PATIENCE = timedelta(days=1)  # for a slower process: no time budget ends an honest turn
 
 Ending = tuple[int, str]  # how a program ended: exit code, and a last sentence for the person
@@ -57,13 +58,25 @@ def is_worker() -> bool:
 
 
 def join_processes(names: Sequence[str]) -> str:
-    """Meet the other processes; returns the name of this process's policy."""
+    """Meet the other processes; returns the name of this process's policy.
+
+    PeerLost if they cannot meet, as when another process has failed before.
+    """
     rank = int(os.environ["LOCAL_RANK"])
-    place = os.environ[MEETING]
-    # gloo and not NCCL, because text crosses and never a tensor
-    dist.init_process_group(
-        "gloo", init_method=place, rank=rank, world_size=len(names), timeout=PATIENCE
-    )
+    # a file and not a URL, in which `#` or `?` would end the path
+    store = dist.FileStore(os.environ[MEETING], len(names))
+    store.set_timeout(PATIENCE)
+    meeting = {"store": store, "rank": rank, "world_size": len(names), "timeout": PATIENCE}
+
+    # Python handles no signal while Gloo waits, so Ctrl-C ends the process itself until they meet
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        # gloo and not NCCL, because text crosses and never a tensor
+        dist.init_process_group("gloo", **meeting)
+    except RuntimeError as error:
+        raise PeerLost(f"The processes of the policies could not meet ({error}).") from error
+    finally:
+        signal.signal(signal.SIGINT, handler)
     return names[rank]
 
 
@@ -86,17 +99,20 @@ def launch(
 
     with tempfile.TemporaryDirectory() as folder:
         about = (program, list(arguments), folder)
+        died = None
         try:
             start_processes(_worker, about, processes, start_method="fork" if fork else "spawn")
         except ProcessExitedException as error:
-            return 1, (
-                f"The process of a policy died ({error.signal_name or error.exit_code}), as when "
-                f"memory runs out. Go on with: python mini_mrl.py resume {directory}"
-            )
+            died = error
         outcomes = [json.loads(file.read_text("utf-8")) for file in Path(folder).glob("*.json")]
 
     # a worker that lost another one does not know why: prefer the outcome of one that does
     reasons = [end for end in outcomes if end[0] not in (0, PeerLost.exit_code)]
+    if died and not reasons and died.signal_name != "SIGINT":
+        return 1, (
+            f"The process of a policy died ({died.signal_name or died.exit_code}), as when "
+            f"memory runs out. Go on with: python mini_mrl.py resume {directory}"
+        )
     code, sentence = min(reasons) if reasons else max(outcomes, default=(130, ""))
     return code, sentence
 
@@ -117,12 +133,20 @@ def _pass_on(number: int, frame: object) -> None:
 def _worker(
     rank: int, program: Callable[[list[str]], Ending], arguments: list[str], folder: str
 ) -> None:
-    """Run the program as one of its processes, and write down how it ended."""
+    """Run the program as one of its processes, and write down how it ended.
+
+    It exits with an error if its policy failed while no connection tells the others: they may be
+    waiting for it, and the launcher ends them then.
+    """
     os.setsid()  # Ctrl-C of the terminal comes through the launcher, once
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another worker died
 
     os.environ["LOCAL_RANK"] = str(rank)
-    os.environ[MEETING] = f"file://{folder}/meeting"
+    os.environ[MEETING] = f"{folder}/meeting"
     outcome = program(arguments)
-    Path(folder, f"{rank}.json").write_text(json.dumps(outcome), encoding="utf-8")
+    partial = Path(folder, f"{rank}.partial")  # the launcher may end this process while it writes
+    partial.write_text(json.dumps(outcome), encoding="utf-8")
+    partial.replace(partial.with_suffix(".json"))
+    if outcome[0] not in (0, PeerLost.exit_code) and not dist.is_initialized():
+        sys.exit(outcome[0])

@@ -78,7 +78,7 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
 
     index: its number in the run. seed: the run's.
     """
-    base, saved_rank = base_of(config.path)
+    base, saved_rank = base_of(config.path, config.reference)
     rank = saved_rank or config.lora_rank  # 0: no LoRA
     model, tokenizer = load_model(base, device), load_tokenizer(config.path)
     rows = model.get_input_embeddings().num_embeddings
@@ -202,10 +202,12 @@ def _rms_norm(module: torch.nn.Module, hidden: Tensor) -> Tensor:
 
 def shape_of(config: PolicyConfig) -> PreTrainedModel:
     """A policy's model with its adapters but without weights, from its configuration alone."""
-    base, saved_rank = base_of(config.path)
+    base, saved_rank = base_of(config.path, config.reference)
     rank = saved_rank or config.lora_rank
+    shape = _read_config(base)
     with torch.device("meta"):  # shapes, no memory
-        model = AutoModelForCausalLM.from_config(_read_config(base))
+        make = lambda path, **_: AutoModelForCausalLM.from_config(shape)  # noqa: E731
+        model = _load(make, base, "config.json")  # whose numbers may fit no model
         if rank:
             add_adapters(model, rank)
     return model.requires_grad_(False) if config.frozen else model

@@ -13,18 +13,33 @@ import copy
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mrl.errors import MrlError
+from mrl.runtime.reading import parse, read_text
 from mrl.samples import derive_seed
 
 SCALE = 2.0  # alpha / r, of B A
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # files and names are peft's
 PREFIX = "base_model.model."
+
+# fields of peft's file that change nothing here: they were for training, or the weights show them
+HARMLESS = {"task_type", "auto_mapping", "peft_version", "inference_mode", "target_modules"}
+HARMLESS |= {"exclude_modules", "layers_to_transform", "layers_pattern", "lora_dropout"}
+HARMLESS |= {"eva_config", "megatron_core", "qalora_group_size", "runtime_config"}
+HARMLESS |= {"base_model_name_or_path", "r", "lora_alpha", "use_rslora"}  # are read below
+# values of others; where a field is not here, only an empty one is understood
+UNDERSTOOD = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "init_lora_weights": (True, "gaussian", "orthogonal", "eva"),  # those that change no base
+}
 
 
 class LoraLinear(nn.Module):
@@ -72,17 +87,38 @@ def base_alone(model: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
-def base_of(path: str) -> tuple[str, int]:
-    """Where the base of saved adapters is, and their rank; the path itself and 0 without any."""
+def base_of(path: str, first: str = "") -> tuple[str, int]:
+    """Where the base of saved adapters is, and their rank; the path itself and 0 without any.
+
+    first: the model that a resumed run began with, for the base where the place that was saved does
+    not exist any more.
+    """
     file = Path(path, CONFIG)
     if not file.is_file():
         return path, 0
 
-    config = json.loads(file.read_text(encoding="utf-8"))
-    rank = config["r"]
-    if config["lora_alpha"] != SCALE * rank:
-        raise MrlError(f"{file}: was not written by this program; give a whole model.")
-    return config["base_model_name_or_path"], rank
+    config = _read_config(file)
+    base = config["base_model_name_or_path"]
+    if first and Path(base).is_absolute() and not Path(base).exists():
+        base, _ = base_of(first)
+    return base, config["r"]
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """peft's description of adapters; MrlError unless they are computed here as peft does."""
+    config = parse(read_text(file), str(file))
+    types = {"base_model_name_or_path": str, "r": int, "lora_alpha": int | float}
+    for name, kind in types.items():
+        if not isinstance(config.get(name), kind) or config[name] in ("", 0):
+            raise MrlError(f"{file}: {name} is {config.get(name)!r}; give complete adapters.")
+
+    for name, value in config.items():
+        if name not in HARMLESS and value and value not in UNDERSTOOD.get(name, ()):
+            raise MrlError(
+                f"{file}: {name} is {value!r}, which this program does not compute; merge the "
+                "adapters into their base with peft, and give that."
+            )
+    return config
 
 
 def save_adapters(model: PreTrainedModel, folder: Path, rank: int) -> None:
@@ -100,8 +136,23 @@ def save_adapters(model: PreTrainedModel, folder: Path, rank: int) -> None:
 
 
 def load_adapters(model: PreTrainedModel, folder: str) -> None:
-    """Give a model's adapters the saved numbers; MrlError for numbers without an adapter."""
-    saved = load_file(Path(folder, WEIGHTS))
-    state = {name.removeprefix(PREFIX): tensor for name, tensor in saved.items()}
-    if model.load_state_dict(state, strict=False).unexpected_keys:
-        raise MrlError(f"{folder}/{WEIGHTS}: does not fit its base; give another one.")
+    """Give a model's adapters the saved numbers; MrlError for any that are not an adapter's.
+
+    Another scale than `SCALE` becomes a part of B.
+    """
+    config = _read_config(Path(folder, CONFIG))
+    rank = config["r"]
+    scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+    flaw, state = "", {}
+    try:
+        for name, tensor in load_file(Path(folder, WEIGHTS)).items():
+            factor = scale / SCALE if ".lora_B." in name else 1.0
+            state[name.removeprefix(PREFIX)] = factor * tensor.float()
+        foreign = [name for name in state if ".lora_" not in name]
+        foreign += model.load_state_dict(state, strict=False).unexpected_keys
+        flaw = f"{foreign[0]} is not an adapter" if foreign else ""
+    except (OSError, RuntimeError, SafetensorError) as error:  # a file that is cut, other sizes
+        flaw = str(error).split("\n")[-1].strip()
+    if flaw:
+        raise MrlError(f"{folder}/{WEIGHTS}: does not fit its base ({flaw}); give another one.")

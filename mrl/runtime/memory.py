@@ -143,8 +143,39 @@ def free_memory(device: str) -> int:
         return torch.cuda.mem_get_info(device)[0]
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():  # Linux; elsewhere take all that there is
-        return 1024 * int(re.search(r"MemAvailable: *(\d+)", meminfo.read_text())[1])
+        free = 1024 * int(re.search(r"MemAvailable: *(\d+)", meminfo.read_text())[1])
+        return min(free, free_in_container())
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_in_container(
+    groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
+) -> int:
+    """Bytes that the control groups (cgroups, v1 or v2) of this process still allow; very large
+    where nothing limits it.
+
+    groups: lists a process's groups; mounted: where their files are.
+    """
+    free = sys.maxsize
+    for line in groups.read_text().splitlines() if groups.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):  # v1 has one tree for each
+            continue
+        tree = mounted / controllers
+        limit, used = "memory.max", "memory.current"
+        if controllers:
+            limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
+
+        # a group's parents limit it as well; in a container only the last of them may be mounted
+        group = tree / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if (folder / limit).exists() and (folder / limit).read_text().strip() != "max":
+                allowed = int((folder / limit).read_text()) - int((folder / used).read_text())
+                cached = re.findall(
+                    r"(?m)^(?:in)?active_file (\d+)", (folder / "memory.stat").read_text()
+                )  # copies of files, which the kernel gives up first
+                free = min(free, max(0, allowed + sum(map(int, cached))))
+    return free
 
 
 def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str, free: int) -> str:
@@ -158,6 +189,23 @@ def choose_placement(estimates: Sequence[Estimate], wanted: str, device: str, fr
     return "resident" if fits or not device.startswith("cuda") else "swap"
 
 
+def estimate_all(
+    config: RunConfig,
+    policies: Sequence[PolicyConfig],
+    problems: Sequence[Problem],
+    device: str,
+    factor: int,
+) -> list[Estimate]:
+    """Estimate what each policy will need. factor: the mode's on the group size."""
+    longest = max(len(problem.prompt.encode()) for problem in problems)
+    tokens = longest // TOKEN_BYTES + TEMPLATE_TOKENS
+    estimates = []
+    for policy in policies:
+        model = shape_of(policy)
+        estimates.append(estimate(model, policy, config, tokens, torch.device(device), factor))
+    return estimates
+
+
 def plan_memory(
     config: RunConfig, names: Sequence[str], problems: Sequence[Problem], device: str, factor: int
 ) -> tuple[str, str]:
@@ -167,15 +215,10 @@ def plan_memory(
     placement, and a sentence for the person.
     Raises MrlError if the host does not hold the run: a kill would come minutes later, unsaid.
     """
-    longest = max(len(problem.prompt.encode()) for problem in problems)
-    tokens = longest // TOKEN_BYTES + TEMPLATE_TOKENS
-    estimates = []
-    for policy in config.policies:
-        # under `parallel` the others have a GPU of their own, where there are enough
-        shared = len(config.policies) > torch.cuda.device_count()
-        if policy.name in names or shared:
-            model = shape_of(policy)
-            estimates.append(estimate(model, policy, config, tokens, torch.device(device), factor))
+    # under `parallel` the others have a GPU of their own, where there are enough
+    shared = len(config.policies) > torch.cuda.device_count()
+    on_device = [policy for policy in config.policies if shared or policy.name in names]
+    estimates = estimate_all(config, on_device, problems, device, factor)
 
     free, free_in_host = free_memory(device), free_memory("cpu")
     placement = choose_placement(estimates, config.placement, device, free)

@@ -1,6 +1,7 @@
 """Pairs of models by name, the choice of the default one, and the settings of a pretrained pair."""
 
 from collections import Counter
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from huggingface_hub import try_to_load_from_cache
 from mrl.config import DATA, PolicyConfig
 from mrl.runtime.launch import cores
 from mrl.runtime.loading import shape_of
+from mrl.runtime.reading import split_list
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
@@ -26,7 +28,7 @@ SHORT_HELDOUT = str(DATA / "words" / "heldout-72.jsonl")  # every fifth problem 
 def pair_settings(pair: str) -> dict[str, Any]:
     """`RunConfig` fields for a pair's name, or for directories and hub names with commas."""
     named = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair)
-    paths = named or tuple(path.strip() for path in pair.split(","))
+    paths = named or tuple(expanduser(path) for path in split_list(pair))
 
     # a policy is named after the last part of its path, with a number where that comes again
     of_policy, of_run = _recipe(paths)

@@ -80,6 +80,8 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
 
     try:
         lengths = [len(policy.prompt_ids(problem.prompt)) for problem in problems]
+        if not min(lengths):
+            raise ValueError("it writes an empty prompt")
     except Exception as error:  # a template is a program that came with the model
         raise MrlError(
             f"{policy.config.path}: its chat template fails ({error}); write another with "

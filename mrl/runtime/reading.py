@@ -54,6 +54,11 @@ def read_json_lines(path: Path) -> list[dict]:
     return entries
 
 
+def split_list(text: str) -> list[str]:
+    """The entries of a list that is written as one text, with commas between them."""
+    return [entry.strip() for entry in text.split(",")]
+
+
 @cache
 def run_file(path: Path, source: bytes) -> ModuleType:
     """Run a file of one's own as a module, once; again if its content has changed.
@@ -85,12 +90,12 @@ def check_table(
         if key not in known:
             raise MrlError(f"{where}: there is no setting `{key}`{nearest(key, [*known, *also])}")
 
-        # an integer may stand for a float, and one text for a list of one
+        # an integer may stand for a float, and one text with commas for a list
         hint = hints[key]
         if hint in (float, float | None) and type(value) is int:
             value = float(value)
         if hint == list[str] and isinstance(value, str):
-            value = [value]
+            value = split_list(value)
 
         if type(value) is float and not math.isfinite(value):
             raise MrlError(f"{where}: {key} is {value}, but must be a finite number.")

@@ -22,7 +22,7 @@ from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.load_team import assemble
 from mrl.runtime.memory import peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
-from mrl.runtime.own_code import place_of
+from mrl.runtime.own_code import PROGRAM, place_of
 from mrl.runtime.run_directory import (
     cut_back,
     finish_checkpoint,
@@ -39,6 +39,10 @@ from mrl.runtime.settings import check
 from mrl.runtime.verifier import make_verifier
 from mrl.runtime.view import View
 from mrl.team import StepResult
+
+# exchange.jsonl keeps the records of the first steps, and then of every so many: all of them would
+# be gigabytes in a long run with long completions
+FIRST_EXCHANGES, EXCHANGES_EVERY = 5, 20
 
 
 class Run(AbstractContextManager):
@@ -137,7 +141,9 @@ class Run(AbstractContextManager):
         if isinstance(error, SystemExit):  # `| head -1`, or a mode that calls sys.exit
             error = RunFailed(f"The output was closed, or sys.exit called: {place_of(error)}.")
         if isinstance(error, OSError | SafetensorError):  # most often the disk is full
-            error = RunFailed(f"{error}.")
+            place = place_of(error)
+            where = "" if place.startswith(PROGRAM) else f" ({place})"  # in a mode of one's own
+            error = RunFailed(f"{error}{where}.")
         if isinstance(error, RunFailed):
             raise type(error)(f"{error} {self.how_to_resume}") from error
         if isinstance(error, Exception) and not isinstance(error, MrlError):
@@ -168,10 +174,11 @@ class Run(AbstractContextManager):
 
         metrics = [json.dumps(line, allow_nan=False) for line in lines.values()]
         completions = [json.dumps(entry, ensure_ascii=False) for entry in entries]
-        records = [record.line.decode() for record in self.team.exchange.records]
         self._log("metrics.jsonl", metrics)
         self._log("samples.jsonl", completions)
-        self._log("exchange.jsonl", records)
+        if step <= FIRST_EXCHANGES or step % EXCHANGES_EVERY == 0:
+            records = [record.line.decode() for record in self.team.exchange.records]
+            self._log("exchange.jsonl", records)
 
         rescues = [entry["rescue"] for entry in entries if "rescue" in entry]
         self.view.step(step, lines, rescues)

@@ -10,22 +10,25 @@ it was on its way to the disk, a lost file) shows in its checksums.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.policy import Policy
 from mrl.runtime.lora import save_adapters
 from mrl.runtime.reading import parse, read_json_lines, read_text
-from mrl.runtime.settings import load_config, mode_class
+from mrl.runtime.settings import DATA_HERE, OWN_DATA, load_config, mode_class
 
 KEEP = 2  # checkpoints
 PARTIAL = ".partial-"
+CHECKPOINT = re.compile("step-[0-9]{6,}")  # step-000060
 LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
 CHECKSUMS = "SHA256SUMS"  # of a checkpoint's files, as `sha256sum` writes and checks them
 
@@ -47,8 +50,11 @@ def new_directory(config: RunConfig) -> Path:
 
 
 def write_run_config(directory: Path, config: RunConfig) -> None:
-    """Write the settings as `config.json`, which `load_config` reads; paths as they were given."""
-    text = json.dumps(asdict(config), indent=1)
+    """Write the settings as `config.json`, which `load_config` reads.
+
+    Paths stay as they were given, except those into the program's own data.
+    """
+    text = json.dumps(asdict(config), indent=1).replace(DATA_HERE, OWN_DATA)
     (directory / "config.json").write_text(text, encoding="utf-8")
 
 
@@ -70,7 +76,7 @@ def continued_config(directory: Path) -> RunConfig:
         # that step itself may be logged: a kill can meet the first checkpoint half-made
         if 0 < config.checkpoint_every < logged:
             raise MrlError(f"{directory}/checkpoints: is lost; put it back, or start a new run.")
-    elif int(checkpoint.name[5:]) >= config.steps and "after" in read_evaluations(directory):
+    elif step_of(checkpoint) >= config.steps and "after" in read_evaluations(directory):
         raise MrlError(f"{directory}: is finished; `evaluate` and `report` show what came of it.")
     return config
 
@@ -116,13 +122,25 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
             # transformers takes a group's processes for parts of one model, which rank 0 saves
             policy.model.should_save_on_this_rank = lambda is_main_process: True
             policy.model.save_pretrained(folder)
-        policy.tokenizer.save_pretrained(folder)
+        save_tokenizer(policy.tokenizer, folder)
 
         try:
             torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
         except RuntimeError as error:  # torch's form of a full disk
             raise OSError("optimizer.pt could not be written whole") from error
     return partial
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Save a tokenizer so that transformers 4, and what is built on it, can also load it."""
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    config = parse(read_text(file), str(file))
+    if config.get("tokenizer_class") == "TokenizersBackend":  # the name since transformers 5
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):  # there it has names
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    file.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
@@ -155,13 +173,20 @@ def _checksums(checkpoint: Path) -> list[str]:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first."""
-    return sorted((run / "checkpoints").glob("step-*"))  # step-000060
+    """The complete checkpoints of a run, oldest first; a person's copies are left out."""
+    folders = (run / "checkpoints").glob("step-*")
+    found = [folder for folder in folders if CHECKPOINT.fullmatch(folder.name)]
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The newest complete checkpoint of a run, if there is one."""
-    return max(checkpoints(run), default=None)
+    return max(checkpoints(run), default=None, key=step_of)
 
 
 def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:

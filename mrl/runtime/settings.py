@@ -4,13 +4,15 @@ Precedence: defaults < preset of the pair < `--config` file < options of the com
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import fields
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from mrl.config import PolicyConfig, RunConfig
+from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
 from mrl.runtime.own_code import place_of
@@ -20,17 +22,25 @@ from mrl.runtime.reading import check_rules, check_table, nearest, parse, read_t
 
 NAME = re.compile(r"[^./\\][^/\\]{0,63}")  # of a policy or a run: of a directory, in every sentence
 OWN_MODE = re.compile(r"(.+\.py):(\w+)")  # file.py:Class
+# how a path into the program's own `data` begins in config.json, so that a run can go on in another
+# checkout; and how it begins here
+OWN_DATA, DATA_HERE = '"{data}/', json.dumps(f"{DATA}/")[:-1]
 
 
 def run_config(
-    pair: str | None, file: Path | None, options: dict[str, Any], settings: Sequence[str]
+    pair: str | None,
+    file: Path | None,
+    options: dict[str, Any],
+    settings: Sequence[str],
+    compared: Sequence[str] = (),
 ) -> RunConfig:
     """The settings of a new run, checked.
 
     pair: None takes the file's policies, or the tiny pair where it has none.
     options: of the command line, None for one that was not used; settings: texts of --set.
+    compared: other modes of a comparison, for which the file may have settings as well.
     """
-    from_file = load_config(file) if file else {}
+    from_file = load_config(file.expanduser()) if file else {}
     if pair is not None:
         from_file.pop("policies", None)
     preset = {} if "policies" in from_file else pair_settings("tiny" if pair is None else pair)
@@ -42,23 +52,37 @@ def run_config(
             raise MrlError(f"settings.{name} is {table!r}; write [settings.{name}] as a table.")
     apply_settings(values, settings)
     config = RunConfig(**values)
+    _expand_home(config)
 
     # after --set, which may name the mode
     mode = mode_class(config.mode)
     known = [*MODES, mode.name]
+    for name in compared:
+        if name != mode.name:
+            config.settings.pop(name, None)
     for name in config.settings:
         if name not in known:
             raise MrlError(f"settings.{name}: there is no such mode{nearest(name, known)}")
 
-    # kept in config.json: a run is resumed with the prompt and the judge that it began with
+    # kept in config.json: a run is resumed with the prompt and the files that it began with
     for policy in config.policies:
         policy.system_prompt = policy.system_prompt or system_prompt_of(Path(config.train))
         if policy.updates_per_step is None:
             policy.updates_per_step = mode.published_updates
-    if config.judge and not config.judge_checksum:
-        config.judge_checksum = checksum(config.judge)
+    for path in files_of(config):
+        if Path(path).is_file() and path not in config.checksums:
+            config.checksums[path] = checksum(path)
     check(config)
     return config
+
+
+def _expand_home(config: RunConfig) -> None:
+    """Write out the `~` of every path."""
+    for name in ("train", "judge", "runs", "mode"):
+        setattr(config, name, expanduser(getattr(config, name)))
+    config.heldout = [expanduser(path) for path in config.heldout]
+    for policy in config.policies:
+        policy.path, policy.reference = expanduser(policy.path), expanduser(policy.reference)
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -67,7 +91,11 @@ def load_config(path: Path) -> dict[str, Any]:
     Raises MrlError with the place for broken TOML, an unknown key (naming the nearest right one) or
     a value of the wrong type; OSError if there is no file.
     """
-    table = parse(read_text(path), str(path), "JSON" if path.suffix == ".json" else "TOML")
+    text = read_text(path).replace(OWN_DATA, DATA_HERE)
+    table = parse(text, str(path), "JSON" if path.suffix == ".json" else "TOML")
+    of_judge = table.pop("judge_checksum", "")  # all that runs of earlier versions kept
+    if of_judge:
+        table["checksums"] = {table["judge"]: of_judge}
     policies = table.pop("policy", table.pop("policies", []))
     if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
         raise MrlError(f"{path}: policies are written as [[policy]] tables, with two brackets.")
@@ -155,17 +183,24 @@ def check(config: RunConfig) -> None:
     if not config.heldout:
         raise MrlError("heldout names no file; a run is scored on at least one.")
 
-    now = checksum(config.judge) if config.judge else ""
-    if config.judge_checksum not in ("", now):
-        raise MrlError(
-            f"judge {config.judge}: its checksum is {now}, but the run began with "
-            f"{config.judge_checksum}, so the same text could get another reward; put the old file "
-            "back, or start a new run."
-        )
+    for path, then in config.checksums.items():
+        now = checksum(path)
+        if now != then:
+            raise MrlError(
+                f"{path}: its checksum is {now}, but the run began with {then}, so it would go on "
+                "as another run; put the old file back, or start a new run."
+            )
+
+
+def files_of(config: RunConfig) -> list[str]:
+    """The files that decide what a run comes to: problems, and a judge and a mode of one's own."""
+    own_mode = OWN_MODE.fullmatch(config.mode)
+    paths = [config.train, *config.heldout, config.judge, own_mode[1] if own_mode else ""]
+    return [path for path in paths if path]
 
 
 def checksum(path: str) -> str:
-    """The checksum of a judge's file, 16 digits."""
+    """The checksum of a file, 16 digits."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
@@ -185,7 +220,7 @@ def mode_class(name: str) -> type[Mode]:
         hint = nearest(name.lower(), MODES)
         raise MrlError(f"There is no mode {name!r}{hint} A mode of your own is file.py:Class.")
 
-    path, class_name = Path(own[1]), own[2]
+    path, class_name = Path(own[1]).expanduser(), own[2]
     source = path.read_bytes()
     try:
         mode = getattr(run_file(path.absolute(), source), class_name, None)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
+from statistics import NormalDist
 
 from rich.table import Column, Table
 
@@ -116,13 +117,17 @@ def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, li
 def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, float] | None:
     """Policy, skill, and its solve rates before and after, of the largest gain.
 
-    ends: each policy's entries before and after. None if no gain is beyond its 95 % interval.
+    ends: each policy's entries before and after. None if no gain is beyond its interval. The
+    intervals hold for all candidates together with 95 %, because the largest gain is chosen from
+    them (Bonferroni).
     """
+    candidates = sum(len(now["skills"]) for _, now in ends)
+    z = NormalDist().inv_cdf(1 - 0.05 / 2 / candidates)
     best, most = None, 0.0
     for then, now in ends:
         for skill in now["skills"]:
             before, after = then["skills"][skill]["pass@1"], now["skills"][skill]["pass@1"]
-            chance = math.hypot(half_width(then, skill), half_width(now, skill))
+            chance = math.hypot(half_width(then, skill, z), half_width(now, skill, z))
             if after - before > max(chance, most):
                 best, most = (now["policy"], skill, before, after), after - before
     return best

@@ -320,6 +320,80 @@ def test_a_log_that_is_shorter_than_at_its_checkpoint_is_not_filled_up(stopped, 
     assert_refused(stopped, f"{name}: lacks its end; put it back whole", capsys)
 
 
+@pytest.mark.parametrize("name", ["train.jsonl", "heldout.jsonl"])
+def test_a_run_does_not_go_on_with_other_problems(stopped, capsys, name):
+    whole = Path(name).read_text()
+    Path(name).write_text("".join(whole.splitlines(keepends=True)[1:]))
+    assert_refused(stopped, "checksum", capsys, name)
+    assert run("evaluate", "runs/r", "--samples", "1") == (2 if name == "heldout.jsonl" else 0)
+    Path(name).write_text(whole)
+    assert run("resume", "runs/r", "--plain") == 0
+
+
+OWN = """
+from mrl.modes.solo import Solo
+class Own(Solo):
+    name = "own"
+"""
+
+
+def test_a_run_does_not_go_on_with_another_version_of_its_mode(place, monkeypatch, capsys):
+    Path("own.py").write_text(OWN)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        assert small("--steps", "3", "--name", "r", "--mode", "own.py:Own") == 130
+    capsys.readouterr()
+    Path("own.py").write_text(OWN + "    consumes = None\n")
+    assert_refused(place / "runs" / "r", "checksum", capsys, "own.py")
+
+
+def test_a_persons_copies_of_checkpoints_are_neither_deleted_nor_taken(place):
+    assert small("--steps", "1", "--name", "r", *OFTEN) == 0
+    folder = Path("runs/r/checkpoints")
+    copies = [
+        folder / name for name in ("step-000001-keep", "step-best", "step-1", "step-0000001x")
+    ]
+    for copy in copies:
+        shutil.copytree(folder / "step-000001", copy)
+    assert newest_checkpoint(Path("runs/r")).name == "step-000001"
+    settings = json.loads(Path("runs/r/config.json").read_text())
+    Path("runs/r/config.json").write_text(json.dumps(settings | {"steps": 5}))
+    evaluation = Path("runs/r/evaluation.json")
+    evaluation.write_text(json.dumps({"before": json.loads(evaluation.read_text())["before"]}))
+    assert run("resume", "runs/r", "--plain") == 0
+    assert all(copy.is_dir() for copy in copies)
+    assert len(list(folder.iterdir())) == 2 + len(copies)
+
+    (folder / "step-1000000").mkdir()  # more digits, but the newest
+    assert newest_checkpoint(Path("runs/r")).name == "step-1000000"
+
+
+def test_the_log_of_the_exchange_is_bounded(place, monkeypatch):
+    monkeypatch.setattr(run_module, "FIRST_EXCHANGES", 1)
+    monkeypatch.setattr(run_module, "EXCHANGES_EVERY", 3)
+    assert small("--steps", "4", "--name", "r", "--mode", "prp") == 0
+    records = lines("runs/r/exchange.jsonl")
+    published = {}
+    for line in lines("runs/r/metrics.jsonl"):
+        number = line["exchange/published_records"]
+        published[line["step"]] = published.get(line["step"], 0) + number
+    assert min(published.values()) > 0
+    assert len(records) == published[1] + published[3]
+
+
+def test_a_mode_that_lacks_a_file_is_named_with_its_line(place, capsys):
+    Path("own.py").write_text(
+        OWN
+        + """
+    def training_samples(self, receiver, prompts, rng):
+        open("none.txt")
+"""
+    )
+    assert small("--steps", "1", "--name", "r", "--mode", "own.py:Own") == 1
+    said = capsys.readouterr().err
+    assert "none.txt" in said and "own.py, line 7" in said and "resume runs/r" in said
+
+
 def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, capsys):
     assert small("--steps", "2", "--name", "r") == 0
     path = Path("runs/r/evaluation.json")
