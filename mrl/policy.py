@@ -48,7 +48,6 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
-        self.sampled_version = -1  # version of the weights that wrote its newest groups
         self.sampler_is_wrong = False  # learning has warned of it
 
         self.tokenizer = tokenizer
@@ -203,7 +202,6 @@ class Policy:
         """Sample a group for each problem; verdicts are still missing."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
-        self.sampled_version = self.version
 
         # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
         with self.precision():
@@ -236,6 +234,7 @@ class Policy:
         rollouts = []
         for row, length in enumerate(lengths):
             rollout = Rollout(token_ids[row][:length], logprobs[row][:length], finished[row])
+            rollout.version = self.version
             # special tokens stay visible: without them a text would be judged that was not written
             rollout.text = self.tokenizer.decode(rollout.content_ids, skip_special_tokens=False)
             rollouts.append(rollout)

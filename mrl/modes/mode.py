@@ -69,7 +69,7 @@ class Mode(ABC):
         """
 
     def updates_per_step(self, config: PolicyConfig) -> int:
-        """Optimizer updates of a step: as set, or as published, times `rollout_factor`."""
+        """The most updates in a step: as set, or as published, times `rollout_factor`."""
         named = config.updates_per_step
         return (self.published_updates if named is None else named) * self.rollout_factor
 

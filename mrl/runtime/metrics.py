@@ -178,10 +178,11 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
     for group, texts in _peers_texts(result):
         left += len(group.rollouts) + len(texts)
 
+    # an own text of an earlier step (as in mode replay) is not one of this step's completions
+    now = {rollout.version for group in result.groups for rollout in group.rollouts}
     for sample in result.batch.samples:
-        # an own text of an earlier step (mode replay) is none of this step's completions
-        written_now = sample.loss == "policy" and sample.behavior_logprobs is None
-        if sample.source or written_now:
+        is_own = sample.loss == "policy" and sample.behavior_logprobs is None
+        if sample.source or (is_own and sample.sampled_version in {None, *now}):
             left -= 1
 
     counts = Counter(result.stats.sample_outcomes)  # of the samples
