@@ -47,7 +47,7 @@ class TrainingBatch:
     """
 
     samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
-    notes: dict[str, float] = field(default_factory=dict)  # the mode's own figures, by name
+    notes: dict[str, float] = field(default_factory=dict)  # numbers of the mode's own, by name
 
 
 @dataclass
