@@ -110,6 +110,26 @@ def test_rescues_of_two_problems_with_one_prompt_belong_to_their_own_problem(mak
     assert len(result.rescues) == 2
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "names"),
+    [
+        (["truncated", "truncated"], "max_new_tokens"),
+        (["unparsed", "truncated"], "boxed"),
+        (["unparsed", "unparsed"], "boxed"),
+        (["wrong", "truncated"], ""),
+        (["timeout", "unparsed"], ""),
+    ],
+)
+def test_a_first_step_without_an_answer_gets_one_sentence(make_policy, verdicts, names):
+    policy = make_policy()
+    rollouts = [rollout(Verdict(verdict)) for verdict in verdicts]
+    result = StepResult([Group(Problem("x", "1+1?", "2"), [5], rollouts)])
+    said = [e["failure"] for e in sample_lines(1, policy, result) if "failure" in e]
+    assert len(said) == bool(names)
+    assert all(names in text and policy.name in text for text in said)
+    assert not any("failure" in e for e in sample_lines(2, policy, result))
+
+
 def test_an_own_sample_of_an_earlier_step_is_not_one_of_this_steps_completions(make_policy):
     now = group("x", [1, 0])
     for rollout in now.rollouts:

@@ -113,7 +113,28 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
         rescue |= {"receiver_text": group.rollouts[0].text, "source_text": text}
         lines.append({"step": step, "rescue": rescue})
 
-    return lines + [{"step": step, "failure": text} for text in result.stats.warnings]
+    failures = [*result.stats.warnings, *_nothing_to_judge(step, policy, result.groups)]
+    return lines + [{"step": step, "failure": text} for text in failures]
+
+
+def _nothing_to_judge(step: int, policy: Policy, groups: Sequence[Group]) -> list[str]:
+    """A sentence if not one completion of a run's first step has an answer: that is a mistake."""
+    verdicts = [rollout.verdict for group in groups for rollout in group.rollouts]
+    if step > 1 or set(verdicts) - {Verdict.TRUNCATED, Verdict.UNPARSED}:
+        return []
+
+    if set(verdicts) == {Verdict.TRUNCATED}:
+        return [
+            f"{policy.name}: all {len(verdicts)} completions of the first step were cut at "
+            f"{policy.max_new_tokens} tokens, before an answer; raise max_new_tokens, or if the "
+            "texts in samples.jsonl go on after their answer, look for the model's end token in "
+            "its chat template."
+        ]
+    return [
+        f"{policy.name}: none of the {len(verdicts)} completions of the first step has an answer "
+        "in \\boxed{}, and nothing else is judged; ask for one in system_prompt, or name a judge "
+        "with --set judge=FILE."
+    ]
 
 
 def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:
