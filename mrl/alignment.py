@@ -56,6 +56,12 @@ class ByteCodec:
             self._unknown = self._tokenizer.token_to_id(model["unk_token"])
         specials = [token for token in description["added_tokens"] if token["special"]]
         self._special = {token["id"] for token in specials}
+        self.markup = {token["content"]: token["id"] for token in specials}
+        longest_first = sorted(self.markup, key=len, reverse=True)
+        # splits a text at the special tokens that it spells, and keeps them
+        self.split_markup = re.compile(
+            f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})"
+        ).split
 
         # A normalizer may turn the added token "<t>" into " <t>". Whether its id then stands for
         # "<t>" or takes a space of the text along is not known, so it has no bytes here.
@@ -134,6 +140,19 @@ class ByteCodec:
                 count = sizes.index(len(wanted))  # the text is the last `count` tokens
                 return token_ids[len(token_ids) - count :]
         raise refusal
+
+    def encode_as_text(self, text: str) -> list[int]:
+        """As `encode`, but a special token that the text spells is text: data is never markup.
+
+        If the tokenizer cannot hold the text exactly, it gets the tokens that come nearest to it.
+        """
+        self._tokenizer.encode_special_tokens = True
+        try:
+            return self.encode(text)
+        except LossyText:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+        finally:
+            self._tokenizer.encode_special_tokens = False
 
 
 def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int, bytes]:

@@ -62,11 +62,13 @@ class Allocation:
         names: Sequence[str],
         placement: str = "resident",
         device: str = "cpu",
+        threads: int = 1,
     ) -> None:
         self.policies = policies
         self.names = names
         self.placement = placement
         self.device = device
+        self.threads = threads  # CPU threads of torch during a turn: results depend on the number
         self.ledger: list[Turn] = []  # cleared by every step
         self._fetched: dict[str, set[str]] = {policy.name: set() for policy in policies}
         self._host_places: Places = {}  # kept while the tensors are on the device
@@ -79,8 +81,9 @@ class Allocation:
         """A policy's turn: what the phase needs is on the device, and the time is noted."""
         start = time.perf_counter()
         try:
-            moved = self._fetch(policy, phase)
-            yield
+            with torch_settings(self.threads):
+                moved = self._fetch(policy, phase)
+                yield
         except FloatingPointError as error:
             raise RunFailed(f"{policy.name} failed in its {phase} turn: {error}.") from error
         except (RuntimeError, MemoryError) as error:
@@ -118,6 +121,21 @@ class Allocation:
         missing = wanted - self._fetched[policy.name]
         self._fetched[policy.name] |= wanted  # noted first: a fetch that fails half-way is evicted
         return moved + _move(policy, missing, self.device, {})
+
+
+@contextmanager
+def torch_settings(threads: int) -> Iterator[None]:
+    """What results depend on, set for a while; then the process has its own settings again."""
+    before, cudnn = torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled()
+    torch.set_num_threads(threads)
+    # cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a
+    # second each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
 
 
 def gather_from_all(mine: dict[str, T]) -> dict[str, T]:

@@ -31,7 +31,7 @@ class PolicyConfig:
         None, "of AdamW; none: from the number of parameters", above=0, most=1
     )
     updates_per_step: int | None = setting(
-        None, "optimizer updates from a step's samples; none: as the mode was published", least=1
+        None, "the most optimizer updates in a step; none: as the mode was published", least=1
     )
     objective: str = setting("grpo", "what it maximizes", choices=OBJECTIVES)
     clip_low: float | None = setting(None, "none: as the objective was published", least=0)
@@ -52,8 +52,8 @@ class PolicyConfig:
     lora_rank: int = setting(0, "of LoRA, e.g. 16; 0: all weights learn", least=0, most=1024)
     checkpointing: bool = setting(False, "compute activations again: slower, smaller")
     template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")
-    system_prompt: str = setting(
-        "", "first message of the chat template; empty: system_prompt.txt beside `train`"
+    system_prompt: str | None = setting(
+        None, "what the model reads first; none: system_prompt.txt next to `train`; empty: nothing"
     )
 
 

@@ -38,7 +38,10 @@ LARGEST_MEAN_GAP = 5e-2
 
 
 def learn(policy: Policy, samples: Sequence[TrainingSample], updates: int = 1) -> LearningStats:
-    """Make up to `updates` optimizer updates from the samples, in their order.
+    """Make at most `updates` optimizer updates from the samples, in their order.
+
+    Each update takes the same number of samples, rounded up, so there may be fewer updates: with
+    `updates=48`, 128 samples make 43 updates of 3 (the last one of 2).
 
     The loss of an update has three terms. Own samples are those that the policy wrote itself
     (`source` is empty):
@@ -124,16 +127,21 @@ def _replace_sampled_logprobs(policy: Policy, samples: Sequence[TrainingSample])
     1 - 3e-4 .. 1 + 4e-4, so rounding alone would make it clip. Here both sides of the ratio come
     from scoring, so the rounding cancels.
 
-    Peers' samples keep their log-probs. naive and graft have just computed them in nearly this way.
-    In hacpo and prp they come from the peer, whose model is not here.
+    Other samples keep their log-probs. An own text of an earlier step was written by older weights.
+    For a peer's text, naive and graft have just computed them in nearly this way; in hacpo and prp
+    they come from the peer, whose model is not here.
     """
     own = []
     for sample in samples:
-        is_own = sample.loss == "policy" and sample.behavior_logprobs is None
-        if is_own and sample.needs_forward:
+        if sample.loss == "policy" and sample.needs_forward and _is_on_policy(policy, sample):
             own.append(sample)
     for sample, logprobs in zip(own, policy.logprobs_of(*ids_of(own)), strict=True):
         sample.sampled_logprobs = logprobs
+
+
+def _is_on_policy(policy: Policy, sample: TrainingSample) -> bool:
+    """Whether the weights that wrote an own text are those that the policy has now."""
+    return sample.behavior_logprobs is None and sample.sampled_version == policy.version
 
 
 def add_gradients(
@@ -195,20 +203,20 @@ def micro_batches(
 ) -> Iterator[list[TrainingSample]]:
     """Samples that one loss function can take together, of about `max_tokens` tokens.
 
-    Those of a micro-batch agree in four things: own or a peer's, imitation or not, whether the
-    ratio is to the policy of this step, and objective.
+    Those of a micro-batch agree in five things: own or a peer's, imitation or not, whether the
+    ratio is to the policy as it sampled the text, the version that sampled it, and objective.
     Own ones come first. Which come first changes nothing but the rounding of sums, so any fixed
     order will do.
     """
     batches: dict[tuple, list[TrainingSample]] = {}
     for sample in samples:
         if sample.needs_forward:  # a group that failed altogether costs no forward pass
-            of_this_step = sample.behavior_logprobs is None
+            is_sampled = sample.behavior_logprobs is None
             is_imitation = sample.loss == "imitation"
-            key = (bool(sample.source), is_imitation, of_this_step, sample.objective)
-            batches.setdefault(key, []).append(sample)
+            key = (bool(sample.source), is_imitation, is_sampled, sample.sampled_version)
+            batches.setdefault((*key, sample.objective), []).append(sample)
 
-    # objectives have no order, so they stay as they came
+    # versions may be None and objectives have no order, so they stay as they came
     for key in sorted(batches, key=lambda key: key[:2]):
         alike = batches[key]
         for neighbours in cut_by_tokens(*ids_of(alike), max_tokens):
@@ -234,19 +242,19 @@ def policy_loss(
 
     # The ratio's denominator, as it was recorded; in the dtype of logprobs, so that numbers which
     # the policy computed itself give a ratio of exactly 1.
-    of_this_step = batch[0].behavior_logprobs is None  # as for all of a micro-batch
+    is_sampled = batch[0].behavior_logprobs is None  # as for all of a micro-batch
     recorded = torch.zeros_like(logprobs)  # [batch, seq]
     for row, sample in enumerate(batch):
-        numbers = sample.sampled_logprobs if of_this_step else sample.behavior_logprobs
+        numbers = sample.sampled_logprobs if is_sampled else sample.behavior_logprobs
         if objective.ratio_level == "text":  # of the source's tokens: their mean stands for each
             numbers = [fmean(numbers)] * len(sample.completion_ids)
         recorded[row, : len(numbers)] = logprobs.new_tensor(numbers)
     logprob_gap = (logprobs.detach() - recorded).abs()
 
-    # Own samples before the first update of a step: the weights are those that wrote them, so any
-    # gap is numerical. The recorded numbers are not used then, and the ratio is exactly 1; its
+    # If there was no update since an own text was written, the weights are those that wrote it, so
+    # any gap is numerical. The recorded numbers are not used then, and the ratio is exactly 1; its
     # gradient is not 0.
-    on_policy = of_this_step and policy.version == policy.sampled_version
+    on_policy = _is_on_policy(policy, batch[0])
     behavior = logprobs.detach() if on_policy else recorded
 
     # A chunk's ratio is repeated at each of its tokens; this weight makes it count once.

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+KNOWN = {  # what an objective may have as
+    "ratio_level": ("token", "chunk", "sequence", "text"),
+    "aggregation": ("sequence", "token", "constant"),
+}
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -26,6 +31,12 @@ class Objective:
     scale_by_std: bool = True  # of the group's rewards
     ratio_power: float | None = None  # None: PPO's min(); a number: HACPO's peers (surrogate_loss)
     clip_low_step: float = 0.0  # with a power: clip_low shrinks so with each update
+
+    def __post_init__(self) -> None:
+        for name, known in KNOWN.items():
+            if getattr(self, name) not in known:
+                words = ", ".join(known)
+                raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {words}")
 
 
 OBJECTIVES = {

@@ -24,6 +24,7 @@ from mrl.samples import Group, Problem, Rollout
 
 # Put before each chat template in place of today's date: a run goes on tomorrow as it began today.
 SAME_DAY = "{% macro strftime_now(form) %}26 Jul 2024{% endmacro %}\n"
+QUESTION = "\ue000"  # stands for a question in a template; a private character, so no text has it
 
 
 def uses_bfloat16(dtype: str, device: torch.device) -> bool:
@@ -48,7 +49,6 @@ class Policy:
         self.name = config.name
         self.index = index  # its place in the run: part of every random seed
         self.version = 0
-        self.sampled_version = -1  # version of the weights that wrote its newest groups
         self.sampler_is_wrong = False  # learning has warned of it
 
         self.tokenizer = tokenizer
@@ -57,8 +57,11 @@ class Policy:
         self.reference = reference  # frozen, only if there is a KL term
         self.graph_decode = None  # on CUDA, a faster way to sample: runtime/cuda_graph.py
 
+        self.begin_ids = self._find_begin_ids()
         self.end_ids = self._find_end_ids()
         self.end_id = self._find_end_id()  # for a peer's completion, retokenized for this policy
+        if self.end_id not in self.end_ids:  # known from the chat template alone
+            self.end_ids.append(self.end_id)
         self.suppressed = self._find_suppressed().to(model.device)
         # the longest text that it writes, and that it learns from
         self.max_new_tokens = config.max_new_tokens
@@ -101,6 +104,18 @@ class Policy:
         self.micro_batch = self.micro_batch // 2
         return f"{self.name} ran out of memory; it goes on with {self.micro_batch} tokens at once."
 
+    def _find_begin_ids(self) -> list[int]:
+        """What the tokenizer adds before a text: mostly nothing, or the token that begins one.
+
+        What it adds after a text is left out, because a prompt must not end before its completion.
+        """
+        plain = self.tokenizer("1", add_special_tokens=False).input_ids
+        whole = self.tokenizer("1").input_ids
+        for place in range(len(whole)):
+            if whole[place : place + len(plain)] == plain:
+                return whole[:place]
+        return []
+
     def _find_end_ids(self) -> list[int]:
         """The tokenizer's end token first, then the others that the generation config names."""
         configured = self.model.generation_config.eos_token_id
@@ -122,7 +137,8 @@ class Policy:
 
         A chat model may have several. Gemma's tokenizer names <eos>, but its turns end in
         <end_of_turn>, so the model never writes <eos> there: as the end of a peer's completion it
-        would be next to impossible. The chat template shows which one follows an answer.
+        would be next to impossible. The chat template shows which one follows an answer: the first
+        special token, whether or not tokenizer and generation config name it.
         """
         if not self.has_chat_template:
             return self.end_ids[0]
@@ -134,8 +150,9 @@ class Policy:
         except Exception:  # a template is a program; if prompts fail, too, loading says why
             return self.end_ids[0]
         behind = text.rpartition(answer)[2]
+        ends = {*self.end_ids, *self.codec.markup.values()} - {self.tokenizer.unk_token_id}
         for token_id in self.tokenizer(behind, add_special_tokens=False).input_ids:
-            if token_id in self.end_ids:
+            if token_id in ends:
                 return token_id
         return self.end_ids[0]  # the template writes none
 
@@ -163,10 +180,24 @@ class Policy:
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """The prompt in this policy's own template and tokens, up to where a completion starts."""
-        # a chat template writes special tokens itself; some would be there twice
-        add_special_tokens = not self.has_chat_template
-        text = self.prompt_text(prompt)
-        return self.tokenizer(text, add_special_tokens=add_special_tokens).input_ids
+        token_ids = self.tokenizer(self.prompt_text(prompt), add_special_tokens=False).input_ids
+        if len(self.codec.split_markup(prompt)) > 1:  # it spells a special token
+            token_ids = self._with_question_as_text(prompt)
+
+        # a chat template writes special tokens itself, and so may one of a person's own
+        if self.has_chat_template or token_ids[: len(self.begin_ids)] == self.begin_ids:
+            return token_ids
+        return self.begin_ids + token_ids
+
+    def _with_question_as_text(self, prompt: str) -> list[int]:
+        """The template's special tokens are tokens here; those that the prompt spells are text."""
+        token_ids = []
+        for part in self.codec.split_markup(self.prompt_text(QUESTION)):
+            if part in self.codec.markup:
+                token_ids.append(self.codec.markup[part])
+            else:
+                token_ids += self.codec.encode_as_text(part.replace(QUESTION, prompt))
+        return token_ids
 
     def prompt_text(self, prompt: str) -> str:
         """The prompt in the setting `template`, which leaves the system prompt out; without one, in
@@ -203,7 +234,6 @@ class Policy:
         """Sample a group for each problem; verdicts are still missing."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
-        self.sampled_version = self.version
 
         # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
         with self.precision():
@@ -236,6 +266,7 @@ class Policy:
         rollouts = []
         for row, length in enumerate(lengths):
             rollout = Rollout(token_ids[row][:length], logprobs[row][:length], finished[row])
+            rollout.version = self.version
             # special tokens stay visible: without them a text would be judged that was not written
             rollout.text = self.tokenizer.decode(rollout.content_ids, skip_special_tokens=False)
             rollouts.append(rollout)

@@ -40,6 +40,7 @@ class Rollout:
     finished: bool  # it ends in an end token, so the token limit did not cut it
     text: str = ""  # for the verifier and for people; may hold replacement characters
     verdict: Verdict | None = None
+    version: int | None = None  # of the policy that wrote it: its optimizer updates until then
 
     @property
     def content_ids(self) -> list[int]:
@@ -88,12 +89,15 @@ class TrainingSample:
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    # The ratio's denominator, nats, one per token. An own text of this step has the log-probs that
-    # it was sampled with, and `behavior_logprobs` is None; any other text has those that its mode
-    # gives (at ratio level "text" one per token of the source). In mixed precision learning.py
-    # puts scored ones in the place of those of sampling.
+    # The ratio's denominator, nats, one per token. An own text has the log-probs with which it was
+    # sampled, and `behavior_logprobs` is None; any other text has those that its mode gives (at
+    # ratio level "text" one per token of the source). In mixed precision learning.py replaces those
+    # of sampling by scored ones.
     behavior_logprobs: list[float] | None = None
     sampled_logprobs: list[float] = field(default_factory=list)
+    # Version of the policy that sampled an own text. While the policy still has this version, the
+    # ratio is 1 by definition. None: not known, so the ratio is always computed.
+    sampled_version: int | None = None
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own
     chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for a chunk ratio

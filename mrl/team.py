@@ -59,13 +59,17 @@ class StepResult:
     @property
     def rescues(self) -> list[tuple[Group, TrainingSample]]:
         """(group, sample) for each peer's text that is imitated where all own attempts failed."""
-        failed = {tuple(g.prompt_ids): g for g in self.groups if g.outcome == "all_fail"}
+        failed = [group for group in self.groups if group.outcome == "all_fail"]
 
         rescues = []
         for sample in self.batch.samples:
-            group = failed.get(tuple(sample.prompt_ids))
-            if group and sample.source and sample.loss == "imitation" and sample.weight:
-                rescues.append((group, sample))
+            if not (sample.source and sample.loss == "imitation" and sample.weight):
+                continue
+            # two problems may ask the same; then the list itself tells whose prompt the sample has
+            asked = [group for group in failed if group.prompt_ids == sample.prompt_ids]
+            asked.sort(key=lambda group: group.prompt_ids is not sample.prompt_ids)
+            if asked:
+                rescues.append((asked[0], sample))
         return rescues
 
 

@@ -193,6 +193,7 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "lengths = mask.sum(dim=1).clamp(min=1)\n"
             "    mask = torch.arange(mask.shape[1]) < lengths[:, None]",
         ),
+        "equal groups by luck of rounding": (".masked_fill(all_agree, 0.0)", ""),
         "other eps": ("+ 1e-6", "+ 1e-5"),
         "one cause alone": ("CAUSES = {", "CAUSES = dict(A='sign')\nOTHER = {"),
         "nan loss": ("/ lengths).mean()", "/ lengths).mean() * float('nan')"),
@@ -370,6 +371,7 @@ ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one 
     ("bug", "two curves exchanged"): 8,
     ("liar", "forgets what is known"): 8,
     ("bug", "no clip"): 9,
+    ("bug", "equal groups by luck of rounding"): 9,
     ("bug", "sample std"): 8,
     ("bug", "sign"): 8,
     ("liar", "changes records in place"): 8,
@@ -653,6 +655,11 @@ def test_commands(tmp_path, monkeypatch, capsys):
     assert "is there already" in capsys.readouterr().err
     assert mini_mrl.main(["assignment", "check", "bug.py"]) == 0
     assert "0 of 10 points" in capsys.readouterr().out
+    assert mini_mrl.main(["assignment", "start", "advantages"]) == 0
+    capsys.readouterr()
+    assert mini_mrl.main(["assignment", "check", "advantages.py"]) == 0
+    _, why, points = capsys.readouterr().out.splitlines()  # one line for all parts
+    assert "NotImplementedError" in why and "0 of 10" in points
     (tmp_path / "ann.py").write_text(reference("advantages") + "print('hello \x1b[2J')\n")
     assert mini_mrl.main(["assignment", "check", "ann.py", "--seed", "1"]) == 0
     said = capsys.readouterr().out

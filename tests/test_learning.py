@@ -44,7 +44,7 @@ def sampled(policy):
 def samples_of(groups):
     return [
         TrainingSample(g.prompt_ids, r.completion_ids, advantage=(-1.0) ** n,
-                       sampled_logprobs=r.logprobs)
+                       sampled_logprobs=r.logprobs, sampled_version=r.version)
         for g in groups for n, r in enumerate(g.rollouts)
     ]  # fmt: skip
 
@@ -61,6 +61,31 @@ def test_minibatches_are_updates_in_the_order_of_the_samples(make_policy):
     assert all(torch.equal(a, b) for a, b in pairs)
     assert learn(one, samples[:1], updates=4).updates == 1
     assert learn(one, [], updates=4).updates == 0
+    nine = [sample(one, "1", (-1) ** n) for n in range(9)]
+    assert learn(one, nine, updates=4).updates == 3  # at most 4, of three samples each
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize("updates", [1, 2])
+def test_own_samples_that_are_kept_for_a_later_step_have_their_true_ratio(
+    make_policy, dtype, updates
+):
+    """The version belongs to the sample: sampling again does not make older samples newer."""
+    policy = make_policy(learning_rate=1e-2, max_new_tokens=10, dtype=dtype)
+    kept = sampled(policy)
+    learn(policy, sampled(policy))  # the weights have moved
+    scored = policy.logprobs_of(*ids_of(kept))
+    true = math.exp(max(
+        now - then
+        for one, numbers in zip(kept, scored, strict=True)
+        for now, then in zip(numbers, one.sampled_logprobs, strict=True)
+    ))  # fmt: skip
+    fresh = sampled(policy)  # a later step samples first
+    policy.config.learning_rate = policy.optimizer.param_groups[0]["lr"] = 1e-30
+    stats = learn(policy, [one for pair in zip(fresh, kept, strict=True) for one in pair], updates)
+    assert true > 1.05
+    assert stats.own.ratio_max == pytest.approx(true, abs=2e-2)
+    assert stats.warnings == []
 
 
 def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_policy):
@@ -117,7 +142,8 @@ def test_a_gap_that_is_more_than_rounding_is_said_once(make_policy, monkeypatch,
     samples = sampled(policy)
     for want in (1, 0):
         stats = learn(policy, samples[:4])
-        policy.sampled_version = policy.version
+        for one in samples:
+            one.sampled_version = policy.version
         assert len(stats.warnings) == want
         assert stats.metrics()["logprob_gap_mean"] > LARGEST_MEAN_GAP
 

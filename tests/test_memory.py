@@ -1,6 +1,5 @@
 import gc
 import os
-import runpy
 import sys
 import weakref
 from dataclasses import replace
@@ -373,11 +372,13 @@ def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
 
 def test_these_tests_see_no_gpu_and_the_allocator_is_set_but_where_a_person_did(monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
-    assert not torch.backends.cuda.cudnn_sdp_enabled()  # a plan for every shape; NaN at some
-    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
-    runpy.run_path(loading.__file__)
-    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:False"
+    for before, after in ((None, "True"), ("False", "False")):
+        monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+        if before:
+            monkeypatch.setenv("PYTORCH_ALLOC_CONF", f"expandable_segments:{before}")
+        loading.claim_process()
+        assert os.environ["PYTORCH_ALLOC_CONF"] == f"expandable_segments:{after}"
+        assert not torch.backends.cuda.cudnn_sdp_enabled()  # a plan for every shape; NaN at some
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr="gpu")))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"

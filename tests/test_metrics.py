@@ -97,6 +97,53 @@ def test_what_was_received_and_what_alignment_cost_is_counted_from_the_samples(i
     assert (failed.problem.id, sample) == ("x", result.batch.samples[2])
 
 
+def test_rescues_of_two_problems_with_one_prompt_belong_to_their_own_problem(make_policy):
+    receiver = make_policy(max_new_tokens=20)
+    groups = [group("x", [0, 0]), group("y", [0, 0])]
+    groups[1].prompt_ids = list(groups[0].prompt_ids)
+    samples = [imitation(receiver, "\\boxed{1}") for _ in groups]
+    for one, made in zip(groups, samples, strict=True):
+        made.prompt_ids = one.prompt_ids  # as every mode of the program does
+    result = StepResult(groups, {}, TrainingBatch(samples[::-1]))
+    assert [one.problem.id for one, _ in result.rescues] == ["y", "x"]
+    samples[1].prompt_ids = [5, 6]  # a copy: then it may belong to either
+    assert len(result.rescues) == 2
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "names"),
+    [
+        (["truncated", "truncated"], "max_new_tokens"),
+        (["unparsed", "truncated"], "boxed"),
+        (["unparsed", "unparsed"], "boxed"),
+        (["wrong", "truncated"], ""),
+        (["timeout", "unparsed"], ""),
+    ],
+)
+def test_a_first_step_without_an_answer_gets_one_sentence(make_policy, verdicts, names):
+    policy = make_policy()
+    rollouts = [rollout(Verdict(verdict)) for verdict in verdicts]
+    result = StepResult([Group(Problem("x", "1+1?", "2"), [5], rollouts)])
+    said = [e["failure"] for e in sample_lines(1, policy, result) if "failure" in e]
+    assert len(said) == bool(names)
+    assert all(names in text and policy.name in text for text in said)
+    assert not any("failure" in e for e in sample_lines(2, policy, result))
+
+
+def test_an_own_sample_of_an_earlier_step_is_not_one_of_this_steps_completions(make_policy):
+    now = group("x", [1, 0])
+    for rollout in now.rollouts:
+        rollout.version = 3
+    own, kept = (own_samples(make_policy(), now) for _ in range(2))
+    for one in kept:
+        one.sampled_version = 2
+    with_kept = StepResult([now], {}, TrainingBatch(kept))
+    assert outcome_metrics(with_kept, {})["outcome/not_needed"] == 1
+    with_kept.batch.samples = own
+    with_kept.stats.sample_outcomes["taught"] = 2
+    assert outcome_metrics(with_kept, {})["outcome/not_needed"] == 0
+
+
 def test_a_rescue_in_the_log_has_the_peers_text_without_the_end_token(imitated):
     receiver, result = imitated
     (rescue,) = (e["rescue"] for e in sample_lines(1, receiver, result) if "rescue" in e)

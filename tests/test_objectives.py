@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,6 +70,13 @@ def test_a_row_without_tokens_gives_zeros_not_nan():
     mask = torch.zeros(2, 3, dtype=torch.bool)
     got = token_coefficients(mask, "sequence", sequences=2, tokens=1, max_completion_length=3)
     assert torch.equal(got, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("name", ["ratio_level", "aggregation"])
+def test_an_objective_that_no_loss_could_follow_is_refused_where_it_is_made(name):
+    for known in OBJECTIVES.values():
+        with pytest.raises(ValueError, match=f"{name}.*sequense"):
+            replace(known, **{name: "sequense"})
 
 
 def test_an_unknown_aggregation_is_refused():

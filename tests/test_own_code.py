@@ -1,6 +1,11 @@
 """What a mode of one's own hands back: one sentence for a batch that cannot be learnt from."""
 
+import json
+import sys
+
+import numpy as np
 import pytest
+import torch
 
 from mrl.errors import MrlError
 from mrl.modes import TrainingBatch
@@ -46,6 +51,34 @@ def test_a_flaw_is_named_with_the_modes_file(make_policy, batch, part):
         checked_batch(batch, Own(), make_policy())
     assert str(caught.value).startswith(f"{__file__}: training_samples of Own ")
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "note", ["0.5", b"1", None, [1.0], torch.zeros(2), np.zeros(2), 1j, 10**400]
+)
+def test_a_note_that_is_no_number_is_refused_before_learning(make_policy, note):
+    batch = batch_with()
+    batch.notes["share"] = note
+    with pytest.raises(MrlError, match="'share'"):
+        checked_batch(batch, Own(), make_policy())
+
+
+def test_a_note_that_holds_one_number_becomes_a_plain_one(make_policy):
+    batch = batch_with()
+    batch.notes = {"a": torch.tensor(0.5), "b": np.float32(0.5), "c": 3, "d": torch.tensor([2])}
+    notes = checked_batch(batch, Own(), make_policy()).notes
+    assert json.loads(json.dumps(notes)) == {"a": 0.5, "b": 0.5, "c": 3, "d": 2.0}
+    assert type(notes["c"]) is int
+
+
+@pytest.mark.parametrize("module", ["__main__", "nowhere"])
+def test_a_mode_without_a_file_as_in_a_notebook_is_checked_too(make_policy, monkeypatch, module):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    cell = type("Cell", (Solo,), {"__module__": module})
+    batch = batch_with()
+    assert checked_batch(batch, cell(), make_policy()) is batch
+    with pytest.raises(MrlError, match=f"{module}.*Cell"):
+        checked_batch(None, cell(), make_policy())
 
 
 def test_a_batch_without_a_flaw_comes_back_as_it_is(make_policy):

@@ -7,9 +7,11 @@ import torch
 from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer
 
+from mrl.alignment import LossyText
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
+from mrl.policy import Policy
 from mrl.rollout import Completions
 from mrl.runtime.loading import load_policy, load_tokenizer, usual_learning_rate
 from mrl.runtime.problems import longest_prompt
@@ -110,6 +112,62 @@ def test_a_peers_text_ends_as_the_models_own_turns_do(
     policy = load_policy(PolicyConfig("m", str(tmp_path / "m"), template=template))
     assert policy.end_ids == ends
     assert policy.tokenizer.convert_ids_to_tokens(policy.end_id) == end
+
+
+def test_an_end_of_turn_that_only_the_chat_template_shows_ends_a_completion(make_policy):
+    """As in a fine-tuned base model, whose other files still name the base's end token."""
+    policy = make_policy()
+    policy.tokenizer.eos_token, policy.model.generation_config.eos_token_id = "<|user|>", 1
+    policy.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}<|end|>\n{% endfor %}"
+    again = Policy(policy.config, policy.model, policy.tokenizer)
+    assert policy.tokenizer.convert_ids_to_tokens(again.end_id) == "<|end|>"
+    assert again.end_ids == [1, again.end_id]
+
+
+@pytest.mark.parametrize("template", ["", "<s>[INST]{prompt}[/INST]", "Q: {prompt}", "{prompt}<s>"])
+def test_a_prompt_begins_once_and_does_not_end(make_policy, template):
+    policy = make_policy("llama-tiny")
+    begin, end = (policy.tokenizer.convert_tokens_to_ids(token) for token in ("<s>", "</s>"))
+    policy.tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", begin), ("</s>", end)]
+    )
+    policy.tokenizer.chat_template = None
+    policy.config.template = template
+    policy = Policy(policy.config, policy.model, policy.tokenizer)
+    token_ids = policy.prompt_ids("2+2?")
+    assert policy.tokenizer("2+2?").input_ids[0] == begin
+    assert token_ids[0] == begin and token_ids[1] != begin
+    assert end not in token_ids
+    asked = template.removeprefix("<s>").replace("{prompt}", "2+2?") or "2+2?\n"
+    assert policy.tokenizer.decode(token_ids[1:]).strip() == asked.strip()
+
+
+@pytest.mark.parametrize("template", ["", "Q: {prompt} A:", "plain"])
+@pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
+def test_a_question_that_spells_special_tokens_is_text(make_policy, name, template):
+    policy = make_policy(name, template="" if template == "plain" else template)
+    if template == "plain":
+        policy.tokenizer.chat_template = None
+    special = list(policy.codec.markup)
+    question = f"Ann had <s>59</s> <|end|>95{''.join(special)} eggs."
+    token_ids = policy.prompt_ids(question)
+    template_alone = policy.prompt_ids("0")
+    for token_id in policy.codec.markup.values():
+        assert token_ids.count(token_id) == template_alone.count(token_id)
+    assert policy.tokenizer.decode(token_ids) == policy.prompt_text(question)
+
+    # afterwards the tokenizer reads a template's tokens as before
+    assert policy.prompt_ids("0") == template_alone
+    with pytest.raises(LossyText):
+        policy.codec.encode(special[0])
+
+
+def test_a_tokenizer_that_holds_no_text_exactly_still_reads_no_markup(make_policy):
+    policy = make_policy()
+    policy.codec._bytes = {}
+    token_ids = policy.prompt_ids("<|end|>7")
+    assert policy.tokenizer.decode(token_ids) == "<|user|><|end|>7<|assistant|>"
+    assert policy.end_id not in token_ids
 
 
 def metrics_of(policy, samples):

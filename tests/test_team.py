@@ -1,17 +1,23 @@
 """The front door: the method from Python, without a directory, an option or a file."""
 
 import math
+import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel
 
 import mini_mrl
 from mini_mrl import load_team, train_step
+from mrl.config import setting
 from mrl.errors import MrlError
+from mrl.modes import Mode
+from mrl.modes.sgt import SGT
 
 SMALL = {"prompts_per_step": 2, "group_size": 2}
 
@@ -82,6 +88,125 @@ def test_settings_are_python_values():
     for policy in team.policies:
         assert (policy.config.objective, policy.config.checkpointing) == ("gspo", True)
     assert list(team.heldout) == ["newtemplates"]
+
+
+def test_values_go_in_as_they_are(tmp_path):
+    words = Path(mini_mrl.__file__).parent / "data" / "words"
+    texts = {"system_prompt": 'Réponds 😀 "bien"', "template": "😀\n{prompt}\n"}
+    team = load_team(
+        "tiny", train=words / "train.jsonl", heldout=(words / "newtemplates.jsonl",),
+        learning_rate=None, temperature=np.float32(0.5), seed=np.int64(3), **texts, **SMALL,
+    )  # fmt: skip
+    for policy in team.policies:
+        assert {name: getattr(policy.config, name) for name in texts} == texts
+        assert policy.config.temperature == 0.5
+        assert policy.config.learning_rate == 1e-4  # from the number of parameters
+    assert team.seed == 3
+    with pytest.raises(MrlError, match="group_size"):
+        load_team("tiny", group_size="8")
+
+
+def test_no_system_prompt_and_that_of_the_problems_are_two_things(tmp_path):
+    words = Path(mini_mrl.__file__).parent / "data" / "words"
+    train = tmp_path / "train.jsonl"
+    train.write_text("".join((words / "train.jsonl").read_text().splitlines(True)[:4]))
+    (tmp_path / "system_prompt.txt").write_text("Box it.")
+    for value, want in ((None, "Box it."), ("", ""), ("Think.", "Think.")):
+        team = load_team("tiny", train=train, system_prompt=value, **SMALL)
+        assert {policy.config.system_prompt for policy in team.policies} == {want}
+
+
+def test_a_mode_may_be_a_name_a_class_or_an_object():
+    weights = {}
+    given = SGT(imitation_weight=0.3)
+    settings = {"sgt": {"imitation_weight": 0.4}}
+    for label, mode, more in (
+        ("name", "sgt", {"settings": settings}),
+        ("class", SGT, {"settings": settings}),
+        ("object", given, {}),
+        ("object and settings", given, {"settings": settings}),
+        ("default", SGT, {}),
+    ):
+        team = load_team("tiny", mode=mode, **more, **SMALL)
+        one, other = team.modes.values()
+        assert len({id(one), id(other), id(given)}) == 3  # each policy has its own
+        weights[label] = one.imitation_weight
+    assert list(weights.values()) == [0.4, 0.4, 0.3, 0.4, 0.1]
+    assert given.imitation_weight == 0.3
+
+    for wrong in (3, Mode, int, load_team):
+        with pytest.raises(MrlError, match="mode"):
+            load_team("tiny", mode=wrong, **SMALL)
+    for wrong in ({"sgt": 3}, {"stg": {}}, {"sgt": {"imitation": 1.0}}, 3):
+        with pytest.raises(MrlError, match="settings"):
+            load_team("tiny", settings=wrong, **SMALL)
+
+
+def test_a_mode_that_is_written_in_a_cell_of_a_notebook_trains(monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    cell = type("Mine", (SGT,), {"__module__": "__main__", "name": "mine"})
+    team = load_team("tiny", mode=cell, **SMALL)
+    assert set(train_step(team, 1)) == {"qwen-tiny", "llama-tiny"}
+    team.modes = {name: cell() for name in team.modes}
+    assert set(train_step(team, 2)) == {"qwen-tiny", "llama-tiny"}
+
+
+def test_settings_without_dataclass_are_named():
+    class Mine(SGT):
+        name = "mine"
+        strength: float = setting(0.5, "how much")
+
+    class Child(Mine):
+        pass
+
+    for mode in (Mine, Child):
+        with pytest.raises(MrlError, match=r"Mine.*strength.*@dataclass"):
+            load_team("tiny", mode=mode, settings={"mine": {"strength": 0.1}}, **SMALL)
+    assert load_team("tiny", mode=dataclass(Mine), **SMALL).mode.strength == 0.5
+
+
+def test_the_process_stays_as_it_was(tmp_path):
+    """Importing and every call leave threads, cuDNN, the allocator and messages alone."""
+    code = """
+import os, torch
+from transformers.utils import logging
+
+def settings():
+    return (torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled(),
+            os.environ.get("PYTORCH_ALLOC_CONF"), logging.get_verbosity(),
+            logging.is_progress_bar_enabled())
+
+torch.set_num_threads(2)
+before = settings()
+from mini_mrl import load_team, train_step
+assert settings() == before, settings()
+torch.cuda.set_per_process_memory_fraction = None
+team = load_team("tiny", prompts_per_step=2, group_size=2)
+assert settings() == before, settings()
+inside = []
+verify = team.verifier.verify_groups
+team.verifier.verify_groups = lambda groups: (inside.append(settings()[:2]), verify(groups))
+train_step(team, 1)
+assert settings() == before, settings()
+team.evaluate("few.jsonl", samples=1)
+assert settings() == before, settings()
+assert set(inside) == {(1, False)}, inside
+"""
+    root = Path(mini_mrl.__file__).parent
+    lines = (root / "data" / "words" / "thirdset.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "few.jsonl").write_text("".join(lines[:2]))
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    environment.pop("PYTORCH_ALLOC_CONF", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_installed_package_without_data_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr("mrl.runtime.settings.DATA", tmp_path / "data")
+    with pytest.raises(MrlError, match="data: is missing"):
+        load_team("tiny", train=tmp_path / "data" / "words" / "train.jsonl", **SMALL)
 
 
 def in_memory(name):

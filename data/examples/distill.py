@@ -138,6 +138,7 @@ def main() -> None:
     asked = parser.parse_args()
 
     first, last = map(int, asked.seeds.split("-"))
+    torch.set_num_threads(1)  # as in `train_step`: results depend on the number
     problems = Path(__file__).resolve().parents[1] / "words" / "thirdset.jsonl"
     for seed in range(first, last + 1):
         team = load_team("tiny", mode="solo", seed=seed)

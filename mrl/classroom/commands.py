@@ -69,11 +69,15 @@ def check_assignment(
 
 
 def print_grade(grade: Grade) -> None:
-    """Print a line for each part of a submission."""
+    """Print a line for each part of a submission; one for all if they failed in the same way."""
     lines = [f"{grade.file}: {grade.assignment or 'no assignment'}"]
-    for part in grade.parts.values():
-        points = f"{part['points']} of {part['out_of']}"
-        lines.append(f"  {points}  {part['part']}: {part['message']}")
+    messages = {part["message"] for part in grade.parts.values()}
+    if not grade.points and len(messages) == 1:  # as of a stub, or a file that cannot be imported
+        lines.append(f"  every part: {messages.pop()}")
+    else:
+        for part in grade.parts.values():
+            points = f"{part['points']} of {part['out_of']}"
+            lines.append(f"  {points}  {part['part']}: {part['message']}")
 
     if grade.trouble:
         lines.append(f"  Ended: {grade.trouble}")

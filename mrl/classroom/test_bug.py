@@ -37,7 +37,9 @@ def expected(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tens
     """GRPO's loss completion by completion, apart from mrl.objectives."""
     losses = []
     mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True, correction=0)
-    for row, advantage in enumerate(((rewards - mean) / (std + 1e-6)).flatten()):
+    all_agree = (rewards == rewards[:, :1]).all(1, keepdim=True)
+    advantages = ((rewards - mean) / (std + 1e-6)).masked_fill(all_agree, 0.0)
+    for row, advantage in enumerate(advantages.flatten()):
         ratio = (logprobs[row] - old_logprobs[row])[mask[row]].exp()
         losses.append(torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean())
     return -torch.stack(losses).mean()
@@ -68,7 +70,8 @@ def compare(submission: ModuleType, *arguments: Tensor, strict: bool = False) ->
         f"{shown(got[row].tolist())}, expected {shown(want[row].tolist())}, for rewards "
         f"{shown(arguments[2].tolist())}; follow one completion's number through each line: whose "
         "advantage does it get, with which sign, and over how many tokens is its mean? Is the std "
-        "the population's (correction=0)? nan comes from 0 / 0, and from nan * 0"
+        "the population's (correction=0)? nan comes from 0 / 0, and from nan * 0. Where all of "
+        "a group's rewards agree, their mean need not be that number: look for equality there"
     )
 
 
@@ -87,8 +90,9 @@ def test_off_policy(submission: ModuleType, rng: random.Random) -> None:
 
 def test_equal_groups(submission: ModuleType, rng: random.Random) -> None:
     """1 point: groups whose rewards all agree"""
-    for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]]):
-        new, old, rewards, mask = draw_case(rng, 3, 4, UNCLIPPED)
+    for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]], [[0.1], [0.7]]):
+        new, old, rewards, mask = draw_case(rng, 3, 7, UNCLIPPED)
+        rewards = rewards.float()  # in which the mean of seven times 0.1 is not 0.1
         rewards[-len(equal) :] = torch.tensor(equal)
         compare(submission, new, old, rewards, mask)
 

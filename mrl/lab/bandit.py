@@ -93,8 +93,7 @@ class Toy:
 
     end_id, max_new_tokens, micro_batch, reference = 99, 1, 10**9, None
     mixed_precision = False
-    # it never sampled, so `learn` takes the log-probs that its samples bring
-    version, sampled_version = 0, -1
+    version = 0
 
     def __init__(self, logits: Sequence[float], objective: str = "grpo") -> None:
         self.name, self.codec, self.objective = "receiver", CODEC, OBJECTIVES[objective]

@@ -47,7 +47,7 @@ class TrainingBatch:
     """
 
     samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
-    notes: dict[str, float] = field(default_factory=dict)  # the mode's own figures, by name
+    notes: dict[str, float] = field(default_factory=dict)  # numbers of the mode's own, by name
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Mode(ABC):
         """
 
     def updates_per_step(self, config: PolicyConfig) -> int:
-        """Optimizer updates of a step: as set, or as published, times `rollout_factor`."""
+        """The most updates in a step: as set, or as published, times `rollout_factor`."""
         named = config.updates_per_step
         return (self.published_updates if named is None else named) * self.rollout_factor
 

@@ -62,7 +62,8 @@ def samples_with(
     """Own completions of one group with the given advantages.
 
     Trained on the ids that were sampled, never on re-encoded text (sampled ids are often not the
-    tokenizer's own encoding of their text). The ratio is to the policy as it was when it sampled.
+    tokenizer's own encoding of their text). The ratio is to the policy as it was when it sampled,
+    also if a mode keeps the group and learns from it in a later step.
     """
     return [
         TrainingSample(
@@ -70,6 +71,7 @@ def samples_with(
             completion_ids=rollout.completion_ids,
             advantage=advantage,
             sampled_logprobs=rollout.logprobs,
+            sampled_version=rollout.version,
             objective=objective,
             reward=rollout.reward,
         )

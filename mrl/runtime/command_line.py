@@ -18,7 +18,7 @@ from mrl.errors import MrlError, RunFailed, is_out_of_memory
 from mrl.modes import MODES
 from mrl.runtime import launch
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
-from mrl.runtime.loading import load_policies, pick_device
+from mrl.runtime.loading import claim_device, claim_process, load_policies
 from mrl.runtime.own_code import place_of
 from mrl.runtime.pairs import choose_pair
 from mrl.runtime.problems import longest_prompt
@@ -56,6 +56,7 @@ def run_command(
 
     more_commands, assignment: of lab/ and classroom/, which nothing in runtime/ may import.
     """
+    claim_process()
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     # a callback and no command: `python mini_mrl.py --mode sgt` trains without another word
     app.callback(invoke_without_command=True)(train)
@@ -250,7 +251,7 @@ def evaluate(
         parts = load_heldout(files, verifier)
         for when, state in states.items():
             results[when], solved = [], {}
-            policies = load_policies(state, pick_device(config.device))
+            policies = load_policies(state, claim_device(config))
             for policy in policies:
                 for part in parts.values():
                     longest_prompt(policy, part)  # MrlError if one is too long

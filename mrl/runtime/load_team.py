@@ -1,6 +1,5 @@
 """A team from settings: what a run trains, and what `load_team` hands to a Python program."""
 
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +8,13 @@ from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from mrl.allocation import Allocation
+from mrl.allocation import Allocation, torch_settings
 from mrl.config import RunConfig
 from mrl.errors import MrlError
+from mrl.modes import Mode
 from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
 from mrl.runtime.liars import lying_records
-from mrl.runtime.loading import load_policies, pick_device
+from mrl.runtime.loading import load_policies, pick_device, quiet_transformers
 from mrl.runtime.memory import plan_memory
 from mrl.runtime.problems import load_problems, longest_prompt
 from mrl.runtime.settings import make_mode, run_config
@@ -52,7 +52,7 @@ class LoadedTeam(Team):
 
 def load_team(
     models: str | Sequence[str | Path | tuple] = "tiny",
-    mode: str = "sgt",
+    mode: str | type[Mode] | Mode = "sgt",
     seed: int = 0,
     judge: Callable[[str, str], bool] | None = None,
     **settings: Any,
@@ -62,22 +62,21 @@ def load_team(
     models: "tiny", "qwen-smol", or a list of directories, hub names and models in memory. Those are
     (model, tokenizer); a copy is trained, and gets the checks of any model that is loaded. Its name
     is the last part of the place that it was loaded from, or "model-0" and so on.
-    mode: its name, or `file.py:Class`.
-    judge: judge(answer, text) -> bool in place of the program's, which is bounded in time and
+    mode: its name, `file.py:Class`, or a subclass of Mode, or an object of one (which is copied).
+    judge: judge(answer, text) -> bool instead of the program's, which is bounded in time and
     memory; nothing bounds a function, because it runs in this process.
     settings: of the run or of every policy, by name (`python mini_mrl.py settings` lists them), for
-    instance prompts_per_step=8.
+    example prompts_per_step=8; of a mode, settings={"sgt": {"imitation_weight": 0.5}}.
 
-    All policies stay in this process. Raises MrlError, with what to do, for whatever would keep a
-    run from starting.
+    All policies stay in this process. What a step sets in it (threads, cuDNN) is set back later.
+    Raises MrlError, with what to do, for whatever would keep a run from starting.
     """
-    # as TOML writes them: `True` is true there, and a text has quotation marks
-    texts = [f"{name}={json.dumps(value, default=str)}" for name, value in settings.items()]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet_transformers():
         pair = models if isinstance(models, str) else ",".join(_places(models, folder))
-        config = run_config(pair, None, {"mode": mode, "seed": seed}, texts)
+        config = run_config(pair, None, {"mode": mode}, {"seed": seed, **settings})
         verifier = make_verifier(judge or config.judge, config.verify_timeout_s, print)
-        return assemble(config, config, [policy.name for policy in config.policies], verifier)
+        with torch_settings(config.threads):
+            return assemble(config, config, [policy.name for policy in config.policies], verifier)
 
 
 def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
@@ -149,7 +148,7 @@ def assemble(
         modes=modes,
         problems=problems,
         verifier=verifier,
-        allocation=Allocation(policies, all_names, placement, device),
+        allocation=Allocation(policies, all_names, placement, device, config.threads),
         seed=config.seed,
         prompts_per_step=config.prompts_per_step,
         trust=config.trust,

@@ -4,13 +4,14 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MethodType
 from typing import Any
 
 import torch
-from huggingface_hub.utils import enable_progress_bars
+from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -37,15 +38,49 @@ KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # logprobs.py makes mask
 # classes of transformers with Llama's RMSNorm; others add 1 to the weight, or have a gate
 SAME_RMS_NORM = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 
-# read at the first use of a GPU: a cache that grows token by token would leave holes in its memory
-if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the earlier name: what a person sets stays
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-# cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a second
-# each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
-torch.backends.cuda.enable_cudnn_sdp(False)
-transformers_logging.disable_progress_bar()
-transformers_logging.set_verbosity_error()  # no table of tensors before our sentence
-enable_progress_bars()  # the hub's own bars stay: a download comes before the live view
+
+def claim_process() -> None:
+    """Settings of the whole process, for a program that has it to itself, as the command line does.
+
+    Call it before the first use of a GPU. A library leaves all of this as it is.
+    """
+    # a cache that grows token by token would leave gaps in a GPU's memory
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the earlier name: what a person sets stays
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as `torch_settings` does
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    enable_progress_bars()  # the hub's own bars stay: a download comes before the live view
+
+
+def claim_device(config: RunConfig) -> str:
+    """The device of a run that has the process to itself; its threads and memory are set, too."""
+    torch.set_num_threads(config.threads)
+    device = pick_device(config.device)
+    if device.startswith("cuda"):
+        # torch's own error comes first then: libraries that find no memory are less clear
+        torch.cuda.set_per_process_memory_fraction(0.95)
+    return device
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No progress bar and no table of tensors before our sentence; afterwards all is as it was."""
+    level, bars = (
+        transformers_logging.get_verbosity(),
+        transformers_logging.is_progress_bar_enabled(),
+    )
+    hub_is_quiet = are_progress_bars_disabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+        if not hub_is_quiet:
+            enable_progress_bars()
 
 
 def pick_device(wanted: str) -> str:
@@ -68,8 +103,6 @@ def pick_device(wanted: str) -> str:
 
     if place.type == "cuda":  # pinned memory and graphs belong to the current one
         torch.cuda.set_device(place)
-        # torch's own error comes first then: libraries that find no memory are less clear
-        torch.cuda.set_per_process_memory_fraction(0.95)
     return wanted
 
 
@@ -140,7 +173,6 @@ def load_policies(
     config: RunConfig, device: str, names: Iterable[str] | None = None
 ) -> list[Policy]:
     """Load the policies of a run, or those named, on one device; each knows its index there."""
-    torch.set_num_threads(config.threads)  # results depend on the number, so no default decides
     policies = []
     for index, policy in enumerate(config.policies):
         if names is None or policy.name in names:

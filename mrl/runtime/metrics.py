@@ -113,7 +113,28 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
         rescue |= {"receiver_text": group.rollouts[0].text, "source_text": text}
         lines.append({"step": step, "rescue": rescue})
 
-    return lines + [{"step": step, "failure": text} for text in result.stats.warnings]
+    failures = [*result.stats.warnings, *_nothing_to_judge(step, policy, result.groups)]
+    return lines + [{"step": step, "failure": text} for text in failures]
+
+
+def _nothing_to_judge(step: int, policy: Policy, groups: Sequence[Group]) -> list[str]:
+    """A sentence if not one completion of a run's first step has an answer: that is a mistake."""
+    verdicts = [rollout.verdict for group in groups for rollout in group.rollouts]
+    if step > 1 or set(verdicts) - {Verdict.TRUNCATED, Verdict.UNPARSED}:
+        return []
+
+    if set(verdicts) == {Verdict.TRUNCATED}:
+        return [
+            f"{policy.name}: all {len(verdicts)} completions of the first step were cut at "
+            f"{policy.max_new_tokens} tokens, before an answer; raise max_new_tokens, or if the "
+            "texts in samples.jsonl go on after their answer, look for the model's end token in "
+            "its chat template."
+        ]
+    return [
+        f"{policy.name}: none of the {len(verdicts)} completions of the first step has an answer "
+        "in \\boxed{}, and nothing else is judged; ask for one in system_prompt, or name a judge "
+        "with --set judge=FILE."
+    ]
 
 
 def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:
@@ -178,10 +199,11 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
     for group, texts in _peers_texts(result):
         left += len(group.rollouts) + len(texts)
 
+    # an own text of an earlier step (as in mode replay) is not one of this step's completions
+    now = {rollout.version for group in result.groups for rollout in group.rollouts}
     for sample in result.batch.samples:
-        # an own text of an earlier step (mode replay) is none of this step's completions
-        written_now = sample.loss == "policy" and sample.behavior_logprobs is None
-        if sample.source or written_now:
+        is_own = sample.loss == "policy" and sample.behavior_logprobs is None
+        if sample.source or (is_own and sample.sampled_version in {None, *now}):
             left -= 1
 
     counts = Counter(result.stats.sample_outcomes)  # of the samples

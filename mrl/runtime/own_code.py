@@ -32,7 +32,7 @@ def checked_batch(batch: object, mode: Mode, policy: Policy) -> TrainingBatch:
 
     Any other mistake ends the run with its traceback.
     """
-    where = f"{inspect.getfile(type(mode))}: training_samples of {type(mode).__name__}"
+    where = f"{_file_of(mode)}: training_samples of {type(mode).__name__}"
     if not isinstance(batch, TrainingBatch):
         raise MrlError(f"{where} returns {type(batch).__name__}, but must return a TrainingBatch.")
 
@@ -42,7 +42,29 @@ def checked_batch(batch: object, mode: Mode, policy: Policy) -> TrainingBatch:
             flaw = "names its own policy as source, but of an own text the source is empty"
         if flaw:
             raise MrlError(f"{where} makes a sample that {flaw}.")
+
+    for name, note in batch.notes.items():
+        try:
+            batch.notes[name] = _number(note)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            raise MrlError(f"{where} notes {note!r:.100} as {name!r}, not a number.") from None
     return batch
+
+
+def _file_of(mode: Mode) -> str:
+    """The file of a mode's class; of one that was written in a notebook, its module."""
+    try:
+        return inspect.getfile(type(mode))
+    except (OSError, TypeError):  # there is no file
+        return type(mode).__module__
+
+
+def _number(note: object) -> float:
+    """A note as a plain number, also from a scalar of torch or numpy."""
+    if isinstance(note, str | bytes):  # float() would read it
+        raise TypeError
+    number = float(note)
+    return note if type(note) in (int, float) else number
 
 
 def _flaw(sample: TrainingSample, vocabulary: int) -> str:

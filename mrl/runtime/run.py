@@ -20,6 +20,7 @@ from mrl.errors import MrlError, RunFailed
 from mrl.runtime.evaluation import count_solved, score_entries
 from mrl.runtime.launch import is_worker, join_processes
 from mrl.runtime.load_team import assemble
+from mrl.runtime.loading import claim_device
 from mrl.runtime.memory import peak_memory
 from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
 from mrl.runtime.own_code import PROGRAM, place_of
@@ -70,6 +71,7 @@ class Run(AbstractContextManager):
 
         with ExitStack() as opened:
             opened.push(_disconnect_after_error)
+            claim_device(config)
             verifier = make_verifier(config.judge, config.verify_timeout_s, self.view.say)
             opened.enter_context(verifier)
             checkpoint = newest_checkpoint(resumed) if resumed else None

@@ -6,10 +6,11 @@ Precedence: defaults < preset of the pair < `--config` file < options of the com
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import Field, fields
 from os.path import expanduser
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from mrl.config import DATA, PolicyConfig, RunConfig
@@ -31,13 +32,14 @@ def run_config(
     pair: str | None,
     file: Path | None,
     options: dict[str, Any],
-    settings: Sequence[str],
+    settings: Sequence[str] | dict[str, Any],
     compared: Sequence[str] = (),
 ) -> RunConfig:
     """The settings of a new run, checked.
 
     pair: None takes the file's policies, or the tiny pair where it has none.
-    options: of the command line, None for one that was not used; settings: texts of --set.
+    options: of the command line, None for one that was not used.
+    settings: texts of --set, or Python values by name.
     compared: other modes of a comparison, for which the file may have settings as well.
     """
     from_file = load_config(file.expanduser()) if file else {}
@@ -47,12 +49,10 @@ def run_config(
     values = preset | from_file
     values |= {key: value for key, value in options.items() if value is not None}
 
-    for name, table in values.get("settings", {}).items():
-        if not isinstance(table, dict):
-            raise MrlError(f"settings.{name} is {table!r}; write [settings.{name}] as a table.")
     apply_settings(values, settings)
     config = RunConfig(**values)
     _expand_home(config)
+    _look_for_data(config)
 
     # after --set, which may name the mode
     mode = mode_class(config.mode)
@@ -60,13 +60,14 @@ def run_config(
     for name in compared:
         if name != mode.name:
             config.settings.pop(name, None)
-    for name in config.settings:
+    for name in _tables(config.settings):
         if name not in known:
             raise MrlError(f"settings.{name}: there is no such mode{nearest(name, known)}")
 
     # kept in config.json: a run is resumed with the prompt and the files that it began with
     for policy in config.policies:
-        policy.system_prompt = policy.system_prompt or system_prompt_of(Path(config.train))
+        if policy.system_prompt is None:
+            policy.system_prompt = system_prompt_of(Path(config.train))
         if policy.updates_per_step is None:
             policy.updates_per_step = mode.published_updates
     for path in files_of(config):
@@ -117,8 +118,19 @@ def load_config(path: Path) -> dict[str, Any]:
     return values
 
 
-def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
-    """Put `--set` texts into `RunConfig` fields: `key=value`, values as in TOML.
+def _look_for_data(config: RunConfig) -> None:
+    """MrlError if the run needs the program's own data, and the installed program has none."""
+    paths = [config.train, *config.heldout, *(policy.path for policy in config.policies)]
+    if not DATA.is_dir() and any(path.startswith(str(DATA)) for path in paths):
+        raise MrlError(
+            f"{DATA}: is missing; the tiny pair and the problems are part of a checkout and not of "
+            "an installed package, so install from a checkout with `pip install -e .`, or name "
+            "models, `train` and `heldout` of your own."
+        )
+
+
+def apply_settings(values: dict[str, Any], settings: Sequence[str] | dict[str, Any]) -> None:
+    """Put settings into `RunConfig` fields: Python values by key, or texts of `--set`, `key=value`.
 
     A key is a setting of the run or of every policy (`steps`, `objective`), of one policy
     (`qwen-tiny.objective`) or of the run's mode (`sgt.imitation_weight`).
@@ -128,17 +140,9 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
     of_policy = [f.name for f in fields(PolicyConfig) if f.name not in ("name", "path")]
 
     # a setting of all policies comes before one of a single policy, which may differ from it
-    for text in sorted(texts, key=lambda text: "." in text.partition("=")[0]):
-        where = f"--set {text}"
-        key, equals, value = text.partition("=")
+    for where, key, value in sorted(_named(settings), key=lambda entry: "." in entry[1]):
         owner, _, name = key.rpartition(".")
-        try:
-            document = parse(f"value = {value}", text, "TOML")
-        except MrlError:  # a text without quotation marks
-            document = {"value": value}
-        if not (equals and name) or key == "settings":
-            raise MrlError(f"{where}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
-        setting = {name: document["value"]}
+        setting = {name: value}
 
         # it is for policies, for the run, or else for the mode
         if owner in policies or (not owner and name in of_policy):
@@ -153,8 +157,45 @@ def apply_settings(values: dict[str, Any], texts: Sequence[str]) -> None:
         if owner != mode:
             known = ", ".join([mode, *policies])
             raise MrlError(f"{where}: `{owner}` is not for this run's mode or policies ({known}).")
-        settings = values.get("settings", {})
-        values["settings"] = settings | {mode: settings.get(mode, {}) | setting}
+        of_modes = _tables(values.get("settings", {}))
+        values["settings"] = of_modes | {mode: of_modes.get(mode, {}) | setting}
+
+
+def _named(settings: Sequence[str] | dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Where each setting stands, for a sentence about it; its key; and its value."""
+    if isinstance(settings, dict):
+        for key, value in settings.items():
+            yield f"{key}={value!r:.200}", key, _as_toml(value)
+        return
+
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not (equals and key.rpartition(".")[2]) or key == "settings":
+            raise MrlError(f"--set {text}: write it as key=value, e.g. sgt.imitation_weight=0.5.")
+        try:
+            document = parse(f"value = {value}", text, "TOML")
+        except MrlError:  # a text without quotation marks
+            document = {"value": value}
+        yield f"--set {text}", key, document["value"]
+
+
+def _as_toml(value: Any) -> Any:
+    """A Python value in the types of TOML: a path is a text, a tuple a list, a scalar a number."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_as_toml(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: _as_toml(entry) for key, entry in value.items()}
+    return value.item() if getattr(value, "shape", None) == () else value  # numpy's and torch's
+
+
+def _tables(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The settings of the modes, each a table."""
+    for name, table in settings.items():
+        if not isinstance(table, dict):
+            raise MrlError(f"settings.{name} is {table!r}; write [settings.{name}] as a table.")
+    return settings
 
 
 def check(config: RunConfig) -> None:
@@ -207,11 +248,13 @@ def checksum(path: str) -> str:
 # ------------------------------------------------------------------------------ modes
 
 
-def mode_class(name: str) -> type[Mode]:
-    """The class of a mode, by its name or as `file.py:Class`.
+def mode_class(name: str | type[Mode] | Mode) -> type[Mode]:
+    """The class of a mode, by its name or as `file.py:Class`; or, from Python, the mode itself.
 
     MrlError if there is none, OSError if its file cannot be read.
     """
+    if not isinstance(name, str):
+        return _checked(name if isinstance(name, type) else type(name), f"mode={name!r:.200}")
     if name in MODES:
         return MODES[name]
 
@@ -228,20 +271,40 @@ def mode_class(name: str) -> type[Mode]:
         where = place_of(error)
         raise MrlError(f"--mode {name}: cannot be loaded ({error!r}, {where}).") from error
 
+    return _checked(mode, f"--mode {name}: {path} has no class {class_name}, or it")
+
+
+def _checked(mode: object, where: str) -> type[Mode]:
+    """A class, if it can be a mode; else MrlError."""
     is_mode = isinstance(mode, type) and issubclass(mode, Mode) and not mode.__abstractmethods__
     if not is_mode or not isinstance(getattr(mode, "name", None), str):
         raise MrlError(
-            f"--mode {name}: {path} has no class {class_name} that is a Mode and defines "
-            'training_samples and a name as `name = "mine"`.'
+            f'{where} is not a Mode that defines training_samples and a name as `name = "mine"`.'
         )
+
+    # @dataclass would have replaced each `setting(...)` by its default
+    for kind in mode.__mro__:
+        lost = [name for name, value in vars(kind).items() if isinstance(value, Field)]
+        if lost:
+            raise MrlError(
+                f"The settings of the class {kind.__name__} ({', '.join(lost)}) need a line "
+                "`@dataclass` above `class`."
+            )
     return mode
 
 
-def make_mode(name: str, settings: dict[str, dict[str, Any]]) -> Mode:
-    """Make the mode of that name; settings: of every mode, by its name."""
+def make_mode(name: str | type[Mode] | Mode, settings: dict[str, dict[str, Any]]) -> Mode:
+    """Make the mode of that name (see `mode_class`); settings: of every mode, by its name.
+
+    Of a mode that is there already, a copy is made: what a mode remembers is its receiver's alone.
+    """
     mode_type = mode_class(name)
-    own = settings.get(mode_type.name, {})
-    mode = mode_type(**check_table(own, mode_type, f"settings.{mode_type.name}"))
+    own = check_table(settings.get(mode_type.name, {}), mode_type, f"settings.{mode_type.name}")
+    if isinstance(name, Mode):
+        mode = deepcopy(name)
+        vars(mode).update(own)
+    else:
+        mode = mode_type(**own)
     check_rules(mode, f"{mode_type.name}.")
 
     return mode

@@ -258,6 +258,7 @@ def align(source, receiver):
 import torch
 def policy_loss(logprobs, old_logprobs, rewards, mask):
     a = (rewards - rewards.mean(1, True)) / (rewards.std(1, False, True) + 1e-6)
+    a[rewards.amax(1) == rewards.amin(1)] = 0
     a = a.contiguous().view(-1)[:, None].expand(logprobs.shape)
     ratio = torch.exp(logprobs.masked_fill(~mask, 0) - old_logprobs.masked_fill(~mask, 0))
     clipped = torch.clip(ratio, 0.8, 1.2)
@@ -269,6 +270,7 @@ import torch
 def policy_loss(logprobs, old_logprobs, rewards, mask):
     a = rewards - rewards.mean(1, keepdim=True)
     a = a / (rewards.std(1, keepdim=True, unbiased=False) + 1e-6)
+    a = a * (rewards != rewards[:, :1]).any(1, keepdim=True)
     a = a.flatten().unsqueeze(1)
     r = torch.exp(torch.where(mask, logprobs - old_logprobs, 0.0))
     loss = -torch.min(r * a, torch.clamp(r, 0.8, 1.2) * a)
@@ -281,6 +283,8 @@ def policy_loss(logprobs, old_logprobs, rewards, mask):
     for p, row in enumerate(rewards):
         for i, r in enumerate(row):
             a = (r - row.mean()) / (row.std(correction=0) + 1e-6)
+            if len(set(row.tolist())) == 1:
+                a = torch.tensor(0.0)
             n = p * len(row) + i
             on = mask[n]
             q = (logprobs[n][on] - old_logprobs[n][on]).exp()
@@ -292,6 +296,7 @@ import torch
 def policy_loss(logprobs, old_logprobs, rewards, mask):
     p, g = rewards.shape
     c = rewards - rewards.mean(1, keepdim=True)
+    c = torch.where((rewards == rewards[:, :1]).all(1, keepdim=True), 0.0, c)
     a = (c / (c.square().mean(1, keepdim=True).sqrt() + 1e-6))[:, :, None]
     m = mask.view(p, g, -1)
     d = (logprobs - old_logprobs).view(p, g, -1).masked_fill(~m, 0)
@@ -304,6 +309,7 @@ def policy_loss(logprobs, old_logprobs, rewards, mask):
     logprobs, old, rewards = logprobs.float(), old_logprobs.float(), rewards.float()
     a = rewards - rewards.mean(1, keepdim=True)
     a = a / (rewards.std(1, keepdim=True, correction=0) + 1e-6)
+    a = a.masked_fill(rewards.eq(rewards[:, :1]).all(1, True), 0)
     a = a.reshape(-1, 1).expand_as(logprobs)[mask]
     q = (logprobs[mask] - old[mask]).exp()
     each = -torch.minimum(q * a, q.clamp(0.8, 1.2) * a)
@@ -321,7 +327,8 @@ class Clip:
         return torch.where(a > 0, q.clamp(max=self.high), q.clamp(min=self.low)) * a
 def policy_loss(logprobs, old_logprobs, rewards, mask):
     std, mean = torch.std_mean(rewards, 1, keepdim=True, correction=0)
-    a = ((rewards - mean) / (std + 1e-6)).view(-1, 1)
+    agree = (rewards.diff(dim=1) == 0).all(1, keepdim=True)
+    a = ((rewards - mean) / (std + 1e-6)).masked_fill(agree, 0).view(-1, 1)
     q = (logprobs - old_logprobs).masked_fill(mask.logical_not(), 0).exp()
     gain = Clip()(q, a).masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
     return -gain.mean()

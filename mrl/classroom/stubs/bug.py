@@ -6,8 +6,8 @@ Contract of `policy_loss(logprobs, old_logprobs, rewards, mask)`, GRPO's loss:
 - rewards: [prompts, group], any numbers; logprobs, old_logprobs, mask (bool, with holes):
   [prompts * group, seq], row by row as rewards.flatten() counts them; where the mask is off,
   log-probs hold anything, nan too
-- advantages: (r - mean of the group) / (population std of the group + 1e-6); so a group whose
-  rewards all agree has no gradient
+- advantages: (r - mean of the group) / (population std of the group + 1e-6), and exactly 0 in a
+  group whose rewards all agree, so that it has no gradient
 - loss of a token: -min(ratio * A, clip(ratio, 0.8, 1.2) * A); the mean over a completion's tokens,
   then over completions; a tensor without axes whose gradient reaches logprobs
 
@@ -39,6 +39,9 @@ CAUSES = {"A": "", "B": "", "C": "", "D": "", "E": ""}  # the names above
 def policy_loss(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
     """GRPO's loss over a batch of groups; one line of it is wrong."""
     centered = rewards - rewards.mean(dim=1, keepdim=True)
+    # exact zeros where all agree: the mean of equal numbers need not be that number
+    all_agree = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
+    centered = centered.masked_fill(all_agree, 0.0)
     advantages = centered / (rewards.std(dim=1, keepdim=True, correction=0) + 1e-6)
     per_row = advantages.T.reshape(-1, 1)  # a row of logprobs each
     difference = (logprobs - old_logprobs).masked_fill(~mask, 0.0)
