@@ -368,6 +368,7 @@ def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
             ["--set", "train=none.jsonl"],
             "none.jsonl: cannot be read or written (No such file",
         ),  # found by both
+        (["--set", f"train={ROOT}/README.md"], f"{ROOT}/README.md:1: "),  # by one a little later
         (["--pair", f"{ROOT}/data/tiny/qwen-tiny,nowhere"], "nowhere: "),  # by one
     ],
 )
