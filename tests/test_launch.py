@@ -158,8 +158,30 @@ def says_it_late(arguments):
     return 2, "the mistake"
 
 
+def connects_slowly(arguments):
+    """And the other process goes on only when it is done."""
+    done = Path(os.environ[launch.MEETING]).with_name("done")
+    if os.environ["LOCAL_RANK"] == "0":
+        connect = launch.dist.init_process_group
+
+        def slowly(*about, **more):
+            connect(*about, **more)
+            time.sleep(1)
+            done.touch()
+
+        launch.dist.init_process_group = slowly
+    launch.join_processes(["a", "b"])
+    return (2, "the mistake") if done.exists() else (2, "it was left alone")
+
+
 @pytest.mark.parametrize(
-    "program", [fails_before_the_meeting, leaves_while_the_other_connects, says_it_late]
+    "program",
+    [
+        fails_before_the_meeting,
+        leaves_while_the_other_connects,
+        says_it_late,
+        connects_slowly,
+    ],
 )
 def test_a_mistake_is_said_by_the_process_that_finds_it(tmp_path, monkeypatch, program):
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
@@ -346,6 +368,7 @@ def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
             ["--set", "train=none.jsonl"],
             "none.jsonl: cannot be read or written (No such file",
         ),  # found by both
+        (["--set", f"train={ROOT}/README.md"], f"{ROOT}/README.md:1: "),  # by one a little later
         (["--pair", f"{ROOT}/data/tiny/qwen-tiny,nowhere"], "nowhere: "),  # by one
     ],
 )

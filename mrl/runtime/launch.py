@@ -73,6 +73,9 @@ def join_processes(names: Sequence[str]) -> str:
     try:
         # gloo and not NCCL, because text crosses and never a tensor
         dist.init_process_group("gloo", **meeting)
+        # who leaves while another process still connects makes Gloo print lines of its own there
+        store.set(f"connected {rank}", "")
+        store.wait([f"connected {number}" for number in range(len(names))], PATIENCE)
     except RuntimeError as error:
         raise PeerLost(f"The processes of the policies could not meet ({error}).") from error
     finally:
