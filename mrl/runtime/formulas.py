@@ -32,7 +32,7 @@ from typing import Any
 from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.grader import is_relation
-from sympy import Expr, FiniteSet, Set, Union, UnevaluatedExpr
+from sympy import Expr, FiniteSet, Set, UnevaluatedExpr, Union
 from sympy.core.random import seed
 
 from mrl.rewards import WORDS, plain_verdict, tidy
@@ -90,6 +90,7 @@ _MATH = re.compile(r"\$([^$]*)\$|\\\[(.*)\\\]|\\\((.*)\\\)", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
 _E_NOTATION = re.compile(r"(?<![A-Za-z0-9.])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?!\w)")
 _REPEATING = re.compile(r"([0-9]+)\.([0-9]*)\\overline\s*\{([0-9]+)\}")
+_SIGNS = {r"\varnothing": r"\emptyset", "infinity": r"\infty", "\u00b2": "^2", "\u00b3": "^3"}
 _NAMES = re.compile(r"(?<![A-Za-z\\])(pi|sin|cos|tan|ln|log|exp)(?![A-Za-z])")
 _ROOT = re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)")
 
@@ -99,14 +100,15 @@ def _rewritten(text: str) -> str:
     text = text.strip().removeprefix("=").strip()
     while inner := _inside(text):
         text = tidy(inner)
-    if WORDS.fullmatch(text) and text.lower() != "pi":
+    if WORDS.fullmatch(text) and text.lower() not in ("pi", "infinity"):
         return text
 
     text = _TEXT.sub(lambda match: match[1] if len(match[1]) == 1 else f" {match[1]} ", text)
     text = re.sub("[\u00bc-\u00be\u2150-\u215e]", _vulgar_fraction, text.strip()).strip()
     text = _REPEATING.sub(_fraction_of_repeating, text)
     text = _E_NOTATION.sub(r"\1 \\cdot 10^{\2}", text)
-    text = text.replace(r"\varnothing", r"\emptyset")
+    for sign, latex in _SIGNS.items():
+        text = text.replace(sign, latex)
     text = _NAMES.sub(r"\\\1", _ROOT.sub(r"\\sqrt{\1}", text))
     # math-verify reads 9 1/2 as (9+1)/2, but 9 \frac{1}{2} as it is meant
     return _MIXED_NUMBER.sub(r"\1 \\frac{\2}{\3}", text)
@@ -143,8 +145,10 @@ def _fraction_of_repeating(match: re.Match) -> str:
 
 _INTRODUCTION = re.compile(r"(?:the )?(?:final )?answer(?: is|\s*:)\s*:?\s*", re.IGNORECASE)
 _DEGREE = r"(?:\u00b0|\^\s*\{?\s*\\circ\s*\}?|\\degree)"
-_POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?|[\u00b2\u00b3])?"
-_WORD = rf"(?:[A-Za-z\u00b5\u03a9]{{2,}}|[cdghlmstLNJWVCF])(?![A-Za-z]){_POWER}"
+_POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
+_WORD = (
+    rf"(?:[A-Za-z\u00b5\u03a9]{{2,}}|[A-Za-z]\.[A-Za-z]|[cdghlmstLNJWVCF])(?![A-Za-z])\.?{_POWER}"
+)
 _UNIT = re.compile(  # cm^2, km/h, square miles, degrees
     rf"(?:(?<=[0-9)}}])|(?<=\\pi))(?:{_SPACE})?(?:{_DEGREE}\s*)?"
     rf"((?:{_WORD}(?:(?:\s|/|\\cdot)*{_WORD})*)?)\s*$"
@@ -154,11 +158,11 @@ NO_UNITS = {  # words that change the number before them
     "and", "base", "billion", "bn", "cos", "crore", "cubed", "dozen", "dozens", "eight", "eighty",
     "eleven", "factorial", "fifteen", "fifth", "fifths", "fifty", "five", "forty", "four", "gross",
     "half", "halves", "hundred", "hundreds", "hundredth", "hundredths", "lakh", "ln", "log",
-    "million", "minus", "mod", "negative", "nine", "ninety", "of", "one", "or", "over", "percent",
-    "pi", "plus", "quarter", "quarters", "score", "seven", "seventy", "sin", "six", "sixty", "sqrt",
-    "squared", "tan", "ten", "tens", "tenth", "tenths", "third", "thirds", "thirty", "thousand",
-    "thousands", "thousandth", "thousandths", "three", "times", "trillion", "twelve", "twenty",
-    "two", "zero",
+    "million", "minus", "mod", "negative", "nine", "ninety", "of", "one", "or", "over", "pct",
+    "percent", "percentage", "pi", "plus", "quarter", "quarters", "score", "seven", "seventy",
+    "sin", "six", "sixty", "sqrt", "squared", "tan", "ten", "tens", "tenth", "tenths", "third",
+    "thirds", "thirty", "thousand", "thousands", "thousandth", "thousandths", "three", "times",
+    "trillion", "twelve", "twenty", "two", "zero",
 }  # fmt: skip
 
 
@@ -183,7 +187,7 @@ def _has_letters(formula: str) -> bool:
 
 # ------------------------------------------------------------------------------ verdicts
 
-_PERCENT = re.compile(r"([^%,]*?)\s*(?:\\?%|percent(?:age)?|pct)")
+_PERCENT = re.compile(r"((?:[^%,]|,[0-9]{3})*?)\s*(?:\\?%|percent(?:age)?|pct)")
 
 
 def judge(answer: str, box: str) -> Verdict:
@@ -207,7 +211,7 @@ def judge(answer: str, box: str) -> Verdict:
 
 
 def _hundredth(number: str) -> str:
-    return f"({number.rpartition('=')[2]})/100"
+    return f"({number.rpartition('=')[2].replace(',', '')})/100"
 
 
 def _compared(answer: str, box: str) -> Verdict:
@@ -215,8 +219,8 @@ def _compared(answer: str, box: str) -> Verdict:
     verdict = plain_verdict(answer, box)
     if verdict is not None:
         return verdict
-    if WORDS.fullmatch(answer):
-        return Verdict.WRONG  # the box is another kind of thing
+    if WORDS.fullmatch(answer) and re.search("[A-Za-z]{2}", answer):
+        return Verdict.WRONG  # a word is not the product of its letters
 
     in_doubt = _DOTS.search(box) or _SIDE_BY_SIDE.search(box)
     in_doubt = in_doubt or bool(_PRIME.search(box)) != bool(_PRIME.search(answer))
@@ -231,9 +235,7 @@ def _compared(answer: str, box: str) -> Verdict:
 _NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all"
 )
-_EXTRACTION = [
-    LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALIZATION)
-]
+_EXTRACTION = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALIZATION)]
 
 
 def _math_verdict(answer: str, box: str) -> Verdict:

@@ -250,9 +250,15 @@ def serve(pipe: Connection) -> None:
 
 
 def _peak_bytes() -> int:
-    """The most memory that this process has had."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak << 10  # KiB elsewhere
+    """The most memory that this process ever held; 0 where the system does not say.
+
+    `getrusage` would count the parent's memory, because a new process begins as its copy.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return 0
 
 
 def _load(path: str, source: bytes) -> tuple[Callable | None, str]:
