@@ -29,9 +29,9 @@ import re
 import unicodedata
 from typing import Any
 
-from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.grader import is_relation
+from math_verify.parser import NormalizationConfig
 from sympy import Expr, FiniteSet, Set, UnevaluatedExpr, Union
 from sympy.core.random import seed
 
