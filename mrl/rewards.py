@@ -17,7 +17,7 @@ MAX_BOX_CHARS = 2_000  # a longer box is wrong, unread; no gold answer is as lon
 MAX_TEXT_CHARS = 100_000  # from the end of a completion: a box further back is not looked for
 
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3})+)")
-_WORDS = re.compile(r"[A-Za-z]{2,}|[A-Za-z]+(?: +[A-Za-z]+)+")
+WORDS = re.compile(r"[A-Za-z]{2,}|[A-Za-z]+(?: +[A-Za-z]+)+")
 # \boxed{ opens a box, { and } nest, \{ and \} are text. \\ is text, too, but not before `boxed`, so
 # that a doubled \\boxed{ also opens a box
 _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")
@@ -46,7 +46,7 @@ def _exact(text: str) -> int | str | None:
     """The value of a plain integer; words in small letters; None for everything else."""
     if _INTEGER.fullmatch(text):
         return int(re.sub(r"[^0-9+-]", "", text))
-    if _WORDS.fullmatch(text):
+    if WORDS.fullmatch(text):
         return text.lower()
     return None
 

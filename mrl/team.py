@@ -30,7 +30,11 @@ def honest_records(
 
 
 class Verifier(Protocol):
-    """What judges completions. A text that it cannot read is no success."""
+    """What judges completions. A text that it cannot read is not correct.
+
+    It may also have `check_answer(answer) -> bool`: whether it can judge an answer of a problem
+    file. If it has, a file with any other answer is refused.
+    """
 
     def verify(self, answer: str, text: str, finished: bool) -> Verdict:
         """The verdict on one completion; finished: the token limit did not cut it."""

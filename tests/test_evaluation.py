@@ -1,14 +1,17 @@
 import pytest
 import torch
 
+from mini_mrl import load_team, train_step
+from mrl.errors import MrlError
 from mrl.runtime.evaluation import (
     PROBLEMS_AT_ONCE,
     count_solved,
     half_width,
+    load_heldout,
     problems_at_once,
     score_entries,
 )
-from mrl.samples import Problem
+from mrl.samples import Problem, Verdict
 
 
 def scores_of(correct, samples):
@@ -52,6 +55,37 @@ def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
         ("qwen-tiny on a", 64, 67),
         ("qwen-tiny on b", 0, 5),
     ]
+
+
+class Lenient:
+    """What `mrl.team.Verifier` asks for, and nothing else."""
+
+    def verify(self, answer, text, finished):
+        return Verdict.CORRECT
+
+    def verify_groups(self, groups):
+        for group in groups:
+            for rollout in group.rollouts:
+                rollout.verdict = self.verify(group.problem.answer, rollout.text, rollout.finished)
+
+
+def test_a_verifier_that_only_fulfils_the_protocol_trains_and_evaluates(tmp_path):
+    path = tmp_path / "few.jsonl"
+    path.write_text('{"prompt": "1+1?", "answer": "2024-05-01"}\n')  # the shipped one refuses it
+    team = load_team("tiny", prompts_per_step=2, group_size=2, max_new_tokens=4)
+    team.verifier = Lenient()
+    assert [result.reward for result in train_step(team, 1).values()] == [1.0, 1.0]
+    assert [scores["all"] for scores in team.evaluate(path, samples=1).values()] == [1.0, 1.0]
+
+
+def test_a_verifier_with_check_answer_refuses_what_it_cannot_judge(tmp_path):
+    path = tmp_path / "few.jsonl"
+    path.write_text('{"prompt": "1+1?", "answer": "3"}\n{"prompt": "2?", "answer": "2"}\n')
+    picky = Lenient()
+    picky.check_answer = lambda answer: answer != "2"
+    with pytest.raises(MrlError) as refusal:
+        load_heldout([str(path)], picky)
+    assert f"{path}:2" in str(refusal.value) and "'2'" in str(refusal.value)
 
 
 def test_where_memory_runs_out_fewer_problems_are_scored_at_once(

@@ -58,6 +58,12 @@ def test_its_child_has_no_torch_whose_cuda_libraries_are_past_its_memory_limit(o
     assert verifier.verify("numpy", "x") is Verdict.WRONG
 
 
+def test_both_verifiers_take_the_keywords_of_the_protocol(own_judge, verifier):
+    mine, _ = own_judge(HONEST)
+    assert mine.verify(answer="a", text="a", finished=True) is Verdict.CORRECT
+    assert verifier.verify(answer="1", text=r"\boxed{1}", finished=True) is Verdict.CORRECT
+
+
 def test_it_judges_whole_completions_and_says_which_were_cut(own_judge):
     verifier, said = own_judge(HONEST)
     assert verifier.check_answer("a")
@@ -148,6 +154,20 @@ def test_a_file_may_read_what_lies_beside_it_and_name_its_own_types(own_judge, t
         "def judge(answer, text): return text == right.text"
     )
     assert verifier.verify("", "a") is Verdict.CORRECT
+
+
+def test_a_file_may_import_and_open_what_lies_beside_it(own_judge, tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    (tmp_path / "helpers_of_mine.py").write_text("def last(text): return text.split()[-1:]")
+    (tmp_path / "words.txt").write_text("yes no")
+    (tmp_path / "json.py").write_text("raise SystemExit('hides a module of Python')")
+    verifier, said = own_judge(
+        "import json\nfrom helpers_of_mine import last\nWORDS = open('words.txt').read().split()\n"
+        "def judge(answer, text): return last(text) == [answer] and answer in WORDS"
+    )
+    assert verifier.verify("yes", "I say yes") is Verdict.CORRECT
+    assert verifier.verify("yes", "I say no") is Verdict.WRONG
+    assert said == []
 
 
 def test_numpys_true_and_false_are_taken(own_judge):

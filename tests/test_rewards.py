@@ -5,6 +5,7 @@ r"""The verifier: every row of the known traps, hostile completions, a child tha
 
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -143,11 +144,47 @@ VERDICTS = {  # what a group shows, and of which verdict: answer, box
         ("3", "1 2"), ("9", "4 $5$"), ("7", r"3 \ 4"), ("8", r"7 \quad 1"), ("3", "1~2"),
     ],
     ("the docstring is right about what is not guarded", CORRECT): [
-        ("0.5", r"50\%"), ("50", r"50\%"), ("7", "8=7"), ("0.123456", "0.1234564"),
+        ("7", "8=7"), ("0.123456", "0.1234564"), ("2X", "2x"),
         (r"\{2^{-99}, 1\}", r"\{2^{-98}, 1\}"),
     ],
-    ("the problem's answer comes first", CORRECT): [("x>1", r"(1,\infty)")],
-    ("the completion's box comes second", WRONG): [(r"(1,\infty)", "x>1")],
+    ("the problem's answer comes first", CORRECT): [("1", "2x+z=1")],
+    ("the completion's box comes second", WRONG): [("2x+z=1", "1")],
+    ("a percentage is its number, and also that number divided by 100", CORRECT): [
+        (r"50\%", r"50\%"), (r"50\%", "50"), (r"50\%", "0.5"), (r"50\%", r"\frac{1}{2}"),
+        ("50", r"50\%"), ("0.5", r"50\%"), ("0.5", r"x=50\%"), ("50", "50 percent"), ("50%", "50"),
+        (r"12.5\%", "12.5"), ("12.5", r"12.5\%"), ("0.125", r"12.5\%"), (r"12.5\%", "1/8"),
+        (r"0.5\%", "0.5"), ("0.005", r"0.5\%"), ("1,250", r"1,250\%"), ("12.5", r"1,250\%"),
+    ],
+    ("a percentage is nothing else", WRONG): [
+        (r"50\%", r"51\%"), (r"50\%", "5000"), (r"50\%", "0.05"), ("50", r"0.5\%"),
+        (r"50\%", r"0.5\%"), (r"12.5\%", r"12.6\%"), ("5000", r"50\%"),
+    ],
+    ("numbers as programs print them", CORRECT): [
+        ("1e-05", "0.00001"), ("1e-05", "1e-5"), ("2.5e3", "2500"), ("2500", "2.5e3"),
+        ("1E3", r"10^3"), ("1e-7", r"10^{-7}"), ("-1.5e+2", "-150"), ("x=1e3", "x=1000"),
+    ],
+    ("an e between digits is no factor", WRONG): [
+        ("1e-05", "e-5"), ("2.5e3", "7.5e"), ("1e-7", "2e-7"), ("1e3", "3e"), ("1e3", "1e4"),
+    ],
+    ("mathematics without LaTeX", CORRECT): [
+        ("pi", r"\pi"), (r"\pi", "pi"), ("2*pi", r"2\pi"), (r"\pi/2", "pi/2"),
+        ("ln(2)", r"\ln 2"), ("sin(x)", r"\sin(x)"), ("log(8)/log(2)", "3"),
+        ("x^2", "x\u00b2"), ("sqrt(2)", r"\sqrt{2}"),
+        ("infinity", r"\infty"), (r"\infty", "infinity"), ("1/2", "\u00bd"), ("3/2", "1\u00bd"),
+        ("1/3", r"0.\overline{3}"), ("1/6", r"0.1\overline{6}"), (r"\emptyset", r"\varnothing"),
+    ],
+    ("an inequality counts for its interval", CORRECT): [
+        ("(-5, 5)", "-5 < x < 5"), (r"(1,\infty)", "x>1"), ("[0,1)", r"0 \le x < 1"),
+        (r"(-\infty, 1) \cup (2, \infty)", r"x<1 \text{ or } x>2"),
+    ],
+    ("and for no other", WRONG): [
+        ("(-5, 5)", r"-5 \le x < 5"), (r"(1,\infty)", "x>2"), ("(-5, 5)", "x < 5"),
+        (r"(-\infty, 1) \cup (2, \infty)", r"x<1 \text{ or } x>3"),
+    ],
+    ("a product of letters", CORRECT): [("2x y", "2xy"), ("2 x y", "2yx"), ("x y", r"x \cdot y")],
+    ("a word is no product of its letters", WRONG): [
+        ("yes", r"y \cdot e \cdot s"), ("Monday", "5"), ("no", "n+o"),
+    ],
     ("an integer in another dress", CORRECT): [
         ("42", "42.0"), ("42", "84/2"), ("42", r"\frac{84}{2}"), ("42", "$42$"), ("42", "x=42"),
         ("42", r"42\text{ cm}"),
@@ -177,16 +214,29 @@ VERDICTS = {  # what a group shows, and of which verdict: answer, box
         ("70", "70 shells"), ("70", r"\text{70 shells}"), ("5", "5 dollars"),
         ("5.5", "5.50 dollars"), ("1234", "1,234 books"), ("-3", "-3 degrees"), ("70", "70 kg"),
     ],
+    ("a unit of several parts is also taken off the box", CORRECT): [
+        ("5", "5 cm^2"), ("5", r"5\text{ cm}^2"), ("5", "5 cm\u00b2"), ("5", "5 km/h"),
+        ("5", "5 m"),
+        ("5", "5\u00b0C"), ("5", r"5^\circ C"), ("5", "5km"), ("5", "x = 5 cm"), ("5", "5 sq. ft."),
+        ("72", r"\$72"), ("72", "$72"), ("72", "\u20ac72"), ("72", "72 dollars per hour"),
+        ("3/4", "3/4 cup"), (r"\frac{3}{4}", r"\frac{3}{4} cup"), (r"2\pi", r"2\pi \text{ cm}"),
+        (r"\sqrt{2}", r"\sqrt{2} \text{ m}"), ("5", "5 p.m."), ("5", "5 square meters"),
+    ],
     ("a word that changes the number is none", WRONG): [
         ("5", "5 dozen"), ("5", "5 tenths"), ("5", "5 hundred"), ("7", "7 of 10"), ("5", "5 and 6"),
         ("5", "5 or 6"), ("11", "5 and 6"), ("70", "70 shells and 5"), ("2", "2 shells 2"),
-        ("60", "70 shells"), ("3 xy", "3 ab"), ("70", "about 70"),
+        ("60", "70 shells"), ("70", "about 70"), ("5", "5 feet six inches"), ("5", "5 and six"),
+        ("10", r"10 \text{ dozen}"), ("5", "5 thousand dollars"), ("5", "5xy"), ("5", "5 x"),
+        ("5", "5 ab"), ("5", "5i"), ("5", "5k"), ("3x", "3x cm"),
     ],
     ("what changes only the look counts for nothing", CORRECT): [
         ("70", "= 70"), ("90", r"90^\circ"), ("2", r"\boldsymbol{2}"), ("2", r"\underline{2}"),
         ("70", r"\color{red}{70}"), ("-5", "\u22125"),
         ("yes", r"\text{Yes.}"), ("yes", r"\textbf{ Yes }"), ("yes", r"\text{yes}"),
-        ("2", r"\mathbf{2}"), ("1/2", r"= \text{1/2}"),
+        ("2", r"\mathbf{2}"), ("1/2", r"= \text{1/2}"), ("42", r"\bm{42}"), ("42", r"\[42\]"),
+        ("42", r"\(42\)"), ("42", r"\text{The answer is } 42"),
+        ("yes", r"\text{The answer is yes.}"),
+        ("42", r"\text{\textbf{42}}"), ("5", r"\mathbf{\frac{10}{2}}"), ("$42$", "42"),
     ],
     ("nor does it make a wrong answer right", WRONG): [
         (r"\text{eats}", "tase"),
@@ -225,7 +275,14 @@ def test_only_the_last_complete_box_counts_and_a_batch_keeps_its_order(verifier)
 @pytest.mark.parametrize(
     "answer",
     ["2024-05-01", "5/1/2024", "01.05.2024", "12:30", "9:05 am", "12:30:00",
-     "Smith, John", "O'Neil, Se\u00e1n", "May 5, 2024", "Rome, Oslo, Bern",
+     "Smith, John", "O'Neil, Se\u00e1n", "May 5, 2024", "Rome, Oslo, Bern", "3:4", "1.2.3",
+     "978-3-16-148410-0",
+     "12 eggs", "20 dollars", "30 minutes", "5 km", "5km", r"2 \text{ thousand}", "10 dozen",
+     r"\$20", "20 \u20ac", r"45^\circ", "45\u00b0", "50 percent", "5\"", "5'10", "5th",
+     "0,5", "-0,5", "x=0,5", "1,2", "12,34", "1,234,5",
+     "CO2", "C6H12O6", "H_2O", "A12", "A 12", "e4", "0x1F", "101_2", "101_{2}", r"\text{101}_2",
+     "The answer is 72", "about 5", "5 to 6", "5 x 3", "x-axis", "2ab", r"\angle ABC",
+     r"1+2+\ldots+9", r"\{x: x > 0\}",
      "", " ", "???", "{", "}", r"\frac{1}{", r"7} \boxed{8", "7}{", r"\boxed{7}", r"\boxed{7",
      "0/0", r"\frac{1}{0}", "9" * (MAX_BOX_CHARS + 1), "\0", "\ud800", "7\\"],
 )  # fmt: skip
@@ -242,8 +299,52 @@ def test_a_date_is_not_judged_as_a_difference(verifier):
 def test_a_time_is_not_judged_as_a_quotient_nor_a_name_as_letters(verifier):
     assert verifier.verify("12:30", r"\boxed{\frac{2}{5}}") is UNPARSED
     assert verifier.verify("Smith, John", r"\boxed{John, Smith}") is UNPARSED
-    for answer in ("Smith John", "x, y", "1, 2", r"\sqrt{2}, \pi", r"\{x: x > 0\}", "12.30"):
+    for answer in ("Smith John", "x, y", "1, 2", r"\sqrt{2}, \pi", "12.30"):
         assert verifier.check_answer(answer), answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["5", "-5", "1,234", "1,234.5", "0.5", ".5", "1e-05", "1/2", "1 1/2", r"\frac{3}{4}", r"20\%",
+     "yes", "blue whale", "NaCl", "XIV", "A", "(A)", "12A", "x", "2 x + 3", "3x y", "a_{ij}",
+     r"\frac{b h}{2}", r"e^{i\pi}", r"\log_{10} x", "x=1 or x=2", "y=2x+1", r"\{1, 2\}", "(1,2)",
+     "[0,1)", r"(-\infty, 1) \cup (2, \infty)", r"\mathbb{R}", "10!", r"\binom{5}{2}", "3+4i",
+     r"\begin{pmatrix}1\\2\end{pmatrix}", "x_{1} + x_{2}", "2^10", r"\text{yes}"],
+)  # fmt: skip
+def test_answer_that_is_read_in_one_way_is_accepted(verifier, answer):
+    assert verifier.check_answer(answer)
+
+
+def in_another_order(answer):
+    """The answer with the letters and digits of each run in other orders; commands stay."""
+    for run in re.finditer(r"\\[A-Za-z]+|[A-Za-z0-9]+", answer):
+        letters = run.group()
+        if not letters.startswith("\\"):
+            for order in {letters[::-1], letters[1:] + letters[:1], letters[-1] + letters[:-1]}:
+                if order.lower() != letters.lower():
+                    yield answer[: run.start()] + order + answer[run.end() :]
+
+
+ANSWERS = st.builds(
+    str.format,
+    st.sampled_from(
+        ["{}", "{} {}", "{}.{}", "{},{}", "{}/{}", "{}_{}", r"{}\%", r"\frac{{{}}}{{7}}", "x+{}",
+         r"\text{{{}}}", r"{} \text{{ {}}}", r"\sqrt{{{}}}", "({}, {})", "{}:{}", "-{}"]
+    ),
+    st.text("12357abekmxCOF", min_size=1, max_size=5),
+    st.text("12357abekmxCOF", min_size=1, max_size=3),
+)  # fmt: skip
+
+
+@given(ANSWERS)
+@settings(max_examples=150, deadline=None)
+def test_an_accepted_answer_equals_itself_and_no_other_order_of_its_letters_or_digits(
+    verifier, answer
+):
+    if verifier.check_answer(answer):
+        assert verifier.verify(answer, rf"\boxed{{{answer}}}") is CORRECT
+        for other in in_another_order(answer):
+            assert verifier.verify(answer, rf"\boxed{{{other}}}") is not CORRECT, other
 
 
 @pytest.mark.parametrize(
@@ -334,23 +435,85 @@ def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
         os.kill(verifier._child.pid, signal.SIGSTOP)
         assert verifier.verify("1/3", r"\boxed{0.5}") is TIMEOUT
         assert verifier.verify("1/3", r"\boxed{0.5}") is WRONG
-        verifier.timeout_s = 30
-        threading.Timer(0.4, os.kill, (verifier._child.pid, signal.SIGKILL)).start()
+
+
+SLOW = """
+def judge(answer, box):
+    time.sleep({})
+    return real(answer, box)
+r._load = lambda *_: (judge, "")"""
+
+
+def test_child_that_is_killed_while_it_judges_is_noticed_and_asked_once_more():
+    with fake(patched(SLOW.format(1.5)), timeout_s=60) as verifier:
+        verifier.start_and_check()
+        killed = verifier._child.pid
+        threading.Timer(0.4, os.kill, (killed, signal.SIGKILL)).start()
         begin = time.monotonic()
+        assert verifier.verify(*RIGHT) is CORRECT
+        assert time.monotonic() - begin < 20  # the death is noticed, not waited for
+        assert verifier._child.pid != killed
+
+
+def test_completion_that_kills_two_children_is_a_timeout_and_the_next_is_judged():
+    deadly = """
+import os
+def judge(answer, box):
+    return os._exit(1) if box == "x" else real(answer, box)
+r._load = lambda *_: (judge, "")"""
+    with fake(patched(deadly), timeout_s=60) as verifier:
         assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
-        assert time.monotonic() - begin < 10  # the death is noticed, not waited for
-        assert verifier.verify("1/5", r"\boxed{0.5}") is WRONG
+        assert verifier.verify(*RIGHT) is CORRECT
+
+
+EXHAUSTING = {  # what the first completion does to its child
+    "takes more than half the time": "time.sleep(1.3)",
+    "runs out of memory": "raise MemoryError",
+    "took more than half the memory": "b'x' * (40 << 20)",
+}
+
+
+@pytest.mark.parametrize("way", EXHAUSTING)
+def test_child_that_was_nearly_exhausted_judges_no_other_completion(way):
+    code = f"""
+r.MEMORY_LIMIT_BYTES = 32 << 20
+r.resource.setrlimit = lambda *_: None
+def judge(answer, box):
+    if box == "x":
+        {EXHAUSTING[way]}
+    return real(answer, box)
+r._load = lambda *_: (judge, "")"""
+    with fake(patched(code)) as verifier:
+        assert verifier.verify(*RIGHT) is CORRECT
+        child = verifier._child.pid
+        assert verifier.verify(*RIGHT) is CORRECT
+        assert verifier._child.pid == child
+        assert verifier.verify("7", r"\boxed{x}") is WRONG
+        assert verifier.verify(*RIGHT) is CORRECT
+        assert verifier._child.pid != child
+
+
+def test_child_needs_no_thread_which_would_need_memory_of_its_own():
+    with fake(patched(SLOW.format("0 if box != 'x' else 60"))) as verifier:
+        verifier.start_and_check()
+        child = Path(f"/proc/{verifier._child.pid}/task")
+        if child.exists():
+            threading.Timer(0.5, lambda: counted.append(len(list(child.iterdir())))).start()
+            counted = []
+            assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
+            assert counted == [1]
 
 
 def test_verdict_does_not_hang_on_what_sympy_draws():
     dice = """
 from sympy.core.cache import clear_cache
 from sympy.core.random import seed
+from mrl.runtime.formulas import _math_verdict as compare
 def judge(answer, box):
-    real(answer, box)  # first, as sympy is lazy
+    compare(answer, box)  # first, as sympy is lazy
     clear_cache()
     seed(6)  # math-verify alone calls the pair below equal in three of seventy such states
-    return real(answer, box)
+    return compare(answer, box)
 r._load = lambda *_: (judge, "")"""
     with fake(patched(dice), timeout_s=10) as verifier:
         answer, box = r"\frac{3}{4}-e1,234", r"no=\infty^1 1/2"
@@ -394,7 +557,7 @@ def test_child_has_its_limits_and_is_out_of_reach_of_the_terminal():
 
 
 def test_expression_over_the_memory_limit_is_no_right_answer_and_the_next_is_judged():
-    with fake(patched("r.MEMORY_LIMIT_BYTES = 150 << 20"), timeout_s=60) as verifier:
+    with fake(patched("r.MEMORY_LIMIT_BYTES = 110 << 20"), timeout_s=60) as verifier:
         assert verifier.verify("7", r"\boxed{2^{10000000000}+x}") is not CORRECT
         assert verifier.verify(*RIGHT) is CORRECT
 

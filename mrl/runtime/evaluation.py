@@ -10,8 +10,8 @@ import torch
 from mrl.errors import MrlError, is_out_of_memory
 from mrl.policy import Policy
 from mrl.runtime.problems import load_problems
-from mrl.runtime.verifier import Verifier
 from mrl.samples import Problem, derive_seed
+from mrl.team import Verifier
 
 PROBLEMS_AT_ONCE = 64
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, of how many)
@@ -111,10 +111,14 @@ def score_entries(
 
 
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:
-    """Held-out parts by name (the file's stem). MrlError for two files of one name."""
+    """Held-out parts by name (the file's stem). MrlError for two files of one name.
+
+    A verifier that has no `check_answer` takes every answer.
+    """
+    accepts = getattr(verifier, "check_answer", None)
     parts = {}
     for path in (Path(path).expanduser() for path in paths):
         if path.stem in parts:
             raise MrlError(f"{path}: another held-out file is called {path.stem}; rename one.")
-        parts[path.stem] = load_problems(path, verifier.check_answer)
+        parts[path.stem] = load_problems(path, accepts)
     return parts

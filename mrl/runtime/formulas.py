@@ -1,87 +1,241 @@
-r"""Formulas: a box that is neither an integer nor a word, compared with the answer as mathematics.
+r"""Formulas: a box or an answer that is neither an integer nor a word, compared as mathematics.
 
-math-verify compares, and evaluates nothing as code. Before it does:
+math-verify compares, and evaluates nothing as code. It reads almost every text as some formula: it
+multiplies the letters of a word and drops what it does not know. So this file decides first what it
+may read:
 
-- What changes only the look is taken off: a `\text{}`, `\underline{}` or colour around the whole,
-  and a leading `=`.
-- One word behind a number is its unit and is left away if the answer is a bare number (`70 shells`
-  for 70), but for words that change the number (`5 dozen`).
-- Integers and words are compared exactly (rewards.py): math-verify would multiply letters, so that
-  "on", "o n" and "no" would all be equal.
+- An answer that math-verify would misread is UNPARSED, whatever the box holds (`is_misread`): a
+  number with its unit, a sentence, a code, a number in another base, a date, a decimal comma. The
+  verifier refuses such a problem file, because only a judge can compare these.
+- The look is taken off both sides, and a few notations are rewritten as LaTeX (`_rewritten`).
+- Introductory words and units are taken off the box only (`_undressed`): `70 shells` counts
+  for the answer 70. Words that change the number stay (`5 dozen`).
+- A percentage equals the number before its sign, and also that number divided by 100.
+- Integers and words are compared exactly (rewards.py).
 - Two numbers side by side (`1 2`) are UNPARSED: math-verify would add them. A whole number before
   a fraction (`1 1/2`) is a mixed number, 3/2.
 - Dots that go on (`5\ldots`), a prime (`5'`) and brackets around several values (`[5,5]`) are
-  UNPARSED unless the answer has them too: they can be read in more than one way.
-- A date (`2024-05-01`), a time (`12:30`) or a name with a comma (`Smith, John`) as the answer is
-  UNPARSED: math-verify would subtract, divide, or multiply letters. Only a judge can compare these.
-- Several values (`1,2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in their order: one
-  of the values is not enough.
-- Not guarded: math-verify takes `50\%` for 0.5 and for 50, the last side of `8=7` for 7, and rounds
-  decimals to six places; inside sets, matrices and equations 1e-15 makes no difference to it.
+  UNPARSED unless the answer also has them: they can be read in more than one way.
+- Several values (`1, 2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in their order:
+  one of the values is not enough. An inequality (`-5 < x < 5`) counts for its interval.
+- Not guarded: math-verify takes the last side of `8=7` for 7, calls large and small letters equal,
+  and rounds decimals to six places; inside sets, matrices and equations 1e-15 makes no difference.
 
 A short expression can cost math-verify hours or gigabytes, so only the verifier's child process
 loads this file (verifier.py), and a verdict near the time limit depends on the machine.
 """
 
 import re
+import unicodedata
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Expr, UnevaluatedExpr
+from math_verify.grader import is_relation
+from math_verify.parser import NormalizationConfig
+from sympy import Expr, FiniteSet, Set, UnevaluatedExpr, Union
 from sympy.core.random import seed
 
-from mrl.rewards import plain_verdict, tidy
+from mrl.rewards import WORDS, plain_verdict, tidy
 from mrl.samples import Verdict
 
 _SPACE = r"(?:\s|~|\$|\\[,;:! ]|\\q?quad)+"
 _SIDE_BY_SIDE = re.compile(rf"[0-9]{_SPACE}[0-9]")
 _MIXED_NUMBER = re.compile(rf"(?<![0-9.])([0-9]+){_SPACE}([0-9]+)\s*/\s*([0-9]+)")
-# dots that go on, a prime, brackets around several values
-_DOUBTFUL = re.compile(r"\\[lc]?dots|\.\.|\u2026|'|\\prime|\[[^\[\]]*,[^\[\]]*\]")
-_DATE_OR_TIME = re.compile(r"[0-9]+([-/.])[0-9]+\1[0-9]+|.*[0-9]:[0-9].*")
-_NAME = re.compile(r"(?=.*[^\W\d_]{2})[\w .'-]+(?:,[\w .'-]+)+")  # a word, commas, no LaTeX
-_NUMBER_AND_WORD = re.compile(r"([+-]?[0-9][0-9.,]*) +([A-Za-z]{2,})")
-_NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*")
-NO_UNITS = {  # words that change the number before them
-    "and", "base", "billion", "cos", "cubed", "dozen", "dozens", "factorial", "fifth", "fifths",
-    "half", "halves", "hundred", "hundreds", "hundredth", "hundredths", "ln", "log", "million",
-    "minus", "mod", "negative", "of", "or", "over", "percent", "pi", "plus", "quarter", "quarters",
-    "sin", "sqrt", "squared", "tan", "tens", "tenth", "tenths", "third", "thirds", "thousand",
-    "thousands", "thousandth", "thousandths", "times", "trillion",
-}  # fmt: skip
-# around a whole answer these change its look alone
-_LOOK = re.compile(
-    r"\\(?:text|textbf|textit|mathrm|mathbf|boldsymbol|underline|color\{\w+\})\{([^{}]*)\}"
+_DOTS = re.compile(r"\\[lc]?dots|\.\.|\u2026")
+_PRIME = re.compile(r"'|\\prime")
+_LIST_IN_BRACKETS = re.compile(r"\[[^\[\]]*,[^\[\]]*\]")
+
+# ------------------------------------------------------------------------------ answers
+
+_COMMANDS = re.compile(r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+")
+_MISREAD_LATEX = re.compile(
+    r"""
+    \^\s*\{?\s*\\circ | \\degree | [$\u00a3\u00a5\u20ac\u00b0]  # a unit that is a sign
+    | [0-9]+([-/.])[0-9]+(?:\1[0-9]+)+ $                # a date or a version: 2024-05-01, 1.2.3
+    | :                                                 # a time or a ratio, read as a quotient
+    | (?:^|=)\s*[+-]?(?![1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,]))[0-9]+,[0-9]  # 0,5
+    | \\[lc]?dots | \.\. | \u2026                       # dots that go on
+    """,
+    re.VERBOSE,
 )
+_MISREAD = re.compile(  # in a formula without its commands
+    r"""
+    [A-Za-z]{2}            # a word, a unit, or a product without a sign: math-verify multiplies
+    | [A-Za-z]\s*[0-9]     # a code: A12, 0x1F
+    | _\w[A-Z]             # a chemical formula: H_2O
+    | [0-9)]\}?\s*_        # a number in another base: 101_2
+    | [0-9]\s*['"]         # feet and inches, minutes and seconds
+    """,
+    re.VERBOSE,
+)
+
+
+def is_misread(answer: str) -> bool:
+    """Whether math-verify would take an answer for something else; for a rewritten one."""
+    if plain_verdict(answer, answer) is not None:  # an integer or a word
+        return False
+    formula = re.sub(r"\b(?:and|or)\b", ",", _COMMANDS.sub(r"\\", answer))
+    formula = re.sub(r"_\{\w+\}", "_0", formula)  # an index may have several letters
+    return bool(_MISREAD_LATEX.search(answer) or _MISREAD.search(formula))
+
+
+# ------------------------------------------------------------------------------ notations
+
+_LOOKS = (
+    "text|textrm|textbf|textit|textsf|texttt|mbox|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|pmb|"
+    "underline|fbox"
+)
+_LOOK = re.compile(rf"\\(?:{_LOOKS}|color\{{\w+\}})\s*\{{(.*)\}}", re.DOTALL)  # around the whole
+_MATH = re.compile(r"\$([^$]*)\$|\\\[(.*)\\\]|\\\((.*)\\\)", re.DOTALL)
+_TEXT = re.compile(r"\\(?:text|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
+_E_NOTATION = re.compile(r"(?<![A-Za-z0-9.])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?!\w)")
+_REPEATING = re.compile(r"([0-9]+)\.([0-9]*)\\overline\s*\{([0-9]+)\}")
+_SIGNS = {r"\varnothing": r"\emptyset", "infinity": r"\infty", "\u00b2": "^2", "\u00b3": "^3"}
+_NAMES = re.compile(r"(?<![A-Za-z\\])(pi|sin|cos|tan|ln|log|exp)(?![A-Za-z])")
+_ROOT = re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)")
+
+
+def _rewritten(text: str) -> str:
+    """A text in the notation that math-verify reads, and without what changes only its look."""
+    text = text.strip().removeprefix("=").strip()
+    while inner := _inside(text):
+        text = tidy(inner)
+    if WORDS.fullmatch(text) and text.lower() not in ("pi", "infinity"):
+        return text
+
+    text = _TEXT.sub(lambda match: match[1] if len(match[1]) == 1 else f" {match[1]} ", text)
+    text = re.sub("[\u00bc-\u00be\u2150-\u215e]", _vulgar_fraction, text.strip()).strip()
+    text = _REPEATING.sub(_fraction_of_repeating, text)
+    text = _E_NOTATION.sub(r"\1 \\cdot 10^{\2}", text)
+    for sign, latex in _SIGNS.items():
+        text = text.replace(sign, latex)
+    text = _NAMES.sub(r"\\\1", _ROOT.sub(r"\\sqrt{\1}", text))
+    # math-verify reads 9 1/2 as (9+1)/2, but 9 \frac{1}{2} as it is meant
+    return _MIXED_NUMBER.sub(r"\1 \\frac{\2}{\3}", text)
+
+
+def _inside(text: str) -> str | None:
+    """What a command or math signs around the whole text hold; None if there are none."""
+    if match := _MATH.fullmatch(text):
+        return next(part for part in match.groups() if part is not None)
+    match = _LOOK.fullmatch(text)
+    if match is None:
+        return None
+    depth = 0
+    for brace in re.findall(r"(?<!\\)[{}]", match[1]):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:  # the first command ends earlier, as in \text{a} + \text{b}
+            return None
+    return match[1]
+
+
+def _vulgar_fraction(match: re.Match) -> str:
+    """One sign, as the one for a half, in digits."""
+    return " " + unicodedata.normalize("NFKC", match[0]).replace("\u2044", "/")
+
+
+def _fraction_of_repeating(match: re.Match) -> str:
+    r"""0.1\overline{6} as a fraction: 16 - 1 of 90."""
+    whole, once, again = match.groups()
+    top = int(whole + once + again) - int(whole + once)
+    return rf"\frac{{{top}}}{{{'9' * len(again)}{'0' * len(once)}}}"
+
+
+# ------------------------------------------------------------------------------ the box's dressing
+
+_INTRODUCTION = re.compile(r"(?:the )?(?:final )?answer(?: is|\s*:)\s*:?\s*", re.IGNORECASE)
+_DEGREE = r"(?:\u00b0|\^\s*\{?\s*\\circ\s*\}?|\\degree)"
+_POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
+_WORD = (
+    rf"(?:[A-Za-z\u00b5\u03a9]{{2,}}|[A-Za-z]\.[A-Za-z]|[cdghlmstLNJWVCF])(?![A-Za-z])\.?{_POWER}"
+)
+_UNIT = re.compile(  # cm^2, km/h, square miles, degrees
+    rf"(?:(?<=[0-9)}}])|(?<=\\pi))(?:{_SPACE})?(?:{_DEGREE}\s*)?"
+    rf"((?:{_WORD}(?:(?:\s|/|\\cdot)*{_WORD})*)?)\s*$"
+)
+_CURRENCY = re.compile(r"\\?\$|[\u00a3\u00a5\u20ac]")
+NO_UNITS = {  # words that change the number before them
+    "and", "base", "billion", "bn", "cos", "crore", "cubed", "dozen", "dozens", "eight", "eighty",
+    "eleven", "factorial", "fifteen", "fifth", "fifths", "fifty", "five", "forty", "four", "gross",
+    "half", "halves", "hundred", "hundreds", "hundredth", "hundredths", "lakh", "ln", "log",
+    "million", "minus", "mod", "negative", "nine", "ninety", "of", "one", "or", "over", "pct",
+    "percent", "percentage", "pi", "plus", "quarter", "quarters", "score", "seven", "seventy",
+    "sin", "six", "sixty", "sqrt", "squared", "tan", "ten", "tens", "tenth", "tenths", "third",
+    "thirds", "thirty", "thousand", "thousands", "thousandth", "thousandths", "three", "times",
+    "trillion", "twelve", "twenty", "two", "zero",
+}  # fmt: skip
+
+
+def _undressed(box: str, answer: str) -> str:
+    """A box without introductory words and, if the answer is a number, without its unit."""
+    box = _INTRODUCTION.sub("", box, count=1) if _INTRODUCTION.match(box) else box
+    if _has_letters(answer.rpartition("=")[2]) or _PERCENT.fullmatch(answer):
+        return box
+
+    box = _CURRENCY.sub("", box).strip()
+    unit = _UNIT.search(box)
+    words = re.findall("[A-Za-z]+", unit[1]) if unit else []
+    # letters that name variables (5xy) are not a unit either
+    if unit and not any(w.lower() in NO_UNITS or re.fullmatch("[abnxyz]+", w) for w in words):
+        box = box[: unit.start()]
+    return box
+
+
+def _has_letters(formula: str) -> bool:
+    return re.search("[A-Za-z]", _COMMANDS.sub("", formula)) is not None
+
+
+# ------------------------------------------------------------------------------ verdicts
+
+_PERCENT = re.compile(r"((?:[^%,]|,[0-9]{3})*?)\s*(?:\\?%|percent(?:age)?|pct)")
 
 
 def judge(answer: str, box: str) -> Verdict:
     """Compare a box with the problem's answer; the verdict may never come."""
-    answer, box = _normalized(answer), _normalized(box)
-    quantity = _NUMBER_AND_WORD.fullmatch(box)
-    if quantity and _NUMBER.fullmatch(answer) and quantity[2].lower() not in NO_UNITS:
-        box = quantity[1]
+    answer = _rewritten(answer)
+    if is_misread(answer):
+        return Verdict.UNPARSED
+    box = _rewritten(_undressed(_rewritten(box), answer))
 
+    right, boxed = _PERCENT.fullmatch(answer), _PERCENT.fullmatch(box)
+    if right and boxed:
+        return _compared(right[1], boxed[1])
+    if right:
+        readings = [(right[1], box), (_hundredth(right[1]), box)]
+    elif boxed:
+        readings = [(answer, boxed[1]), (answer, _hundredth(boxed[1]))]
+    else:
+        return _compared(answer, box)
+    verdicts = [_compared(*reading) for reading in readings]
+    return Verdict.CORRECT if Verdict.CORRECT in verdicts else verdicts[0]
+
+
+def _hundredth(number: str) -> str:
+    return f"({number.rpartition('=')[2].replace(',', '')})/100"
+
+
+def _compared(answer: str, box: str) -> Verdict:
+    """The verdict on two texts in LaTeX, neither with a percent sign around the whole."""
     verdict = plain_verdict(answer, box)
     if verdict is not None:
         return verdict
+    if WORDS.fullmatch(answer) and re.search("[A-Za-z]{2}", answer):
+        return Verdict.WRONG  # a word is not the product of its letters
 
-    in_doubt = _DOUBTFUL.search(box) and not _DOUBTFUL.search(answer)
-    no_formula = _DATE_OR_TIME.fullmatch(answer) or _NAME.fullmatch(answer)
-    if in_doubt or _SIDE_BY_SIDE.search(box) or no_formula:
-        return Verdict.UNPARSED
-    return _math_verdict(answer, box)
+    in_doubt = _DOTS.search(box) or _SIDE_BY_SIDE.search(box)
+    in_doubt = in_doubt or bool(_PRIME.search(box)) != bool(_PRIME.search(answer))
+    if _LIST_IN_BRACKETS.search(box) and not _LIST_IN_BRACKETS.search(answer):
+        in_doubt = True
+    if _has_letters(answer) and re.search("[A-Za-z][0-9]", _COMMANDS.sub(r"\\", box)):
+        in_doubt = True  # a code: math-verify would call A12 and 12A equal
+    return Verdict.UNPARSED if in_doubt else _math_verdict(answer, box)
 
 
-def _normalized(text: str) -> str:
-    """An answer without what changes only its look, see the head of this file."""
-    text = text.strip().removeprefix("=").strip()
-    wrapped = _LOOK.fullmatch(text)
-    if wrapped:
-        text = tidy(wrapped[1])
-
-    # math-verify reads 9 1/2 as (9+1)/2, but 9 \frac{1}{2} as it is meant
-    return _MIXED_NUMBER.sub(r"\1 \\frac{\2}{\3}", text)
+# math-verify's own list of units has ab, c, s and t, which are variables
+_NORMALIZATION = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all"
+)
+_EXTRACTION = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALIZATION)]
 
 
 def _math_verdict(answer: str, box: str) -> Verdict:
@@ -92,7 +246,7 @@ def _math_verdict(answer: str, box: str) -> Verdict:
     for text in (answer, box):
         expression = parse(
             f"\\boxed{{{text}}}",
-            extraction_config=[LatexExtractionConfig(boxed_match_priority=0)],
+            extraction_config=_EXTRACTION,
             fallback_mode="no_fallback",
             extraction_mode="first_match",
             parsing_timeout=None,  # the Verifier's limit holds for all of it
@@ -102,9 +256,18 @@ def _math_verdict(answer: str, box: str) -> Verdict:
     right, boxed = parsed
     if not boxed:
         return Verdict.UNPARSED
-    if not verify(right, boxed, timeout_seconds=None) or _differ(right[0], boxed[0]):
-        return Verdict.WRONG
-    return Verdict.CORRECT
+    if right and isinstance(right[0], Set) and not isinstance(right[0], FiniteSet):
+        boxed = [_union(boxed[0])]
+    # an inequality counts for its interval
+    equal = verify(right, boxed, timeout_seconds=None, allow_set_relation_comp=True)
+    return Verdict.WRONG if not equal or _differ(right[0], boxed[0]) else Verdict.CORRECT
+
+
+def _union(boxed: Any) -> Any:
+    """The numbers that satisfy one of several inequalities, as `x<1 or x>2`; else unchanged."""
+    if isinstance(boxed, FiniteSet) and boxed.args and all(map(is_relation, boxed.args)):
+        return Union(*(part.as_set() for part in boxed.args))
+    return boxed
 
 
 def _differ(right: Any, boxed: Any) -> bool:

@@ -30,8 +30,10 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
                 raise ValueError(f"the id {problem.id!r} was used before; ids are unique")
             if accepts is not None and not accepts(problem.answer):
                 raise ValueError(
-                    f"the verifier cannot judge the answer {problem.answer!r}; give a number or "
-                    "a LaTeX expression with one value, or a judge with --set judge=FILE"
+                    f"the verifier cannot judge the answer {problem.answer!r}; give an integer, a "
+                    "decimal, a fraction, a word or a LaTeX formula, without a unit and with a "
+                    "sign or a space between letters (`3a \\cdot b`), or give a judge with "
+                    "--set judge=FILE"
                 )
             problems[problem.id] = problem
     except ValueError as error:

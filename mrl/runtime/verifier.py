@@ -2,17 +2,19 @@
 
 The child (`python -m mrl.runtime.verifier DESCRIPTOR`) loads a file that has a function `judge`:
 formulas.py, or a person's own. Either can take hours or gigabytes, or crash. That ends the child
-alone, which has limits of time and memory, and a fresh one judges the next completion. That
-guards against accidents only: a file may read files, write them and use the network, as any program
-may.
+alone, which has limits of time and memory, and a fresh one judges the next completion. A child also
+ends after a completion that used much time or memory, so that what one completion does never
+changes the verdict on the next. This guards against accidents only: a file may read files, write
+them and use the network, as any program may.
 """
 
-import faulthandler
 import os
 import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -32,8 +34,8 @@ class Verifier(AbstractContextManager):
     """Judges completions. Use it as a context manager, or call `close`.
 
     The child starts when it is first needed and ends with this process, however that ends. A
-    completion that takes longer than timeout_s, or kills the child, is a TIMEOUT; one that runs out
-    of memory, or cannot be compared, is WRONG. MrlError if the child does not work.
+    completion that takes longer than timeout_s, or twice kills the child, is a TIMEOUT; one that
+    runs out of memory, or cannot be compared, is WRONG. MrlError if the child does not work.
 
     Nothing is remembered that could change a verdict: one verifier for all policies and one for
     each of them say the same, but for timeouts, which depend on the machine.
@@ -52,15 +54,15 @@ class Verifier(AbstractContextManager):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
+    def verify(self, answer: str, text: str, finished: bool = True) -> Verdict:
         """Judge one completion against the problem's answer; finished: it was not cut short."""
-        answer, box = tidy(answer), last_box(completion)
+        answer, box = tidy(answer), last_box(text)
         verdict = plain_verdict(answer, box, finished)
         if verdict is None:
             verdict, _ = self._ask(answer, box)
         return verdict
 
-    def verify_groups(self, groups: Sequence[Group]) -> None:
+    def verify_groups(self, groups: Iterable[Group]) -> None:
         """Give every rollout its verdict.
 
         Each costs its own time limit at most, so a step of `9^{9^{9}}` alone takes long, and ends.
@@ -106,13 +108,22 @@ class Verifier(AbstractContextManager):
             self._child = None
 
     def _ask(self, answer: str, text: str) -> tuple[Verdict, str]:
-        """The child's verdict, and what its judge did in place of giving one."""
-        if self._child is None or self._child.poll() is not None:
-            self.start_and_check()
-        reply = self._exchange((answer, text, self.timeout_s), self.timeout_s)
-        if reply is None:
-            return Verdict.TIMEOUT, f"takes longer than {self.timeout_s:g} s or ends its process"
-        return reply
+        """The child's verdict, and what its judge did instead of giving one."""
+        for _ in range(2):  # a child that dies may have done so without any fault of this text
+            if self._child is None or self._child.poll() is not None:
+                self.start_and_check()
+            begin = time.monotonic()
+            reply = self._exchange((answer, text, self.timeout_s), self.timeout_s)
+            seconds = time.monotonic() - begin
+
+            if reply is not None:
+                verdict, mistake, used_much = reply
+                if used_much or seconds > self.timeout_s / 2:
+                    self.close()
+                return verdict, mistake
+            if seconds >= self.timeout_s:
+                break
+        return Verdict.TIMEOUT, f"takes longer than {self.timeout_s:g} s or ends its process"
 
     def _exchange(self, message: tuple, limit_s: float) -> Any:
         """The child's reply to a message; None, and no child any more, if none comes in time."""
@@ -131,7 +142,7 @@ class Verifier(AbstractContextManager):
 def judged(
     judge: Callable[[str, str], Verdict | bool], answer: str, text: str
 ) -> tuple[Verdict, str]:
-    """A judge's verdict, and what it did in place of giving one, which counts as WRONG."""
+    """A judge's verdict, and what it did instead of giving one, which counts as WRONG."""
     try:
         reply = judge(answer, text)
     except (Exception, SystemExit) as error:
@@ -172,14 +183,14 @@ class OwnJudge(Verifier):
         self._say = say
         self._has_said = False
 
-    def verify(self, answer: str, completion: str, finished: bool = True) -> Verdict:
+    def verify(self, answer: str, text: str, finished: bool = True) -> Verdict:
         """Judge one completion; finished: it was not cut short."""
-        verdict, mistake = self._ask(answer, completion)
+        verdict, mistake = self._ask(answer, text)
         if mistake and not self._has_said:
             self._has_said = True
             self._say(
                 f"{self.name}: {mistake}, with the answer {answer!r} and the text "
-                f"{completion[:200]!r}. That counts as {verdict}, here and later."
+                f"{text[:200]!r}. That counts as {verdict}, here and later."
             )
 
         if verdict is Verdict.WRONG and not finished:
@@ -216,25 +227,50 @@ def make_verifier(
 
 def serve(pipe: Connection) -> None:
     """Load a judge, then judge one text after the other until the parent closes the pipe."""
+    # In case the parent is gone, this signal ends the process after twice its limit. A thread that
+    # does so would itself need memory, which a completion may have used up.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with suppress(OSError, EOFError):  # the parent is gone
         path, source = pipe.recv()
-        # after twice its limit this process ends itself, in case the parent is gone
-        faulthandler.dump_traceback_later(2 * START_LIMIT_S, exit=True)
+        signal.setitimer(signal.ITIMER_REAL, 2 * START_LIMIT_S)
         judge, flaw = _load(path, source)
 
         # only now: with many cores, importing numpy reserves more than it will ever use
         with suppress(ValueError, OSError):  # not every platform has this limit
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+        most = _peak_bytes() + MEMORY_LIMIT_BYTES // 2
         pipe.send(flaw)
         while True:
-            faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_REAL, 0)
             answer, text, limit_s = pipe.recv()
-            faulthandler.dump_traceback_later(2 * limit_s, exit=True)
-            pipe.send(judged(judge, answer, text))
+            signal.setitimer(signal.ITIMER_REAL, 2 * limit_s)
+            verdict, mistake = judged(judge, answer, text)
+            used_much = "MemoryError" in mistake or _peak_bytes() > most
+            pipe.send((verdict, mistake, used_much))
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process ever held; 0 where the system does not say.
+
+    `getrusage` would count the parent's memory, because a new process begins as its copy.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return 0
 
 
 def _load(path: str, source: bytes) -> tuple[Callable | None, str]:
-    """A file's function `judge`, and the reason if there is none."""
+    """A file's function `judge`, and the reason if there is none.
+
+    A person's file finds what lies next to it: its folder is the working directory, and the last
+    place in which Python looks for modules, so that it hides none of the others.
+    """
+    if path != FORMULAS:
+        folder = str(Path(path).parent)
+        os.chdir(folder)
+        sys.path.append(folder)
     try:
         judge = getattr(run_file(Path(path), source), "judge", None)
     except (Exception, SystemExit) as error:
