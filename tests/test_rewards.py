@@ -307,7 +307,8 @@ def test_a_time_is_not_judged_as_a_quotient_nor_a_name_as_letters(verifier):
     "answer",
     ["5", "-5", "1,234", "1,234.5", "0.5", ".5", "1e-05", "1/2", "1 1/2", r"\frac{3}{4}", r"20\%",
      "yes", "blue whale", "NaCl", "XIV", "A", "(A)", "12A", "x", "2 x + 3", "3x y", "a_{ij}",
-     r"\frac{b h}{2}", r"e^{i\pi}", r"\log_{10} x", "x=1 or x=2", "y=2x+1", r"\{1, 2\}", "(1,2)",
+     "x+1-2-3", r"\frac{b h}{2}", r"e^{i\pi}", r"\log_{10} x", "x=1 or x=2", "y=2x+1",
+     r"\{1, 2\}", "(1,2)",
      "[0,1)", r"(-\infty, 1) \cup (2, \infty)", r"\mathbb{R}", "10!", r"\binom{5}{2}", "3+4i",
      r"\begin{pmatrix}1\\2\end{pmatrix}", "x_{1} + x_{2}", "2^10", r"\text{yes}"],
 )  # fmt: skip

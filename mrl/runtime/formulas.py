@@ -14,8 +14,8 @@ may read:
 - Integers and words are compared exactly (rewards.py).
 - Two numbers side by side (`1 2`) are UNPARSED: math-verify would add them. A whole number before
   a fraction (`1 1/2`) is a mixed number, 3/2.
-- Dots that go on (`5\ldots`), a prime (`5'`) and brackets around several values (`[5,5]`) are
-  UNPARSED unless the answer also has them: they can be read in more than one way.
+- Dots that go on (`5\ldots`) are UNPARSED. So are a prime (`f'(x)`) and brackets around several
+  values (`[5,5]`), unless the answer also has them: they can be read in more than one way.
 - Several values (`1, 2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in their order:
   one of the values is not enough. An inequality (`-5 < x < 5`) counts for its interval.
 - Not guarded: math-verify takes the last side of `8=7` for 7, calls large and small letters equal,
@@ -51,10 +51,9 @@ _COMMANDS = re.compile(r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+")
 _MISREAD_LATEX = re.compile(
     r"""
     \^\s*\{?\s*\\circ | \\degree | [$\u00a3\u00a5\u20ac\u00b0]  # a unit that is a sign
-    | [0-9]+([-/.])[0-9]+(?:\1[0-9]+)+ $                # a date or a version: 2024-05-01, 1.2.3
+    | ^[0-9]+([-/.])[0-9]+(?:\1[0-9]+)+$                # a date or a version: 2024-05-01, 1.2.3
     | :                                                 # a time or a ratio, read as a quotient
     | (?:^|=)\s*[+-]?(?![1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,]))[0-9]+,[0-9]  # 0,5
-    | \\[lc]?dots | \.\. | \u2026                       # dots that go on
     """,
     re.VERBOSE,
 )
@@ -71,12 +70,13 @@ _MISREAD = re.compile(  # in a formula without its commands
 
 
 def is_misread(answer: str) -> bool:
-    """Whether math-verify would take an answer for something else; for a rewritten one."""
+    """Whether math-verify would read an answer, already rewritten, as something else."""
     if plain_verdict(answer, answer) is not None:  # an integer or a word
         return False
     formula = re.sub(r"\b(?:and|or)\b", ",", _COMMANDS.sub(r"\\", answer))
     formula = re.sub(r"_\{\w+\}", "_0", formula)  # an index may have several letters
-    return bool(_MISREAD_LATEX.search(answer) or _MISREAD.search(formula))
+    patterns = ((_MISREAD_LATEX, answer), (_DOTS, answer), (_MISREAD, formula))
+    return any(pattern.search(text) for pattern, text in patterns)
 
 
 # ------------------------------------------------------------------------------ notations
@@ -143,7 +143,7 @@ def _fraction_of_repeating(match: re.Match) -> str:
 
 # ------------------------------------------------------------------------------ the box's dressing
 
-_INTRODUCTION = re.compile(r"(?:the )?(?:final )?answer(?: is|\s*:)\s*:?\s*", re.IGNORECASE)
+_INTRODUCTION = re.compile(r"^(?:the )?(?:final )?answer(?: is|\s*:)\s*:?\s*", re.IGNORECASE)
 _DEGREE = r"(?:\u00b0|\^\s*\{?\s*\\circ\s*\}?|\\degree)"
 _POWER = r"(?:\s*\^\s*\{?-?[0-9]\}?)?"
 _WORD = (
@@ -168,7 +168,7 @@ NO_UNITS = {  # words that change the number before them
 
 def _undressed(box: str, answer: str) -> str:
     """A box without introductory words and, if the answer is a number, without its unit."""
-    box = _INTRODUCTION.sub("", box, count=1) if _INTRODUCTION.match(box) else box
+    box = _INTRODUCTION.sub("", box)
     if _has_letters(answer.rpartition("=")[2]) or _PERCENT.fullmatch(answer):
         return box
 
@@ -264,7 +264,7 @@ def _math_verdict(answer: str, box: str) -> Verdict:
 
 
 def _union(boxed: Any) -> Any:
-    """The numbers that satisfy one of several inequalities, as `x<1 or x>2`; else unchanged."""
+    """The set of numbers that several inequalities stand for, such as `x<1 or x>2`."""
     if isinstance(boxed, FiniteSet) and boxed.args and all(map(is_relation, boxed.args)):
         return Union(*(part.as_set() for part in boxed.args))
     return boxed
