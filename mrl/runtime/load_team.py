@@ -71,7 +71,7 @@ def load_team(
     All policies stay in this process. What a step sets in it (threads, cuDNN) is set back later.
     Raises MrlError, with what to do, for whatever would keep a run from starting.
     """
-    with tempfile.TemporaryDirectory() as folder, quiet_transformers():
+    with tempfile.TemporaryDirectory() as folder:
         pair = models if isinstance(models, str) else ",".join(_places(models, folder))
         config = run_config(pair, None, {"mode": mode}, {"seed": seed, **settings})
         verifier = make_verifier(judge or config.judge, config.verify_timeout_s, print)
@@ -104,8 +104,9 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
         in_memory.append(model)
 
         path = Path(folder, str(number), Path(model.name_or_path).name or f"model-{number}")
-        for part in entry:
-            part.save_pretrained(path)
+        with quiet_transformers():
+            for part in entry:
+                part.save_pretrained(path)
         places.append(str(path))
     return places
 

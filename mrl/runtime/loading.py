@@ -267,7 +267,8 @@ def _read_config(path: str) -> PreTrainedConfig:
 def _load(load: Callable[..., Any], path: str, part: str, **options: object) -> Any:
     """Call a `from_pretrained`; whatever goes wrong is one sentence. part: what it reads."""
     try:
-        return load(path, trust_remote_code=False, **options)
+        with quiet_transformers():
+            return load(path, trust_remote_code=False, **options)
     except Exception as error:
         reason = textwrap.shorten(str(error) or repr(error), 300)
         raise MrlError(
