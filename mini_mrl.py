@@ -25,14 +25,14 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 from mrl.learning import learn
-from mrl.runtime import launch
-from mrl.runtime.load_team import load_team
-from mrl.runtime.own_code import checked_batch
+from mrl.modes.check import checked_batch
+from mrl.run import launch
+from mrl.run.load_team import load_team
 from mrl.samples import derive_seed, problems_of_step
 from mrl.team import StepResult, Team
 
 if TYPE_CHECKING:  # the step needs no run, and a Python program none of the terminal's packages
-    from mrl.runtime.run import Run
+    from mrl.run.run import Run
 
 __all__ = ["load_team", "main", "train_loop", "train_step"]
 
@@ -54,7 +54,7 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
             size = policy.config.group_size * team.modes[policy.name].rollout_factor
             results[policy.name].groups = policy.rollout(problems, generator, size)
 
-    # 2. verify: a program judges each completion            rewards.py, runtime/verifier.py
+    # 2. verify: a program judges each completion            rewards.py, verifier/verifier.py
     for policy in team.policies:
         with team.turn(policy, "verify"):
             team.verifier.verify_groups(results[policy.name].groups)
@@ -109,8 +109,8 @@ def program(arguments: list[str]) -> launch.Ending:
     """Run a command line, also in a process of its own; returns exit code and a last sentence."""
     # imported here, because a Python program that imports this file needs none of it
     from mrl.classroom.commands import assignment
+    from mrl.cli.command_line import Program, run_command
     from mrl.lab.commands import COMMANDS
-    from mrl.runtime.command_line import Program, run_command
 
     return run_command(Program(arguments, train_loop, program), COMMANDS, assignment)
 

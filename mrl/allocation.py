@@ -8,7 +8,7 @@ forever.
     swap      one policy is on the device; the others wait in host memory. To sample only the
               weights move; the optimizer's state follows for learning
     parallel  one process per policy, each with a device or a CPU core of its own;
-              `gather` is the only thing that crosses (runtime/launch.py starts the processes)
+              `gather` is the only thing that crosses (run/launch.py starts the processes)
 
 The order is A B to sample and B A to learn: the policy that sampled last learns without leaving the
 device, and the one that learnt last samples first in the next step. Whatever the placement, a run

@@ -1,4 +1,4 @@
-"""All settings of a run, as two dataclasses; runtime/settings.py reads and checks them."""
+"""All settings of a run, as two dataclasses; settings/settings.py reads and checks them."""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path

@@ -104,7 +104,7 @@ class LearningStats:
     own: TokenStats = field(default_factory=TokenStats)
     peer: TokenStats = field(default_factory=TokenStats)
     # What became of each sample: taught, clipped (in every token), rescued, replayed, dropped
-    # (weight 0), all_fail or all_pass (no advantage), skipped. runtime/metrics.py makes shares.
+    # (weight 0), all_fail or all_pass (no advantage), skipped. run/metrics.py makes shares.
     sample_outcomes: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)  # sentences for the person who runs it
 

@@ -103,7 +103,7 @@ def warn_of_wrong_sampler(policy: Policy, stats: LearningStats) -> None:
     """Add a warning, once a policy, if what it sampled was not what is scored here.
 
     Own ratios are 1 by definition before the first update, so nothing else would show it: neither
-    a model that decodes otherwise than it scores, nor a recording (runtime/cuda_graph.py) that
+    a model that decodes otherwise than it scores, nor a recording (models/cuda_graph.py) that
     agrees with the step that was recorded and not with the model.
     """
     if policy.mixed_precision:

@@ -55,7 +55,7 @@ class Policy:
         self.codec = ByteCodec(tokenizer)
         self.model = model.eval()  # no dropout, ever: sampling and scoring must agree
         self.reference = reference  # frozen, only if there is a KL term
-        self.graph_decode = None  # on CUDA, a faster way to sample: runtime/cuda_graph.py
+        self.graph_decode = None  # on CUDA, a faster way to sample: models/cuda_graph.py
 
         self.begin_ids = self._find_begin_ids()
         self.end_ids = self._find_end_ids()

@@ -112,7 +112,7 @@ def sample_completions(
     end_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
     generator: on the CPU; each row's uniform numbers are drawn before the first token, so that its
     sample does not depend on when others finish. decode: takes the place of the loop below, or
-    returns None (runtime/cuda_graph.py).
+    returns None (models/cuda_graph.py).
     """
     device = model.device
     rows = len(prompts) * group_size

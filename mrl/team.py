@@ -93,7 +93,7 @@ class Team:
     prompts_per_step: int = 16
     trust: str = "verify"  # "claim": peers' verdicts are taken as they come
     exchange: Exchange = field(default_factory=Exchange)
-    records_of: RecordsOf = honest_records  # or a liar's, for a lesson: runtime/liars.py
+    records_of: RecordsOf = honest_records  # or a liar's, for a lesson: run/liars.py
 
     @property
     def mode(self) -> Mode:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mrl.config import PolicyConfig
-from mrl.runtime.loading import load_policy
-from mrl.runtime.verifier import Verifier
+from mrl.models.loading import load_policy
 from mrl.tiny.pair import OWN_SKILLS, build_model, tiny_tokenizer
+from mrl.verifier.verifier import Verifier
 
 torch.set_num_threads(1)
 

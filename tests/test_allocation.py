@@ -12,9 +12,9 @@ from mrl.allocation import BLOCK, PARTS, Allocation, _move, in_blocks
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.learning import learn
-from mrl.runtime.loading import claim_device, pick_device
-from mrl.runtime.memory import PINNED
-from mrl.runtime.metrics import time_metrics
+from mrl.models.loading import claim_device, pick_device
+from mrl.models.memory import PINNED
+from mrl.run.metrics import time_metrics
 from mrl.samples import TrainingSample
 from tests.end_to_end.small_run import without_time
 from tests.test_memory import SHAPES, model_of

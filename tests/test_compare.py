@@ -40,9 +40,9 @@ from mrl.lab.compare_view import (
     wilson,
     write_csv,
 )
-from mrl.runtime.pairs import pair_settings
-from mrl.runtime.run_directory import read_metrics, write_run_config
-from mrl.runtime.settings import checksum
+from mrl.run.directory import read_metrics, write_run_config
+from mrl.settings.pairs import pair_settings
+from mrl.settings.settings import checksum
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """

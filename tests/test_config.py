@@ -8,9 +8,9 @@ import pytest
 
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
-from mrl.runtime.pairs import pair_settings
-from mrl.runtime.run_directory import new_directory, read_run_config, write_run_config
-from mrl.runtime.settings import check, load_config, make_mode, run_config
+from mrl.run.directory import new_directory, read_run_config, write_run_config
+from mrl.settings.pairs import pair_settings
+from mrl.settings.settings import check, load_config, make_mode, run_config
 
 
 def test_a_config_file_that_uses_everything(tmp_path):
@@ -131,7 +131,7 @@ def test_values_that_cannot_work_are_refused(run, policy, part):
 
 def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_names(monkeypatch):
     small = SimpleNamespace(num_parameters=lambda: 1)
-    monkeypatch.setattr("mrl.runtime.pairs.shape_of", lambda config: small)
+    monkeypatch.setattr("mrl.settings.pairs.shape_of", lambda config: small)
     with pytest.raises(MrlError, match="called 'p'"):
         check(RunConfig([PolicyConfig("p", "x"), PolicyConfig("p", "y")]))
     names = [policy.name for policy in pair_settings("m/a,m/a,m/b")["policies"]]
@@ -192,7 +192,7 @@ def test_a_run_finds_the_programs_own_data_in_another_checkout(tmp_path, monkeyp
     kept = (tmp_path / "config.json").read_text()
     assert str(DATA) not in kept
     assert read_run_config(tmp_path).train == str(DATA / "words" / "train.jsonl")
-    monkeypatch.setattr("mrl.runtime.settings.DATA_HERE", '"/other place/data/')
+    monkeypatch.setattr("mrl.settings.settings.DATA_HERE", '"/other place/data/')
     config = read_run_config(tmp_path)
     assert config.train == "/other place/data/words/train.jsonl" in config.checksums
     assert config.policies[0].path == "/other place/data/tiny/qwen-tiny"

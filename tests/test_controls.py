@@ -9,8 +9,8 @@ from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.records import SuccessRecord
-from mrl.runtime.settings import mode_class
 from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.settings.settings import mode_class
 from tests.test_peer_modes import ToyReceiver
 
 EXAMPLES = DATA / "examples"

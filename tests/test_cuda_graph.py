@@ -14,10 +14,10 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 from mrl.config import DATA, PolicyConfig
 from mrl.decoder import OneTokenDecoder
 from mrl.logprobs import scaled_logprobs
-from mrl.runtime import cuda_graph
-from mrl.runtime.cuda_graph import COMPARED, RECORD_AFTER, can_record
-from mrl.runtime.loading import load_policy
-from mrl.runtime.problems import load_problems
+from mrl.models import cuda_graph
+from mrl.models.cuda_graph import COMPARED, RECORD_AFTER, can_record
+from mrl.models.loading import load_policy
+from mrl.run.problems import load_problems
 from mrl.samples import Problem
 
 PROBLEM = [Problem("a", "7*8?", "56")]

@@ -8,8 +8,8 @@ from mrl import rollout
 from mrl.config import DATA, PolicyConfig
 from mrl.decoder import one_token_decoder, rotate
 from mrl.logprobs import attention_bias
-from mrl.runtime.loading import load_policy
-from mrl.runtime.problems import load_problems
+from mrl.models.loading import load_policy
+from mrl.run.problems import load_problems
 
 PAIR = ["qwen-tiny", "llama-tiny"]
 

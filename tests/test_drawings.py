@@ -12,7 +12,7 @@ import pytest
 from mini_mrl import train_step
 from mrl.config import DATA
 from mrl.modes import MODES
-from mrl.runtime.problems import load_problems
+from mrl.run.problems import load_problems
 
 KEPT = DATA / "drawings"
 BOX = r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)"'

@@ -3,12 +3,11 @@ import torch
 
 from mini_mrl import load_team, train_step
 from mrl.errors import MrlError
-from mrl.runtime.evaluation import (
-    PROBLEMS_AT_ONCE,
+from mrl.models.memory import PROBLEMS_AT_ONCE, problems_at_once
+from mrl.run.evaluation import (
     count_solved,
     half_width,
     load_heldout,
-    problems_at_once,
     score_entries,
 )
 from mrl.samples import Problem, Verdict
@@ -105,7 +104,7 @@ def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
     solved = count_solved(policy, {"part": problems}, verifier, 1, 0)
     assert sizes == [16, 16, 16, 16, 6]
     assert len(solved["part"]) == 70
-    monkeypatch.setattr("mrl.runtime.evaluation.PROBLEMS_AT_ONCE", 1)
+    monkeypatch.setattr("mrl.models.memory.PROBLEMS_AT_ONCE", 1)
 
     def never(batch, *rest):
         raise torch.OutOfMemoryError("CUDA out of memory.")

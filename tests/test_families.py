@@ -20,10 +20,10 @@ from transformers import AutoModelForCausalLM
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.runtime.loading import load_policy, load_tokenizer, plain_logprobs
-from mrl.runtime.memory import estimate
-from mrl.runtime.problems import longest_prompt
-from mrl.runtime.run_directory import finish_checkpoint, restore_optimizers, save_policies
+from mrl.models.loading import load_policy, load_tokenizer, plain_logprobs
+from mrl.models.memory import estimate
+from mrl.run.directory import finish_checkpoint, restore_optimizers, save_policies
+from mrl.run.problems import longest_prompt
 from mrl.samples import TrainingSample
 from tests.test_rollout import PROBLEMS, generator
 

@@ -11,7 +11,7 @@ import torch
 
 from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
-from mrl.runtime.loading import load_policy
+from mrl.models.loading import load_policy
 from mrl.samples import Problem
 from tests.bench import gpu_session
 from tests.test_real_pair import chat_pair

@@ -9,7 +9,7 @@ from weakref import WeakSet
 import pytest
 import torch
 
-from mrl.runtime import cuda_graph
+from mrl.models import cuda_graph
 from tests.bench import gpu_session
 from tests.bench.gpu_session import PREDICTED, Scale, do, main, read, tasks, verdict
 

@@ -14,7 +14,7 @@ import mini_mrl
 from mrl.config import DATA
 from mrl.errors import MrlError
 from mrl.lab.gsm8k import BASE_URL, SHA256, make_gsm8k
-from mrl.runtime.problems import load_problems
+from mrl.run.problems import load_problems
 
 LINES = [
     {"question": "Ann has 1,200. Eats 5.", "answer": "1200-5=<<1200-5=1195>>1195\n#### 1,195"},

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from mrl.errors import MrlError
-from mrl.runtime import verifier as verifier_module
-from mrl.runtime.settings import checksum
-from mrl.runtime.verifier import OwnJudge, Verifier, make_verifier
 from mrl.samples import Verdict
+from mrl.settings.settings import checksum
+from mrl.verifier import verifier as verifier_module
+from mrl.verifier.verifier import OwnJudge, Verifier, make_verifier
 from tests.end_to_end.small_run import (
     lines,
     place,  # noqa: F401, a fixture

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from mrl.cli import command_line
 from mrl.config import RunConfig
 from mrl.errors import MrlError, PeerLost
-from mrl.runtime import command_line, launch
-from mrl.runtime.pairs import pair_settings
-from mrl.runtime.run import Run
-from mrl.runtime.run_directory import newest_checkpoint, read_state
+from mrl.run import launch
+from mrl.run.directory import newest_checkpoint, read_state
+from mrl.run.run import Run
+from mrl.settings.pairs import pair_settings
 from tests.end_to_end.small_run import (
     HERE,
     ROOT,

@@ -10,13 +10,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "mini_mrl.py"
-NOT_FROM = {  # folder -> those that its files must not import from
-    "mrl": ("runtime", "tiny", "lab", "classroom"),
-    "mrl/modes": ("runtime", "tiny", "lab", "classroom"),
-    "mrl/runtime": ("lab", "classroom"),
-    "mrl/tiny": ("lab", "classroom"),
-    "mrl/lab": ("classroom",),
-}
+LAYERS = (  # each folder imports only from those above it, and from itself
+    ("mrl", "mrl/modes"),
+    ("mrl/verifier",),
+    ("mrl/tiny",),
+    ("mrl/models",),
+    ("mrl/settings",),
+    ("mrl/run",),
+    ("mrl/cli",),
+    ("mrl/lab",),
+    ("mrl/classroom",),
+)
 CODE = [PROGRAM, *ROOT.glob("mrl/**/*.py")]
 
 
@@ -34,15 +38,25 @@ def imported(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("folder", NOT_FROM)
-def test_imports_go_down(folder):
-    files = list((ROOT / folder).glob("*.py"))
-    assert len(files) > 2
-    for path in files:
-        for name in imported(path):
-            top, inner = (*name.split("."), "")[:2]
-            assert top != "mini_mrl", path
-            assert not (top == "mrl" and inner in NOT_FROM[folder]), f"{path} imports {name}"
+@pytest.mark.parametrize("layer", range(len(LAYERS)))
+def test_imports_go_down(layer):
+    """Also imports inside of functions and those for type hints alone."""
+    lower = {folder for folders in LAYERS[: layer + 1] for folder in folders}
+    for folder in LAYERS[layer]:
+        files = list((ROOT / folder).glob("*.py"))
+        assert len(files) >= 2
+        for path in files:
+            for name in imported(path):
+                top, *inner = name.split(".")
+                assert top != "mini_mrl", path
+                if top == "mrl":
+                    is_folder = inner and (ROOT / "mrl" / inner[0]).is_dir()
+                    assert (f"mrl/{inner[0]}" if is_folder else "mrl") in lower, f"{path}: {name}"
+
+
+def test_every_folder_has_its_layer():
+    folders = {str(path.parent.relative_to(ROOT)) for path in ROOT.glob("mrl/*/*.py")}
+    assert folders | {"mrl"} == {folder for folders in LAYERS for folder in folders}
 
 
 def test_what_is_imported_is_declared():

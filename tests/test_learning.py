@@ -13,12 +13,12 @@ import torch
 from mrl import logprobs
 from mrl.config import DATA, PolicyConfig
 from mrl.learning import LARGEST_GAP, LARGEST_MEAN_GAP, learn
+from mrl.models import cuda_graph
+from mrl.models.loading import load_policy
 from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
-from mrl.runtime import cuda_graph
-from mrl.runtime.loading import load_policy
-from mrl.runtime.metrics import outcome_metrics
-from mrl.runtime.problems import load_problems
+from mrl.run.metrics import outcome_metrics
+from mrl.run.problems import load_problems
 from mrl.samples import Group, Problem, Rollout, TrainingSample, ids_of
 from mrl.team import StepResult
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from mrl.records import RewardStats, SuccessRecord
-from mrl.runtime.liars import lying_records
+from mrl.run.liars import lying_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.team import honest_records
 

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.runtime.loading import load_model, load_policy, load_tokenizer, shape_of
-from mrl.runtime.pairs import pair_settings
-from mrl.runtime.run_directory import save_tokenizer
+from mrl.models.loading import load_model, load_policy, load_tokenizer, shape_of
+from mrl.run.directory import save_tokenizer
+from mrl.settings.pairs import pair_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -7,7 +7,7 @@ import torch
 from mrl import logprobs as module
 from mrl.config import DATA
 from mrl.logprobs import cut_by_tokens, pack, packed_logprobs
-from mrl.runtime.loading import load_model, packing_problem
+from mrl.models.loading import load_model, packing_problem
 
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [5, 6, 7]]
 COMPLETIONS = [[10, 11], [12], [13, 14, 15, 16], [17, 18, 19], [20]]

@@ -14,14 +14,14 @@ from mrl.allocation import Allocation
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.runtime.loading import (
+from mrl.models.loading import (
     load_model,
     load_policies,
     load_policy,
     load_tokenizer,
     usual_learning_rate,
 )
-from mrl.runtime.lora import LoraLinear, add_adapters, base_of, save_adapters
+from mrl.models.lora import LoraLinear, add_adapters, base_of, save_adapters
 from tests.end_to_end.small_run import (
     NAMES,
     assert_same_run,

@@ -16,12 +16,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.policy import Policy
-from mrl.runtime import loading
-from mrl.runtime.evaluation import problems_at_once
-from mrl.runtime.loading import _enable_checkpointing, shape_of
-from mrl.runtime.lora import add_adapters
-from mrl.runtime.memory import (
+from mrl.models import loading
+from mrl.models.loading import _enable_checkpointing, shape_of
+from mrl.models.lora import add_adapters
+from mrl.models.memory import (
     HEADROOM,
     LESS,
     TEMPLATE_TOKENS,
@@ -32,11 +30,13 @@ from mrl.runtime.memory import (
     needed,
     peak_memory,
     plan_memory,
+    problems_at_once,
 )
-from mrl.runtime.run import Run
-from mrl.runtime.settings import run_config
-from mrl.runtime.view import make_view
+from mrl.policy import Policy
+from mrl.run.run import Run
+from mrl.run.view import make_view
 from mrl.samples import Problem, TrainingSample
+from mrl.settings.settings import run_config
 from tests.conftest import pytest_configure
 
 CPU = torch.device("cpu")
@@ -192,14 +192,14 @@ def card(monkeypatch):
     Prompts of 150 tokens; eight completions of 400.
     """
     problems = [Problem("a", "x" * TOKEN_BYTES * (150 - TEMPLATE_TOKENS), "1")]
-    monkeypatch.setattr("mrl.runtime.memory.shape_of", true_shape)
-    monkeypatch.setattr("mrl.runtime.memory.uses_bfloat16", lambda dtype, device: True)
+    monkeypatch.setattr("mrl.models.memory.shape_of", true_shape)
+    monkeypatch.setattr("mrl.models.memory.uses_bfloat16", lambda dtype, device: True)
 
     both = ["qwen2.5", "smollm2"]
 
     def plan(free, host=64.0, device="cuda:0", placement="auto", names=both, **settings):
         bytes_of = {"cpu": int(host * 2**30), device: int(free * 2**30)}
-        monkeypatch.setattr("mrl.runtime.memory.free_memory", bytes_of.get)
+        monkeypatch.setattr("mrl.models.memory.free_memory", bytes_of.get)
         about = {"max_new_tokens": 400, "micro_batch": 4096, **settings}
         policies = [PolicyConfig(name, "x", **about) for name in both]
         config = RunConfig(policies, eval_samples=1, placement=placement)
@@ -305,13 +305,13 @@ def test_the_containers_limit_counts(monkeypatch, tmp_path, version, seen_from):
         assert free_in_container(groups, tmp_path / "fs") == 50
     assert free_in_container(tmp_path / "none", tmp_path) == sys.maxsize
 
-    monkeypatch.setattr("mrl.runtime.memory.free_in_container", lambda: 12345)
+    monkeypatch.setattr("mrl.models.memory.free_in_container", lambda: 12345)
     assert free_memory("cpu") == 12345
 
 
 def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
-    monkeypatch.setattr("mrl.runtime.memory.free_memory", lambda device: 2**20)
-    monkeypatch.setattr("mrl.runtime.load_team.load_policies", lambda *about: pytest.fail("loaded"))
+    monkeypatch.setattr("mrl.models.memory.free_memory", lambda device: 2**20)
+    monkeypatch.setattr("mrl.run.load_team.load_policies", lambda *about: pytest.fail("loaded"))
     config = run_config("tiny", None, {"placement": "resident"}, [f"runs={tmp_path}"])
     with pytest.raises(MrlError, match=r"the host has 0\.0 GiB; .* or smaller models\.$"):
         Run(config, make_view(Console(quiet=True), config, plain=True))
@@ -323,7 +323,7 @@ def test_the_setting_for_a_t4_is_within_its_memory(monkeypatch):
     path = DATA / "examples" / "t4.toml"
     config = run_config(None, path, {}, [])
     on_cuda = problems_at_once(torch.device("cuda"), config.eval_samples)
-    monkeypatch.setattr("mrl.runtime.memory.problems_at_once", lambda device, samples: on_cuda)
+    monkeypatch.setattr("mrl.models.memory.problems_at_once", lambda device, samples: on_cuda)
     estimates = []
     for policy in config.policies:
         settings = {name: getattr(policy, name) for name in ("dtype", "max_new_tokens")}

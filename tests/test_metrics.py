@@ -8,7 +8,8 @@ from mrl.config import RunConfig
 from mrl.diagnostics import LearningStats
 from mrl.modes import TrainingBatch
 from mrl.modes.solo import own_samples
-from mrl.runtime.metrics import (
+from mrl.run.directory import read_metrics
+from mrl.run.metrics import (
     group_metrics,
     meaning,
     outcome_metrics,
@@ -16,11 +17,10 @@ from mrl.runtime.metrics import (
     step_metrics,
     transfer_metrics,
 )
-from mrl.runtime.pairs import pair_settings
-from mrl.runtime.run import Run
-from mrl.runtime.run_directory import read_metrics
-from mrl.runtime.view import View
+from mrl.run.run import Run
+from mrl.run.view import View
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
+from mrl.settings.pairs import pair_settings
 from mrl.team import StepResult
 from tests.test_modes import group, success
 

@@ -15,8 +15,8 @@ from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RewardStats, SuccessRecord
-from mrl.runtime.settings import make_mode
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
+from mrl.settings.settings import make_mode
 
 
 @dataclass

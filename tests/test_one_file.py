@@ -6,9 +6,9 @@ import json
 import pytest
 
 from mrl.config import DATA
-from mrl.runtime.problems import load_problems
-from mrl.runtime.verifier import Verifier
+from mrl.run.problems import load_problems
 from mrl.samples import problems_of_step
+from mrl.verifier.verifier import Verifier
 from tests.end_to_end.small_run import run
 from tests.test_layout import code_lines
 
@@ -28,7 +28,7 @@ def test_it_is_short_and_stands_alone():
     assert len(code_lines(PATH)) <= 250
     imports = [line for line in PATH.read_text().splitlines() if line.startswith("from mrl")]
     assert {line.split()[1] for line in imports} == {
-        "mrl.runtime.problems", "mrl.runtime.verifier", "mrl.samples"
+        "mrl.run.problems", "mrl.verifier.verifier", "mrl.samples"
     }  # fmt: skip
 
 

@@ -5,12 +5,12 @@ import re
 import pytest
 
 import mini_mrl
+from mrl.cli.command_line import evaluate, resume, settings
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
 from mrl.modes import MODES
-from mrl.runtime.command_line import evaluate, resume, settings
-from mrl.runtime.settings import run_config
+from mrl.settings.settings import run_config
 
 
 @pytest.fixture

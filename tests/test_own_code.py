@@ -9,9 +9,9 @@ import torch
 
 from mrl.errors import MrlError
 from mrl.modes import TrainingBatch
+from mrl.modes.check import checked_batch
 from mrl.modes.solo import Solo
 from mrl.objectives import Objective
-from mrl.runtime.own_code import checked_batch
 from mrl.samples import TrainingSample
 
 CHUNKS = Objective("chunk", "sequence", 0.2, 0.2)

@@ -16,8 +16,8 @@ from PIL import Image
 from mrl.advantages import group_advantages
 from mrl.config import DATA
 from mrl.lab.bandit import analyse, bandit_modes, complementary
-from mrl.runtime.run_directory import read_evaluations, read_metrics, read_rescues
-from mrl.runtime.summary import learnt_sentence
+from mrl.run.directory import read_evaluations, read_metrics, read_rescues
+from mrl.run.summary import learnt_sentence
 from tests import browser
 
 FOLDER = DATA / "page"

@@ -22,8 +22,8 @@ from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
-from mrl.runtime.settings import make_mode, mode_class
 from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.settings.settings import make_mode, mode_class
 from tests.test_modes import success
 
 RIGHT, WRONG = "\\boxed{1}", "\\boxed{2}"

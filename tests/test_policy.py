@@ -11,10 +11,10 @@ from mrl.alignment import LossyText
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
+from mrl.models.loading import load_policy, load_tokenizer, usual_learning_rate
 from mrl.policy import Policy
 from mrl.rollout import Completions
-from mrl.runtime.loading import load_policy, load_tokenizer, usual_learning_rate
-from mrl.runtime.problems import longest_prompt
+from mrl.run.problems import longest_prompt
 from mrl.samples import Problem, TrainingSample
 from tests.test_rollout import PROBLEMS, generator
 

@@ -3,8 +3,9 @@ import json
 import pytest
 
 from mrl.errors import MrlError
-from mrl.runtime.problems import load_problems, system_prompt_of
+from mrl.run.problems import load_problems
 from mrl.samples import problems_of_step
+from mrl.settings.settings import system_prompt_of
 from mrl.tiny.skills import SKILLS, generate
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]

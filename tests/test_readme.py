@@ -13,18 +13,18 @@ import pytest
 
 import mini_mrl
 from mrl.config import RunConfig
-from mrl.runtime.settings import check, load_config
+from mrl.settings.settings import check, load_config
 from mrl.tiny.pair import HOLES
 
 ROOT = Path(mini_mrl.__file__).parent
 PAGES = {
     place: (ROOT / place).read_text(encoding="utf-8")
     for place in (
-        "README.md", "mrl/runtime/RUNNING.md", "tests/bench/README.md", "data/README.md",
+        "README.md", "mrl/cli/RUNNING.md", "tests/bench/README.md", "data/README.md",
         "data/results/README.md",
     )
 }  # fmt: skip
-README, RUNNING = PAGES["README.md"], PAGES["mrl/runtime/RUNNING.md"]
+README, RUNNING = PAGES["README.md"], PAGES["mrl/cli/RUNNING.md"]
 WORDS = " ".join(README.split())
 PYTHON = re.findall(r"```python\n(.*?)```", README + RUNNING, re.DOTALL)
 FOUND = re.findall(r"`python (mini_mrl\.py[^`]*)`", "".join(PAGES.values()))
@@ -60,7 +60,7 @@ def test_the_toml_example_is_a_valid_run(tmp_path):
     assert all((ROOT / policy.path).is_dir() for policy in config.policies)
 
 
-@pytest.mark.parametrize("place", ["README.md", "mrl/runtime/RUNNING.md", "tests/bench/README.md"])
+@pytest.mark.parametrize("place", ["README.md", "mrl/cli/RUNNING.md", "tests/bench/README.md"])
 def test_every_path_exists_and_every_link_leads_somewhere(place):
     page = PAGES[place]
     for path in re.findall(r"`((?:mrl|data|tests)/[\w/.]+)`", page):

@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mrl.alignment import LossyText, align
 from mrl.config import DATA
+from mrl.models.loading import load_policy
 from mrl.modes import MODES
 from mrl.residual import measure
-from mrl.runtime.loading import load_policy
-from mrl.runtime.problems import load_problems
-from mrl.runtime.run_directory import read_metrics
-from mrl.runtime.settings import run_config
+from mrl.run.directory import read_metrics
+from mrl.run.problems import load_problems
+from mrl.settings.settings import run_config
 from tests.end_to_end.small_run import assert_same_run, start
 
 PAIR = os.environ.get("MRL_REAL_PAIR", "")

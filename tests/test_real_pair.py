@@ -21,13 +21,13 @@ import mini_mrl
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.runtime import pairs
-from mrl.runtime.launch import cores
-from mrl.runtime.loading import load_policy, usual_learning_rate
-from mrl.runtime.pairs import choose_pair
-from mrl.runtime.problems import save_problems
-from mrl.runtime.settings import run_config
+from mrl.models.loading import load_policy, usual_learning_rate
+from mrl.run.launch import cores
+from mrl.run.problems import save_problems
 from mrl.samples import TrainingSample
+from mrl.settings import pairs
+from mrl.settings.pairs import choose_pair
+from mrl.settings.settings import run_config
 from mrl.tiny.skills import SKILLS, generate
 
 CHATML = (
@@ -173,13 +173,13 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
     assert [policy.dtype for policy in on_cpu.policies] == ["mixed", "mixed"]
     assert on_cpu.heldout == [pairs.SHORT_HELDOUT]
     assert (on_cpu.placement, on_cpu.threads) == ("resident", min(cores(), 256))
-    monkeypatch.setattr("mrl.runtime.pairs.cores", lambda: 384)
+    monkeypatch.setattr("mrl.settings.pairs.cores", lambda: 384)
     assert run_config("qwen-smol", None, {}, []).threads == 256  # the most that the setting takes
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     short = run_config("qwen-smol", None, {"steps": 7}, [])  # an option wins over the recipe
     assert (short.steps, short.placement, short.threads) == (7, "auto", 1)
     assert short.heldout == [pairs.SHORT_HELDOUT]
-    monkeypatch.setattr("mrl.runtime.pairs.GSM8K", tmp_path)
+    monkeypatch.setattr("mrl.settings.pairs.GSM8K", tmp_path)
     for name, text in (("train.jsonl", ""), ("system_prompt.txt", "Reason.\n")):
         (tmp_path / name).write_text(text)
     on_gpu = run_config("qwen-smol", None, {}, [])
@@ -196,7 +196,7 @@ def test_directories_are_known_by_their_size(chat_pair, monkeypatch):
     pair = f"{chat_pair}/qwen,{chat_pair}/smol"
     small = run_config(pair, None, {}, [])
     assert (small.steps, small.prompts_per_step) == (RunConfig.steps, RunConfig.prompts_per_step)
-    monkeypatch.setattr("mrl.runtime.pairs.PRETRAINED_FROM", 1000)
+    monkeypatch.setattr("mrl.settings.pairs.PRETRAINED_FROM", 1000)
     assert run_config(pair, None, {}, []).steps == 60
 
 

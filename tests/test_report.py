@@ -8,9 +8,9 @@ import mini_mrl
 from mrl.errors import MrlError
 from mrl.lab import figures
 from mrl.lab.report import write_report
-from mrl.runtime.problems import save_problems
-from mrl.runtime.run_directory import read_metrics, read_samples
-from mrl.runtime.summary import learnt_sentence
+from mrl.run.directory import read_metrics, read_samples
+from mrl.run.problems import save_problems
+from mrl.run.summary import learnt_sentence
 from mrl.tiny.pair import HOLES
 from mrl.tiny.skills import SKILLS, generate
 from tests import browser

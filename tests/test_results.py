@@ -18,10 +18,10 @@ import pytest
 import mini_mrl
 from mrl.lab.compare_view import Estimate, estimate, wilson
 from mrl.modes import MODES
-from mrl.rewards import last_box, plain_verdict
-from mrl.runtime.evaluation import half_width
+from mrl.run.evaluation import half_width
 from mrl.samples import Verdict
 from mrl.tiny.pair import BATCH, HOLES, OWN_SKILLS, RARE_SKILLS, UPDATES, demonstrations
+from mrl.verifier.rewards import last_box, plain_verdict
 
 ROOT = Path(mini_mrl.__file__).parent
 RESULTS = ROOT / "data" / "results"

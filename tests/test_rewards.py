@@ -21,11 +21,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mrl.runtime.verifier
+import mrl.verifier.verifier
 from mrl.errors import MrlError
-from mrl.rewards import MAX_BOX_CHARS, last_box
-from mrl.runtime.verifier import MEMORY_LIMIT_BYTES, Verifier
 from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.verifier.rewards import MAX_BOX_CHARS, last_box
+from mrl.verifier.verifier import MEMORY_LIMIT_BYTES, Verifier
 
 ROOT = Path(__file__).resolve().parent.parent
 CORRECT, WRONG, UNPARSED, TRUNCATED, TIMEOUT = Verdict
@@ -36,8 +36,8 @@ def patched(code):
     """A verifier's child with `code` run before it serves; `real` is what judges formulas."""
     start = """
 import sys, time
-import mrl.runtime.verifier as r
-from mrl.runtime.formulas import judge as real
+import mrl.verifier.verifier as r
+from mrl.verifier.formulas import judge as real
 """
     serve = "\nr.serve(r.Connection(int(sys.argv[1])))"
     return (sys.executable, "-c", start + code + serve)
@@ -509,7 +509,7 @@ def test_verdict_does_not_hang_on_what_sympy_draws():
     dice = """
 from sympy.core.cache import clear_cache
 from sympy.core.random import seed
-from mrl.runtime.formulas import _math_verdict as compare
+from mrl.verifier.formulas import _math_verdict as compare
 def judge(answer, box):
     compare(answer, box)  # first, as sympy is lazy
     clear_cache()
@@ -575,7 +575,7 @@ def is_running(pid):
 @pytest.mark.parametrize("box", ["0.5", "x"])  # idle, and busy with what nothing interrupts
 def test_child_ends_when_its_parent_is_killed(box):
     code = (
-        "from mrl.runtime.verifier import Verifier\nverifier = Verifier(timeout_s=0.8)\n"
+        "from mrl.verifier.verifier import Verifier\nverifier = Verifier(timeout_s=0.8)\n"
         f"verifier.command = {HANGING!r}\nverifier.start_and_check()\n"
         "print(verifier._child.pid, flush=True)\n"
         f"verifier.verify('1/3', r'\\boxed{{{box}}}')\ninput()"
@@ -598,13 +598,13 @@ def test_child_ends_when_its_parent_is_killed(box):
     [
         patched("time.sleep(60)"),
         NO_CHILD,
-        (sys.executable, "-S", "-m", "mrl.runtime.verifier"),  # without math-verify
+        (sys.executable, "-S", "-m", "mrl.verifier.verifier"),  # without math-verify
     ],
     ids=["hangs", "dies", "no math-verify"],
 )
 def test_a_child_that_does_not_work_is_one_sentence_and_no_zero(command, monkeypatch, verifier):
     verifier.close()
-    monkeypatch.setattr(mrl.runtime.verifier, "START_LIMIT_S", 1)
+    monkeypatch.setattr(mrl.verifier.verifier, "START_LIMIT_S", 1)
     monkeypatch.setattr(verifier, "command", command)
     for ask in (verifier.start_and_check, lambda: verifier.verify("1/3", r"\boxed{x^7}")):
         with pytest.raises(MrlError, match=r"verifier cannot be loaded.*install math-verify"):
@@ -618,7 +618,7 @@ def test_works_in_a_script_from_another_directory_with_misleading_files(tmp_path
     script.parent.mkdir()
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from mrl.runtime.verifier import Verifier\n"  # no guard for __main__ is needed
+        "from mrl.verifier.verifier import Verifier\n"  # no guard for __main__ is needed
         "with Verifier() as verifier:\n    print(verifier.verify('1/2', r'\\boxed{0.5}'))\n"
         "print([m for m in ('torch', 'sympy', 'math_verify') if m in sys.modules])\n"
     )

@@ -11,8 +11,8 @@ from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
 from mrl.errors import RunFailed
 from mrl.logprobs import scaled_logprobs
+from mrl.models.loading import load_policy, load_tokenizer
 from mrl.rollout import draw, sample_completions
-from mrl.runtime.loading import load_policy, load_tokenizer
 from mrl.samples import Problem
 
 PROBLEMS = [

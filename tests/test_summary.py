@@ -8,9 +8,8 @@ from rich.console import Console
 
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.policy import uses_bfloat16
-from mrl.runtime.run_directory import read_evaluations
-from mrl.runtime.settings import make_mode, mode_class, run_config
-from mrl.runtime.summary import (
+from mrl.run.directory import read_evaluations
+from mrl.run.summary import (
     evaluation_table,
     first_lines,
     last_lines,
@@ -18,6 +17,7 @@ from mrl.runtime.summary import (
     pair_table,
 )
 from mrl.samples import Problem
+from mrl.settings.settings import make_mode, mode_class, run_config
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 

@@ -9,10 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mrl.config import DATA, PolicyConfig
-from mrl.runtime.evaluation import count_solved, score_entries
-from mrl.runtime.loading import load_policy
-from mrl.runtime.problems import load_problems
-from mrl.runtime.settings import run_config
+from mrl.models.loading import load_policy
+from mrl.run.evaluation import count_solved, score_entries
+from mrl.run.problems import load_problems
+from mrl.settings.settings import run_config
 from mrl.tiny.pair import (
     BATCH,
     HOLES,

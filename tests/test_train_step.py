@@ -14,12 +14,12 @@ from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.exchange import Exchange
 from mrl.records import RewardStats, SuccessRecord
-from mrl.runtime.metrics import METRICS, sample_lines, step_metrics, time_metrics
-from mrl.runtime.settings import make_mode
-from mrl.runtime.verifier import Verifier
+from mrl.run.metrics import METRICS, sample_lines, step_metrics, time_metrics
 from mrl.samples import Verdict, derive_seed
+from mrl.settings.settings import make_mode
 from mrl.team import Team
 from mrl.tiny.skills import SKILLS, generate
+from mrl.verifier.verifier import Verifier
 from tests.end_to_end.small_run import without_time
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]

@@ -16,7 +16,7 @@ import pytest
 import mini_mrl
 from mrl.classroom import ASSIGNMENTS
 from mrl.objectives import OBJECTIVES
-from mrl.runtime.metrics import METRICS
+from mrl.run.metrics import METRICS
 from mrl.tiny.pair import HOLES, OWN_SKILLS, RARE_SKILLS
 from mrl.tiny.skills import SKILLS
 

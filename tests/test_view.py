@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.runtime import view as views
-from mrl.runtime.launch import MEETING
-from mrl.runtime.metrics import meaning
-from mrl.runtime.summary import evaluation_table
-from mrl.runtime.view import View, bar, make_view, printable
+from mrl.run import view as views
+from mrl.run.launch import MEETING
+from mrl.run.metrics import meaning
+from mrl.run.summary import evaluation_table
+from mrl.run.view import View, bar, make_view, printable
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 LINE = {
@@ -214,7 +214,7 @@ def test_only_the_first_worker_speaks_and_only_a_terminal_is_drawn_in(monkeypatc
 
 @pytest.mark.slow
 def test_in_a_notebook_whose_shell_is_a_terminal_nothing_is_drawn():
-    code = "import sys; from mrl.runtime.view import console; sys.exit(not console.is_terminal)"
+    code = "import sys; from mrl.run.view import console; sys.exit(not console.is_terminal)"
     for backend, is_terminal in (("", 1), ("module://matplotlib_inline.backend_inline", 0)):
         ours, theirs = os.openpty()
         environment = os.environ | {"MPLBACKEND": backend, "TERM": "xterm-color"}

@@ -26,10 +26,10 @@ from mrl.advantages import group_advantages
 from mrl.alignment import ByteCodec, align
 from mrl.lab import bandit, figures
 from mrl.lab.alignment_view import visible
+from mrl.models.loading import load_tokenizer
 from mrl.objectives import clipped_loss, token_ratio
-from mrl.runtime.loading import load_tokenizer
-from mrl.runtime.run_directory import read_evaluations, read_metrics, read_rescues, read_run_config
-from mrl.runtime.view import View
+from mrl.run.directory import read_evaluations, read_metrics, read_rescues, read_run_config
+from mrl.run.view import View
 from mrl.team import StepResult
 
 HERE = Path(__file__).resolve().parent

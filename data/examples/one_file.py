@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedTokenizer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # `mrl` is found from anywhere
 
-from mrl.runtime.problems import load_problems  # noqa: E402
-from mrl.runtime.verifier import Verifier  # noqa: E402
+from mrl.run.problems import load_problems  # noqa: E402
 from mrl.samples import Problem, Verdict, derive_seed, problems_of_step  # noqa: E402
+from mrl.verifier.verifier import Verifier  # noqa: E402
 
 PROMPTS_PER_STEP = 16
 GROUP_SIZE = 8  # completions for each prompt

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from mrl.errors import MrlError
-from mrl.runtime.run_directory import read_metrics
+from mrl.run.directory import read_metrics
 
 
 def write_events(run: Path) -> None:

@@ -22,8 +22,8 @@ from two_learners import STEPS
 
 from mrl.lab import bandit
 from mrl.lab.report import replay, write_report
-from mrl.runtime.run_directory import read_evaluations, read_rescues
-from mrl.runtime.summary import learnt_sentence
+from mrl.run.directory import read_evaluations, read_rescues
+from mrl.run.summary import learnt_sentence
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

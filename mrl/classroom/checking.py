@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from mrl.classroom import ASSIGNMENTS, HERE, NOT_REACHED, OUT_OF
 from mrl.classroom.curves import write_curves
 from mrl.errors import MrlError
-from mrl.runtime.view import printable
+from mrl.run.view import printable
 
 LIMIT_S = 300.0  # on the clock, for a whole check; conftest.py limits what each part computes
 NAMED = re.compile(r"""^ASSIGNMENT\s*(?::\s*\w+\s*)?=\s*["']([\w-]+)["']""", re.MULTILINE)

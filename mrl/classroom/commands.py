@@ -11,7 +11,7 @@ from mrl.classroom import ASSIGNMENTS
 from mrl.classroom.checking import Grade, check, start, submissions, write_csv, write_gradescope
 from mrl.classroom.release import release
 from mrl.errors import MrlError
-from mrl.runtime.view import printable
+from mrl.run.view import printable
 
 assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 

@@ -20,7 +20,7 @@ from types import ModuleType
 import pytest
 
 from mrl.classroom import NOT_REACHED
-from mrl.runtime.reading import run_file
+from mrl.parsing import run_file
 
 SUBMISSION = os.environ.get("MRL_SUBMISSION", "")
 REPORT_FILE = Path(os.environ.get("MRL_REPORT", os.devnull))

@@ -19,9 +19,9 @@ from torch.nn.functional import normalize, pad
 
 from mrl.lab.bandit import CODEC
 from mrl.modes import Mode, Prompts, Receiver
+from mrl.modes.check import checked_batch
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, make_records
-from mrl.runtime.own_code import checked_batch
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 
 LETTERS = "abcdef"

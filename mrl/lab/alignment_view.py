@@ -8,7 +8,7 @@ from rich.text import Text
 
 from mrl.alignment import align
 from mrl.residual import measure
-from mrl.runtime.view import cell, printable
+from mrl.run.view import cell, printable
 
 TOKEN_BAR = "\u2502"  # between the tokens of a chunk
 

@@ -15,10 +15,10 @@ from mrl.errors import MrlError
 from mrl.lab.alignment_view import render_alignment
 from mrl.lab.compare import Plan, jobs_that_fit, name_modes, read_all, run_all, seeds_of
 from mrl.lab.gsm8k import make_gsm8k
-from mrl.runtime.loading import load_tokenizer
-from mrl.runtime.problems import save_problems
-from mrl.runtime.reading import split_list
-from mrl.runtime.view import console
+from mrl.models.loading import load_tokenizer
+from mrl.parsing import split_list
+from mrl.run.problems import save_problems
+from mrl.run.view import console
 from mrl.tiny.pair import warm_start_pair
 from mrl.tiny.skills import make_problem_sets
 

@@ -19,17 +19,17 @@ from statistics import fmean
 import torch
 
 from mrl.errors import MrlError
-from mrl.runtime.launch import cores
-from mrl.runtime.memory import GIB, estimate_all, free_memory, needed
-from mrl.runtime.problems import load_problems
-from mrl.runtime.reading import split_list
-from mrl.runtime.run_directory import (
+from mrl.models.memory import GIB, estimate_all, free_memory, needed
+from mrl.parsing import split_list
+from mrl.run.directory import (
     newest_checkpoint,
     read_evaluations,
     read_metrics,
     read_run_config,
 )
-from mrl.runtime.settings import check, mode_class, run_config
+from mrl.run.problems import load_problems
+from mrl.settings.pairs import cores
+from mrl.settings.settings import check, mode_class, run_config
 
 AT_ONCE = 4  # runs, unless more are asked for
 PROCESS_BYTES = 1 * GIB  # of a run beside its tensors: Python, torch, transformers

@@ -12,9 +12,9 @@ import urllib.request
 from pathlib import Path
 
 from mrl.errors import MrlError
-from mrl.runtime.pairs import TEST_PART
-from mrl.runtime.problems import save_problems
+from mrl.run.problems import save_problems
 from mrl.samples import Problem
+from mrl.settings.pairs import TEST_PART
 
 COMMIT = "3101c7d5072418e28b9008a6636bde82a006892c"
 AUTHORS = "https://raw.githubusercontent.com/openai/grade-school-math"

@@ -19,12 +19,12 @@ from mrl.config import DATA, RunConfig
 from mrl.errors import MrlError
 from mrl.lab import figures
 from mrl.lab.alignment_view import visible
-from mrl.runtime import run_directory
-from mrl.runtime.evaluation import of_first_part
-from mrl.runtime.loading import load_tokenizer
-from mrl.runtime.metrics import meaning
-from mrl.runtime.summary import evaluation_table, learnt_sentence
-from mrl.runtime.view import HOLE, printable
+from mrl.models.loading import load_tokenizer
+from mrl.run import directory as run_directory
+from mrl.run.evaluation import of_first_part
+from mrl.run.metrics import meaning
+from mrl.run.summary import evaluation_table, learnt_sentence
+from mrl.run.view import HOLE, printable
 
 
 def write_report(directory: Path) -> Path:

@@ -43,7 +43,7 @@ class TrainingBatch:
     """What a mode decides in one step for one receiver.
 
     What it left unused, and what alignment cost, is worked out from the samples and from what was
-    received (runtime/metrics.py), so a mode keeps no account of it.
+    received (run/metrics.py), so a mode keeps no account of it.
     """
 
     samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning

@@ -1,1 +1,1 @@
-"""See the list of files in mrl/runtime/RUNNING.md."""
+"""See the list of files in mrl/cli/RUNNING.md."""

@@ -14,7 +14,7 @@ import torch
 
 from mrl.alignment import ByteCodec, align
 from mrl.config import DATA
-from mrl.runtime.loading import load_tokenizer
+from mrl.models.loading import load_tokenizer
 from mrl.tiny.pair import demonstrations
 
 COMPLETIONS, TOKENS, ROUNDS = 10_000, 300, 5

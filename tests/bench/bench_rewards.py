@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from math_verify import parse, verify
 
-from mrl.runtime.verifier import Verifier
 from mrl.samples import Verdict
+from mrl.verifier.verifier import Verifier
 
 ROUNDS, PAIRS = 9, 60  # of LaTeX
 INTEGERS = 100_000

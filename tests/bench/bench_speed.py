@@ -74,7 +74,7 @@ def model_directory(size: str, directory: Path) -> Path:
 
 def problems(size: str) -> list:
     """The problems of all steps: sixteen again and again, or those of training in turn."""
-    from mrl.runtime.problems import load_problems
+    from mrl.run.problems import load_problems
     from mrl.tiny.skills import SKILLS, generate
 
     if size == "shipped":
@@ -105,7 +105,7 @@ class Ours:
 
     def __init__(self, size: str, directory: Path, dtype: str = "float32") -> None:
         from mrl.config import PolicyConfig
-        from mrl.runtime.loading import load_policy
+        from mrl.models.loading import load_policy
 
         self.forced, new_tokens = size != "shipped", NEW_TOKENS[size]
         self.policy = load_policy(

@@ -37,14 +37,14 @@ import mini_mrl
 from mrl import allocation, rollout
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.learning import LARGEST_MEAN_GAP, learn
+from mrl.models import cuda_graph
+from mrl.models.loading import _enable_checkpointing, load_policy, load_tokenizer
+from mrl.models.memory import PINNED, estimate
 from mrl.modes import MODES
 from mrl.policy import Policy
-from mrl.runtime import cuda_graph
-from mrl.runtime.loading import _enable_checkpointing, load_policy, load_tokenizer
-from mrl.runtime.memory import PINNED, estimate
-from mrl.runtime.pairs import choose_pair
-from mrl.runtime.problems import load_problems, save_problems
+from mrl.run.problems import load_problems, save_problems
 from mrl.samples import Problem, TrainingSample
+from mrl.settings.pairs import choose_pair
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 10

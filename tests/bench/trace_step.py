@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import mini_mrl  # noqa: E402
-from mrl.runtime.run import Run  # noqa: E402
-from mrl.runtime.settings import run_config  # noqa: E402
-from mrl.runtime.view import View  # noqa: E402
+from mrl.run.run import Run  # noqa: E402
+from mrl.run.view import View  # noqa: E402
+from mrl.settings.settings import run_config  # noqa: E402
 
 
 def trace(job) -> tuple[set, set]:

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 import mini_mrl
-from mrl.runtime.problems import save_problems
-from mrl.runtime.run import Run
+from mrl.run.problems import save_problems
+from mrl.run.run import Run
 from mrl.tiny.skills import SKILLS, generate
 
 ROOT = Path(mini_mrl.__file__).parent

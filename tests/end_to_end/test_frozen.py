@@ -8,8 +8,8 @@ import pytest
 
 from mrl.allocation import Allocation
 from mrl.modes import MODES
-from mrl.runtime.evaluation import count_solved
-from mrl.runtime.metrics import OUTCOMES
+from mrl.run.evaluation import count_solved
+from mrl.run.metrics import OUTCOMES
 from tests.end_to_end.small_run import (
     assert_same_run,
     lines,
@@ -58,7 +58,7 @@ def test_a_run_with_a_frozen_policy_goes_on_exactly_and_keeps_no_weights_of_it(
         return count_solved(policy, *about, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mrl.runtime.run.count_solved", noting)
+        patch.setattr("mrl.run.run.count_solved", noting)
         assert small("--steps", "4", "--name", "whole", *FROZEN) == 0
     assert sorted(scored) == ["llama-tiny", "llama-tiny", "qwen-tiny", "qwen-tiny"]
     assert "llama-tiny (0.725 M parameters, frozen)" in capfd.readouterr().out

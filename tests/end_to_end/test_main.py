@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
 from mrl.config import DATA, PolicyConfig, RunConfig
-from mrl.runtime.problems import save_problems
-from mrl.runtime.run import Run
-from mrl.runtime.run_directory import write_run_config
-from mrl.runtime.settings import load_config
+from mrl.run.directory import write_run_config
+from mrl.run.problems import save_problems
+from mrl.run.run import Run
+from mrl.settings.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.small_run import assert_same_run, lines
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mrl.runtime import run as run_module
-from mrl.runtime.run_directory import newest_checkpoint, read_state
+from mrl.run import run as run_module
+from mrl.run.directory import newest_checkpoint, read_state
 from tests.end_to_end.small_run import (
     HERE,
     SMALL,
@@ -135,7 +135,7 @@ def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
         def fail(*arguments):
             raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1 vs 0")
 
-        monkeypatch.setattr("mrl.runtime.run_directory.torch.save", fail)
+        monkeypatch.setattr("mrl.run.directory.torch.save", fail)
     else:  # what a full buffer meets
         log = run_module.Run._log
 

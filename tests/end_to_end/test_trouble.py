@@ -11,7 +11,7 @@ import torch
 import mini_mrl
 from mrl.config import DATA
 from mrl.modes import MODES
-from mrl.runtime.run_directory import newest_checkpoint
+from mrl.run.directory import newest_checkpoint
 from tests.end_to_end.small_run import (
     assert_same_run,
     lines,
@@ -39,7 +39,7 @@ class Loud(SGT):
 
 BAD_LUCK = {
     "rollout": "mrl.policy.Policy.rollout",
-    "verify": "mrl.runtime.verifier.Verifier.verify_groups",
+    "verify": "mrl.verifier.verifier.Verifier.verify_groups",
     "learn": "mini_mrl.learn",
 }
 

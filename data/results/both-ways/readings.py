@@ -14,7 +14,7 @@ from mrl.config import DATA
 from mrl.modes import Mode, TrainingBatch
 from mrl.modes.mode import Prompts
 from mrl.policy import Policy
-from mrl.runtime.problems import load_problems
+from mrl.run.problems import load_problems
 from mrl.samples import Problem, TrainingSample
 from mrl.tiny.skills import SKILLS, solution
 

@@ -1,6 +1,6 @@
 """The verifier judges completions: integers and words at once, the rest in a child process.
 
-The child (`python -m mrl.runtime.verifier DESCRIPTOR`) loads a file that has a function `judge`:
+The child (`python -m mrl.verifier.verifier DESCRIPTOR`) loads a file that has a function `judge`:
 formulas.py, or a person's own. Either can take hours or gigabytes, or crash. That ends the child
 alone, which has limits of time and memory, and a fresh one judges the next completion. A child also
 ends after a completion that used much time or memory, so that what one completion does never
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from mrl.errors import MrlError
-from mrl.rewards import last_box, plain_verdict, tidy
-from mrl.runtime.reading import run_file
+from mrl.parsing import run_file
 from mrl.samples import Group, Verdict
+from mrl.verifier.rewards import last_box, plain_verdict, tidy
 
 MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
 START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine

@@ -27,10 +27,10 @@ from transformers.utils import logging as transformers_logging
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.logprobs import packed_logprobs, scaled_logprobs
+from mrl.models.cuda_graph import decode
+from mrl.models.lora import add_adapters, base_alone, base_of, load_adapters
 from mrl.policy import Policy
 from mrl.rollout import sample_completions
-from mrl.runtime.cuda_graph import decode
-from mrl.runtime.lora import add_adapters, base_alone, base_of, load_adapters
 from mrl.samples import derive_seed
 
 TOLERANCE = 2e-2  # nats, between two float32 computations of a log-prob; TF32 may cost some 1e-3

@@ -1,6 +1,6 @@
 """What a person sees of a run: bars that grow in a terminal, plain lines elsewhere.
 
-A figure is called as in `metrics.jsonl`; runtime/metrics.py says what each means.
+A figure is called as in `metrics.jsonl`; run/metrics.py says what each means.
 """
 
 import os
@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import RunConfig
-from mrl.runtime.evaluation import of_first_part
-from mrl.runtime.launch import is_worker
+from mrl.run.evaluation import of_first_part
+from mrl.run.launch import is_worker
 
 RECENT_STEPS = 10
 OTHER_ROWS = 15  # of the live view, besides the bars

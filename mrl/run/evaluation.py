@@ -8,12 +8,12 @@ from statistics import fmean
 import torch
 
 from mrl.errors import MrlError, is_out_of_memory
+from mrl.models.memory import problems_at_once
 from mrl.policy import Policy
-from mrl.runtime.problems import load_problems
+from mrl.run.problems import load_problems
 from mrl.samples import Problem, derive_seed
 from mrl.team import Verifier
 
-PROBLEMS_AT_ONCE = 64
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, of how many)
 
 
@@ -44,11 +44,6 @@ def half_width(scores: dict, skill: str = "", z: float = 1.96) -> float:
         widths.append((half + shift) / (1 + spread))
 
     return math.hypot(*widths) / len(widths)
-
-
-def problems_at_once(device: torch.device, samples: int) -> int:
-    """How many problems are sampled in one batch: more on a GPU, where rows cost little time."""
-    return max(PROBLEMS_AT_ONCE, 256 // samples) if device.type == "cuda" else PROBLEMS_AT_ONCE
 
 
 def count_solved(

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mrl.errors import MrlError
+from mrl.parsing import parse, read_text
 from mrl.policy import Policy
-from mrl.runtime.reading import parse, read_text
 from mrl.samples import Problem
 
 
@@ -57,12 +57,6 @@ def _problem(fields: dict, number: str) -> Problem:
             raise ValueError(f"`{name}` is {text!r}, but must be a text that is not empty")
         text.encode()  # ValueError for half of an emoji ("\\ud83d")
     return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
-
-
-def system_prompt_of(path: Path) -> str:
-    """The system prompt in `system_prompt.txt` beside a problem file; "" if there is none."""
-    file = path.parent / "system_prompt.txt"
-    return read_text(file).strip() if file.is_file() else ""
 
 
 def save_problems(path: Path, problems: list[Problem]) -> None:

@@ -15,26 +15,26 @@ from rich.text import Text
 
 from mrl.config import DATA, HELP, PolicyConfig, RunConfig
 from mrl.errors import MrlError, RunFailed, is_out_of_memory
+from mrl.models.loading import claim_device, claim_process, load_policies
 from mrl.modes import MODES
-from mrl.runtime import launch
-from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
-from mrl.runtime.loading import claim_device, claim_process, load_policies
-from mrl.runtime.own_code import place_of
-from mrl.runtime.pairs import choose_pair
-from mrl.runtime.problems import longest_prompt
-from mrl.runtime.reading import split_list
-from mrl.runtime.run import Run
-from mrl.runtime.run_directory import (
+from mrl.modes.check import place_of
+from mrl.parsing import split_list
+from mrl.run import launch
+from mrl.run.directory import (
     continued_config,
     new_directory,
     newest_checkpoint,
     read_run_config,
     with_checkpoint_paths,
 )
-from mrl.runtime.settings import check, run_config
-from mrl.runtime.summary import evaluation_table, first_lines, last_lines, pair_table
-from mrl.runtime.verifier import make_verifier
-from mrl.runtime.view import View, console, make_view, printable
+from mrl.run.evaluation import count_solved, load_heldout, score_entries
+from mrl.run.problems import longest_prompt
+from mrl.run.run import Run
+from mrl.run.summary import evaluation_table, first_lines, last_lines, pair_table
+from mrl.run.view import View, console, make_view, printable
+from mrl.settings.pairs import choose_pair
+from mrl.settings.settings import check, run_config
+from mrl.verifier.verifier import make_verifier
 
 MODE_HELP = f"what is shared: {', '.join(MODES)}; or your own, FILE.py:Class"
 PAIR_HELP = "tiny, qwen-smol, or hub names or directories: DIR_A,DIR_B[,...]"
@@ -54,7 +54,7 @@ def run_command(
 ) -> launch.Ending:
     """Run one command; returns its exit code (2 for a person's mistake) and a last sentence.
 
-    more_commands, assignment: of lab/ and classroom/, which nothing in runtime/ may import.
+    more_commands, assignment: of lab/ and classroom/, which nothing in cli/ may import.
     """
     claim_process()
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -11,16 +11,16 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 from mrl.allocation import Allocation, torch_settings
 from mrl.config import RunConfig
 from mrl.errors import MrlError
+from mrl.models.loading import load_policies, pick_device, quiet_transformers
+from mrl.models.memory import plan_memory
 from mrl.modes import Mode
-from mrl.runtime.evaluation import count_solved, load_heldout, score_entries
-from mrl.runtime.liars import lying_records
-from mrl.runtime.loading import load_policies, pick_device, quiet_transformers
-from mrl.runtime.memory import plan_memory
-from mrl.runtime.problems import load_problems, longest_prompt
-from mrl.runtime.settings import make_mode, run_config
-from mrl.runtime.verifier import Verifier, make_verifier
+from mrl.run.evaluation import count_solved, load_heldout, score_entries
+from mrl.run.liars import lying_records
+from mrl.run.problems import load_problems, longest_prompt
 from mrl.samples import Problem
+from mrl.settings.settings import make_mode, run_config
 from mrl.team import Team, honest_records
+from mrl.verifier.verifier import Verifier, make_verifier
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ words, are compared here and exactly:
 - `1,234` is one integer (a comma before every three digits), `1, 234` and `12,34` are two.
 - Two or more bare letters are a word, and several words with spaces between them are one phrase.
 
-Everything else is a formula, which runtime/formulas.py compares as mathematics.
+Everything else is a formula, which verifier/formulas.py compares as mathematics.
 """
 
 import re

@@ -17,14 +17,10 @@ from safetensors import SafetensorError
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
-from mrl.runtime.evaluation import count_solved, score_entries
-from mrl.runtime.launch import is_worker, join_processes
-from mrl.runtime.load_team import assemble
-from mrl.runtime.loading import claim_device
-from mrl.runtime.memory import peak_memory
-from mrl.runtime.metrics import sample_lines, step_metrics, time_metrics
-from mrl.runtime.own_code import PROGRAM, place_of
-from mrl.runtime.run_directory import (
+from mrl.models.loading import claim_device
+from mrl.models.memory import peak_memory
+from mrl.modes.check import PROGRAM, place_of
+from mrl.run.directory import (
     cut_back,
     finish_checkpoint,
     new_directory,
@@ -36,10 +32,14 @@ from mrl.runtime.run_directory import (
     with_checkpoint_paths,
     write_run_config,
 )
-from mrl.runtime.settings import check
-from mrl.runtime.verifier import make_verifier
-from mrl.runtime.view import View
+from mrl.run.evaluation import count_solved, score_entries
+from mrl.run.launch import is_worker, join_processes
+from mrl.run.load_team import assemble
+from mrl.run.metrics import sample_lines, step_metrics, time_metrics
+from mrl.run.view import View
+from mrl.settings.settings import check
 from mrl.team import StepResult
+from mrl.verifier.verifier import make_verifier
 
 # exchange.jsonl keeps the records of the first steps, and then of every so many: all of them would
 # be gigabytes in a long run with long completions

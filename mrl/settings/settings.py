@@ -16,10 +16,9 @@ from typing import Any
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
-from mrl.runtime.own_code import place_of
-from mrl.runtime.pairs import pair_settings
-from mrl.runtime.problems import system_prompt_of
-from mrl.runtime.reading import check_rules, check_table, nearest, parse, read_text, run_file
+from mrl.modes.check import place_of
+from mrl.parsing import check_rules, check_table, nearest, parse, read_text, run_file
+from mrl.settings.pairs import pair_settings
 
 NAME = re.compile(r"[^./\\][^/\\]{0,63}")  # of a policy or a run: of a directory, in every sentence
 OWN_MODE = re.compile(r"(.+\.py):(\w+)")  # file.py:Class
@@ -308,3 +307,9 @@ def make_mode(name: str | type[Mode] | Mode, settings: dict[str, dict[str, Any]]
     check_rules(mode, f"{mode_type.name}.")
 
     return mode
+
+
+def system_prompt_of(path: Path) -> str:
+    """The system prompt in `system_prompt.txt` beside a problem file; "" if there is none."""
+    file = path.parent / "system_prompt.txt"
+    return read_text(file).strip() if file.is_file() else ""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mrl.errors import MrlError
-from mrl.runtime.reading import parse, read_text
+from mrl.parsing import parse, read_text
 from mrl.samples import derive_seed
 
 SCALE = 2.0  # alpha / r, of B A

@@ -9,10 +9,10 @@ from statistics import NormalDist
 from rich.table import Column, Table
 
 from mrl.policy import Policy
-from mrl.runtime.evaluation import half_width, of_first_part
-from mrl.runtime.run import Run
-from mrl.runtime.run_directory import read_rescues
-from mrl.runtime.view import cell
+from mrl.run.directory import read_rescues
+from mrl.run.evaluation import half_width, of_first_part
+from mrl.run.run import Run
+from mrl.run.view import cell
 from mrl.samples import Problem
 
 

@@ -35,8 +35,8 @@ from math_verify.parser import NormalizationConfig
 from sympy import Expr, FiniteSet, Set, UnevaluatedExpr, Union
 from sympy.core.random import seed
 
-from mrl.rewards import WORDS, plain_verdict, tidy
 from mrl.samples import Verdict
+from mrl.verifier.rewards import WORDS, plain_verdict, tidy
 
 _SPACE = r"(?:\s|~|\$|\\[,;:! ]|\\q?quad)+"
 _SIDE_BY_SIDE = re.compile(rf"[0-9]{_SPACE}[0-9]")

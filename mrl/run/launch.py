@@ -23,6 +23,7 @@ from torch.multiprocessing import ProcessExitedException, start_processes
 
 from mrl.config import RunConfig
 from mrl.errors import PeerLost
+from mrl.settings.pairs import cores
 
 MEETING = "MINI_MRL_MEETING"  # variable: the file where the processes find each other
 PATIENCE = timedelta(days=1)  # for a slower process: no time budget ends an honest turn
@@ -45,11 +46,6 @@ def processes_for(config: RunConfig) -> int:
     elif config.device in ("auto", "cpu"):
         room = cores() // config.threads
     return policies if policies <= room else 0
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_worker() -> bool:

@@ -21,10 +21,10 @@ from transformers import PreTrainedTokenizerFast
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
+from mrl.models.lora import save_adapters
+from mrl.parsing import parse, read_json_lines, read_text
 from mrl.policy import Policy
-from mrl.runtime.lora import save_adapters
-from mrl.runtime.reading import parse, read_json_lines, read_text
-from mrl.runtime.settings import DATA_HERE, OWN_DATA, load_config, mode_class
+from mrl.settings.settings import DATA_HERE, OWN_DATA, load_config, mode_class
 
 KEEP = 2  # checkpoints
 PARTIAL = ".partial-"

@@ -12,7 +12,7 @@ same state; if logits differ, or anything raises, sampling goes on unrecorded an
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -87,7 +87,7 @@ def decode(
     most, device = len(uniform), mask.device
     places = (seq + most + 7) // 8 * 8  # attention on CUDA would copy a mask of another width
     fixed = FixedCache(prefilled, places)
-    decoder = one_token_decoder(model)
+    read = one_token_decoder(model) or partial(_read, model)
     dtype = fixed.layers[0][0].dtype
     bias = torch.full((rows, 1, 1, places), torch.finfo(dtype).min, dtype=dtype, device=device)
     bias[:, 0, 0, :seq].masked_fill_(mask, 0)  # added to attention's scores: 0 where a key is seen
@@ -109,14 +109,7 @@ def decode(
         # the model reads the token and gives the logits of the next one
         bias.index_fill_(3, fixed.place, 0)
         positions.add_(1)
-        if decoder:
-            logits.copy_(decoder(token, positions, bias, fixed))
-        else:
-            output = model(
-                input_ids=token[:, None], attention_mask=bias, position_ids=positions,
-                cache=fixed, use_cache=True,
-            )  # fmt: skip
-            logits.copy_(output.logits[:, -1])
+        logits.copy_(read(token, positions, bias, fixed))
         fixed.place.add_(1)
         t.add_(1)
 
@@ -132,6 +125,17 @@ def decode(
         if number % LOOK_EVERY == 0 and bool(finished.all()):
             break
     return token_ids, logprobs, lengths, finished
+
+
+def _read(
+    model: PreTrainedModel, token: Tensor, positions: Tensor, bias: Tensor, fixed: FixedCache
+) -> Tensor:
+    """The logits after one token per row, [rows, vocab], by the model's own forward pass."""
+    output = model(
+        input_ids=token[:, None], attention_mask=bias, position_ids=positions,
+        cache=fixed, use_cache=True,
+    )  # fmt: skip
+    return output.logits[:, -1]
 
 
 def _recorded(

@@ -18,9 +18,8 @@ from transformers import PreTrainedModel
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.logprobs import TOKENS_AT_ONCE
+from mrl.models.loading import shape_of
 from mrl.policy import uses_bfloat16
-from mrl.runtime.evaluation import problems_at_once
-from mrl.runtime.loading import shape_of
 from mrl.samples import Problem
 
 # fitted to the peaks of simulated learning steps of Qwen2.5-0.5B and SmolLM2-360M
@@ -34,6 +33,7 @@ HEADROOM = 0.9  # of a CUDA device's memory that a plan may fill
 PINNED = 1.1  # pinned bytes for a byte that waits there: see allocation.in_blocks
 TOKEN_BYTES, TEMPLATE_TOKENS = 3, 60  # of a prompt, for whose tokens no tokenizer is asked here
 GIB = 2**30
+PROBLEMS_AT_ONCE = 64  # of a held-out set, in one batch on a CPU
 # for the person whose run does not fit
 LESS = (
     "lower micro_batch, group_size or max_new_tokens, set checkpointing=true or lora_rank=16, "
@@ -245,3 +245,8 @@ def peak_memory(device: str) -> int:
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def problems_at_once(device: torch.device, samples: int) -> int:
+    """How many problems are sampled in one batch: more on a GPU, where rows cost little time."""
+    return max(PROBLEMS_AT_ONCE, 256 // samples) if device.type == "cuda" else PROBLEMS_AT_ONCE

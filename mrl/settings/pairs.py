@@ -1,5 +1,6 @@
 """Pairs of models by name, the choice of the default one, and the settings of a pretrained pair."""
 
+import os
 from collections import Counter
 from os.path import expanduser
 from pathlib import Path
@@ -9,9 +10,8 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 
 from mrl.config import DATA, PolicyConfig
-from mrl.runtime.launch import cores
-from mrl.runtime.loading import shape_of
-from mrl.runtime.reading import split_list
+from mrl.models.loading import shape_of
+from mrl.parsing import split_list
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
@@ -23,6 +23,11 @@ TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
 TEST_PART = "test-264"  # every fifth problem of its test set: a 95 % interval of at most +-6 points
 SHORT_HELDOUT = str(DATA / "words" / "heldout-72.jsonl")  # every fifth problem of heldout.jsonl
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pair_settings(pair: str) -> dict[str, Any]:

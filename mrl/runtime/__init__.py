@@ -1,1 +1,0 @@
-"""See the list of files in mrl/runtime/RUNNING.md."""

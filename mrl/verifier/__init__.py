@@ -1,0 +1,1 @@
+"""Stage 2: how a completion is judged."""
