@@ -1003,6 +1003,35 @@ def test_what_is_said_of_the_gpu_was_measured():
     assert said in WORDS
 
 
+def test_the_cost_of_a_step_was_measured():
+    """The rows of RUNNING that are not estimated, and the 3.7 seconds of SmolLM2."""
+    page = text_of("mrl/cli/RUNNING.md")
+    parts = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
+    whole = parts["whole-resident"]["figures"]
+    names = ("qwen2.5", "smollm2")
+    seconds = mean(whole[f"{name} {step}"]["step_s"] for name in names for step in (2, 3))
+    sampling, learning = (
+        [mean(whole[f"{name} {step}"][phase] for step in (2, 3)) for name in names]
+        for phase in ("rollout_s", "learn_s")
+    )
+    cells = [400, f"{seconds:.1f}"]
+    cells += [f"{a:.1f} and {b:.1f}" for a, b in (sampling, learning)]
+    cells += [f"{2 * 128 * 400 / seconds:,.0f}"[:-2] + "00", f"{whole['peak']} GiB", "measured"]
+    assert row("H100 with 80 GB, `resident`", *cells) in page
+
+    tokens = [line["num_tokens"] for of in lines_of("sgt-s0").values() for line in of]
+    per_step = sum(tokens) / 240  # and 240 steps take less than 240 seconds
+    assert f"| {per_step / 2 / 128:.0f} on average | at most 1 |" in page
+    assert f"| at least {per_step:,.0f}"[:-2] + "00 |" in page
+
+    of_smollm2 = [whole[f"smollm2 {step}"]["learn_s"] for step in (1, 2, 3)]
+    said = f"{min(of_smollm2):.1f} to {max(of_smollm2):.1f}"
+    alone = f"{parts['update-smollm2']['figures']['seconds_4096']:.1f} seconds"
+    for words in (WORDS, " ".join(page.split())):
+        assert said in words
+        assert alone in words
+
+
 def test_what_is_said_of_the_pilot_of_countdown_was_measured():
     right, attempts, cut = {}, {}, {}
     for name, lines in lines_of("countdown").items():

@@ -1,80 +1,129 @@
-"""What only a GPU can show: one command of at most ten minutes, one JSON, a verdict a line.
+"""What a GPU says about the speed of this program: one command, at most six minutes, one JSON file.
 
-    python tests/bench/gpu_session.py               # goes on where it was stopped
-    python tests/bench/gpu_session.py --out FILE    # default: data/results/gpu.json
+    python tests/bench/gpu_session.py                     # every part; writes runs/gpu.json
+    python tests/bench/gpu_session.py --only tiny whole   # these parts; the others' entries stay
+    python tests/bench/gpu_session.py --out FILE
 
-Each part is a process of its own, so that memory is its own and an error ends no other; what it
-found is an entry of FILE, and a part that has one is not made again. Random weights at the true
-shapes of Qwen2.5-0.5B and SmolLM2-360M, so no network; the real pair only where it can be loaded.
-On a machine with torch alone it needs the wheels of transformers, math-verify, rich, typer. What is
-called predicted was computed without a card. Exits with 0 if every verdict is good, with 1 if not,
-with 2 if there is no CUDA device.
+The parts, in their order:
+
+    tiny        the tiny pair writes the same completions on the GPU as on the CPU, in float32
+    token-*     milliseconds per recorded token, seconds per rollout, how far a recording is off
+    whole       four steps of both policies with `train_step`, both resident on the device
+    learning-*  seconds of a learning step right after a rollout, with full and with ragged lengths
+                and three micro-batch sizes, and its peak memory next to the estimated one
+    trl         one step of TRL's GRPOTrainer on the same shapes, if TRL is installed (`pip install
+                trl`; without a network, from wheels that `pip download trl` has fetched elsewhere)
+
+Several changes made the program faster. To see what each of them gives, the same process runs the
+program without them and with them. LADDER names these variants; each has one change more than the
+one before it:
+
+    before      transformers' own RMSNorm and forward pass; a recording starts after three tokens,
+                and first gives all cached memory back to the driver
+    norm        every RMSNorm is one kernel
+    early       a recording starts after one token
+    cache       a recording keeps the cached memory, unless little memory is free
+    now         the forward pass of one token is written out (mrl/decoder.py)
+
+Other programs may come and go on the same card, so the variants take turns (A B A B), and a list
+has one number for each turn. CUDA events take the time. Next to a result stands what was predicted
+for an H100, by arithmetic from earlier measurements. Before each part, the load of the machine and
+the processes on the card are noted.
+
+The models have random weights and the shapes of Qwen2.5-0.5B and SmolLM2-360M, so nothing is
+downloaded. No completion ends early, except where lengths are "ragged". Each part is a process of
+its own with a time limit, and every result is written as soon as it is known, so a part that fails
+or runs out of time loses nothing that was measured before.
+
+The exit code is 0 if all parts went well, 1 if one of them did not, and 2 without a CUDA device.
 """
 
 import argparse
 import json
 import logging
+import multiprocessing
 import os
 import random
-import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
 import transformers
-from torch.profiler import ProfilerActivity, profile
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-import mini_mrl
-from mrl import allocation, rollout
+from mini_mrl import train_step
+from mrl.allocation import Allocation
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.learning import LARGEST_MEAN_GAP, learn
-from mrl.models import cuda_graph
-from mrl.models.loading import _enable_checkpointing, load_policy, load_tokenizer
-from mrl.models.memory import PINNED, estimate
-from mrl.modes import MODES
+from mrl.models import cuda_graph, loading
+from mrl.models.memory import estimate
+from mrl.modes.sgt import SGT
 from mrl.policy import Policy
-from mrl.run.problems import load_problems, save_problems
-from mrl.samples import Problem, TrainingSample
-from mrl.settings.pairs import choose_pair
+from mrl.rollout import sample_completions
+from mrl.run.problems import load_problems
+from mrl.samples import Group, Problem, TrainingSample, Verdict
+from mrl.team import Team
 
-ROOT = Path(__file__).resolve().parents[2]
-MINUTES = 10
-GIB = 2**30
-PREDICTED = {  # computed without a card; for an H100 where nothing else is said
-    "padding": "finite; a gap below 0.1",
-    "decode-qwen2.5": "3.5 to 5 ms a token recorded, 15 to 25 plain; 1096 kernels",
-    "decode-smollm2": "3.5 to 5 ms a token recorded, 15 to 25 plain; 1448 kernels",
-    "memory-qwen2.5": "15.8 GiB",
-    "memory-smollm2": "12.2 GiB",
-    "memory-qwen2.5-checkpointing": "11.0 GiB",
-    "memory-smollm2-checkpointing": "7.6 GiB",
-    "token": "drawing 1.0 of 3.3 ms (4090: 2.2 of 6.5), casts 0.8, half the rows 0.6 less",
-    "attention": "memory-efficient or flash kernels behind each mask, never plain products",
-    "recordings": "the same memory after each rollout",
-    "update-qwen2.5": "2 to 3 s",
-    "update-smollm2": "2 to 3 s",
-    "ragged": "a second more for every new shape with cuDNN's attention",
-    "swapping": "6 GiB pinned for 5.5; the same time after a recording as before it; 20 GiB/s",
-    "whole-resident": "6 to 7 s a step (4090: 11 to 13)",
-    "whole-swap": "a second more than resident",
+LADDER = ("before", "norm", "early", "cache", "now")
+OLD = {  # variant -> what it changed in cuda_graph.py, and the value before
+    "early": ("RECORD_AFTER", 3),
+    "cache": ("FREE", float("inf")),  # so that the cache is always emptied
+    "now": ("one_token_decoder", lambda model: None),
 }
-SHAPES = {
-    "qwen2.5": (Qwen2ForCausalLM, Qwen2Config, dict(
+ROUNDS = 2  # how often each variant has its turn
+FEW = 20  # tokens of a rollout that only prepares a measurement
+TRL_BATCH = 16  # completions in one forward pass of TRL
+MINUTES = 6  # for all parts together
+MODELS = {  # name -> classes, the tokenizer that stands in for the model's own, and the shape
+    "qwen2.5": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, "qwen-tiny", dict(
         vocab_size=151936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24,
         num_attention_heads=14, num_key_value_heads=2, rope_theta=1e6)),
-    "smollm2": (LlamaForCausalLM, LlamaConfig, dict(
+    "smollm2": (transformers.LlamaForCausalLM, transformers.LlamaConfig, "llama-tiny", dict(
         vocab_size=49152, hidden_size=960, intermediate_size=2560, num_hidden_layers=32,
         num_attention_heads=15, num_key_value_heads=5, rope_theta=1e5)),
 }  # fmt: skip
+# part -> result -> what an H100 should show; "measured" was seen on one, before the changes
+PREDICTED = {
+    "tiny": {"qwen-tiny": "all are equal", "llama-tiny": "all are equal"},
+    "token-qwen2.5": {
+        "before": "4.45 ms a token; a rollout of 2.2 s (measured)",
+        "norm": "3.7 ms a token",
+        "early": "a rollout takes 0.07 s less",
+        "now": "2.5 ms a token; a rollout of 1.3 s",
+    },
+    "token-smollm2": {
+        "before": "6.3 ms a token; a rollout of 2.9 s (measured)",
+        "norm": "5.3 ms a token",
+        "early": "a rollout takes 0.07 s less",
+        "now": "3.5 ms a token; a rollout of 1.7 s",
+    },
+    "whole": {"3 before": "10.4 to 11.5 s (measured)", "4 now": "6.9 s"},
+    "learning-qwen2.5": {
+        "full 4096 before": "2.8 s (measured; 2.2 without a rollout before it); 15.9 GiB",
+        "full 8192 before": "1.85 s (measured without a rollout before it)",
+        "full 16384 now": "1.75 s; 34 GiB",
+        "ragged 4096 before": "2.4 to 2.9 s (measured)",
+        "ragged 16384 now": "1.0 s",
+    },
+    "learning-smollm2": {
+        "full 4096 before": "2.4 to 3.3 s (measured); 12.2 GiB",
+        "full 16384 now": "1.6 s",
+        "ragged 16384 now": "0.85 s",
+    },
+    "trl": {"qwen2.5": "15 s to sample (37 ms a token, unrecorded), 3 to 4 s to learn"},
+}
+
+Note = Callable[[str, dict], None]  # (name of a result, its numbers): writes them at once
 
 
 @dataclass
@@ -82,656 +131,389 @@ class Scale:
     """Where the parts run and how large they are; the tests make them small, on a CPU."""
 
     device: str = "cuda:0"
-    prompt: int = 150
-    completion: int = 400
     prompts: int = 16
     group: int = 8
-    micro_batch: int = 4096
-    steps: int = 8  # of the tiny pair
-    shape: dict | None = None  # changes of the true shapes
+    prompt: int = 150  # tokens
+    completion: int = 400  # tokens
+    micro_batches: tuple[int, ...] = (4096, 8192, 16384)
+    shape: dict | None = None  # replaces parts of the true shapes
 
     @property
     def cuda(self) -> bool:
         return self.device.startswith("cuda")
 
 
-Part = Callable[[Scale], tuple[dict, bool]]  # figures, and whether they are as they should be
+# ------------------------------------------------------------------------------ what is measured
 
 
-def policy_of(scale: Scale, name: str, **settings) -> Policy:
-    """Random weights of a true shape, on the device."""
-    model, config, shape = SHAPES[name]
-    settings = {
-        "micro_batch": scale.micro_batch,
-        "learning_rate": 1e-6,
-        "dtype": "mixed",
-    } | settings
-    settings |= {"max_new_tokens": scale.completion, "group_size": scale.group}
+def model_of(scale: Scale, name: str) -> transformers.PreTrainedModel:
+    """A model with random weights on the device."""
+    model, config, _, shape = MODELS[name]
     torch.manual_seed(0)
     with torch.device(scale.device):
-        made = model(config(**{**shape, **(scale.shape or {})}, tie_word_embeddings=True))
-    if settings.get("checkpointing"):
-        _enable_checkpointing(made)
-    tokenizer = load_tokenizer(str(DATA / "tiny" / "qwen-tiny"))
-    policy = Policy(PolicyConfig(name, name, **settings), made, tokenizer)
-    policy.suppressed[policy.end_ids] = True  # every completion is as long as it may be
+        return model(config(**{**shape, **(scale.shape or {})}, tie_word_embeddings=True))
+
+
+def policy_of(scale: Scale, name: str) -> Policy:
+    """A policy that learns in mixed precision and writes completions of full length."""
+    config = PolicyConfig(
+        name, name, group_size=scale.group, max_new_tokens=scale.completion,
+        micro_batch=scale.micro_batches[0], learning_rate=1e-6, dtype="mixed",
+    )  # fmt: skip
+    tokenizer = loading.load_tokenizer(str(DATA / "tiny" / MODELS[name][2]))
+    policy = Policy(config, model_of(scale, name), tokenizer)
+    policy.suppressed[policy.end_ids] = True
     policy.graph_decode = cuda_graph.decode
     return policy
 
 
-def samples_of(scale: Scale) -> list[TrainingSample]:
-    """Groups that all teach, of full length."""
-    return [
-        TrainingSample([5] * (scale.prompt - 2) + [6 + number % 50, 7 + number // 50],
-                       [8 + (i + t) % 40 for t in range(scale.completion)],
-                       advantage=(-1.0) ** i, sampled_logprobs=[-4.0] * scale.completion)
-        for number in range(scale.prompts) for i in range(scale.group)
-    ]  # fmt: skip
-
-
-def wait(scale: Scale) -> float:
-    """The time when the device has done its work, seconds."""
-    if scale.cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def prompts_of(scale: Scale) -> list[list[int]]:
-    """Of several lengths."""
-    return [[5] * (scale.prompt - number % 7) for number in range(scale.prompts)]
-
-
-def sample(policy: Policy, scale: Scale, tokens: int = 0) -> rollout.Completions:
-    """Completions of prompts of several lengths."""
-    prompts = prompts_of(scale)
+def sample(policy: Policy, scale: Scale, tokens: int) -> None:
+    """A rollout: completions of so many tokens, for prompts of slightly different lengths."""
+    prompts = [[5] * (scale.prompt - number % 7) for number in range(scale.prompts)]
     with policy.precision():
-        return rollout.sample_completions(
-            policy.model, prompts, scale.group, max_new_tokens=tokens or scale.completion,
-            temperature=1.0, end_ids=torch.tensor(policy.end_ids, device=scale.device),
+        sample_completions(
+            policy.model, prompts, scale.group, max_new_tokens=tokens, temperature=1.0,
+            end_ids=torch.tensor(policy.end_ids, device=scale.device),
             suppressed=policy.suppressed, generator=torch.Generator().manual_seed(0),
             decode=policy.graph_decode,
         )  # fmt: skip
 
 
-def gaps_of(policy: Policy, scale: Scale, made: rollout.Completions) -> torch.Tensor:
-    """Between the log-probs of sampling and those of learning, nats, [rows, tokens].
-
-    It is the one test of a recording that needs no equal draws. A fifth of the rows is enough.
-    """
-    prompts = [prompt for prompt in prompts_of(scale) for _ in range(scale.group)][::5]
-    scored = policy.logprobs_of(prompts, made.token_ids[::5].tolist())
-    return (torch.tensor(scored) - made.logprobs[::5].cpu()).abs()
-
-
-def estimate_of(policy: Policy, scale: Scale) -> int:
-    """What the program expects a policy to need at the peak, bytes."""
-    config = RunConfig([policy.config], prompts_per_step=scale.prompts, eval_samples=1)
-    device = torch.device(scale.device)
-    return estimate(policy.model, policy.config, config, scale.prompt, device).peak
+def samples_of(scale: Scale, ragged: bool = False) -> list[TrainingSample]:
+    """Completions that all teach; ragged ones have a tenth of the full length or more."""
+    chance, shortest = random.Random(0), scale.completion // 10 + 1
+    samples = []
+    for number in range(scale.prompts):
+        prompt = [5] * (scale.prompt - 2) + [6 + number % 50, 7 + number // 50]
+        for i in range(scale.group):
+            length = chance.randint(shortest, scale.completion) if ragged else scale.completion
+            ids = [8 + (i + t) % 40 for t in range(length)]
+            sampled = {"advantage": (-1.0) ** i, "sampled_logprobs": [-4.0] * length}
+            samples.append(TrainingSample(prompt, ids, **sampled))
+    return samples
 
 
-def token_ms(policy: Policy, scale: Scale) -> float:
-    """Milliseconds a sampled token."""
-    sample(policy, scale, min(20, scale.completion))  # kernels are chosen, memory is there
-    started = wait(scale)
-    sample(policy, scale)
-    return round(1e3 * (wait(scale) - started) / scale.completion, 2)
+def problems_of(scale: Scale) -> list[Problem]:
+    """Problems with long prompts: several of `data/words` in a row, of about 17 tokens each."""
+    words = load_problems(DATA / "words" / "train.jsonl")
+    several = 1 + scale.prompt // 17
+    texts = [words[n * several :][:several] for n in range(scale.prompts)]
+    return [Problem(str(n), " ".join(p.prompt for p in few), "7") for n, few in enumerate(texts)]
 
 
-def watched(scale: Scale) -> list[ProfilerActivity]:
-    """What the profiler notes."""
-    return [ProfilerActivity.CUDA] if scale.cuda else [ProfilerActivity.CPU]
+@contextmanager
+def program(variant: str, models: Iterable[transformers.PreTrainedModel]) -> Iterator[None]:
+    """Within it, the program is that of a variant of LADDER; models: those that it will use."""
+    for model in models:
+        for module in model.modules():
+            if type(module).__name__ in loading.SAME_RMS_NORM:
+                vars(module).pop("forward", None)  # what remains is the method of its class
+        if variant != "before":
+            loading._use_one_kernel_per_norm(model)
+
+    with ExitStack() as stack:
+        for later in LADDER[LADDER.index(variant) + 1 :]:
+            if later in OLD:
+                stack.enter_context(patch.object(cuda_graph, *OLD[later]))
+        yield
 
 
-def plain_loop() -> patch:
-    """Within it, sampling is not recorded."""
-    return patch.object(cuda_graph, "can_record", lambda cache, device: False)
+# ------------------------------------------------------------------------------ how it is measured
 
 
-# ------------------------------------------------------------------------------ parts
+def mark(scale: Scale) -> Any:
+    """This moment in the work of the device."""
+    if not scale.cuda:
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
-def card(scale: Scale) -> tuple[dict, bool]:
-    """What it is."""
-    found = {"torch": torch.__version__, "transformers": transformers.__version__}
-    if scale.cuda:
-        about = torch.cuda.get_device_properties(0)
-        found |= {"name": about.name, "GiB": round(about.total_memory / GIB, 1)}
-        found |= {"free": round(torch.cuda.mem_get_info()[0] / GIB, 1)}
-        torch.zeros(1, device=scale.device)  # from here on the allocator has its settings
-        allocator = torch.cuda.memory._snapshot()["allocator_settings"]
-        found |= {"grows": allocator.get("expandable_segments"), "cuda": torch.version.cuda}
-        found |= {"cudnn": torch.backends.cudnn.version()}
-        return found, bool(found["grows"])
-    return found, True
+def seconds_between(start: Any, stop: Any) -> float:
+    """Seconds between two moments."""
+    if isinstance(start, float):
+        return stop - start
+    stop.synchronize()
+    return start.elapsed_time(stop) / 1e3
 
 
-def tokens(scale: Scale) -> tuple[dict, bool]:
-    """The tiny pair: in float32 the CPU's completions, seed by seed; in mixed sampled = scored."""
-    figures, good = {}, True
-    problems = load_problems(DATA / "words" / "heldout.jsonl")
-    for name in ("qwen-tiny", "llama-tiny"):
-        written = []
-        for device, dtype in (
-            ("cpu", "float32"),
-            (scale.device, "float32"),
-            (scale.device, "mixed"),
-        ):
-            config = PolicyConfig(name, str(DATA / "tiny" / name), dtype=dtype)
-            policy = load_policy(config, device=device)
-            groups = policy.rollout(
-                problems[:: 360 // scale.prompts], torch.Generator().manual_seed(0)
-            )
-            written.append([(g.prompt_ids, r) for g in groups for r in g.rollouts])
-        ids = [[r.completion_ids for _, r in rows] for rows in written]
-        equal = sum(a == b for a, b in zip(ids[0], ids[1], strict=True)) / len(ids[0])
-        scored = policy.logprobs_of([p for p, _ in written[2]], ids[2])
-        pairs = zip(scored, (r.logprobs for _, r in written[2]), strict=True)
-        gaps = torch.cat([(torch.tensor(a) - torch.tensor(b)).abs() for a, b in pairs])
-        figures[name] = {
-            "equal": equal,
-            "gap_mean": float(gaps.mean()),
-            "gap_max": float(gaps.max()),
-        }
-        good &= equal > 0.98 and float(gaps.mean()) < 0.02
-    return figures, good
-
-
-def program(words: list[str]) -> tuple[int, list[str]]:
-    """A run of the whole program in a process of its own: its exit code and what it printed."""
-    command = [sys.executable, str(ROOT / "mini_mrl.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return done.returncode, (done.stdout + done.stderr).strip().splitlines()
-
-
-def small_words(scale: Scale, name: str, *options: str, steps: int = 0) -> list[str]:
-    """The command line of a run of the tiny pair on the device."""
-    folder = Path(os.environ["SESSION"], "runs")
-    shutil.rmtree(folder / name, ignore_errors=True)
-    words = f"--plain --pair tiny --steps {steps or scale.steps} --name {name} {' '.join(options)}"
-    settings = {
-        "device": scale.device, "prompts_per_step": scale.prompts, "group_size": scale.group,
-        "eval_samples": 1, "heldout": [f"{DATA}/words/newtemplates.jsonl"], "runs": str(folder),
-    }  # fmt: skip
-    return [*words.split(), *set_words(settings)]
-
-
-def set_words(settings: dict[str, object]) -> list[str]:
-    """Settings as the command line takes them."""
-    return [word for name, value in settings.items() for word in ("--set", f"{name}={value!r}")]
-
-
-def metrics_of(name: str) -> list[dict]:
-    """Of a run, without times."""
-    text = Path(os.environ["SESSION"], "runs", name, "metrics.jsonl").read_text("utf-8")
-    return [
-        {key: v for key, v in json.loads(line).items() if not key.startswith(("time/", "memory/"))}
-        for line in text.splitlines()
-    ]
-
-
-def runs(scale: Scale) -> tuple[dict, bool]:
-    """The program on the device, in all placements and resumed: where do metrics first differ?"""
-    half, solved, differing = max(1, scale.steps // 2), {}, {}
-    for name in ("resident", "swap", "parallel", "resumed"):
-        steps = half if name == "resumed" else scale.steps
-        placement = "resident" if name == "resumed" else name
-        code, printed = program(small_words(scale, name, f"--placement {placement}", steps=steps))
-        if name == "resumed" and not code:
-            config = Path(os.environ["SESSION"], "runs", name, "config.json")
-            settings = json.loads(config.read_text("utf-8"))
-            config.write_text(json.dumps(settings | {"steps": scale.steps}), encoding="utf-8")
-            code, printed = program(["resume", str(config.parent), "--plain"])
-        if code:
-            return {name: printed[-5:]}, False
-        lines, first = metrics_of(name), metrics_of("resident")
-        pairs = zip(lines, first, strict=True)
-        differing[name] = min((a["step"] for a, b in pairs if a != b), default=None)
-        solved[name] = round(sum(line["reward"] for line in lines[-4:]) / 4, 3)
-    figures = {"first_differing_step": differing, "solve_rates": solved}
-    return figures, max(solved.values()) - min(solved.values()) < 0.2
-
-
-def modes(scale: Scale) -> tuple[dict, bool]:
-    """Every mode for two steps, all in this process: the exit codes."""
-    figures = {}
-    for mode in MODES:
-        options = (f"--mode {mode}", "--placement resident")
-        figures[mode] = mini_mrl.main(small_words(scale, f"mode-{mode}", *options, steps=2))
-    return figures, not any(figures.values())
-
-
-def memory(scale: Scale, name: str = "qwen2.5", **settings) -> tuple[dict, bool]:
-    """The peak of a learning step, with the optimizer's state in place, against the estimate."""
-    policy, samples = policy_of(scale, name, **settings), samples_of(scale)
-    expected = estimate_of(policy, scale)
-    notes = learn(policy, samples).warnings
+def measured(scale: Scale, job: Callable[..., Any], *arguments: object) -> tuple[dict, Any]:
+    """A job's seconds, until the device has done it, and its peak of memory; what it returns."""
     if scale.cuda:
         torch.cuda.reset_peak_memory_stats()
-    notes += learn(policy, samples).warnings
-    peak = torch.cuda.max_memory_allocated() if scale.cuda else expected
-    figures = {"peak": round(peak / GIB, 2), "estimate": round(expected / GIB, 2), "notes": notes}
-    return figures, not notes and 0.9 < expected / peak < 1.1
+    start = mark(scale)
+    result = job(*arguments)
+    seconds = round(seconds_between(start, mark(scale)), 3)
+    return {"seconds": seconds, "peak_GiB": in_gib(torch.cuda.max_memory_allocated())}, result
 
 
-def decode(scale: Scale, name: str = "qwen2.5") -> tuple[dict, bool]:
-    """Milliseconds a token, plain and recorded; whether the recording is used, and right."""
-    policy, figures, made = policy_of(scale, name), {}, None
-    for way in ("plain", "recorded"):
-        with plain_loop() if way == "plain" else nullcontext():
-            sample(policy, scale, min(20, scale.completion))  # kernels are chosen, memory is there
-            started = wait(scale)
-            made = sample(policy, scale)
-            figures[f"{way}_ms"] = round(1e3 * (wait(scale) - started) / scale.completion, 2)
-    gaps = gaps_of(policy, scale, made)
-    first, later = gaps.split([cuda_graph.RECORD_AFTER, gaps.shape[1] - cuda_graph.RECORD_AFTER], 1)
-    # other weights at other places: a new recording must see both
-    learn(policy, samples_of(scale)[: scale.group])
-    for device in ("cpu", scale.device):
-        allocation._move(policy, allocation.PARTS, device, {})
-    moved = gaps_of(policy, scale, sample(policy, scale))
-    figures |= {
-        "gap_first": float(first.mean()),
-        "gap_recorded": float(later.mean()),
-        "gap_after_update": float(moved.mean()),
-        "believed": policy.model in cuda_graph._compared,
-        "failures": cuda_graph._failures,
-    }
-    with plain_loop(), profile(activities=watched(scale)) as seen:
-        sample(policy, scale, 4)
-    events = [event for event in seen.events() if "cuda" in str(event.device_type).lower()]
-    figures["kernels_a_token"] = len(events) / 4
-    right = figures["believed"] and max(figures["gap_recorded"], figures["gap_after_update"]) < 0.02
-    return figures, right and (not scale.cuda or figures["plain_ms"] > 1.5 * figures["recorded_ms"])
+def in_gib(size: int) -> float:
+    """Bytes in GiB, rounded."""
+    return round(size / 2**30, 2)
 
 
-def token(scale: Scale) -> tuple[dict, bool]:
-    """Where a recorded token's time goes: drawing, autocast's casts, rows that have ended."""
-    policy = policy_of(scale, "qwen2.5")
-    figures = {"token_ms": token_ms(policy, scale)}
-    half = replace(scale, prompts=max(1, scale.prompts // 2))
-    figures["half_the_rows_ms"] = token_ms(policy, half)
+@contextmanager
+def watched_recordings(scale: Scale) -> Iterator[tuple[list, list[float]]]:
+    """Within it: when each recorded token began, and the gaps that the program's check found."""
+    capture, largest_gap = cuda_graph._capture, cuda_graph._largest_gap
+    marks, gaps = [], []
 
-    rows, vocab = scale.prompts * scale.group, policy.model.config.vocab_size
-    uniform = torch.rand(rows, device=scale.device)
-    for dtype in (torch.float32, torch.float64):  # the program's is float64
-        logprobs = torch.randn(rows, vocab, device=scale.device).log_softmax(-1).to(dtype)
-        rollout.draw(logprobs, uniform)
-        started = wait(scale)
-        for _ in range(20):
-            logprobs.exp().cumsum(-1) if dtype == torch.float32 else rollout.draw(logprobs, uniform)
-        figures[f"drawing_in_{str(dtype)[6:]}_ms"] = round(1e3 * (wait(scale) - started) / 20, 2)
+    def marking_capture(step: Callable[[], None]) -> Callable[[], object]:
+        replay = capture(step)
+        return lambda: (marks.append(mark(scale)), replay())
 
-    policy.model.bfloat16()  # nothing is left for autocast to cast
-    policy.mixed_precision = False
-    figures["without_casts_ms"] = token_ms(policy, scale)
-    return figures, cuda_graph._failures == []
+    def noted_gap(*arguments: Any) -> float:
+        gaps.append(largest_gap(*arguments))
+        return gaps[-1]
+
+    with patch.multiple(cuda_graph, _capture=marking_capture, _largest_gap=noted_gap):
+        yield marks, gaps
 
 
-def attention(scale: Scale) -> tuple[dict, bool]:
-    """The attention kernels behind the masks of padded prompts, of a token and of learning."""
-    policy, figures = policy_of(scale, "qwen2.5"), {}
-    few = samples_of(scale)[: scale.group]
-
-    def read_prompts() -> None:
-        with policy.precision(), torch.no_grad():
-            rollout._prefill(policy.model, prompts_of(scale), scale.group)
-
-    jobs = {
-        "prompts": read_prompts,
-        "token": lambda: sample(policy, scale, 4),
-        "learning": lambda: learn(policy, few),
-    }
-    for name, job in jobs.items():
-        with plain_loop():
-            job()
-            with profile(activities=watched(scale)) as seen:
-                job()
-                wait(scale)
-        words = ("mha", "attention", "flash", "sdpa")
-        figures[name] = sorted(
-            {e.name[:60] for e in seen.events() if any(w in e.name for w in words)}
-        )
-    return figures, all(figures.values())
+# ------------------------------------------------------------------------------ the parts
 
 
-def recordings(scale: Scale) -> tuple[dict, bool]:
-    """GiB that the allocator holds after each of five rollouts: does a recording leave any?"""
-    policy, held = policy_of(scale, "qwen2.5"), []
-    for _ in range(5):
-        sample(policy, scale, min(16, scale.completion))
-        held.append(round(torch.cuda.memory_reserved() / GIB, 2) if scale.cuda else 0.0)
-    return {"held": held}, held[-1] <= held[1]
+def tiny(scale: Scale, note: Note) -> bool:
+    """The share of completions that are the CPU's, with equal seeds."""
+    problems = load_problems(DATA / "words" / "heldout.jsonl")[:: 360 // scale.prompts]
+    shares = []
+    for name in ("qwen-tiny", "llama-tiny"):
+        written = []
+        for device in ("cpu", scale.device):
+            config = PolicyConfig(name, str(DATA / "tiny" / name), dtype="float32")
+            policy = loading.load_policy(config, device=device)
+            groups = policy.rollout(problems, torch.Generator().manual_seed(0))
+            written.append([r.completion_ids for group in groups for r in group.rollouts])
+        shares.append(sum(a == b for a, b in zip(*written, strict=True)) / len(written[0]))
+        note(name, {"equal": shares[-1], "completions": len(written[0])})
+    return min(shares) > 0.98  # the last bit of a sum may decide a draw
 
 
-def padding(scale: Scale) -> tuple[dict, bool]:
-    """Are logits after prompts of several lengths finite, and those of each prompt alone?"""
-    figures, good = {}, True
-    for name in SHAPES:
-        policy = policy_of(scale, name)
-        prompts = [[5 + n % 3] * (scale.prompt - 7 * n % (scale.prompt // 2)) for n in range(6)]
-        with policy.precision(), torch.no_grad():
-            together = rollout._prefill(policy.model, prompts, 1)[0].float()
-            alone = [rollout._prefill(policy.model, [prompt], 1)[0].float() for prompt in prompts]
-        gap = float((together - torch.cat(alone)).abs().max())
-        figures[name] = {"finite": bool(together.isfinite().all()), "gap": round(gap, 4)}
-        good &= figures[name]["finite"] and gap < 0.1
-    return figures, good
-
-
-def update(scale: Scale, name: str = "qwen2.5") -> tuple[dict, bool]:
-    """Seconds of a learning step by micro-batch, and which kernels they go to."""
-    figures, notes, samples = {}, [], samples_of(scale)
+def token(name: str, scale: Scale, note: Note) -> bool:
+    """A recorded token and a whole rollout, for each variant."""
     policy = policy_of(scale, name)
-    learn(policy, samples[: 2 * scale.group])
-    for size in (scale.micro_batch // 2, scale.micro_batch, 2 * scale.micro_batch):
-        policy.micro_batch = size
-        started = wait(scale)
-        notes += learn(policy, samples).warnings
-        figures[f"seconds_{size}"] = round(wait(scale) - started, 2)
-    policy.micro_batch = scale.micro_batch
-    with profile(activities=watched(scale)) as seen:
-        learn(policy, samples[: 2 * scale.group])
-    shares: dict[str, float] = {}
-    for event in seen.events():
-        if not scale.cuda or "cuda" in str(event.device_type).lower():
-            kinds = (("attention", ("mha", "attention")), ("products", ("gemm", "cutlass", "mm")))
-            kind = next((k for k, words in kinds if any(w in event.name for w in words)), "others")
-            shares[kind] = shares.get(kind, 0.0) + event.time_range.elapsed_us()
-    total = sum(shares.values()) or 1.0
-    return figures | {"shares": {k: round(v / total, 2) for k, v in shares.items()}}, not notes
+    found = {variant: {"token_ms": [], "rollout_s": []} for variant in LADDER}
+
+    for variant, numbers in found.items():  # kernels are chosen, and each recording is checked
+        with program(variant, [policy.model]), watched_recordings(scale) as (_, gaps):
+            cuda_graph._compared.discard(policy.model)
+            sample(policy, scale, min(FEW, scale.completion))
+        numbers["gap"] = gaps[0] if gaps else None  # a share of the largest logit
+        numbers["failures"] = list(cuda_graph._failures)
+        cuda_graph._failures.clear()  # another variant may do better
+
+    for _ in range(ROUNDS):
+        for variant, numbers in found.items():
+            with program(variant, [policy.model]), watched_recordings(scale) as (marks, _):
+                taken, _ = measured(scale, sample, policy, scale, scale.completion)
+            numbers["rollout_s"].append(taken["seconds"])
+            if len(marks) > 1:
+                per_token = seconds_between(marks[0], marks[-1]) / (len(marks) - 1)
+                numbers["token_ms"].append(round(1e3 * per_token, 3))
+            note(variant, numbers)
+    return all(numbers["token_ms"] and not numbers["failures"] for numbers in found.values())
 
 
-def ragged(scale: Scale) -> tuple[dict, bool]:
-    """Learning from completions of all lengths, new shapes each time, as in a run.
+class EveryOtherIsCorrect:
+    """A verifier that accepts half of each group, so that all groups teach, and believes peers."""
 
-    With cuDNN's attention, too, which the program turns off.
-    """
-    figures, rng, good = {}, random.Random(0), True
-    for cudnn in (False, True):
-        torch.backends.cuda.enable_cudnn_sdp(cudnn)
-        policy = policy_of(scale, "qwen2.5")
-        learn(policy, samples_of(scale)[: scale.group])
-        seconds, notes, skipped = [], [], 0
-        for _ in range(3):
-            samples = []
-            for one in samples_of(scale):
-                end = rng.randint(scale.completion // 5, scale.completion)
-                cut = {"completion_ids": one.completion_ids[:end]}
-                cut["sampled_logprobs"] = one.sampled_logprobs[:end]
-                samples.append(replace(one, **cut))
-            started = wait(scale)
-            stats = learn(policy, samples)
-            seconds.append(round(wait(scale) - started, 2))
-            notes += stats.warnings
-            skipped += stats.updates != 1
-        found = {"seconds": seconds, "notes": notes, "skipped": skipped}
-        figures["cudnn" if cudnn else "without"] = found
-        good &= cudnn or not (notes or skipped)
-        del policy
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    return figures, good
+    def verify(self, answer: str, text: str, finished: bool) -> Verdict:
+        return Verdict.CORRECT
+
+    def verify_groups(self, groups: Iterable[Group]) -> None:
+        for group in groups:
+            for number, rollout in enumerate(group.rollouts):
+                rollout.verdict = Verdict.WRONG if number % 2 else Verdict.CORRECT
 
 
-def swapping(scale: Scale) -> tuple[dict, bool]:
-    """Seconds to move a whole policy out and back: first, again, after a recording; pinned GiB."""
-    policy, figures, waiting = policy_of(scale, "qwen2.5"), {}, {}
-    learn(policy, samples_of(scale)[: scale.group])
-    for when in ("first", "again", "recorded"):
-        if when == "recorded":
-            sample(policy, scale, 8)
-        started = wait(scale)
-        moved = allocation._move(policy, allocation.PARTS, "cpu", waiting)
-        away = wait(scale)
-        allocation._move(policy, allocation.PARTS, scale.device, {})
-        figures[when] = {"out": round(away - started, 2), "back": round(wait(scale) - away, 2)}
-    blocks = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in waiting.values()}
-    pinned = sum(block.nbytes() for block in blocks.values())
-    figures |= {"GiB": round(moved / GIB, 2), "pinned": round(pinned / GIB, 2)}
-    figures["GiB_a_second"] = round(moved / GIB / max(figures["again"]["out"], 1e-3), 1)
-    # the allocator rounds a small model's few blocks up by more
-    little = pinned < max(PINNED * moved, allocation.BLOCK)
-    return figures, little and figures["recorded"]["out"] < 2 * figures["again"]["out"] + 0.2
+def whole(scale: Scale, note: Note) -> bool:
+    """Four steps, in turn as before (with the smallest micro-batch) and as now (the largest)."""
+    policies = [policy_of(scale, name) for name in MODELS]
+    models = [policy.model for policy in policies]
+    team = Team(
+        policies, {name: SGT() for name in MODELS}, problems_of(scale), EveryOtherIsCorrect(),
+        Allocation(policies, list(MODELS), "resident", scale.device),
+        prompts_per_step=scale.prompts,
+    )  # fmt: skip
+    with program("now", models):
+        for policy in policies:  # kernels are chosen, and AdamW gets its state
+            sample(policy, scale, min(FEW, scale.completion))
+            learn(policy, samples_of(scale)[: scale.group])
+
+    good = True
+    for step, variant in enumerate(("before", "now") * ROUNDS, start=1):
+        for policy in policies:
+            policy.micro_batch = scale.micro_batches[0 if variant == "before" else -1]
+        with program(variant, models):
+            numbers, results = measured(scale, train_step, team, step)
+
+        for turn in team.allocation.ledger:
+            numbers[f"{turn.policy} {turn.phase}_s"] = round(turn.stop_s - turn.start_s, 2)
+        stats = [result.stats for result in results.values()]
+        numbers["gap_mean"] = max(each.own.on_policy_gap_mean for each in stats)
+        warnings = [warning for each in stats for warning in each.warnings]
+        numbers["warnings"] = warnings + cuda_graph._failures
+        note(f"{step} {variant}", numbers)
+        good &= numbers["gap_mean"] < LARGEST_MEAN_GAP and not numbers["warnings"]
+    return good
 
 
-def failing(scale: Scale) -> tuple[dict, bool]:
-    """A recording that fails: its cause, the stream afterwards, and whether memory comes back."""
-    policy = policy_of(replace(scale, prompts=2), "qwen2.5")
-    stream = torch.cuda.current_stream() if scale.cuda else None
+def learning(name: str, scale: Scale, note: Note) -> bool:
+    """A learning step after a short rollout, whose recording may give memory back to the driver."""
+    policy, good = policy_of(scale, name), True
+    lengths = {"full": samples_of(scale), "ragged": samples_of(scale, ragged=True)}
+    learn(policy, lengths["full"][: scale.group])  # AdamW gets its state
+    found: dict[str, dict[str, list]] = {}
+    for _, length, size, variant in product(
+        range(ROUNDS), lengths, scale.micro_batches, ("before", "now")
+    ):
+        policy.micro_batch = policy.config.micro_batch = size
+        with program(variant, [policy.model]):
+            sample(policy, scale, min(FEW, scale.completion))
+            taken, _ = measured(scale, learn, policy, lengths[length])
 
-    def spoil(module: torch.nn.Module, given: tuple, output: object) -> None:
-        if not scale.cuda or torch.cuda.is_current_stream_capturing():
-            output.logits.sum().item()  # a host that waits cannot be recorded
+        halved = policy.micro_batch < size  # memory ran out
+        expected = estimate_of(policy, scale)
+        key = f"{length} {size} {variant}"
+        numbers = found.setdefault(key, {"seconds": [], "peak_GiB": []})
+        for kind, value in taken.items():
+            numbers[kind].append(value)
+        note(key, numbers | {"estimate_GiB": expected, "halved": halved})
+        good &= not halved and taken["peak_GiB"] < 1.1 * expected
+    return good
 
-    hook = policy.model.register_forward_hook(spoil)
-    few = replace(scale, prompts=2)
-    sample(policy, few, 12)
-    hook.remove()
-    figures = {"failures": list(cuda_graph._failures)}
-    good = bool(gaps_of(policy, few, sample(policy, few, 12)).mean() < 0.02)
-    if not scale.cuda:
-        return figures, good
-    figures["same_stream"] = torch.cuda.current_stream() == stream
-    free, _ = torch.cuda.mem_get_info()
+
+def estimate_of(policy: Policy, scale: Scale) -> float:
+    """What the program expects a policy to need at the peak, GiB."""
+    config = RunConfig([policy.config], prompts_per_step=scale.prompts, eval_samples=1)
+    device = policy.model.device
+    return in_gib(estimate(policy.model, policy.config, config, scale.prompt, device).peak)
+
+
+def trl(scale: Scale, note: Note) -> bool:
+    """One step of TRL's trainer: transformers generates, and as many completions teach."""
     try:
-        for share in (0.6, 0.8):  # the second needs what the first one's cache holds
-            torch.empty(int(share * free), dtype=torch.uint8, device=scale.device)
-        figures["memory_comes_back"] = True
-    except torch.OutOfMemoryError as error:
-        figures["memory_comes_back"] = str(error)[:150]
-    good &= figures["same_stream"] and len(figures["failures"]) == 1
-    return figures, good and figures["memory_comes_back"] is True
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer, __version__
+    except ImportError as error:
+        note("skipped", {"why": str(error)})
+        return True
 
-
-def out_of_memory(scale: Scale) -> tuple[dict, bool]:
-    """A real one: what the person reads, whether it goes on, and what is left behind."""
-    if not scale.cuda:
-        return {}, True
-    policy, samples = policy_of(scale, "qwen2.5"), samples_of(scale)
-    learn(policy, samples[: scale.group])
-    rest, total = torch.cuda.memory_allocated(), torch.cuda.get_device_properties(0).total_memory
-    room = 1.15 * estimate_of(policy, scale)
-    torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(min(1.0, room / total))
-    policy.micro_batch = 8 * scale.micro_batch  # far more than that room
-    stats = learn(policy, samples)
-    left = torch.cuda.memory_allocated()
-    figures = {"notes": stats.warnings, "rest": round(rest / GIB, 2), "left": round(left / GIB, 2)}
-    return figures, bool(stats.warnings) and stats.updates == 1 and left < 1.02 * rest
-
-
-def twice(scale: Scale) -> tuple[dict, bool]:
-    """The same learning step twice: equal bits? And with deterministic algorithms?"""
-    figures, samples = {}, samples_of(scale)[: 4 * scale.group]
-    for strict in (False, True):
-        torch.use_deterministic_algorithms(strict)
-        weights = []
-        for _ in range(2):
-            policy = policy_of(scale, "smollm2", learning_rate=1e-4)
-            started = wait(scale)
-            learn(policy, samples)
-            seconds = wait(scale) - started
-            weights.append([p.detach().clone() for p in policy.model.parameters()])
-            del policy
-        equal = all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
-        figures["strict" if strict else "usual"] = {"equal": equal, "seconds": round(seconds, 2)}
-    torch.use_deterministic_algorithms(False)
-    return figures, figures["strict"]["equal"]
-
-
-def pair_of(scale: Scale, folder: Path) -> list[Path]:
-    """Random weights of the true shapes with the tiny pair's tokenizers, as directories."""
-    made = []
-    for name, tokens in (("qwen2.5", "qwen-tiny"), ("smollm2", "llama-tiny")):
-        made.append(folder / name)
-        if not (folder / name / "config.json").exists():
-            tokenizer = load_tokenizer(str(DATA / "tiny" / tokens))
-            model = policy_of(scale, name).model
-            model.generation_config.eos_token_id = tokenizer.eos_token_id
-            model.save_pretrained(folder / name)
-            tokenizer.save_pretrained(folder / name)
-            fill_vocabulary(folder / name / "tokenizer.json", model.config.vocab_size)
-    problems = load_problems(DATA / "words" / "train.jsonl")
-    for part, start, count in (("train", 0, 4 * scale.prompts), ("heldout", 600, scale.prompts)):
-        texts = [" ".join(p.prompt for p in problems[start + 3 * n :][:3]) for n in range(count)]
-        chosen = [Problem(f"{part}-{n}", text[:330], "7") for n, text in enumerate(texts)]
-        save_problems(folder / f"{part}.jsonl", chosen)  # about as long as GSM8K's
-    return made
-
-
-def fill_vocabulary(path: Path, size: int) -> None:
-    """Give a tokenizer as many tokens as its model: one that knows too few is refused."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    vocabulary = document["model"]["vocab"]
-    first = max([*vocabulary.values(), *(token["id"] for token in document["added_tokens"])]) + 1
-    for number in range(first, size):
-        vocabulary[f"unused{number}"] = number
-    path.write_text(json.dumps(document), encoding="utf-8")
-
-
-JUDGE = '''"""Two of five completions are right, the same ones each time: random weights write."""
-
-import hashlib
-
-
-def judge(answer, text):
-    """Whether the completion is one of them."""
-    return hashlib.blake2b(text.encode("utf-8", "replace")).digest()[0] < 102
-'''
-
-
-def whole(scale: Scale, placement: str) -> tuple[dict, bool]:
-    """The whole program at the true shapes: seconds by phase, peak, and sampled against scored."""
-    folder = Path(os.environ["SESSION"], "whole")
-    pair = pair_of(scale, folder)
-    (folder / "judge.py").write_text(JUDGE, encoding="utf-8")
-    name, steps = f"whole-{placement}", min(3, scale.steps + 1)
-    shutil.rmtree(folder / name, ignore_errors=True)
-    settings = {
-        "device": scale.device, "max_new_tokens": scale.completion, "dtype": "mixed",
-        "micro_batch": scale.micro_batch, "learning_rate": 1e-6, "prompts_per_step": scale.prompts,
-        "group_size": scale.group, "eval_samples": 1, "checkpoint_every": 0, "runs": str(folder),
-        "train": f"{folder}/train.jsonl", "heldout": [f"{folder}/heldout.jsonl"],
-        "judge": f"{folder}/judge.py",
-    }  # fmt: skip
-    words = f"--plain --pair {pair[0]},{pair[1]} --steps {steps} --placement {placement}"
-    code, printed = program([*words.split(), "--name", name, *set_words(settings)])
-    if code:
-        return {"exit": code, "printed": printed[-5:]}, False
-
-    text = (folder / name / "metrics.jsonl").read_text("utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    figures = {"peak": round(max(line["memory/peak_bytes"] for line in lines) / GIB, 1)}
-    figures["gap_mean"] = round(max(line["logprob_gap_mean"] for line in lines), 4)
-    for line in lines:
-        times = {key[5:]: round(line[key], 2) for key in line if key.endswith("_s")}
-        figures[f"{line['policy']} {line['step']}"] = times
-    shutil.rmtree(folder / name)  # a checkpoint of 10 GB
-
-    figures["said"] = [line for line in printed if "Placement" in line or "slower than" in line]
-    figures["skipped"] = sum(line["update_skipped"] for line in lines)
-    recorded = not any("slower than" in line for line in printed)
-    return figures, recorded and not figures["skipped"] and figures["gap_mean"] < LARGEST_MEAN_GAP
-
-
-def real(scale: Scale) -> tuple[dict, bool]:
-    """Ten steps of the real pair, where its weights and problems are."""
-    pair, why = choose_pair()
-    if pair != "qwen-smol" or not scale.cuda:
-        return {"not here": why}, True
-    folder = Path(os.environ["SESSION"], "runs")
-    shutil.rmtree(folder / "real", ignore_errors=True)
-    words = f"--plain --pair {pair} --steps 10 --name real".split()
-    code, lines = program([*words, *set_words({"runs": str(folder)})])
-    return {"first": lines[:4], "last": lines[-4:]}, code == 0
-
-
-def tasks() -> dict[str, Part]:
-    """The parts in their order, cheap and telling ones first."""
-    made: dict[str, Part] = {"card": card, "tokens": tokens, "padding": padding}
-    made |= {"attention": attention, "token": token, "recordings": recordings}
-    for name in SHAPES:
-        made[f"decode-{name}"] = lambda scale, name=name: decode(scale, name)
-        made[f"memory-{name}"] = lambda scale, name=name: memory(scale, name)
-        made[f"update-{name}"] = lambda scale, name=name: update(scale, name)
-    made |= {"ragged": ragged, "swapping": swapping, "failing": failing}
-    for placement in ("resident", "swap", "parallel"):
-        made[f"whole-{placement}"] = lambda scale, placement=placement: whole(scale, placement)
-    made |= {"runs": runs, "modes": modes, "out-of-memory": out_of_memory, "twice": twice}
-    for name in SHAPES:
-        made[f"memory-{name}-checkpointing"] = lambda scale, name=name: memory(
-            scale, name, micro_batch=2 * scale.micro_batch, checkpointing=True
+    name, rows = "qwen2.5", scale.prompts * scale.group
+    batch = min(TRL_BATCH, rows)
+    with tempfile.TemporaryDirectory() as folder:
+        config = GRPOConfig(
+            folder, max_steps=1, num_generations=scale.group, per_device_train_batch_size=batch,
+            gradient_accumulation_steps=rows // batch, max_completion_length=scale.completion,
+            generation_kwargs={"min_new_tokens": scale.completion}, top_k=0, beta=0.0,
+            learning_rate=1e-6, bf16=scale.cuda, use_cpu=not scale.cuda,
+            gradient_checkpointing=False, save_strategy="no", report_to=[], disable_tqdm=True,
+        )  # fmt: skip
+        trainer = GRPOTrainer(
+            model_of(scale, name),
+            reward_funcs=lambda completions, **_: [float(n % 2) for n in range(len(completions))],
+            args=config,
+            train_dataset=Dataset.from_list([{"prompt": p.prompt} for p in problems_of(scale)]),
+            processing_class=loading.load_tokenizer(str(DATA / "tiny" / MODELS[name][2])),
         )
-    return made | {"real": real}
+        numbers, _ = measured(scale, trainer.train)
+    note(name, numbers | {"trl": __version__, "batch": batch})
+    return True
+
+
+PARTS: dict[str, tuple[Callable[[Scale, Note], bool], float]] = {  # and the most seconds of each
+    "tiny": (tiny, 60),  # the first one reads torch from the disk
+    "token-qwen2.5": (partial(token, "qwen2.5"), 50),
+    "token-smollm2": (partial(token, "smollm2"), 60),
+    "whole": (whole, 80),
+    "learning-qwen2.5": (partial(learning, "qwen2.5"), 80),
+    "learning-smollm2": (partial(learning, "smollm2"), 80),
+    "trl": (trl, 80),
+}
 
 
 # ------------------------------------------------------------------------------ the session
 
 
 def read(out: Path) -> dict[str, dict]:
-    """What was found so far, by part."""
+    """The entries of all parts so far."""
     return json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
 
 
-def do(name: str, scale: Scale, out: Path) -> None:
-    """One part, into the file; an error is a verdict, too."""
-    files = out.with_suffix(".files")
-    files.mkdir(parents=True, exist_ok=True)
-    os.environ["SESSION"] = str(files)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products want it
-    started = time.perf_counter()
+def write(out: Path, name: str, entry: dict) -> None:
+    """Write a part's entry; whenever a process ends, the file is whole."""
+    next_file = out.with_suffix(".next")
+    next_file.write_text(json.dumps(read(out) | {name: entry}, indent=1), encoding="utf-8")
+    os.replace(next_file, out)
+
+
+def on_the_card() -> list[str]:
+    """What nvidia-smi says: name, use and memory of each card, then the processes there."""
+    lines = []
+    for query in ("gpu=name,utilization.gpu,memory.used", "compute-apps=pid,used_memory"):
+        command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=5)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return [f"nvidia-smi cannot be asked: {error}"]
+        lines += (done.stdout + done.stderr).splitlines()
+    return lines
+
+
+def run_part(name: str, scale: Scale, out: Path) -> None:
+    """Run a part in this process; each result is written at once."""
+    logging.basicConfig(level=logging.WARNING)
+    started, entry, (part, _) = time.perf_counter(), read(out).get(name, {}), PARTS[name]
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    entry |= versions | {"good": False, "results": {}, "ended": "before its last result"}
+
+    def note(key: str, numbers: dict) -> None:
+        predicted = PREDICTED[name].get(key)
+        entry["results"][key] = numbers | ({"predicted": predicted} if predicted else {})
+        entry["seconds"] = round(time.perf_counter() - started, 1)
+        write(out, name, entry)
+
     try:
-        figures, good = tasks()[name](scale)
+        entry |= {"good": bool(part(scale, note)), "ended": "by itself"}
     except Exception as error:  # whatever a GPU may say
-        figures, good = {"error": f"{type(error).__name__}: {str(error)[:300]}"}, False
-    seconds = round(time.perf_counter() - started, 1)
-    found = {"good": bool(good), "seconds": seconds, "predicted": PREDICTED.get(name, "")}
-    everything = read(out) | {name: found | {"figures": figures}}
-    out.write_text(json.dumps(everything, indent=1), encoding="utf-8")
+        entry["ended"] = f"with {type(error).__name__}: {str(error)[:300]}"
+    write(out, name, entry)
 
 
-def verdict(name: str, found: dict | None) -> str:
-    """A part's line."""
-    if found is None:
-        return f"not made  {name}"
-    word = "good" if found["good"] else "LOOK"
-    predicted = f" (predicted: {found['predicted']})" if found["predicted"] else ""
-    return f"{word}  {name}, {found['seconds']} s{predicted}: {json.dumps(found['figures'])}"
+def session(names: Sequence[str], scale: Scale, out: Path) -> bool:
+    """Run parts, each in a process of its own, and print what they found; whether all were good."""
+    end = time.monotonic() + 60 * MINUTES - 10
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        before = {"load": os.getloadavg(), "on_the_card": on_the_card()}
+        write(out, name, {"before": before, "good": False, "ended": "before its first result"})
+        context, arguments = multiprocessing.get_context("spawn"), (name, scale, out)
+        process = context.Process(target=run_part, args=arguments, daemon=True)
+        process.start()
+        process.join(max(0, min(PARTS[name][1], end - time.monotonic())))
+        if process.is_alive():
+            process.kill()
+            process.join()
+            write(out, name, read(out)[name] | {"ended": "because its time was up"})
+
+        entry = read(out)[name]
+        print(f"{'good' if entry['good'] else 'LOOK'}  {name} ended {entry['ended']}")
+        for key, numbers in entry.get("results", {}).items():
+            print(f"      {key}: {json.dumps(numbers)}", flush=True)
+    return all(read(out)[name]["good"] for name in names)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """All parts that are missing, each in a process, until the time is up."""
+    """Run the parts that were asked for, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "data" / "results" / "gpu.json")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="then it stops")
-    parser.add_argument("--part", help="this one alone, in this process")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts")
+    parser.add_argument("--out", type=Path, default=DATA.parent / "runs" / "gpu.json")
     given = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("There is no CUDA device; this session measures one.", file=sys.stderr)
         return 2
-    if given.part:
-        logging.basicConfig(level=logging.WARNING)
-        do(given.part, Scale(), given.out)
-        return 0
-
-    end = time.monotonic() + 60 * given.minutes - 10
-    for name in tasks():
-        if name not in read(given.out) and end - time.monotonic() > 20:
-            command = [sys.executable, __file__, "--out", str(given.out), "--part", name]
-            part = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-            try:
-                part.wait(timeout=end - time.monotonic())
-            except subprocess.TimeoutExpired:
-                os.killpg(part.pid, signal.SIGKILL)  # with the programs that it started
-                part.wait()
-        print(verdict(name, read(given.out).get(name)), flush=True)
-
-    found = read(given.out)
-    if len(found) < len(tasks()):
-        print("The time is up; the same command goes on.")
-        return 1
-    shutil.rmtree(given.out.with_suffix(".files"), ignore_errors=True)
-    return 0 if all(part["good"] for part in found.values()) else 1
+    return 0 if session(given.only, Scale(), given.out) else 1
 
 
 if __name__ == "__main__":
