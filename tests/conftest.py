@@ -1,4 +1,4 @@
-"""No network, one thread, and a pair of random-weight policies that is made once."""
+"""No network, the settings of a turn, and a pair of random-weight policies that is made once."""
 
 import os
 
@@ -12,7 +12,8 @@ from mrl.runtime.loading import load_policy
 from mrl.runtime.verifier import Verifier
 from mrl.tiny.pair import OWN_SKILLS, build_model, tiny_tokenizer
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # as during a turn, because many tests call a policy outside of one
+torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def pytest_configure(config):

@@ -40,7 +40,12 @@ from mrl.learning import LARGEST_MEAN_GAP, learn
 from mrl.modes import MODES
 from mrl.policy import Policy
 from mrl.runtime import cuda_graph
-from mrl.runtime.loading import _enable_checkpointing, load_policy, load_tokenizer
+from mrl.runtime.loading import (
+    _enable_checkpointing,
+    claim_process,
+    load_policy,
+    load_tokenizer,
+)
 from mrl.runtime.memory import PINNED, estimate
 from mrl.runtime.pairs import choose_pair
 from mrl.runtime.problems import load_problems, save_problems
@@ -711,6 +716,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if given.part:
         logging.basicConfig(level=logging.WARNING)
+        claim_process()
         do(given.part, Scale(), given.out)
         return 0
 
