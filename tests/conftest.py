@@ -1,4 +1,4 @@
-"""No network, one thread, and a pair of random-weight policies that is made once."""
+"""No network, the settings of a turn, and a pair of random-weight policies that is made once."""
 
 import os
 
@@ -12,7 +12,8 @@ from mrl.models.loading import load_policy
 from mrl.tiny.pair import OWN_SKILLS, build_model, tiny_tokenizer
 from mrl.verifier.verifier import Verifier
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # as during a turn, because many tests call a policy outside of one
+torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def pytest_configure(config):
