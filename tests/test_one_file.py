@@ -1,4 +1,4 @@
-"""data/examples/one_file.py computes what the program computes, with a plain loop."""
+"""one_file.py computes what the program computes, with a plain loop."""
 
 import importlib.util
 import json
@@ -7,12 +7,10 @@ import pytest
 
 from mrl.config import DATA
 from mrl.run.problems import load_problems
-from mrl.samples import problems_of_step
-from mrl.verifier.verifier import Verifier
 from tests.end_to_end.small_run import run
-from tests.test_layout import code_lines
+from tests.test_layout import imported
 
-PATH = DATA / "examples" / "one_file.py"
+PATH = DATA.parent / "one_file.py"
 STEPS, SEED = 3, 1
 
 
@@ -24,12 +22,24 @@ def one_file():
     return module
 
 
-def test_it_is_short_and_stands_alone():
-    assert len(code_lines(PATH)) <= 250
-    imports = [line for line in PATH.read_text().splitlines() if line.startswith("from mrl")]
-    assert {line.split()[1] for line in imports} == {
-        "mrl.run.problems", "mrl.verifier.verifier", "mrl.samples"
-    }  # fmt: skip
+def test_it_imports_nothing_of_the_program():
+    assert not [name for name in imported(PATH) if name.startswith(("mrl", "mini_mrl"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("47-38: 17-8=9, 4-1-3=0. \\boxed{9}", 1),
+        ("\\boxed{8} or \\boxed{9}", 1),
+        ("\\boxed{9} or \\boxed{8}", 0),
+        ("9", 0),
+        ("\\boxed{9", 0),
+        ("\\boxed{}", 0),
+        ("\\boxed{-9}", 0),
+    ],
+)
+def test_its_judge_takes_the_last_box(one_file, text, reward):
+    assert one_file.judge("9", text) == reward
 
 
 @pytest.mark.slow
@@ -48,18 +58,16 @@ def test_it_gives_the_rewards_rescues_and_losses_of_the_program(
     wanted = {(line["step"], line["policy"]): line for line in lines}
 
     learners = [one_file.load("qwen-tiny", 0), one_file.load("llama-tiny", 1)]
-    train = load_problems(DATA / "words" / "train.jsonl")
+    train = one_file.load_problems(DATA / "words" / "train.jsonl")
     rescues = 0
-    with Verifier() as verifier:
-        for step in range(1, STEPS + 1):
-            problems = problems_of_step(train, step, one_file.PROMPTS_PER_STEP, SEED)
-            figures = one_file.train_step(learners, verifier, problems, mode, SEED, step)
-            for name, numbers in figures.items():
-                line = wanted[step, name]
-                assert numbers["reward"] == pytest.approx(line["reward"])
-                assert numbers["rescues"] == line["rescues"]
-                assert numbers["loss"] == pytest.approx(line["loss"], abs=1e-4)
-                assert numbers["loss_nll"] == pytest.approx(line["loss_nll"], rel=1e-3)
-                assert numbers["grad_norm"] == pytest.approx(line["grad_norm"], rel=1e-2)
-                rescues += numbers["rescues"]
+    for step in range(1, STEPS + 1):
+        problems = one_file.problems_of_step(train, step, SEED)
+        for name, numbers in one_file.train_step(learners, problems, mode, SEED, step).items():
+            line = wanted[step, name]
+            assert numbers["reward"] == pytest.approx(line["reward"])
+            assert numbers["rescues"] == line["rescues"]
+            assert numbers["loss"] == pytest.approx(line["loss"], abs=1e-4)
+            assert numbers["loss_nll"] == pytest.approx(line["loss_nll"], rel=1e-3)
+            assert numbers["grad_norm"] == pytest.approx(line["grad_norm"], rel=1e-2)
+            rescues += numbers["rescues"]
     assert (rescues > 0) == (mode == "sgt")

@@ -1,16 +1,19 @@
-"""Two language models that teach each other, in one file: `solo` and `sgt` from loading to update.
+"""Two language models that teach each other, in one file: `solo` and `sgt`, from loading to update.
 
-    python data/examples/one_file.py              # sgt, 20 steps on the embedded tiny pair
-    python data/examples/one_file.py solo 60      # the control, 60 steps
+    python one_file.py              # sgt, 20 steps on the embedded tiny pair
+    python one_file.py solo 60      # the control, 60 steps
 
-This is the method of `mini_mrl.py` without its machinery: no packing, no placement, no checkpoint,
-no live view. It imports the problems and the verifier, and nothing else, of the program. It makes
-one update per step at 1e-4, where the program makes four at 3e-5. With the same seed and setting it
-samples the same completions, finds the same rescues and computes the same losses, which
-tests/test_one_file.py shows. Read it from top to bottom, or copy it and change it.
+This is the method of `mini_mrl.py` without its machinery: no packing, no placement, no checkpoints,
+no live view. It imports nothing of the program, so you can read it from top to bottom, copy it and
+change it. It makes one update per step with a learning rate of 1e-4, and the program makes four
+with 3e-5. With the same seed and the same settings, both sample the same completions, find the same
+rescues and compute the same losses (tests/test_one_file.py).
 """
 
+import hashlib
+import json
 import random
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +21,10 @@ from pathlib import Path
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
+from transformers.utils import logging
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # `mrl` is found from anywhere
-
-from mrl.run.problems import load_problems  # noqa: E402
-from mrl.samples import Problem, Verdict, derive_seed, problems_of_step  # noqa: E402
-from mrl.verifier.verifier import Verifier  # noqa: E402
-
+logging.disable_progress_bar()
+DATA = Path(__file__).resolve().parent / "data"
 PROMPTS_PER_STEP = 16
 GROUP_SIZE = 8  # completions for each prompt
 MAX_NEW_TOKENS = 48
@@ -34,6 +33,47 @@ CLIP = 0.2
 MAX_GRAD_NORM = 1.0
 IMITATION_WEIGHT = 0.1
 ROWS_AT_ONCE = 32  # in one forward and backward pass
+
+
+# ------------------------------------------------------------------- the problems and the verifier
+
+
+@dataclass
+class Problem:
+    """A word problem, and the integer that solves it."""
+
+    prompt: str
+    answer: str
+
+
+def load_problems(path: Path) -> list[Problem]:
+    """The problems of a JSONL file, one object per line."""
+    problems = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        problems.append(Problem(entry["prompt"], entry["answer"]))
+    return problems
+
+
+def judge(answer: str, text: str) -> float:
+    """1.0 if the last box of a completion holds the answer, else 0.0. Any program may judge."""
+    boxes = re.findall(r"\\boxed\{(-?\d+)\}", text)
+    return float(bool(boxes) and int(boxes[-1]) == int(answer))
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed that depends on every part: all randomness comes from the run's seed and the step."""
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
+
+
+def problems_of_step(problems: list[Problem], step: int, seed: int) -> list[Problem]:
+    """The next PROMPTS_PER_STEP problems; each epoch is a new shuffle."""
+    epoch, step_of_epoch = divmod(step - 1, len(problems) // PROMPTS_PER_STEP)
+    order = list(problems)
+    random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)
+    start = step_of_epoch * PROMPTS_PER_STEP
+    return order[start : start + PROMPTS_PER_STEP]
 
 
 # ---------------------------------------------------------------------------------- the learners
@@ -52,18 +92,18 @@ class Learner:
 
 @dataclass
 class Completion:
-    """One answer that a learner wrote, with the log-probs of the moment of sampling."""
+    """What a learner wrote for a prompt, with the log-probs at the time of sampling."""
 
-    token_ids: list[int]  # the end token included
+    token_ids: list[int]  # including EOS, the token that ends a completion
     logprobs: list[float]
-    finished: bool  # the end token was written before the limit
+    finished: bool  # EOS was written before the limit
     text: str
     reward: float = 0.0
 
 
 @dataclass
 class Sample:
-    """What a learner learns from: a completion in its own tokens, and how."""
+    """A completion that a learner trains on, in its own tokens, and how it trains on it."""
 
     prompt_ids: list[int]
     token_ids: list[int]
@@ -73,7 +113,7 @@ class Sample:
 
 def load(name: str, index: int) -> Learner:
     """A policy of the tiny pair."""
-    folder = ROOT / "data" / "tiny" / name
+    folder = DATA / "tiny" / name
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
@@ -93,10 +133,10 @@ def prompt_ids_of(learner: Learner, problem: Problem) -> list[int]:
 
 
 def token_logprobs(learner: Learner, logits: torch.Tensor) -> torch.Tensor:
-    """The distribution that is sampled and scored: all tokens but padding, which has no text."""
+    """Log-probs of the next token, the same for sampling and scoring; padding is excluded."""
     logits = logits.float()
-    pad_id, end_id = learner.tokenizer.pad_token_id, learner.tokenizer.eos_token_id
-    if pad_id is not None and pad_id != end_id:
+    pad_id, eos_id = learner.tokenizer.pad_token_id, learner.tokenizer.eos_token_id
+    if pad_id is not None and pad_id != eos_id:
         logits = logits.index_fill(-1, torch.tensor(pad_id), -torch.inf)
     return torch.log_softmax(logits, dim=-1)
 
@@ -124,7 +164,7 @@ def sample(
         )  # fmt: skip
         scores = token_logprobs(learner, output.logits[:, -1])
 
-        # draw by inverting the cumulative distribution: the first entry above the uniform number
+        # draw the first token whose cumulative probability is above the uniform number
         cumulative = scores.double().exp().cumsum(dim=-1)
         threshold = uniform[t].double()[:, None] * cumulative[:, -1:]
         drawn = torch.searchsorted(cumulative, threshold, right=True)
@@ -144,12 +184,12 @@ def sample(
 def as_groups(
     learner: Learner, tokens: torch.Tensor, logprobs: torch.Tensor
 ) -> list[list[Completion]]:
-    """Cut each row [rows, seq] at its end token, and put the rows of a prompt together."""
+    """Cut each row of [rows, seq] after its EOS token, and group the rows of each prompt."""
     completions = []
     for row, row_logprobs in zip(tokens.tolist(), logprobs.tolist(), strict=True):
-        end_id = learner.tokenizer.eos_token_id
-        finished = end_id in row
-        length = row.index(end_id) + 1 if finished else len(row)
+        eos_id = learner.tokenizer.eos_token_id
+        finished = eos_id in row
+        length = row.index(eos_id) + 1 if finished else len(row)
         content = row[: length - 1] if finished else row
         text = learner.tokenizer.decode(content, skip_special_tokens=False)
         completions.append(Completion(row[:length], row_logprobs[:length], finished, text))
@@ -157,12 +197,6 @@ def as_groups(
     return [
         completions[start : start + GROUP_SIZE] for start in range(0, len(completions), GROUP_SIZE)
     ]
-
-
-def judge(verifier: Verifier, problem: Problem, completion: Completion) -> float:
-    """1.0 for a verified right answer, else 0.0."""
-    verdict = verifier.verify(problem.answer, completion.text, completion.finished)
-    return float(verdict is Verdict.CORRECT)
 
 
 # ------------------------------------------------------------------------- from groups to samples
@@ -173,7 +207,7 @@ def own_samples(prompt_ids: list[int], group: list[Completion]) -> list[Sample]:
     rewards = torch.tensor([completion.reward for completion in group])
     advantages = rewards - rewards.mean()
     if rewards.min() == rewards.max():
-        advantages = torch.zeros_like(rewards)  # all right or all wrong: nothing to learn here
+        advantages = torch.zeros_like(rewards)  # all correct or all incorrect: no gradient
     advantages = advantages / (rewards.std(correction=0) + 1e-6)
 
     samples = []
@@ -183,20 +217,20 @@ def own_samples(prompt_ids: list[int], group: list[Completion]) -> list[Sample]:
 
 
 def rescue(
-    learner: Learner, prompt_ids: list[int], successes: list[Completion], rng: random.Random
+    learner: Learner, prompt_ids: list[int], solutions: list[Completion], rng: random.Random
 ) -> Sample | None:
     """One of a peer's verified solutions in the learner's own tokens, to be imitated (SGT)."""
-    candidates = list(successes)
+    candidates = list(solutions)
     while candidates:
-        success = rng.choice(candidates)
-        candidates.remove(success)
+        solution = rng.choice(candidates)
+        candidates.remove(solution)
 
-        # behind a special token, so that the tokenizer adds no space and merges nothing
-        text = learner.tokenizer.eos_token + success.text
+        # after a special token, so that the tokenizer adds no space and merges nothing
+        text = learner.tokenizer.eos_token + solution.text
         token_ids = learner.tokenizer(text, add_special_tokens=False).input_ids[1:]
-        if learner.tokenizer.decode(token_ids, skip_special_tokens=False) != success.text:
-            continue  # this tokenizer cannot hold the text exactly
-        if success.finished:
+        if learner.tokenizer.decode(token_ids, skip_special_tokens=False) != solution.text:
+            continue  # this tokenizer cannot represent the text exactly
+        if solution.finished:
             token_ids.append(learner.tokenizer.eos_token_id)
         if len(token_ids) <= MAX_NEW_TOKENS:
             return Sample(prompt_ids, token_ids, imitated=True)
@@ -218,13 +252,13 @@ def completion_logprobs(
 
     completion_mask = torch.zeros_like(scores, dtype=torch.bool)
     for row, sample in enumerate(samples):
-        start = len(sample.prompt_ids) - 1  # this place predicts the first completion token
+        start = len(sample.prompt_ids) - 1  # this position predicts the first completion token
         completion_mask[row, start : start + len(sample.token_ids)] = True
     return scores, completion_mask
 
 
 def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
-    """One optimizer update: the clipped objective on own samples, imitation of a peer's."""
+    """One optimizer update: the clipped objective, and imitation of the peer's solutions."""
     own = [sample for sample in samples if not sample.imitated]
     imitated = [sample for sample in samples if sample.imitated]
     taught = [sample for sample in own if sample.advantage != 0]
@@ -262,10 +296,9 @@ def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
 
 
 def train_step(
-    learners: list[Learner], verifier: Verifier, problems: list[Problem], mode: str, seed: int,
-    step: int,
-) -> dict[str, dict[str, float]]:  # fmt: skip
-    """Sample, judge, publish, collect, decide, learn; returns each learner's figures."""
+    learners: list[Learner], problems: list[Problem], mode: str, seed: int, step: int
+) -> dict[str, dict[str, float]]:
+    """Sample, judge, share, learn; returns the numbers of each learner, by its name."""
     groups: dict[str, list[list[Completion]]] = {}
     prompts: dict[str, list[list[int]]] = {}
     for learner in learners:
@@ -275,9 +308,9 @@ def train_step(
         groups[name] = sample(learner, prompts[name], generator)
         for problem, group in zip(problems, groups[name], strict=True):
             for completion in group:
-                completion.reward = judge(verifier, problem, completion)
+                completion.reward = judge(problem.answer, completion.text)
 
-    figures = {}
+    numbers_of = {}
     for learner in learners:
         (peer,) = [other for other in learners if other is not learner]
         rng = random.Random(derive_seed(seed, step, learner.index, "mode"))
@@ -286,31 +319,30 @@ def train_step(
             prompt_ids = prompts[learner.name][number]
             samples += own_samples(prompt_ids, group)
 
-            # the hole: every own attempt failed, so only a peer's solution can help
+            # if the whole group failed, it has no gradient, and only a peer's solution can help
             failed = not any(completion.reward for completion in group)
-            successes = [c for c in groups[peer.name][number] if c.reward]
-            if mode == "sgt" and failed and successes:
-                rescued = rescue(learner, prompt_ids, successes, rng)
+            solutions = [c for c in groups[peer.name][number] if c.reward]
+            if mode == "sgt" and failed and solutions:
+                rescued = rescue(learner, prompt_ids, solutions, rng)
                 if rescued:
                     samples.append(rescued)
 
         rewards = [c.reward for group in groups[learner.name] for c in group]
-        figures[learner.name] = learn(learner, samples)
-        figures[learner.name]["reward"] = sum(rewards) / len(rewards)
-    return figures
+        numbers_of[learner.name] = learn(learner, samples)
+        numbers_of[learner.name]["reward"] = sum(rewards) / len(rewards)
+    return numbers_of
 
 
 def main(mode: str = "sgt", steps: int = 20, seed: int = 0) -> None:
     """Train the tiny pair and print a line for each step and learner."""
     learners = [load("qwen-tiny", 0), load("llama-tiny", 1)]
-    train = load_problems(ROOT / "data" / "words" / "train.jsonl")
-    with Verifier() as verifier:
-        for step in range(1, steps + 1):
-            problems = problems_of_step(train, step, PROMPTS_PER_STEP, seed)
-            figures = train_step(learners, verifier, problems, mode, seed, step)
-            for name, numbers in figures.items():
-                solved, rescues = numbers["reward"], numbers["rescues"]
-                print(f"step {step}: {name} solves {solved:.0%}, {rescues} rescues")
+    train = load_problems(DATA / "words" / "train.jsonl")
+    for step in range(1, steps + 1):
+        problems = problems_of_step(train, step, seed)
+        figures = train_step(learners, problems, mode, seed, step)
+        for name, numbers in figures.items():
+            solved, rescues = numbers["reward"], numbers["rescues"]
+            print(f"step {step}: {name} solves {solved:.0%}, {rescues} rescues")
 
 
 if __name__ == "__main__":
