@@ -94,7 +94,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("modes/solo", "sampled_logprobs=rollout.logprobs,", "sampled_logprobs=rollout.logprobs[::-1],",
      MODES),
     ("modes/sgt", "group.outcome == \"all_fail\":", "group.outcome != \"all_pass\":", MODES),
-    ("team", "for g in self.groups if g.outcome == \"all_fail\"", "for g in self.groups",
+    ("team", "for group in self.groups if group.outcome == \"all_fail\"", "for group in self.groups",
      ["tests/test_metrics.py"]),
     ("modes/sgt", "rng.choice(candidates)", "candidates[0]", MODES),
     ("modes/xgrpo", "peer.mean for peer", "peer.std for peer", MODES),
@@ -119,8 +119,8 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("records", "claimed_reward != right", "claimed_reward < right", RECORDS),
     ("modes/sgt", "continue  # another success may do", "return []", MODES),
     ("settings/settings", "pair_settings(\"tiny\" if pair is None else pair)", "pair_settings(\"tiny\")", SETTINGS),
-    ("settings/settings", "sorted(texts, key=", "list(texts) or sorted(texts, key=", SETTINGS),
-    ("settings/settings", "settings.get(mode, {}) | setting", "setting", SETTINGS),
+    ("settings/settings", "sorted(_named(settings), key=", "list(_named(settings)) or sorted([], key=", SETTINGS),
+    ("settings/settings", "of_modes.get(mode, {}) | setting", "setting", SETTINGS),
     ("parsing", "not value >= rule[\"least\"]", "value < rule[\"least\"]", SETTINGS),
 ]  # fmt: skip
 
