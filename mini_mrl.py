@@ -54,7 +54,7 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
             size = policy.config.group_size * team.modes[policy.name].rollout_factor
             results[policy.name].groups = policy.rollout(problems, generator, size)
 
-    # 2. verify: a program judges each completion            rewards.py, verifier/verifier.py
+    # 2. verify: a program judges each completion                                         verifier/
     for policy in team.policies:
         with team.turn(policy, "verify"):
             team.verifier.verify_groups(results[policy.name].groups)
@@ -73,17 +73,18 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
         with team.turn(policy, "judge"):
             for problem in problems:
                 records = received[problem.id]
-                believed = [record for record in records if team.confirms(record, problem)]
-                team.exchange.count_not_believed(policy.name, len(records) - len(believed))
-                result.believed[problem.id] = believed
+                confirmed = [record for record in records if team.confirms(record, problem)]
+                team.exchange.count_not_confirmed(policy.name, len(records) - len(confirmed))
+                result.confirmed[problem.id] = confirmed
 
         with team.turn(policy, "learn"):
             # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
-            # for each prompt: the own group, and the peers' records about it
-            prompts = [(group, result.believed[group.problem.id]) for group in result.groups]
+            groups_and_records = []  # for each prompt: the own group, and the peers' records
+            for group in result.groups:
+                groups_and_records.append((group, result.confirmed[group.problem.id]))
             # chance of its own, so that a mode's draws do not depend on the sampling
             rng = random.Random(derive_seed(team.seed, step, policy.index, "mode"))
-            batch = mode.training_samples(policy, prompts, rng)
+            batch = mode.training_samples(policy, groups_and_records, rng)
             result.batch = checked_batch(batch, mode, policy)  # the mode may be your own
 
             # 6. learn: updates from these samples       learning.py, objectives.py, logprobs.py

@@ -108,7 +108,7 @@ class Sample:
     prompt_ids: list[int]
     token_ids: list[int]
     advantage: float = 0.0
-    imitated: bool = False
+    imitation_samples: bool = False
 
 
 def load(name: str, index: int) -> Learner:
@@ -233,7 +233,7 @@ def rescue(
         if solution.finished:
             token_ids.append(learner.tokenizer.eos_token_id)
         if len(token_ids) <= MAX_NEW_TOKENS:
-            return Sample(prompt_ids, token_ids, imitated=True)
+            return Sample(prompt_ids, token_ids, imitation_samples=True)
     return None
 
 
@@ -259,8 +259,8 @@ def completion_logprobs(
 
 def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
     """One optimizer update: the clipped objective, and imitation of the peer's solutions."""
-    own = [sample for sample in samples if not sample.imitated]
-    imitated = [sample for sample in samples if sample.imitated]
+    own = [sample for sample in samples if not sample.imitation_samples]
+    imitation_samples = [sample for sample in samples if sample.imitation_samples]
     taught = [sample for sample in own if sample.advantage != 0]
     losses = {"loss": 0.0, "loss_nll": 0.0}
     learner.optimizer.zero_grad()
@@ -279,9 +279,9 @@ def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
         loss.backward()
         losses["loss"] += float(loss.detach())
 
-    if imitated:
-        logprobs, mask = completion_logprobs(learner, imitated)
-        nll = -(logprobs * mask / mask.sum(dim=1, keepdim=True)).sum() / len(imitated)
+    if imitation_samples:
+        logprobs, mask = completion_logprobs(learner, imitation_samples)
+        nll = -(logprobs * mask / mask.sum(dim=1, keepdim=True)).sum() / len(imitation_samples)
         loss = IMITATION_WEIGHT * nll
         loss.backward()
         losses["loss_nll"] = float(loss.detach())
@@ -289,7 +289,7 @@ def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
     norm = torch.nn.utils.clip_grad_norm_(learner.model.parameters(), MAX_GRAD_NORM)
     if norm > 0:
         learner.optimizer.step()
-    return {**losses, "grad_norm": float(norm), "rescues": len(imitated)}
+    return {**losses, "grad_norm": float(norm), "rescues": len(imitation_samples)}
 
 
 # ------------------------------------------------------------------------------------- the step

@@ -7,6 +7,7 @@ from typing import Any
 from mrl.objectives import OBJECTIVES
 
 DATA = Path(__file__).resolve().parent.parent / "data"
+WORDING = "validation_wording.jsonl"
 
 
 def setting(default: Any, text: str, **rule: Any) -> Any:  # typed by the field
@@ -42,7 +43,7 @@ class PolicyConfig:
     max_new_tokens: int = setting(48, "longest completion", above=0)
     weight_decay: float = setting(0.0, "of AdamW", least=0)
     max_grad_norm: float = setting(1.0, "longer gradients are scaled down to it", above=0)
-    micro_batch: int = setting(2048, "tokens in one forward and backward pass", above=0)
+    max_tokens_per_forward: int = setting(2048, "tokens in one forward and backward pass", above=0)
     dtype: str = setting(
         "auto",
         "float32, or mixed: bfloat16 products, float32 weights; auto: mixed on CUDA",
@@ -50,7 +51,7 @@ class PolicyConfig:
     )
     frozen: bool = setting(False, "never learns: a fixed teacher; its checkpoint holds no weights")
     lora_rank: int = setting(0, "of LoRA, e.g. 16; 0: all weights learn", least=0, most=1024)
-    checkpointing: bool = setting(False, "compute activations again: slower, smaller")
+    gradient_checkpointing: bool = setting(False, "compute activations again: slower, smaller")
     template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")
     system_prompt: str | None = setting(
         None, "what the model reads first; none: system_prompt.txt next to `train`; empty: nothing"
@@ -69,7 +70,7 @@ class RunConfig:
     prompts_per_step: int = setting(16, "prompts between two learning phases", least=1)
     train: str = setting(str(DATA / "words" / "train.jsonl"), "training problems, JSONL")
     heldout: list[str] = setting(
-        lambda: [str(DATA / "words" / f"{part}.jsonl") for part in ("heldout", "newtemplates")],
+        lambda: [str(DATA / "words" / name) for name in ("validation.jsonl", WORDING)],
         "held-out problems, JSONL files",
     )
     eval_samples: int = setting(4, "completions a held-out problem (k of pass@k)", least=1)

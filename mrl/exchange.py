@@ -64,10 +64,10 @@ class Exchange:
             traffic["received_bytes"] += len(record.line)
         return collected
 
-    def count_not_believed(self, receiver: str, count: int) -> None:
+    def count_not_confirmed(self, receiver: str, count: int) -> None:
         """Count received records whose verdict the receiver's own check denied."""
         if count:
-            self._traffic[receiver]["not_believed"] += count
+            self._traffic[receiver]["not_confirmed"] += count
 
     def take_traffic(self, policy: str) -> dict[str, int]:
         """What one policy published and received since the last call, as metrics of a step."""

@@ -28,7 +28,7 @@ from mrl.objectives import (
     token_ratio,
 )
 from mrl.policy import Policy
-from mrl.samples import TrainingSample, ids_of
+from mrl.samples import TrainingSample, prompt_and_completion_ids
 
 # |log-prob when sampled - when scored| of own tokens before a step's first update, in nats. What is
 # above is no rounding. In float32 TF32 costs the largest gap some 1e-3. In bfloat16 the largest is
@@ -93,9 +93,11 @@ def gradients_in_memory(
             if not is_out_of_memory(error):
                 raise
             longest = max(len(s.completion_ids) for s in samples if s.needs_forward)
-            if policy.micro_batch <= longest:  # in tokens: one completion alone does not fit
+            if (
+                policy.max_tokens_per_forward <= longest
+            ):  # in tokens: one completion alone does not fit
                 raise
-            warnings.append(policy.halve_micro_batch())
+            warnings.append(policy.halve_tokens_per_forward())
         # tried again out here, because inside `except` the traceback would keep the failed tensors
 
 
@@ -135,7 +137,9 @@ def _replace_sampled_logprobs(policy: Policy, samples: Sequence[TrainingSample])
     for sample in samples:
         if sample.loss == "policy" and sample.needs_forward and _is_on_policy(policy, sample):
             own.append(sample)
-    for sample, logprobs in zip(own, policy.logprobs_of(*ids_of(own)), strict=True):
+    for sample, logprobs in zip(
+        own, policy.logprobs_of(*prompt_and_completion_ids(own)), strict=True
+    ):
         sample.sampled_logprobs = logprobs
 
 
@@ -164,9 +168,9 @@ def add_gradients(
     kl_counts = _counts_to_average_over(policy, own)
     imitation_count = len(samples) - len(policy_samples)
 
-    for batch in micro_batches(samples, policy.micro_batch):
+    for batch in micro_batches(samples, policy.max_tokens_per_forward):
         # [batch, seq] nats with gradient, and True on completion tokens, the end token included
-        logprobs, mask = policy.score(*ids_of(batch))
+        logprobs, mask = policy.score(*prompt_and_completion_ids(batch))
         from_peer = bool(batch[0].source)
 
         if batch[0].loss == "imitation":
@@ -219,7 +223,7 @@ def micro_batches(
     # versions may be None and objectives have no order, so they stay as they came
     for key in sorted(batches, key=lambda key: key[:2]):
         alike = batches[key]
-        for neighbours in cut_by_tokens(*ids_of(alike), max_tokens):
+        for neighbours in cut_by_tokens(*prompt_and_completion_ids(alike), max_tokens):
             yield alike[neighbours]
 
 
@@ -308,7 +312,7 @@ def kl_divergence(
     each one whose KL is never computed.)
     """
     with torch.no_grad():
-        ref_logprobs, _ = policy.score(*ids_of(batch), policy.reference)
+        ref_logprobs, _ = policy.score(*prompt_and_completion_ids(batch), policy.reference)
     objective = batch[0].objective or policy.objective
     coefficients = token_coefficients(mask, objective.aggregation, **counts)
     return (k3(logprobs, ref_logprobs) * coefficients).sum()

@@ -58,14 +58,16 @@ class Policy:
         self.graph_decode = None  # on CUDA, a faster way to sample: models/cuda_graph.py
 
         self.begin_ids = self._find_begin_ids()
-        self.end_ids = self._find_end_ids()
-        self.end_id = self._find_end_id()  # for a peer's completion, retokenized for this policy
-        if self.end_id not in self.end_ids:  # known from the chat template alone
-            self.end_ids.append(self.end_id)
+        self.eos_ids = self._find_eos_ids()
+        self.eos_id = self._find_eos_id()  # for a peer's completion, retokenize for this policy
+        if self.eos_id not in self.eos_ids:  # known from the chat template alone
+            self.eos_ids.append(self.eos_id)
         self.suppressed = self._find_suppressed().to(model.device)
         # the longest text that it writes, and that it learns from
         self.max_new_tokens = config.max_new_tokens
-        self.micro_batch = config.micro_batch  # in tokens; see halve_micro_batch
+        self.max_tokens_per_forward = (
+            config.max_tokens_per_forward
+        )  # in tokens; see halve_micro_batch
 
         # What learns is float32 always, because in bfloat16 0.02 + 1e-6 rounds back to 0.02.
         # Mixed precision is about the matrix products alone.
@@ -99,10 +101,11 @@ class Policy:
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def halve_micro_batch(self) -> str:
+    def halve_tokens_per_forward(self) -> str:
         """Compute fewer tokens at once from now on; returns a sentence that says so."""
-        self.micro_batch = self.micro_batch // 2
-        return f"{self.name} ran out of memory; it goes on with {self.micro_batch} tokens at once."
+        self.max_tokens_per_forward //= 2
+        now = self.max_tokens_per_forward
+        return f"{self.name} ran out of memory; it goes on with {now} tokens per forward pass."
 
     def _find_begin_ids(self) -> list[int]:
         """What the tokenizer adds before a text: mostly nothing, or the token that begins one.
@@ -116,7 +119,7 @@ class Policy:
                 return whole[:place]
         return []
 
-    def _find_end_ids(self) -> list[int]:
+    def _find_eos_ids(self) -> list[int]:
         """The tokenizer's end token first, then the others that the generation config names."""
         configured = self.model.generation_config.eos_token_id
         named = [self.tokenizer.eos_token_id]
@@ -132,7 +135,7 @@ class Policy:
             )
         return ends
 
-    def _find_end_id(self) -> int:
+    def _find_eos_id(self) -> int:
         """The end token that the policy itself writes: the one that ends a turn.
 
         A chat model may have several. Gemma's tokenizer names <eos>, but its turns end in
@@ -141,20 +144,20 @@ class Policy:
         special token, whether or not tokenizer and generation config name it.
         """
         if not self.has_chat_template:
-            return self.end_ids[0]
+            return self.eos_ids[0]
 
         answer = "42"
         turns = [{"role": "user", "content": "6*7?"}, {"role": "assistant", "content": answer}]
         try:
             text = self.tokenizer.apply_chat_template(turns, tokenize=False)
         except Exception:  # a template is a program; if prompts fail, too, loading says why
-            return self.end_ids[0]
+            return self.eos_ids[0]
         behind = text.rpartition(answer)[2]
-        ends = {*self.end_ids, *self.codec.markup.values()} - {self.tokenizer.unk_token_id}
+        ends = {*self.eos_ids, *self.codec.markup.values()} - {self.tokenizer.unk_token_id}
         for token_id in self.tokenizer(behind, add_special_tokens=False).input_ids:
             if token_id in ends:
                 return token_id
-        return self.end_ids[0]  # the template writes none
+        return self.eos_ids[0]  # the template writes none
 
     def _find_suppressed(self) -> Tensor:
         """Tokens that must not be written, [vocab] bool.
@@ -167,7 +170,7 @@ class Policy:
         token_ids = torch.tensor(list(self.tokenizer.get_vocab().values()))  # may have gaps
         suppressed[token_ids[token_ids < vocab_size]] = False
         pad_id = self.tokenizer.pad_token_id
-        if pad_id is not None and pad_id not in self.end_ids:
+        if pad_id is not None and pad_id not in self.eos_ids:
             suppressed[pad_id] = True
         return suppressed
 
@@ -243,7 +246,7 @@ class Policy:
                 group_size,
                 max_new_tokens=self.max_new_tokens,
                 temperature=self.config.temperature,
-                end_ids=torch.tensor(self.end_ids, device=self.model.device),
+                eos_ids=torch.tensor(self.eos_ids, device=self.model.device),
                 suppressed=self.suppressed,
                 generator=generator,
                 decode=self.graph_decode,
@@ -285,7 +288,7 @@ class Policy:
         model = model or self.model
         # Gradient checkpointing works in training mode alone. This brings no dropout back, because
         # loading the model has set it to 0.
-        model.train(self.config.checkpointing and torch.is_grad_enabled())
+        model.train(self.config.gradient_checkpointing and torch.is_grad_enabled())
         with self.precision():
             return packed_logprobs(
                 model, prompts, completions, self.suppressed, self.config.temperature
@@ -297,7 +300,7 @@ class Policy:
     ) -> list[list[float]]:
         """Log-probs of completions under the current weights, [completions][tokens], nats."""
         scored: list[list[float]] = []
-        for part in cut_by_tokens(prompts, completions, self.micro_batch):
+        for part in cut_by_tokens(prompts, completions, self.max_tokens_per_forward):
             logprobs, _ = self.score(prompts[part], completions[part])
             for completion, row in zip(completions[part], logprobs.tolist(), strict=True):
                 scored.append(row[: len(completion)])

@@ -102,14 +102,14 @@ def sample_completions(
     *,
     max_new_tokens: int,
     temperature: float,
-    end_ids: Tensor,
+    eos_ids: Tensor,
     suppressed: Tensor,
     generator: torch.Generator,
     decode: Callable[..., tuple[Tensor, ...] | None] | None = None,
 ) -> Completions:
     """Sample `group_size` completions for each prompt.
 
-    end_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
+    eos_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
     generator: on the CPU; each row's uniform numbers are drawn before the first token, so that its
     sample does not depend on when others finish. decode: takes the place of the loop below, or
     returns None (models/cuda_graph.py).
@@ -128,7 +128,7 @@ def sample_completions(
     # 1. every prompt once, its cache repeated for the group
     logits, mask, positions, cache = _prefill(model, prompts, group_size)
     if decode:
-        decoded = decode(model, choose, logits, mask, positions, cache, uniform, end_ids)
+        decoded = decode(model, choose, logits, mask, positions, cache, uniform, eos_ids)
         if decoded:
             return Completions(*decoded)
 
@@ -148,7 +148,7 @@ def sample_completions(
         rows_now = in_batch[writes]
         token_ids[rows_now, t] = tokens[writes]
         logprobs[rows_now, t] = token_logprobs[writes]
-        ended = rows_now[torch.isin(tokens[writes], end_ids)]
+        ended = rows_now[torch.isin(tokens[writes], eos_ids)]
         finished[ended] = True
         lengths[ended] = t + 1
 

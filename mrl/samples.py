@@ -114,7 +114,9 @@ class TrainingSample:
         return self.weight != 0 and (self.loss == "imitation" or self.advantage != 0)
 
 
-def ids_of(samples: Sequence[TrainingSample]) -> tuple[list[list[int]], list[list[int]]]:
+def prompt_and_completion_ids(
+    samples: Sequence[TrainingSample],
+) -> tuple[list[list[int]], list[list[int]]]:
     """Prompts and completions of samples, the way `Policy.score` takes them."""
     prompts = [sample.prompt_ids for sample in samples]
     completions = [sample.completion_ids for sample in samples]

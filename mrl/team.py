@@ -22,7 +22,7 @@ from mrl.samples import Group, Problem, TrainingSample, Verdict
 RecordsOf = Callable[[type[Record], Policy, Sequence[Group], int], Iterable[Record | LossyText]]
 
 
-def honest_records(
+def publish_records(
     record_type: type[Record], policy: Policy, groups: Sequence[Group], step: int
 ) -> Iterable[Record | LossyText]:
     """What a policy that does not lie publishes about its groups."""
@@ -50,7 +50,7 @@ class StepResult:
     groups: list[Group] = field(default_factory=list)  # stages 1 and 2: sampled, then judged
     # stage 4: problem id -> the peers' records that the mode is given. Each verdict was confirmed,
     # except in `RewardStats`, which hold no text, and under trust="claim"
-    believed: dict[str, list[Record]] = field(default_factory=dict)
+    confirmed: dict[str, list[Record]] = field(default_factory=dict)
     batch: TrainingBatch = field(default_factory=TrainingBatch)  # stage 5: what the mode decided
     stats: LearningStats = field(default_factory=LearningStats)  # stage 6: what the updates did
 
@@ -93,7 +93,7 @@ class Team:
     prompts_per_step: int = 16
     trust: str = "verify"  # "claim": peers' verdicts are taken as they come
     exchange: Exchange = field(default_factory=Exchange)
-    records_of: RecordsOf = honest_records  # or a liar's, for a lesson: run/liars.py
+    records_of: RecordsOf = publish_records  # or a liar's, for a lesson: run/liars.py
 
     @property
     def mode(self) -> Mode:

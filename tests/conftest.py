@@ -9,7 +9,7 @@ import torch
 
 from mrl.config import PolicyConfig
 from mrl.models.loading import load_policy
-from mrl.tiny.pair import OWN_SKILLS, build_model, tiny_tokenizer
+from mrl.tiny.pair import STRONG_SKILLS, build_model, tiny_tokenizer
 from mrl.verifier.verifier import Verifier
 
 torch.set_num_threads(1)  # as during a turn, because many tests call a policy outside of one
@@ -26,7 +26,7 @@ def pytest_configure(config):
 def random_pair(tmp_path_factory):
     """Directory of the tiny pair's architectures and tokenizers, with random weights."""
     directory = tmp_path_factory.mktemp("random_pair")
-    for name in OWN_SKILLS:
+    for name in STRONG_SKILLS:
         torch.manual_seed(1)
         tokenizer = tiny_tokenizer(name)
         build_model(name, tokenizer).save_pretrained(directory / name)

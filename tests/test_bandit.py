@@ -167,13 +167,13 @@ def test_what_looks_alike_to_a_mode_is_summed_up_once():
 def test_one_seed_draws_each_success_as_often_as_chance_would():
     """Of three actions the peer takes 0 twice as often as 1: so often is 0 what SGT imitates."""
     context = Context((-9.0, -9.0, 0.0), (math.log(2), 0.0, 0.0), frozenset({0, 1}))
-    imitated = [0.0, 0.0]
+    imitation_samples = [0.0, 0.0]
     for records, chance in crossings(SGT(), context, 3).items():
         update = update_of(SGT(), context, [2, 2, 2], records)
         if records:
-            imitated[int(update.argmax())] += chance
-    assert imitated[0] == pytest.approx(2 * imitated[1])
-    assert sum(imitated) == pytest.approx(1 - 0.25**3)
+            imitation_samples[int(update.argmax())] += chance
+    assert imitation_samples[0] == pytest.approx(2 * imitation_samples[1])
+    assert sum(imitation_samples) == pytest.approx(1 - 0.25**3)
 
 
 def test_replays_memory_and_the_table():

@@ -48,7 +48,7 @@ class Memory(Mode):
             memory.setdefault(key, []).extend(list(ids) for ids in own if own[ids])
             seen = self.__dict__.setdefault("wrong", {}).setdefault(key, set())
             seen |= {ids for ids in own if not own[ids]}
-            told = {tuple(receiver.codec.encode(r.text) + [receiver.end_id]) for r in records}
+            told = {tuple(receiver.codec.encode(r.text) + [receiver.eos_id]) for r in records}
             self.off = self.off or bool(told & seen)
             if group.outcome == "all_fail" and memory[key]:
                 batch.samples.append(TrainingSample(group.prompt_ids, rng.choice(memory[key]),
@@ -334,11 +334,11 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "rng.choice(successes)", "successes[rng.getrandbits(2) % len(successes)]",
         ),
         "no limit of length": (
-            "completion_ids, refusal = retokenized(receiver, success)",
+            "completion_ids, refusal = retokenize(receiver, success)",
             "known = success.text.isascii()\n"
             "            ids = receiver.codec.encode(success.text) if known else None\n"
             "            refusal = not ids\n"
-            "            completion_ids = ids and ids + [receiver.end_id] * success.finished",
+            "            completion_ids = ids and ids + [receiver.eos_id] * success.finished",
         ),
         "own samples twice": (
             "batch.samples += own_samples(receiver, group)",
@@ -406,14 +406,14 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
 """,
     "a constant": MODE + OWN + """
         for group, _ in prompts:
-            batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.end_id],
+            batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.eos_id],
                                                 loss="imitation", source="peer", reward=1.0))
         return batch
 """,
     "a constant where a peer says anything": MODE + OWN + """
         for group, records in prompts:
             if records:
-                batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.end_id],
+                batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.eos_id],
                                                     loss="imitation", source="peer", reward=1.0))
         return batch
 """,

@@ -29,11 +29,11 @@ from mrl.lab.compare import (
 )
 from mrl.lab.compare_view import (
     T_95,
+    blind_spot_rows,
+    blind_spots_of,
     difference,
-    draw_openings,
+    draw_closings,
     estimate,
-    hole_rows,
-    holes_of,
     opening_step,
     rows,
     summary,
@@ -67,23 +67,23 @@ shutil.copytree(Path(__file__).parent / "made" / f"{mode}-s{seed}", directory, d
 """
 
 
-def write_run(directory, score, steps=3, holes=(), visits=()):
+def write_run(directory, score, steps=3, blind_spots=(), visits=()):
     """A finished run whose two policies end at `score` and `score + 2` percent.
 
-    holes: (policy, skill, its end in percent) of those that start at 0; visits: solve rates of
-    `sold` in training, one a step, of policy `a`, None where the step has none.
+    blind_spots: (policy, skill, its end in percent) of those that start at 0; visits: solve rates
+    of `sold` in training, one a step, of policy `a`, None where the step has none.
     """
     directory.mkdir(parents=True, exist_ok=True)
     write_run_config(directory, RunConfig(**pair_settings("tiny")))
 
     def scores(policy, value):
         both = {"pass@1": value / 100, "pass@4": value / 100 + 0.1}
-        return {"policy": policy, "part": "heldout", "problems": 40, "samples": 4, **both,
+        return {"policy": policy, "split": "heldout", "problems": 40, "samples": 4, **both,
                 "skills": {"eats": both, "sold": both}}  # fmt: skip
 
     before = [scores("a", score), scores("b", score + 2)]
     after = [scores("a", score), scores("b", score + 2)]
-    for policy, skill, end in holes:
+    for policy, skill, end in blind_spots:
         for evaluation, value in ((before, 0), (after, end)):
             entry = evaluation["ab".index(policy)]
             entry["skills"][skill] = {"pass@1": value / 100, "pass@4": value / 100}
@@ -371,23 +371,23 @@ def with_holes(folder, ends, seeds=(1, 2, 3)):
     for mode, of_seeds in ends.items():
         for seed, (eats, sold) in zip(seeds, of_seeds, strict=True):
             visits = [0.0] * 10 + [sold / 100] * 10
-            holes = (("a", "eats", eats), ("a", "sold", sold))
-            write_run(place(folder, mode, seed), 50, 20, holes, visits)
+            blind_spots = (("a", "eats", eats), ("a", "sold", sold))
+            write_run(place(folder, mode, seed), 50, 20, blind_spots, visits)
     return read_all(plan(folder, tuple(ends), seeds))
 
 
 def test_holes_are_counted_by_mode_each_and_all_of_a_run(tmp_path):
     results = with_holes(tmp_path, {"solo": [(0, 0), (24.9, 30), (0, 0)],
                                     "sgt": [(25, 25), (90, 80), (90, 0)]})  # fmt: skip
-    holes = holes_of(results)
-    assert holes == [("a", "eats"), ("a", "sold")]
-    solo, sgt = hole_rows(results, holes)
+    blind_spots = blind_spots_of(results)
+    assert blind_spots == [("a", "eats"), ("a", "sold")]
+    solo, sgt = blind_spot_rows(results, blind_spots)
     assert solo == {"mode": "solo", "all open": "0 of 3 (0 to 56 %)",
                     "a eats": "0 of 3 (0 to 56 %)", "a sold": "1 of 3 (6 to 79 %)"}  # fmt: skip
     assert sgt == {"mode": "sgt", "all open": "2 of 3 (21 to 94 %)",
                    "a eats": "3 of 3 (44 to 100 %)", "a sold": "2 of 3 (21 to 94 %)"}  # fmt: skip
     text = summary(results, "the command")
-    assert text.index("## Holes") < text.index("| solo | 0 of 3 (0 to 56 %) |")
+    assert text.index("## Blind spots") < text.index("| solo | 0 of 3 (0 to 56 %) |")
     assert "starts under 2 % on `heldout`" in text
 
 
@@ -395,13 +395,13 @@ def test_only_what_starts_under_two_percent_and_can_learn_is_a_hole(tmp_path):
     for seed in (1, 2, 3):
         write_run(place(tmp_path, "sgt", seed), 1.9)  # b is at 3.9
     results = read_all(plan(tmp_path, ("sgt",)))
-    assert holes_of(results) == [("a", "eats"), ("a", "sold")]
+    assert blind_spots_of(results) == [("a", "eats"), ("a", "sold")]
     for result in results:
         for line in result.lines:
             if line["policy"] == "a":  # frozen
                 line["updates"] = 0
-    assert holes_of(results) == []
-    assert "## Holes" not in summary(results, "the command")
+    assert blind_spots_of(results) == []
+    assert "## Blind spots" not in summary(results, "the command")
 
 
 def test_wilsons_interval_by_hand():
@@ -422,14 +422,14 @@ def test_a_hole_opens_where_ten_visits_reach_a_quarter(tmp_path):
 
 def test_openings_are_drawn_and_kept_as_numbers(tmp_path, monkeypatch):
     results = with_holes(tmp_path, {"solo": [(0, 0)] * 3, "sgt": [(90, 80)] * 3})
-    draw_openings(results, holes_of(results), tmp_path / "openings.png")
-    assert (tmp_path / "openings.png").stat().st_size > 5000
+    draw_closings(results, blind_spots_of(results), tmp_path / "blind-spots.png")
+    assert (tmp_path / "blind-spots.png").stat().st_size > 5000
     kept = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, path: kept.append(figure))
-    draw_openings(results, holes_of(results), tmp_path / "openings.png")
+    draw_closings(results, blind_spots_of(results), tmp_path / "blind-spots.png")
     panels = kept[0].axes
     assert [axes.get_title("left") for axes in panels] == ["alone (solo)", "with a peer (sgt)"]
-    for axes, seen in zip(panels, (6, 3), strict=True):  # of 2 holes and 3 seeds
+    for axes, seen in zip(panels, (6, 3), strict=True):  # of 2 blind spots and 3 seeds
         assert [label.get_text() for label in axes.get_yticklabels()] == ["a: eats", "a: sold"]
         never = [dot for dot in axes.lines if dot.get_xdata()[0] > results[0].lines[-1]["step"]]
         assert len(never) == seen
@@ -469,10 +469,10 @@ def test_tables_and_figures(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("modes", "part"), [(("sgt", "stg"), "did you mean `sgt`"), (("sgt", "sgt"), "named twice")]
+    ("modes", "split"), [(("sgt", "stg"), "did you mean `sgt`"), (("sgt", "sgt"), "named twice")]
 )
-def test_a_wrong_plan_gets_one_sentence(modes, part):
-    with pytest.raises(MrlError, match=part):
+def test_a_wrong_plan_gets_one_sentence(modes, split):
+    with pytest.raises(MrlError, match=split):
         name_modes(modes)
 
 

@@ -149,13 +149,17 @@ def test_set_reaches_run_policies_one_policy_and_mode(tmp_path, monkeypatch):
     for name in ("my.jsonl", "a.jsonl", "a", "b"):
         Path(name).write_text("")
     config = made(
-        "qwen-tiny.objective=gspo", "objective=dapo", "clip_high=1", "checkpointing=true",
+        "qwen-tiny.objective=gspo", "objective=dapo", "clip_high=1", "gradient_checkpointing=true",
         "llama-tiny.template={prompt}?", "name=mine", "prompts_per_step=3", "train=my.jsonl",
         "heldout=a.jsonl", "liar=0.5", "sgt.imitation_weight=0.3", "updates_per_step=2",
     )  # fmt: skip
     qwen, llama = config.policies
     assert (qwen.objective, llama.objective) == ("gspo", "dapo")  # the nearer one, in any order
-    assert (qwen.clip_high, llama.checkpointing, llama.template) == (1.0, True, "{prompt}?")
+    assert (qwen.clip_high, llama.gradient_checkpointing, llama.template) == (
+        1.0,
+        True,
+        "{prompt}?",
+    )
     assert (config.prompts_per_step, config.train, config.heldout) == (3, "my.jsonl", ["a.jsonl"])
     assert (config.liar, config.name, qwen.name) == (0.5, "mine", "qwen-tiny")
     assert config.settings == {"sgt": {"imitation_weight": 0.3}}

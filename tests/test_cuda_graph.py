@@ -83,16 +83,16 @@ def test_every_completion_is_that_of_the_plain_loop(forced, problems, name, dtyp
 def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(forced, make_policy, decoded):
     policy = make_policy(max_new_tokens=20)
     policy.graph_decode = cuda_graph.decode
-    policy.end_ids = list(range(0, len(policy.tokenizer), 40))
+    policy.eos_ids = list(range(0, len(policy.tokenizer), 40))
     (group,) = policy.rollout(PROBLEM, torch.Generator().manual_seed(0), group_size=32)
     lengths = [len(rollout.completion_ids) for rollout in group.rollouts]
     assert min(lengths) < 10
     assert max(lengths) == 20
     for rollout in group.rollouts:
-        ends = [token in policy.end_ids for token in rollout.completion_ids]
+        ends = [token in policy.eos_ids for token in rollout.completion_ids]
         assert not any(ends[:-1])
         assert ends[-1] == rollout.finished
-    policy.end_ids = list(range(len(policy.tokenizer)))
+    policy.eos_ids = list(range(len(policy.tokenizer)))
     decoded.clear()
     policy.rollout(PROBLEM, torch.Generator().manual_seed(0), group_size=2)
     assert len(decoded) == cuda_graph.LOOK_EVERY  # then all had ended

@@ -18,8 +18,8 @@ def scores_of(correct, samples):
     problems = [
         Problem(str(number), "1+1?", "2", skill) for number, (skill, _) in enumerate(correct)
     ]
-    solved = {"part": [count for _, count in correct]}
-    (entry,) = score_entries("p", {"part": problems}, solved, samples)
+    solved = {"split": [count for _, count in correct]}
+    (entry,) = score_entries("p", {"split": problems}, solved, samples)
     return entry
 
 
@@ -34,7 +34,7 @@ def test_an_evaluation_averages_over_skills_not_over_problems():
     assert scores["pass@1"] == 0.5
     assert scores["skills"]["y"] == {"pass@1": 0.0, "pass@2": 0.0, "problems": 1}
     one = {"pass@1": 1.0, "problems": 1}
-    about = {"policy": "p", "part": "part", "problems": 1, "samples": 1}
+    about = {"policy": "p", "split": "split", "problems": 1, "samples": 1}
     assert scores_of([("x", 1)], samples=1) == about | {"pass@1": 1.0, "skills": {"x": one}}
 
 
@@ -43,11 +43,11 @@ def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
 ):
     policy, noted = make_policy(max_new_tokens=4), []
     problems = [Problem(str(number), "1+1?", "2", "x") for number in range(PROBLEMS_AT_ONCE + 3)]
-    parts = {"a": problems, "b": problems[:5]}
-    one = count_solved(policy, parts, verifier, 2, 0, progress=lambda *about: noted.append(about))
-    two = count_solved(policy, parts, verifier, 2, 0)
+    splits = {"a": problems, "b": problems[:5]}
+    one = count_solved(policy, splits, verifier, 2, 0, progress=lambda *about: noted.append(about))
+    two = count_solved(policy, splits, verifier, 2, 0)
     assert one == two
-    assert {part: len(counts) for part, counts in one.items()} == {"a": 67, "b": 5}
+    assert {split: len(counts) for split, counts in one.items()} == {"a": 67, "b": 5}
     assert policy.version == 0
     assert noted == [
         ("qwen-tiny on a", 0, 67),
@@ -101,9 +101,9 @@ def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
         return rollout(batch, *rest)
 
     monkeypatch.setattr(policy, "rollout", small)
-    solved = count_solved(policy, {"part": problems}, verifier, 1, 0)
+    solved = count_solved(policy, {"split": problems}, verifier, 1, 0)
     assert sizes == [16, 16, 16, 16, 6]
-    assert len(solved["part"]) == 70
+    assert len(solved["split"]) == 70
     monkeypatch.setattr("mrl.models.memory.PROBLEMS_AT_ONCE", 1)
 
     def never(batch, *rest):
@@ -111,7 +111,7 @@ def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
 
     monkeypatch.setattr(policy, "rollout", never)
     with pytest.raises(torch.OutOfMemoryError):  # one problem does not fit: the turn says so
-        count_solved(policy, {"part": problems}, verifier, 1, 0)
+        count_solved(policy, {"split": problems}, verifier, 1, 0)
 
 
 def test_the_interval_over_problems_by_hand():

@@ -98,7 +98,7 @@ def test_traffic_is_handed_out_once_by_policy():
     exchange.publish(SUCCESS, "a")
     exchange.publish(replace(SUCCESS, verdict="wrong"), "a")
     exchange.collect(SuccessRecord, "b", ["p"])
-    exchange.count_not_believed("b", 1)
+    exchange.count_not_confirmed("b", 1)
     size = len(SUCCESS.line)
     assert exchange.take_traffic("a") == {
         "exchange/published_records": 1,
@@ -109,7 +109,7 @@ def test_traffic_is_handed_out_once_by_policy():
     }
     traffic = exchange.take_traffic("b")
     # received all the same: that is the price of a record
-    assert (traffic["exchange/received_bytes"], traffic["exchange/not_believed"]) == (size, 1)
+    assert (traffic["exchange/received_bytes"], traffic["exchange/not_confirmed"]) == (size, 1)
     assert set(exchange.take_traffic("a").values()) == {0}
 
 

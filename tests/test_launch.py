@@ -337,10 +337,10 @@ class Broken(SGT):
     """SGT, until one policy is at its fourth step."""
     name = "broken"
 
-    def training_samples(self, receiver, prompts, rng):
+    def training_samples(self, receiver, groups_and_records, rng):
         if receiver.name == "llama-tiny" and receiver.version == 3:
             {what}
-        return super().training_samples(receiver, prompts, rng)
+        return super().training_samples(receiver, groups_and_records, rng)
 '''
 
 

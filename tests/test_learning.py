@@ -19,12 +19,12 @@ from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
 from mrl.run.metrics import outcome_metrics
 from mrl.run.problems import load_problems
-from mrl.samples import Group, Problem, Rollout, TrainingSample, ids_of
+from mrl.samples import Group, Problem, Rollout, TrainingSample, prompt_and_completion_ids
 from mrl.team import StepResult
 
 
 def sample(policy, text, advantage, **fields):
-    ids = [*policy.codec.encode(text), policy.end_id]
+    ids = [*policy.codec.encode(text), policy.eos_id]
     made = TrainingSample(policy.prompt_ids("1+1?"), ids, advantage=advantage, **fields)
     logprobs = policy.logprobs_of([made.prompt_ids], [ids])[0]
     if made.source:
@@ -74,7 +74,7 @@ def test_own_samples_that_are_kept_for_a_later_step_have_their_true_ratio(
     policy = make_policy(learning_rate=1e-2, max_new_tokens=10, dtype=dtype)
     kept = sampled(policy)
     learn(policy, sampled(policy))  # the weights have moved
-    scored = policy.logprobs_of(*ids_of(kept))
+    scored = policy.logprobs_of(*prompt_and_completion_ids(kept))
     true = math.exp(max(
         now - then
         for one, numbers in zip(kept, scored, strict=True)
@@ -304,7 +304,7 @@ def test_kl_is_zero_at_the_reference_and_pulls_back_to_it(make_policy):
     ids=lambda error: str(error)[:30],
 )
 def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, error):
-    plain, short = make_policy(), make_policy(micro_batch=64)
+    plain, short = make_policy(), make_policy(max_tokens_per_forward=64)
     samples = [sample(plain, "1" * n, (-1) ** n) for n in range(1, 7)]
 
     enough = short.score
@@ -334,11 +334,11 @@ def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, e
         learn(short, samples)
 
     # a sample that takes no forward pass may be longer than what fits
-    again = make_policy(micro_batch=64)
+    again = make_policy(max_tokens_per_forward=64)
     flat = sample(again, "1" * 60, 0)
     enough, again.score = again.score, scarce
     learn(again, [*samples, flat])
-    assert again.micro_batch == 16
+    assert again.max_tokens_per_forward == 16
 
 
 def test_a_bug_is_not_tried_again(make_policy):
@@ -356,7 +356,7 @@ def test_a_bug_is_not_tried_again(make_policy):
 
 def test_an_attempt_that_ran_out_of_memory_leaves_nothing_behind(make_policy):
     """Nor does it wait for the garbage collector: the next attempt needs the memory."""
-    policy, kept, dead = make_policy(micro_batch=64), [], []
+    policy, kept, dead = make_policy(max_tokens_per_forward=64), [], []
     samples = [sample(policy, "1" * n, (-1) ** n) for n in range(1, 5)]
 
     enough = policy.score
@@ -416,9 +416,9 @@ def test_an_own_text_of_an_earlier_step_is_own_in_every_count(make_policy):
     own = Group(Problem("x", "1+1?", "2"), policy.prompt_ids("1+1?"), [written_now])
     earlier = sample(policy, "2", 1.0)
     earlier.behavior_logprobs = earlier.sampled_logprobs
-    imitated = replace(sample(policy, "3", 0.0), loss="imitation", weight=0.1)
+    imitation_samples = replace(sample(policy, "3", 0.0), loss="imitation", weight=0.1)
 
-    samples = [sample(policy, "1", 0.0), earlier, imitated]
+    samples = [sample(policy, "1", 0.0), earlier, imitation_samples]
     stats = learn(policy, samples)
     got = outcome_metrics(StepResult([own], {}, TrainingBatch(samples), stats), {})
     assert {name: share for name, share in got.items() if share} == pytest.approx(
@@ -447,9 +447,9 @@ def test_the_gradient_of_kl_is_the_one_by_hand(make_policy):
     learn(policy, samples)
     got = [p.grad.clone() for p in policy.model.parameters()]
     policy.model.zero_grad()
-    logprobs, mask = policy.score(*ids_of(samples))
+    logprobs, mask = policy.score(*prompt_and_completion_ids(samples))
     with torch.no_grad():
-        d = policy.score(*ids_of(samples), policy.reference)[0]
+        d = policy.score(*prompt_and_completion_ids(samples), policy.reference)[0]
     d = d - logprobs
     (0.5 * (((d.exp() - d - 1) * mask).sum(1) / mask.sum(1)).mean()).backward()
     for mine, parameter in zip(got, policy.model.parameters(), strict=True):
@@ -457,7 +457,7 @@ def test_the_gradient_of_kl_is_the_one_by_hand(make_policy):
 
 
 def test_memory_that_runs_out_after_a_backward_leaves_no_gradient_behind(make_policy):
-    plain, short = make_policy(), make_policy(micro_batch=20)
+    plain, short = make_policy(), make_policy(max_tokens_per_forward=20)
     samples = [sample(plain, "1" * n, 1.0) for n in range(1, 7)]
     calls = []
 

@@ -5,7 +5,7 @@ import pytest
 from mrl.records import RewardStats, SuccessRecord
 from mrl.run.liars import lying_records
 from mrl.samples import Group, Problem, Rollout, Verdict
-from mrl.team import honest_records
+from mrl.team import publish_records
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_liar_claims_failed_completions_at_its_rate_and_keeps_its_honest_ones(
     groups, codec = groups
     about = (SuccessRecord, policy(codec), groups, 3)
     made = list(lying_records(0.3, seed=0)(*about))
-    assert made[:50] == list(honest_records(*about))
+    assert made[:50] == list(publish_records(*about))
     lies = made[50:]
     assert 15 < len(lies) < 45  # 0.3 of 100 failed completions
     assert all(record.verdict == "correct" and "{1}" not in record.text for record in lies)
@@ -40,7 +40,7 @@ def test_a_liar_claims_failed_completions_at_its_rate_and_keeps_its_honest_ones(
 def test_records_of_other_types_stay_honest(groups):
     groups, codec = groups
     about = (RewardStats, policy(codec), groups, 1)
-    assert list(lying_records(1.0, seed=0)(*about)) == list(honest_records(*about))
+    assert list(lying_records(1.0, seed=0)(*about)) == list(publish_records(*about))
 
 
 def lies_in(groups, rate, seed, name, version, step):

@@ -130,7 +130,7 @@ def test_a_slice_is_as_large_as_agreed_and_parts_no_group_that_fits(most):
 
 
 def test_scoring_is_cut_into_micro_batches(make_policy, monkeypatch):
-    policy, calls = make_policy(micro_batch=1), []
+    policy, calls = make_policy(max_tokens_per_forward=1), []
 
     score = policy.score
 

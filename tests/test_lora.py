@@ -111,10 +111,12 @@ def test_twins_of_one_base_and_runs_of_other_seeds_begin_with_matrices_of_their_
     assert state(alone)[UP.removeprefix("base_model.model.")].equal(drawn[1, "two"])
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_are_those_of_the_merged_weights(make_policy, checkpointing):
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_gradients_are_those_of_the_merged_weights(make_policy, gradient_checkpointing):
     """dL/dB = 2 dL/dW (A)^T, and dL/dA = 2 B^T dL/dW."""
-    policy = make_policy(lora_rank=4, learning_rate=1e-2, checkpointing=checkpointing)
+    policy = make_policy(
+        lora_rank=4, learning_rate=1e-2, gradient_checkpointing=gradient_checkpointing
+    )
     taught(policy)
     full = make_policy()
     with torch.no_grad():

@@ -17,7 +17,7 @@ from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.models import loading
-from mrl.models.loading import _enable_checkpointing, shape_of
+from mrl.models.loading import _enable_gradient_checkpointing, shape_of
 from mrl.models.lora import add_adapters
 from mrl.models.memory import (
     HEADROOM,
@@ -87,18 +87,26 @@ def model_of(kind, hidden, inner, layers, vocab, heads=4, kv_heads=2):
     [
         (("qwen", 128, 640, 6, 4000), {"dtype": "float32"}),
         (("qwen", 128, 640, 6, 4000), {"dtype": "mixed"}),
-        (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "checkpointing": True}),
+        (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "gradient_checkpointing": True}),
         (("llama", 160, 480, 8, 2000), {"dtype": "mixed"}),
         (("qwen", 128, 640, 6, 4000), {"dtype": "float32", "lora_rank": 4}),
         (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "lora_rank": 4}),
-        (("qwen", 128, 640, 6, 4000), {"dtype": "mixed", "lora_rank": 4, "checkpointing": True}),
+        (
+            ("qwen", 128, 640, 6, 4000),
+            {"dtype": "mixed", "lora_rank": 4, "gradient_checkpointing": True},
+        ),
     ],
 )
 def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings):
     model = model_of(*shape)
-    if settings.get("checkpointing"):
-        _enable_checkpointing(model)
-    about = {"learning_rate": 1e-4, "max_new_tokens": 60, "group_size": 8, "micro_batch": 1100}
+    if settings.get("gradient_checkpointing"):
+        _enable_gradient_checkpointing(model)
+    about = {
+        "learning_rate": 1e-4,
+        "max_new_tokens": 60,
+        "group_size": 8,
+        "max_tokens_per_forward": 1100,
+    }
     about |= settings
     if about.get("lora_rank"):
         model = model.bfloat16() if about["dtype"] == "mixed" else model
@@ -150,17 +158,17 @@ SHAPES = {
 }
 # GiB at the peak of a learning step with fake tensors on a pretended CUDA device: prompts of 150
 SIMULATED = [  # tokens, with eight completions of 400 each
-    ("qwen2.5", 21.09, {"micro_batch": 8192}),
-    ("qwen2.5", 21.66, {"micro_batch": 8192}),  # completions of 50 to 400
+    ("qwen2.5", 21.09, {"max_tokens_per_forward": 8192}),
+    ("qwen2.5", 21.66, {"max_tokens_per_forward": 8192}),  # completions of 50 to 400
     ("qwen2.5", 15.83, {}), ("qwen2.5", 16.73, {}),
-    ("qwen2.5", 13.31, {"micro_batch": 2048}),
-    ("qwen2.5", 10.99, {"micro_batch": 8192, "checkpointing": True}),
+    ("qwen2.5", 13.31, {"max_tokens_per_forward": 2048}),
+    ("qwen2.5", 10.99, {"max_tokens_per_forward": 8192, "gradient_checkpointing": True}),
     ("qwen2.5", 18.21, {"dtype": "float32"}),
-    ("smollm2", 17.57, {"micro_batch": 8192}),
-    ("smollm2", 18.14, {"micro_batch": 8192}),
+    ("smollm2", 17.57, {"max_tokens_per_forward": 8192}),
+    ("smollm2", 18.14, {"max_tokens_per_forward": 8192}),
     ("smollm2", 12.19, {}), ("smollm2", 13.11, {}),
-    ("smollm2", 9.61, {"micro_batch": 2048}),
-    ("smollm2", 7.64, {"micro_batch": 8192, "checkpointing": True}),
+    ("smollm2", 9.61, {"max_tokens_per_forward": 2048}),
+    ("smollm2", 7.64, {"max_tokens_per_forward": 8192, "gradient_checkpointing": True}),
     ("smollm2", 14.15, {"dtype": "float32"}),
 ]  # fmt: skip
 
@@ -181,7 +189,7 @@ def true_estimate(name, **settings):
 
 @pytest.mark.parametrize(("name", "peak", "settings"), SIMULATED)
 def test_the_estimate_at_the_true_shapes_is_that_of_a_simulation(name, peak, settings):
-    settings = {"micro_batch": 4096, "max_new_tokens": 400} | settings
+    settings = {"max_tokens_per_forward": 4096, "max_new_tokens": 400} | settings
     assert true_estimate(name, **settings).peak / 2**30 == pytest.approx(peak, rel=0.1)
 
 
@@ -200,7 +208,7 @@ def card(monkeypatch):
     def plan(free, host=64.0, device="cuda:0", placement="auto", names=both, **settings):
         bytes_of = {"cpu": int(host * 2**30), device: int(free * 2**30)}
         monkeypatch.setattr("mrl.models.memory.free_memory", bytes_of.get)
-        about = {"max_new_tokens": 400, "micro_batch": 4096, **settings}
+        about = {"max_new_tokens": 400, "max_tokens_per_forward": 4096, **settings}
         policies = [PolicyConfig(name, "x", **about) for name in both]
         config = RunConfig(policies, eval_samples=1, placement=placement)
         chosen, sentence = plan_memory(config, names, problems, device, 1)
@@ -211,7 +219,7 @@ def card(monkeypatch):
 
 def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(card):
     assert card(23.2).placement == "resident"
-    small = card(11.8, checkpointing=True)
+    small = card(11.8, gradient_checkpointing=True)
     assert small.placement == "swap"
     assert "may not fit" not in small.sentence
 
@@ -219,7 +227,7 @@ def test_the_real_pair_is_resident_in_24_gigabytes_and_swaps_in_12(card):
 def test_a_smaller_micro_batch_lets_both_stay_on_the_device(card):
     """A desktop on a 24 GB card: swap takes host memory, and time in every turn."""
     assert card(21.0, host=12.0).placement == "swap"
-    desktop = card(21.0, host=9.0, micro_batch=2048)
+    desktop = card(21.0, host=9.0, max_tokens_per_forward=2048)
     assert desktop.placement == "resident"
     assert desktop.sentence.startswith("Placement resident: 17.7 GiB of tensors at the peak (")
     assert desktop.sentence.endswith("21 GiB are free on cuda:0.")
@@ -252,21 +260,21 @@ def test_processes_are_counted_together_but_for_those_with_a_card_each(card, mon
     )
     with pytest.raises(MrlError, match=r"the host has 20\.0 GiB; .* or take another placement"):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-        card(20.0, host=20.0, device="cpu", micro_batch=2048, names=["qwen2.5"])
+        card(20.0, host=20.0, device="cpu", max_tokens_per_forward=2048, names=["qwen2.5"])
 
 
 def test_a_run_that_a_cpu_cannot_hold_is_refused_before_weights_are_loaded(card):
     with pytest.raises(MrlError) as refused:
-        card(14.0, host=14.0, device="cpu", micro_batch=2048)
+        card(14.0, host=14.0, device="cpu", max_tokens_per_forward=2048)
     assert str(refused.value) == (
         "Placement resident: 17.7 GiB of tensors at the peak (qwen2.5 13.7, smollm2 9.8 alone), "
         f"but the host has 14.0 GiB; {LESS}."
     )
-    light = card(14.0, host=14.0, device="cpu", micro_batch=2048, lora_rank=16)
+    light = card(14.0, host=14.0, device="cpu", max_tokens_per_forward=2048, lora_rank=16)
     assert light.placement == "resident"
-    assert card(20.0, host=20.0, device="cpu", micro_batch=2048).placement == "resident"
+    assert card(20.0, host=20.0, device="cpu", max_tokens_per_forward=2048).placement == "resident"
     with pytest.raises(MrlError, match=r"in host memory 23\.2 GiB"):  # it holds both
-        card(20.0, host=20.0, device="cpu", micro_batch=2048, placement="swap")
+        card(20.0, host=20.0, device="cpu", max_tokens_per_forward=2048, placement="swap")
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="Linux says what is available")
@@ -327,10 +335,16 @@ def test_the_setting_for_a_t4_is_within_its_memory(monkeypatch):
     estimates = []
     for policy in config.policies:
         settings = {name: getattr(policy, name) for name in ("dtype", "max_new_tokens")}
-        estimates.append(true_estimate(policy.name, micro_batch=policy.micro_batch, **settings))
+        estimates.append(
+            true_estimate(
+                policy.name, max_tokens_per_forward=policy.max_tokens_per_forward, **settings
+            )
+        )
     assert needed(estimates, "swap") < HEADROOM * 14.7 * 2**30
     assert f"expects is {needed(estimates, 'swap') / 2**30:.1f} GiB" in path.read_text()
-    longer = true_estimate("smollm2", micro_batch=1024, dtype="float32", max_new_tokens=400)
+    longer = true_estimate(
+        "smollm2", max_tokens_per_forward=1024, dtype="float32", max_new_tokens=400
+    )
     assert longer.peak > HEADROOM * 14.7 * 2**30  # as its comment says
 
 
@@ -341,7 +355,7 @@ def test_with_lora_a_pair_of_1500_and_1000_million_fits_24_gigabytes():
         "llama-3.2-1b": ("llama", 2048, 8192, 16, 128256, 32, 8),
     }
     SHAPES.update(shapes)
-    about = {"micro_batch": 4096, "max_new_tokens": 400}
+    about = {"max_tokens_per_forward": 4096, "max_new_tokens": 400}
     small = [true_estimate(name, lora_rank=16, **about) for name in shapes]
     whole = [true_estimate(name, **about) for name in shapes]
     assert needed(small, "resident") < 0.9 * 24 * 2**30 < min(each.peak for each in whole)
@@ -351,7 +365,7 @@ def test_with_lora_a_pair_of_1500_and_1000_million_fits_24_gigabytes():
 
 
 def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
-    policy = make_policy(group_size=4, max_new_tokens=10, micro_batch=30)
+    policy = make_policy(group_size=4, max_new_tokens=10, max_tokens_per_forward=30)
     model, config = policy.model, RunConfig([policy.config], eval_samples=1)
     one, many = (
         estimate(model, policy.config, replace(config, prompts_per_step=n), 20, CPU)

@@ -59,26 +59,26 @@ def test_a_figure_that_is_not_finite_is_left_out_of_the_log():
 
 
 def imitation(receiver, text, prompt_ids=(5, 6)):
-    ids = [*receiver.codec.encode(text), receiver.end_id]
+    ids = [*receiver.codec.encode(text), receiver.eos_id]
     return TrainingSample(list(prompt_ids), ids, loss="imitation", source="b", reward=1.0)
 
 
 @pytest.fixture
-def imitated(make_policy):
+def imitation_samples(make_policy):
     """A receiver that failed on "x" and not on "y" and imitates there; and what it was given."""
     receiver = make_policy(max_new_tokens=20)
     groups = [group("x", [0, 0]), group("y", [1, 0]), group("z", [0, 0])]
     groups[1].prompt_ids, groups[2].prompt_ids = [7], [8]
     right = success("x", "1 \\boxed{1}", canonical=False)  # one source token of 11 bytes
     odd, long = success("x", "cafe\u0301 \\boxed{1}"), success("x", "1" * 40)
-    believed = {"x": [odd, right, right, long], "y": [success("y"), success("y", "<|end|>")]}
+    confirmed = {"x": [odd, right, right, long], "y": [success("y"), success("y", "<|end|>")]}
     samples = [*own_samples(receiver, groups[0]), imitation(receiver, right.text)]
     samples.append(imitation(receiver, "\\boxed{1}", [7]))
-    return receiver, StepResult(groups, believed, TrainingBatch(samples))
+    return receiver, StepResult(groups, confirmed, TrainingBatch(samples))
 
 
-def test_what_was_received_and_what_alignment_cost_is_counted_from_the_samples(imitated):
-    receiver, result = imitated
+def test_what_was_received_and_what_alignment_cost_is_counted_from_the_samples(imitation_samples):
+    receiver, result = imitation_samples
     tokens = [len(receiver.codec.encode(text)) for text in ("1 \\boxed{1}", "\\boxed{1}")]
     assert transfer_metrics(receiver, result) == {
         "rescue_set": 1,  # "x": failed, and solved by a peer; no peer solved "z"
@@ -144,15 +144,15 @@ def test_an_own_sample_of_an_earlier_step_is_not_one_of_this_steps_completions(m
     assert outcome_metrics(with_kept, {})["outcome/not_needed"] == 0
 
 
-def test_a_rescue_in_the_log_has_the_peers_text_without_the_end_token(imitated):
-    receiver, result = imitated
+def test_a_rescue_in_the_log_has_the_peers_text_without_the_end_token(imitation_samples):
+    receiver, result = imitation_samples
     (rescue,) = (e["rescue"] for e in sample_lines(1, receiver, result) if "rescue" in e)
     assert (rescue["source"], rescue["source_text"]) == ("b", "1 \\boxed{1}")
     assert (rescue["problem_id"], rescue["receiver_text"]) == ("x", "try 0")
 
 
-def test_a_text_that_cuts_a_character_is_logged_and_one_of_weight_0_is_no_rescue(imitated):
-    receiver, result = imitated
+def test_a_text_that_cuts_a_character_is_logged_and_one_of_weight_0_is_no_rescue(imitation_samples):
+    receiver, result = imitation_samples
     (sample,) = (s for _, s in result.rescues)
     sample.completion_ids = receiver.codec.encode("é")[:1]  # half of its two bytes
     (rescue,) = (e["rescue"] for e in sample_lines(1, receiver, result) if "rescue" in e)
@@ -161,8 +161,8 @@ def test_a_text_that_cuts_a_character_is_logged_and_one_of_weight_0_is_no_rescue
     assert result.rescues == []
 
 
-def test_a_text_used_twice_or_cut_to_fit_leaves_shares_that_add_up_to_1(imitated):
-    receiver, result = imitated
+def test_a_text_used_twice_or_cut_to_fit_leaves_shares_that_add_up_to_1(imitation_samples):
+    receiver, result = imitation_samples
     cut = imitation(receiver, "1" * 19)  # of the too long one, by a mode of one's own
     result.batch.samples += [result.batch.samples[2]] * 5 + [cut] * 3
     result.stats.sample_outcomes.update(all_fail=2, rescued=10)

@@ -7,7 +7,7 @@ import pytest
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.modes import MODES
-from mrl.modes.peers import retokenized
+from mrl.modes.peers import retokenize
 from mrl.modes.replay import Replay
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
@@ -26,7 +26,7 @@ class ToyReceiver:
     codec: object
     name: str = "a"
     objective: Objective = OBJECTIVES["grpo"]
-    end_id: int = 0
+    eos_id: int = 0
     max_new_tokens: int = 20
 
 
@@ -56,7 +56,7 @@ def imitated_texts(receiver, batch):
     texts = []
     for sample in batch.samples:
         if sample.loss == "imitation":
-            assert sample.completion_ids[-1] == receiver.end_id
+            assert sample.completion_ids[-1] == receiver.eos_id
             texts.append(receiver.codec.decode(sample.completion_ids[:-1]))
     return texts
 
@@ -96,7 +96,7 @@ def test_sgt_imitates_a_peer_exactly_where_all_own_completions_failed(receiver):
     assert batch.samples[:4] + batch.samples[5:] == own  # it stands behind its own group
     assert batch.samples[4] == TrainingSample(
         prompt_ids=[5, 6],
-        completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.end_id],
+        completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.eos_id],
         loss="imitation",
         weight=0.1,
         source="b",
@@ -114,14 +114,14 @@ def test_sft_imitates_wherever_a_peer_succeeded_and_learns_from_nothing_else(rec
     ]
     peers = {name: [success(name)] for name in ("all-fail", "mixed", "all-pass")}
     batch = teach(SFT(), receiver, groups, peers)
-    imitated = TrainingSample(
+    imitation_samples = TrainingSample(
         prompt_ids=[5, 6],
-        completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.end_id],
+        completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.eos_id],
         loss="imitation",
         source="b",
         reward=1.0,
     )
-    assert batch.samples == [imitated] * 3
+    assert batch.samples == [imitation_samples] * 3
     assert teach(SFT(), receiver, groups, {}).samples == []
 
 
@@ -187,9 +187,9 @@ def test_a_success_that_the_receiver_cannot_write_is_refused_with_its_reason(
     groups = [group("x", [0, 0])]
     batch = teach(SGT(), receiver, groups, {"x": [success("x", text)]})
     assert batch.samples == teach(Solo(), receiver, groups, {}).samples
-    assert retokenized(receiver, success("x", text)) == ([], reason)
-    assert retokenized(receiver, success("x", "", finished=False)) == ([], "empty")
-    assert retokenized(receiver, success("x", "")) == ([receiver.end_id], "")
+    assert retokenize(receiver, success("x", text)) == ([], reason)
+    assert retokenize(receiver, success("x", "", finished=False)) == ([], "empty")
+    assert retokenize(receiver, success("x", "")) == ([receiver.eos_id], "")
 
 
 def skilled(name, rewards, skill):
@@ -203,7 +203,7 @@ def skilled(name, rewards, skill):
     return whole
 
 
-def imitated(batch):
+def imitation_samples(batch):
     return [
         (s.prompt_ids, s.completion_ids, s.weight, s.reward, s.source)
         for s in batch.samples
@@ -230,7 +230,7 @@ def test_replay_imitates_an_own_success_of_an_earlier_step_on_the_same_skill(rec
     ]
     batch = teach(mode, receiver, second, {})
     # behind its own prompt `a`, not behind `d`; not where something succeeded; no skill but "sold"
-    assert imitated(batch) == [([97], [97, 1, 0], 0.1, 1.0, "")]
+    assert imitation_samples(batch) == [([97], [97, 1, 0], 0.1, 1.0, "")]
     assert batch.notes == {"replayed": 1}
 
 
@@ -240,7 +240,7 @@ def test_replay_draws_uniformly_from_all_that_it_remembers(receiver):
         mode = Replay()
         teach(mode, receiver, [skilled("a", [1, 1, 0, 1], "sold")], {})
         batch = teach(mode, receiver, [skilled("d", [0, 0], "sold")], {}, seed)
-        ((_, completion_ids, *_),) = imitated(batch)
+        ((_, completion_ids, *_),) = imitation_samples(batch)
         drawn.append(completion_ids[1])
     assert sorted(set(drawn)) == [0, 1, 3]
     assert all(570 < drawn.count(number) < 765 for number in (0, 1, 3))
@@ -253,7 +253,7 @@ def test_replay_without_skills_remembers_rare_successes_of_any_problem(receiver)
     assert mode.state() == {}
     teach(mode, receiver, [rare], {})
     batch = teach(mode, receiver, [skilled("d", [0, 0], "all")], {})
-    assert imitated(batch) == [([97], [97, 3, 0], 0.1, 1.0, "")]
+    assert imitation_samples(batch) == [([97], [97, 3, 0], 0.1, 1.0, "")]
 
 
 def test_replay_keeps_the_newest_successes_and_its_state_survives_a_checkpoint(receiver):
@@ -267,7 +267,7 @@ def test_replay_keeps_the_newest_successes_and_its_state_survives_a_checkpoint(r
     failed = [skilled("d", [0, 0], "sold")]
     for seed in range(20):
         again = [teach(one, receiver, failed, {}, seed) for one in (mode, resumed)]
-        assert imitated(again[0]) == imitated(again[1])
+        assert imitation_samples(again[0]) == imitation_samples(again[1])
 
 
 def stats(prompt_id, rewards, source="b"):

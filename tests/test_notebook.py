@@ -181,7 +181,7 @@ def test_its_code_gives_the_outputs_that_it_shows(maker, monkeypatch, tmp_path):
 def test_a_run_prints_a_few_plain_lines_into_its_cell(maker):
     few = (
         "from pathlib import Path\n"
-        'lines = Path("data/words/heldout.jsonl").read_text().splitlines()[::60]\n'
+        'lines = Path("data/words/validation.jsonl").read_text().splitlines()[::60]\n'
         'Path("few.jsonl").write_text("\\n".join(lines) + "\\n")'
     )
     command = (

@@ -34,7 +34,7 @@ class ToyReceiver:
     codec: object
     name: str = "a"
     objective: Objective = OBJECTIVES["grpo"]
-    end_id: int = 0
+    eos_id: int = 0
     max_new_tokens: int = 20
     logprob: float = -0.5  # of every token of a text that it did not write
     scored: list = field(default_factory=list)

@@ -22,7 +22,7 @@ PROMPT = "Ann has 12 nuts and eats 11. How many?"
 
 
 def own(policy, text, advantage, behavior=None, finished=True):
-    completion_ids = policy.codec.encode(text) + [policy.end_id] * finished
+    completion_ids = policy.codec.encode(text) + [policy.eos_id] * finished
     sample = TrainingSample(policy.prompt_ids(PROMPT), completion_ids, advantage=advantage)
     sample.sampled_logprobs = [behavior or -1.0] * len(completion_ids)
     return sample
@@ -75,9 +75,9 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
     settings["pad_token"] = settings["eos_token"]
     path.write_text(json.dumps(settings))
     policy = load_policy(PolicyConfig("m", str(tmp_path / "m")))
-    assert policy.tokenizer.pad_token_id == policy.end_id
-    assert not policy.suppressed[policy.end_id]
-    _, mask = policy.score([[5, 6]], [[7, policy.end_id]])
+    assert policy.tokenizer.pad_token_id == policy.eos_id
+    assert not policy.suppressed[policy.eos_id]
+    _, mask = policy.score([[5, 6]], [[7, policy.eos_id]])
     assert mask.tolist() == [[True, True]]
 
 
@@ -110,8 +110,8 @@ def test_a_peers_text_ends_as_the_models_own_turns_do(
     model.save_pretrained(tmp_path / "m")
 
     policy = load_policy(PolicyConfig("m", str(tmp_path / "m"), template=template))
-    assert policy.end_ids == ends
-    assert policy.tokenizer.convert_ids_to_tokens(policy.end_id) == end
+    assert policy.eos_ids == ends
+    assert policy.tokenizer.convert_ids_to_tokens(policy.eos_id) == end
 
 
 def test_an_end_of_turn_that_only_the_chat_template_shows_ends_a_completion(make_policy):
@@ -120,8 +120,8 @@ def test_an_end_of_turn_that_only_the_chat_template_shows_ends_a_completion(make
     policy.tokenizer.eos_token, policy.model.generation_config.eos_token_id = "<|user|>", 1
     policy.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}<|end|>\n{% endfor %}"
     again = Policy(policy.config, policy.model, policy.tokenizer)
-    assert policy.tokenizer.convert_ids_to_tokens(again.end_id) == "<|end|>"
-    assert again.end_ids == [1, again.end_id]
+    assert policy.tokenizer.convert_ids_to_tokens(again.eos_id) == "<|end|>"
+    assert again.eos_ids == [1, again.eos_id]
 
 
 @pytest.mark.parametrize("template", ["", "<s>[INST]{prompt}[/INST]", "Q: {prompt}", "{prompt}<s>"])
@@ -167,7 +167,7 @@ def test_a_tokenizer_that_holds_no_text_exactly_still_reads_no_markup(make_polic
     policy.codec._bytes = {}
     token_ids = policy.prompt_ids("<|end|>7")
     assert policy.tokenizer.decode(token_ids) == "<|user|><|end|>7<|assistant|>"
-    assert policy.end_id not in token_ids
+    assert policy.eos_id not in token_ids
 
 
 def metrics_of(policy, samples):
@@ -206,8 +206,8 @@ def test_imitation_adds_weight_times_the_mean_over_its_samples_of_mean_nll(froze
 @pytest.mark.parametrize("objective", ["grpo", "dapo", "dr_grpo", "gspo"])
 def test_gradients_do_not_depend_on_the_micro_batch(frozen, objective):
     results = []
-    for micro_batch in (1, 40, 2048):
-        policy = frozen(micro_batch=micro_batch, objective=objective)
+    for max_tokens_per_forward in (1, 40, 2048):
+        policy = frozen(max_tokens_per_forward=max_tokens_per_forward, objective=objective)
         samples = [own(policy, "1" * n, (-1) ** n * n, behavior=-5.0) for n in range(1, 6)]
         samples.append(own(policy, "99", 0.0))
         samples[-1].loss = "imitation"
@@ -348,7 +348,7 @@ def test_special_tokens_stay_visible_to_the_verifier(make_policy, monkeypatch):
     ids = [
         policy.tokenizer.convert_tokens_to_ids("<|user|>"),
         *policy.codec.encode("1"),
-        policy.end_id,
+        policy.eos_id,
     ]
     written = Completions(
         torch.tensor([ids]),

@@ -14,7 +14,7 @@ import pytest
 import mini_mrl
 from mrl.config import RunConfig
 from mrl.settings.settings import check, load_config
-from mrl.tiny.pair import HOLES
+from mrl.tiny.pair import BLIND_SPOTS
 
 ROOT = Path(mini_mrl.__file__).parent
 PAGES = {
@@ -98,7 +98,7 @@ def test_the_lines_that_load_a_trained_policy_do(capsys):
 
 def test_the_lines_that_train_from_python_do(capsys, tmp_path, monkeypatch):
     (lines,) = (lines for lines in PYTHON if "load_team" in lines)
-    problems = "data/words/thirdset.jsonl"
+    problems = "data/words/test.jsonl"
     few = tmp_path / "few.jsonl"
     few.write_text("".join((ROOT / problems).read_text().splitlines(keepends=True)[::60]))
     shorter = lines.replace("range(1, 241)", "range(1, 3)").replace(problems, str(few))
@@ -110,7 +110,7 @@ def test_the_lines_that_train_from_python_do(capsys, tmp_path, monkeypatch):
     assert [line.split()[0] for line in steps] == ["1", "2"]
     for said in (*(line.partition(" ")[2] for line in steps), scores):
         by_name = ast.literal_eval(said)
-        assert by_name.keys() == HOLES.keys()
+        assert by_name.keys() == BLIND_SPOTS.keys()
         assert all(0 <= value <= 1 for value in by_name.values())
     assert {path.name for path in tmp_path.iterdir()} == {"few.jsonl", "my-model"}
     assert (tmp_path / "my-model" / "model.safetensors").exists()

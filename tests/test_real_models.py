@@ -54,7 +54,7 @@ def test_prompt_and_completion_are_what_the_chat_template_makes_of_them(pair):
             {"role": "assistant", "content": "2+2=4, \\boxed{4}"},
         ]
         whole = policy.tokenizer.apply_chat_template(messages, tokenize=False)
-        completion_ids = [*policy.codec.encode("2+2=4, \\boxed{4}"), policy.end_id]
+        completion_ids = [*policy.codec.encode("2+2=4, \\boxed{4}"), policy.eos_id]
         ours = policy.tokenizer.decode(prompt_ids + completion_ids)
         assert "3+2=5" in ours
         assert whole.startswith(ours)
@@ -66,7 +66,7 @@ def test_groups_end_with_end_tokens_and_are_right_now_and_then(pair, groups, ver
         rollouts = [rollout for group in found for rollout in group.rollouts]
         ended = [rollout for rollout in rollouts if rollout.finished]
         assert len(ended) > len(rollouts) / 10
-        assert all(rollout.completion_ids[-1] in policy.end_ids for rollout in ended)
+        assert all(rollout.completion_ids[-1] in policy.eos_ids for rollout in ended)
         verifier.verify_groups(found)
     assert any(sum(group.rewards) for found in groups for group in found)
 

@@ -102,10 +102,10 @@ def test_prompts_follow_each_models_chat_template_with_the_system_prompt(make_ch
 
 def test_every_end_token_of_the_generation_config_ends_and_dead_rows_are_never_written(make_chat):
     qwen, smol = make_chat("qwen"), make_chat("smol")
-    assert qwen.end_ids == [2, 0]  # <|im_end|> first, then <|endoftext|>
-    assert smol.end_ids == [2]
+    assert qwen.eos_ids == [2, 0]  # <|im_end|> first, then <|endoftext|>
+    assert smol.eos_ids == [2]
     assert qwen.suppressed[len(qwen.tokenizer) :].all()
-    assert not qwen.suppressed[qwen.end_ids].any()
+    assert not qwen.suppressed[qwen.eos_ids].any()
     assert not smol.suppressed[2]  # its padding token is its end token
 
 
@@ -133,7 +133,7 @@ def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("name", ["qwen", "smol"])
-@pytest.mark.parametrize("settings", [{"dtype": "mixed"}, {"checkpointing": True}])
+@pytest.mark.parametrize("settings", [{"dtype": "mixed"}, {"gradient_checkpointing": True}])
 def test_other_precisions_and_checkpointing_learn_nearly_the_same(make_chat, name, settings):
     gradients = []
     for chosen in ({}, settings):
@@ -149,14 +149,14 @@ def test_other_precisions_and_checkpointing_learn_nearly_the_same(make_chat, nam
         learn(policy, [sample])
         gradients.append(torch.cat([g.flatten() for g in kept]))
     cosine = torch.nn.functional.cosine_similarity(*gradients, dim=0)
-    assert cosine > (0.99999 if "checkpointing" in settings else 0.99)
+    assert cosine > (0.99999 if "gradient_checkpointing" in settings else 0.99)
     assert next(policy.model.parameters()).dtype == torch.float32
 
 
 def test_what_is_sampled_is_what_is_scored_in_bfloat16_up_to_its_rounding(make_chat):
     from mrl.samples import Problem
 
-    policy = make_chat("qwen", dtype="mixed", checkpointing=True)
+    policy = make_chat("qwen", dtype="mixed", gradient_checkpointing=True)
     (group,) = policy.rollout([Problem("a", "1+1?", "2")], torch.Generator().manual_seed(0))
     scored = policy.logprobs_of(
         [group.prompt_ids] * 8, [rollout.completion_ids for rollout in group.rollouts]

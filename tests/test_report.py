@@ -11,7 +11,7 @@ from mrl.lab.report import write_report
 from mrl.run.directory import read_metrics, read_samples
 from mrl.run.problems import save_problems
 from mrl.run.summary import learnt_sentence
-from mrl.tiny.pair import HOLES
+from mrl.tiny.pair import BLIND_SPOTS
 from mrl.tiny.skills import SKILLS, generate
 from tests import browser
 
@@ -23,7 +23,7 @@ def one_run(tmp_path_factory):
     """A run that has sampled, exchanged and ended; a step has a third of its problems."""
     folder = tmp_path_factory.mktemp("report")
     settings = {"runs": folder, "prompts_per_step": 6, "group_size": 4}
-    for part in ("train", "heldout"):
+    for part in ("train", "validation"):
         made = [problem for skill in SKILLS for problem, _ in generate(skill, part, 2, 0)]
         save_problems(folder / f"{part}.jsonl", made)
         path = str(folder / f"{part}.jsonl")
@@ -120,10 +120,10 @@ def test_the_replay_has_every_step_and_marks_the_holes(finished):
     run = data_of(write_report(finished).read_text())
     assert run["steps"] == 4
     before = json.loads((finished / "evaluation.json").read_text())["before"]
-    for policy, scores, made in zip(run["policies"], before, HOLES.values(), strict=False):
+    for policy, scores, made in zip(run["policies"], before, BLIND_SPOTS.values(), strict=False):
         rates = {skill: numbers["pass@1"] for skill, numbers in scores["skills"].items()}
-        assert policy["holes"] == [skill for skill, rate in rates.items() if rate < 0.02]
-        assert set(policy["holes"]) >= set(made)
+        assert policy["blind spots"] == [skill for skill, rate in rates.items() if rate < 0.02]
+        assert set(policy["blind spots"]) >= set(made)
     lines = [line for line in read_metrics(finished) if line["policy"] == "qwen-tiny"]
     met = [(line["step"], line["skill/sold"]) for line in lines if "skill/sold" in line]
     rates = run["policies"][0]["rates"]
@@ -172,7 +172,7 @@ def test_the_sentence_names_the_largest_gain():
     def scores(policy, value):
         return {
             "policy": policy,
-            "part": "heldout",
+            "split": "validation",
             "problems": 40,
             "pass@1": value,
             "skills": {"eats": {"pass@1": value}},
@@ -199,7 +199,7 @@ def test_a_browser_shows_it(finished, tmp_path, width, dark):
     page = write_report(finished).read_text(encoding="utf-8")
     script = """
     document.querySelector("details").open = true;
-    document.querySelector(".tile.hole").click();
+    document.querySelector(".tile.blind spot").click();
     return document.querySelector(".reading").textContent;
     """
     said = browser.ask(page, tmp_path, width, dark, script)

@@ -20,7 +20,7 @@ from mrl.lab.compare_view import Estimate, estimate, wilson
 from mrl.modes import MODES
 from mrl.run.evaluation import half_width
 from mrl.samples import Verdict
-from mrl.tiny.pair import BATCH, HOLES, OWN_SKILLS, RARE_SKILLS, UPDATES, demonstrations
+from mrl.tiny.pair import BATCH, BLIND_SPOTS, STRONG_SKILLS, UPDATES, WEAK_SKILLS, demonstrations
 from mrl.verifier.rewards import last_box, plain_verdict
 
 ROOT = Path(mini_mrl.__file__).parent
@@ -98,7 +98,7 @@ def test_the_pictures_of_the_run_come_from_its_kept_metrics(tmp_path):
 
 # -------------------------------------------------------------------- scores of the tiny pair
 
-SETS = ("heldout", "newtemplates", "thirdset")
+SETS = ("validation", "validation_wording", "test")
 FIVE_SEEDS = "tiny-pair/five-seeds.csv"
 NO_LOWER_END = "hacpo, no lower end"
 
@@ -107,20 +107,20 @@ def of_all_skills(policy, skill):
     return skill == "all"
 
 
-def is_own(policy, skill):
-    return skill in OWN_SKILLS[policy]
+def is_strong(policy, skill):
+    return skill in STRONG_SKILLS[policy]
 
 
-def is_rare(policy, skill):
-    return skill in RARE_SKILLS[policy]
+def is_weak(policy, skill):
+    return skill in WEAK_SKILLS[policy]
 
 
-def is_hole(policy, skill):
-    return skill in HOLES[policy]
+def is_blind_spot(policy, skill):
+    return skill in BLIND_SPOTS[policy]
 
 
-def is_no_hole(policy, skill):
-    return skill != "all" and skill not in HOLES[policy]
+def is_no_blind_spot(policy, skill):
+    return skill != "all" and skill not in BLIND_SPOTS[policy]
 
 
 def only(policy, skill):
@@ -128,7 +128,7 @@ def only(policy, skill):
     return lambda *of: of == (policy, skill)
 
 
-ALL_HOLES = [(policy, skill) for policy, skills in HOLES.items() for skill in skills]
+ALL_BLIND_SPOTS = [(policy, skill) for policy, skills in BLIND_SPOTS.items() for skill in skills]
 
 
 @cache
@@ -138,12 +138,14 @@ def table(path):
         return list(csv.DictReader(file))
 
 
-def kept_scores(path, mode, wanted=of_all_skills, part="heldout", metric="pass@1", column="value"):
+def kept_scores(
+    path, mode, wanted=of_all_skills, split="validation", metric="pass@1", column="value"
+):
     """Percent by seed, as the mean of what is wanted, from a table under data/results."""
     by_seed = {}
     for line in table(path):
-        of = line["mode"], line["part"], line["metric"]
-        if of == (mode, part, metric) and wanted(line["policy"], line["skill"]):
+        of = line["mode"], line["split"], line["metric"]
+        if of == (mode, split, metric) and wanted(line["policy"], line["skill"]):
             by_seed.setdefault(line["seed"], []).append(float(line[column]))
     return [mean(values) for values in by_seed.values()]
 
@@ -163,15 +165,15 @@ def gap(ones, others):
     return Gap(found.values, found.mean, found.half)
 
 
-def five_seeds(mode, wanted=of_all_skills, part="thirdset"):
+def five_seeds(mode, wanted=of_all_skills, split="test"):
     """pass@1 by seed: four updates per step, `solo-x2` eight; five seeds."""
     if mode == NO_LOWER_END:
-        return kept_scores("tiny-pair/five-seeds-no-lower-end.csv", "hacpo", wanted, part)
-    return kept_scores(FIVE_SEEDS, mode, wanted, part)
+        return kept_scores("tiny-pair/five-seeds-no-lower-end.csv", "hacpo", wanted, split)
+    return kept_scores(FIVE_SEEDS, mode, wanted, split)
 
 
-def gap_of_five(one, other, wanted=of_all_skills, part="thirdset"):
-    return gap(five_seeds(one, wanted, part), five_seeds(other, wanted, part))
+def gap_of_five(one, other, wanted=of_all_skills, split="test"):
+    return gap(five_seeds(one, wanted, split), five_seeds(other, wanted, split))
 
 
 # Student's t of five seeds by comparisons at once: two-sided 5 %, shared among them (Bonferroni)
@@ -181,60 +183,61 @@ QUANTILES = {1: 2.776, 10: 5.598}
 # ------------------------------------------------- four modes, ten seeds, and what opened
 
 FOUR = ("solo", "replay", "sft", "sgt")
-OPEN_FROM = 25  # percent on `heldout`, as mrl/lab/compare_view.py has it
+CLOSED_FROM = 25  # percent on `validation`, as mrl/lab/compare_view.py has it
 
 
-def ten_seeds(mode, wanted=of_all_skills, part="heldout", metric="pass@1"):
-    scores = kept_scores("tiny-pair/ten-seeds.csv", mode, wanted, part, metric)
+def ten_seeds(mode, wanted=of_all_skills, split="validation", metric="pass@1"):
+    scores = kept_scores("tiny-pair/ten-seeds.csv", mode, wanted, split, metric)
     assert len(scores) == 10
     return scores
 
 
-def gap_of_ten(one, other, wanted=of_all_skills, part="heldout"):
-    return gap(ten_seeds(one, wanted, part), ten_seeds(other, wanted, part))
+def gap_of_ten(one, other, wanted=of_all_skills, split="validation"):
+    return gap(ten_seeds(one, wanted, split), ten_seeds(other, wanted, split))
 
 
-def open_holes(mode, part="heldout", least=OPEN_FROM):
+def closed_spots(mode, split="validation", least=CLOSED_FROM):
     """Hole -> with each seed, whether it ends at that many percent or more."""
     return {
-        hole: [score >= least for score in ten_seeds(mode, only(*hole), part)] for hole in ALL_HOLES
+        blind_spot: [score >= least for score in ten_seeds(mode, only(*blind_spot), split)]
+        for blind_spot in ALL_BLIND_SPOTS
     }
 
 
-def open_in_all(mode, part="heldout", least=OPEN_FROM):
-    """In how many of the forty cases a hole is open."""
-    return sum(map(sum, open_holes(mode, part, least).values()))
+def closed_in_all(mode, split="validation", least=CLOSED_FROM):
+    """In how many of the forty cases a blind spot is open."""
+    return sum(map(sum, closed_spots(mode, split, least).values()))
 
 
-def runs_with_all_open(mode):
-    return sum(all(of_run) for of_run in zip(*open_holes(mode).values(), strict=True))
+def runs_with_all_closed(mode):
+    return sum(all(of_run) for of_run in zip(*closed_spots(mode).values(), strict=True))
 
 
 def rows_of_counts():
-    """The table of open holes, line by line."""
+    """The table of open blind spots, line by line."""
     cells = []
     for mode in FOUR:
-        count = runs_with_all_open(mode)
+        count = runs_with_all_closed(mode)
         low, high = wilson(count, 10)
         cells.append(f"{count} ({low:.0f} to {high:.0f} %)")
-    yield row("all four holes open", *cells)
-    for policy, skill in ALL_HOLES:
-        counts = [sum(open_holes(mode)[policy, skill]) for mode in FOUR]
+    yield row("all four blind spots open", *cells)
+    for policy, skill in ALL_BLIND_SPOTS:
+        counts = [sum(closed_spots(mode)[policy, skill]) for mode in FOUR]
         yield row(f"`{skill}` of `{policy}`", *counts)
-    for part, least, more in (
-        ("heldout", 25, " (10 % gives the same)"),
-        ("heldout", 50, ""),
+    for split, least, more in (
+        ("validation", 25, " (10 % gives the same)"),
+        ("validation", 50, ""),
         *((p, 25, "") for p in SETS[1:]),
     ):
-        counts = [open_in_all(mode, part, least) for mode in FOUR]
-        yield row(f"cases of 40, `{part}`, {least} % or more{more}", *counts)
+        counts = [closed_in_all(mode, split, least) for mode in FOUR]
+        yield row(f"cases of 40, `{split}`, {least} % or more{more}", *counts)
 
 
-def before_training(wanted, part):
+def before_training(wanted, split):
     """The mean over all runs, percent; two runs of a seed begin alike."""
     starts = []
     for line in table("tiny-pair/ten-seeds.csv"):
-        is_pass = (line["part"], line["metric"]) == (part, "pass@1")
+        is_pass = (line["split"], line["metric"]) == (split, "pass@1")
         if is_pass and wanted(line["policy"], line["skill"]):
             starts.append(float(line["before"]))
     return mean(starts)
@@ -243,16 +246,16 @@ def before_training(wanted, part):
 def rows_of_scores():
     """The table of pass@1 of four modes, line by line."""
     wanted = [
-        ("`heldout`", of_all_skills, "heldout"),
-        ("`thirdset`", of_all_skills, "thirdset"),
-        ("`heldout`, own", is_own, "heldout"),
-        ("`heldout`, rare", is_rare, "heldout"),
-        ("`thirdset`, holes", is_hole, "thirdset"),
+        ("`validation`", of_all_skills, "validation"),
+        ("`test`", of_all_skills, "test"),
+        ("`validation`, own", is_strong, "validation"),
+        ("`validation`, rare", is_weak, "validation"),
+        ("`test`, blind spots", is_blind_spot, "test"),
     ]
-    for name, of, part in wanted:
-        ends = [estimate(ten_seeds(mode, of, part)) for mode in FOUR]
-        gains = [gap_of_ten("sgt", control, of, part) for control in FOUR[:3]]
-        yield row(name, f"{before_training(of, part):.1f}", *ends, *gains)
+    for name, of, split in wanted:
+        ends = [estimate(ten_seeds(mode, of, split)) for mode in FOUR]
+        gains = [gap_of_ten("sgt", control, of, split) for control in FOUR[:3]]
+        yield row(name, f"{before_training(of, split):.1f}", *ends, *gains)
 
 
 def test_the_tables_of_ten_seeds_are_the_measured_ones():
@@ -261,76 +264,80 @@ def test_the_tables_of_ten_seeds_are_the_measured_ones():
 
 
 def test_what_is_said_of_open_holes_was_measured():
-    counts = {mode: open_in_all(mode) for mode in FOUR}
+    counts = {mode: closed_in_all(mode) for mode in FOUR}
     assert (counts["solo"], counts["sft"], counts["sgt"]) == (0, 40, 40)
     assert f"with a memory {counts['replay']} of 40 did by luck, and with a peer all" in WORDS
     for mode in FOUR:
-        assert open_in_all(mode, least=10) == counts[mode]  # "10 % gives the same"
+        assert closed_in_all(mode, least=10) == counts[mode]  # "10 % gives the same"
 
     sold = "qwen-tiny", "sold"
-    with_30 = open_holes("sgt", least=50), *(open_holes(m, "thirdset") for m in ("sft", "sgt"))
-    for of_holes in with_30:
-        assert [hole for hole, opened in of_holes.items() if not all(opened)] == [sold]
-        assert not any(of_holes[sold])
+    with_30 = closed_spots("sgt", least=50), *(closed_spots(m, "test") for m in ("sft", "sgt"))
+    for of_blind_spots in with_30:
+        assert [blind_spot for blind_spot, opened in of_blind_spots.items() if not all(opened)] == [
+            sold
+        ]
+        assert not any(of_blind_spots[sold])
 
 
 def test_what_is_said_of_the_peer_was_measured():
-    gains = [gap_of_ten("sgt", control, part="thirdset") for control in ("replay", "solo")]
-    said = "On `thirdset` `sgt` ends {} points above `replay` and {} above `solo`."
+    gains = [gap_of_ten("sgt", control, split="test") for control in ("replay", "solo")]
+    said = "On `test` `sgt` ends {} points above `replay` and {} above `solo`."
     assert said.format(*gains) in WORDS
     assert all(gain.clear for gain in gains)
-    for part in SETS:  # "What the peer gives: the holes"
-        assert gap_of_ten("sgt", "solo", is_no_hole, part).mean < 0
+    for split in SETS:  # "What the peer gives: the blind spots"
+        assert gap_of_ten("sgt", "solo", is_no_blind_spot, split).mean < 0
 
-    others = gap_of_ten("sgt", "solo", is_no_hole)
-    rare = [gap_of_ten("sgt", "solo", is_rare, part) for part in ("heldout", "thirdset")]
+    others = gap_of_ten("sgt", "solo", is_no_blind_spot)
+    rare = [gap_of_ten("sgt", "solo", is_weak, split) for split in ("validation", "test")]
     assert all(gain.clear for gain in (others, *rare))
-    assert f"it ends {without_sign(others)} points *below* `solo` on `heldout`, above all" in WORDS
-    assert f"on the rare ones (on `thirdset` {without_sign(rare[1])} below)" in WORDS
+    assert (
+        f"it ends {without_sign(others)} points *below* `solo` on `validation`, above all" in WORDS
+    )
+    assert f"on the rare ones (on `test` {without_sign(rare[1])} below)" in WORDS
 
-    def with_32(wanted=of_all_skills, part="heldout"):
-        return kept_scores("tiny-pair/group-32.csv", "solo", wanted, part)
+    def with_32(wanted=of_all_skills, split="validation"):
+        return kept_scores("tiny-pair/group-32.csv", "solo", wanted, split)
 
-    ends = [score for hole in ALL_HOLES for score in with_32(only(*hole))]
-    assert len(ends) == 20 and max(ends) < OPEN_FROM  # "0 of 20 are open"
-    more = gap(with_32(part="thirdset"), ten_seeds("solo", part="thirdset")[:5])
-    assert f"`thirdset` ends {more} points above groups of 8." in WORDS
+    ends = [score for blind_spot in ALL_BLIND_SPOTS for score in with_32(only(*blind_spot))]
+    assert len(ends) == 20 and max(ends) < CLOSED_FROM  # "0 of 20 are open"
+    more = gap(with_32(split="test"), ten_seeds("solo", split="test")[:5])
+    assert f"`test` ends {more} points above groups of 8." in WORDS
 
-    memory = [gap_of_ten("replay", "solo", part=part) for part in ("heldout", "thirdset")]
+    memory = [gap_of_ten("replay", "solo", split=split) for split in ("validation", "test")]
     assert [gain.clear for gain in memory] == [True, False]
-    assert "{} points over `solo` on `heldout`, and {} on `thirdset`.".format(*memory) in WORDS
+    assert "{} points over `solo` on `validation`, and {} on `test`.".format(*memory) in WORDS
 
 
 def test_what_is_said_of_rl_beside_the_peers_texts_was_measured():
-    ahead = gap_of_ten("sft", "sgt", part="thirdset")
-    assert ahead.clear and f"On `thirdset` `sft` ends {ahead} points *above* `sgt`" in WORDS
-    of_each = [gap_of_ten("sft", "sgt", only(name, "all"), "thirdset") for name in HOLES]
+    ahead = gap_of_ten("sft", "sgt", split="test")
+    assert ahead.clear and f"On `test` `sft` ends {ahead} points *above* `sgt`" in WORDS
+    of_each = [gap_of_ten("sft", "sgt", only(name, "all"), "test") for name in BLIND_SPOTS]
     assert "({} for `qwen-tiny`, but {} for `llama-tiny`)".format(*of_each) in WORDS
-    level, rare = gap_of_ten("sgt", "sft", is_no_hole), gap_of_ten("sft", "solo", is_rare)
+    level, rare = gap_of_ten("sgt", "sft", is_no_blind_spot), gap_of_ten("sft", "solo", is_weak)
     assert not level.clear and rare.clear
-    assert f"no difference is seen ({without_sign(level)} on `heldout`)" in WORDS
+    assert f"no difference is seen ({without_sign(level)} on `validation`)" in WORDS
     assert f"pays on the rare ones, too ({without_sign(rare)} below `solo`)" in WORDS
 
-    opened = {}  # mode -> hole -> steps
+    opened = {}  # mode -> blind spot -> steps
     with (RESULTS / "tiny-pair" / "ten-seeds.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
             if line["metric"] == "opened at step" and line["mode"] in ("sft", "sgt"):
                 of_hole = opened.setdefault(line["mode"], {})
-                hole = line["policy"], line["skill"]
-                of_hole.setdefault(hole, []).append(int(line["value"]))
-    for hole in ALL_HOLES:  # "its holes open earlier and further"
-        assert mean(opened["sft"][hole]) < mean(opened["sgt"][hole])
-    assert gap_of_ten("sft", "sgt", is_hole, "thirdset").clear
+                blind_spot = line["policy"], line["skill"]
+                of_hole.setdefault(blind_spot, []).append(int(line["value"]))
+    for blind_spot in ALL_BLIND_SPOTS:  # "its blind spots open earlier and further"
+        assert mean(opened["sft"][blind_spot]) < mean(opened["sgt"][blind_spot])
+    assert gap_of_ten("sft", "sgt", is_blind_spot, "test").clear
 
 
 def test_what_readme_says_of_four_modes_was_measured():
-    gains = [gap_of_ten(*pair, part="thirdset") for pair in (("sgt", "replay"), ("sft", "sgt"))]
+    gains = [gap_of_ten(*pair, split="test") for pair in (("sgt", "replay"), ("sft", "sgt"))]
     assert f"`sgt` ends {gains[0]} points above `replay` (ten seeds, third set)" in README
     assert f"`sft` ends {gains[1]} points above `sgt`" in README
-    rare = without_sign(gap_of_ten("sgt", "solo", is_rare, "thirdset"))
+    rare = without_sign(gap_of_ten("sgt", "solo", is_weak, "test"))
     assert f"gets right, `sgt` ends {rare} points below `solo`, and `sft` as much." in README
-    assert gap_of_ten("sft", "solo", is_rare, "thirdset").clear
-    assert not gap_of_ten("sft", "sgt", is_rare, "thirdset").clear  # "as much"
+    assert gap_of_ten("sft", "solo", is_weak, "test").clear
+    assert not gap_of_ten("sft", "sgt", is_weak, "test").clear  # "as much"
 
 
 def test_what_distillation_does_on_this_pair_was_measured():
@@ -339,9 +346,11 @@ def test_what_distillation_does_on_this_pair_was_measured():
     for seed, policy, scores in re.findall(r"^seed (\d+), (\S+) (\{'all'.*\})$", kept, re.M):
         ends.setdefault(seed, {})[policy] = ast.literal_eval(scores)
     assert list(ends) == ["31", "32", "33"]
-    assert not any(of_run[policy][skill] for of_run in ends.values() for policy, skill in ALL_HOLES)
+    assert not any(
+        of_run[policy][skill] for of_run in ends.values() for policy, skill in ALL_BLIND_SPOTS
+    )
     whole = [f"{mean(scores['all'] for scores in of_run.values()):.1f}" for of_run in ends.values()]
-    alone = [f"{score:.1f}" for score in ten_seeds("solo", part="thirdset")[:3]]
+    alone = [f"{score:.1f}" for score in ten_seeds("solo", split="test")[:3]]
     said = f"two models end at {listed(whole)} %, where `solo` ends at {listed(alone)} (`python"
     assert said in TUTORIAL
 
@@ -349,15 +358,15 @@ def test_what_distillation_does_on_this_pair_was_measured():
 # ------------------------------------------------------------------------- a frozen peer
 
 
-def with_a_frozen_peer(mode, wanted, part="heldout"):
+def with_a_frozen_peer(mode, wanted, split="validation"):
     """Of `qwen-tiny`, whose peer never learns. `solo` has no peer, so its runs are the same."""
     if mode == "solo":
-        return ten_seeds("solo", wanted, part)
-    return kept_scores("tiny-pair/frozen-peer.csv", mode, wanted, part)
+        return ten_seeds("solo", wanted, split)
+    return kept_scores("tiny-pair/frozen-peer.csv", mode, wanted, split)
 
 
 def is_own_of_qwen(policy, skill):
-    return policy == "qwen-tiny" and is_own(policy, skill)
+    return policy == "qwen-tiny" and is_strong(policy, skill)
 
 
 def rows_of_the_frozen_peer():
@@ -367,13 +376,13 @@ def rows_of_the_frozen_peer():
         return lambda policy, skill: policy == "qwen-tiny" and kind(policy, skill)
 
     wanted = [
-        ("`thirdset`, all skills", of_qwen(of_all_skills), "thirdset"),
-        ("`heldout`, own", is_own_of_qwen, "heldout"),
-        ("`heldout`, holes", of_qwen(is_hole), "heldout"),
-        ("`heldout`, `eats`, an own one", only("qwen-tiny", "eats"), "heldout"),
+        ("`test`, all skills", of_qwen(of_all_skills), "test"),
+        ("`validation`, own", is_own_of_qwen, "validation"),
+        ("`validation`, blind spots", of_qwen(is_blind_spot), "validation"),
+        ("`validation`, `eats`, an own one", only("qwen-tiny", "eats"), "validation"),
     ]
-    for name, of, part in wanted:
-        scores = {mode: with_a_frozen_peer(mode, of, part) for mode in ("solo", "sft", "sgt")}
+    for name, of, split in wanted:
+        scores = {mode: with_a_frozen_peer(mode, of, split) for mode in ("solo", "sft", "sgt")}
         assert {len(of_mode) for of_mode in scores.values()} == {10}
         yield row(name, *map(estimate, scores.values()), gap(scores["sgt"], scores["sft"]))
 
@@ -397,16 +406,14 @@ def test_what_is_said_of_the_frozen_peer_was_measured():
     own = [with_a_frozen_peer(mode, is_own_of_qwen) for mode in ("solo", "sgt")]
     assert gap(*own).clear and f"on own skills it ends {gap(*own)} below `solo`" in WORDS
 
-    whole = [
-        with_a_frozen_peer(mode, only("qwen-tiny", "all"), "thirdset") for mode in ("sgt", "sft")
-    ]
+    whole = [with_a_frozen_peer(mode, only("qwen-tiny", "all"), "test") for mode in ("sgt", "sft")]
     assert gap(*whole).clear and f"over all skills {gap(*whole)}, although" in WORDS
-    holes = [
-        mean(with_a_frozen_peer(mode, only("qwen-tiny", hole)))
-        for hole in HOLES["qwen-tiny"]
+    blind_spots = [
+        mean(with_a_frozen_peer(mode, only("qwen-tiny", blind_spot)))
+        for blind_spot in BLIND_SPOTS["qwen-tiny"]
         for mode in ("sft", "sgt")
     ]
-    assert holes[0] > holes[1] and min(holes) > 25
+    assert blind_spots[0] > blind_spots[1] and min(blind_spots) > 25
 
 
 def test_what_the_tutorial_says_of_ten_seeds_was_measured():
@@ -415,22 +422,22 @@ def test_what_the_tutorial_says_of_ten_seeds_was_measured():
     said = 'on "given" `sgt` ends {} points below `solo` and `sft` {} (ten runs each;'
     assert said.format(*price) in TUTORIAL
     for mode in FOUR:
-        assert f"(`{mode}`) | {runs_with_all_open(mode)} of 10 |" in TUTORIAL_PAGE
-    assert f"A memory opens {open_in_all('replay')} of these 40 holes, by luck." in TUTORIAL
-    ahead = gap_of_ten("sft", "sgt", part="thirdset")
+        assert f"(`{mode}`) | {runs_with_all_closed(mode)} of 10 |" in TUTORIAL_PAGE
+    assert f"A memory opens {closed_in_all('replay')} of these 40 blind spots, by luck." in TUTORIAL
+    ahead = gap_of_ten("sft", "sgt", split="test")
     assert f"skills `sft` even ends {ahead} points above `sgt`" in TUTORIAL
-    gains = [gap_of_ten("sgt", control, part="thirdset") for control in ("solo", "replay")]
+    gains = [gap_of_ten("sgt", control, split="test") for control in ("solo", "replay")]
     said = "ends {} points above `solo`, {} above `replay`, and {} *below* `sft`"
     assert said.format(*gains, ahead) in TUTORIAL
     gains = [dial_gap(shown, "sgt", "solo") for shown in DIAL]
     assert "`sgt` gains {}, {}, {}, {} and {} points over `solo`.".format(*gains) in TUTORIAL
     assert f"can be told at 0 % only (by {dial_gap(0, 'sgt', 'replay')} points)" in TUTORIAL
     both = NO_LOWER_END, "hacpo"
-    lifts = gap_of_five(*both), gap_of_five(*both, is_hole)
-    assert "lifts `hacpo` by {} points, and by {} in the holes".format(*lifts) in TUTORIAL
-    further = gap_of_five("sgt", NO_LOWER_END, is_hole)
-    assert f"fills the holes still further, by {further} points" in TUTORIAL
-    own = without_sign(gap_of_five("naive", "solo", is_own))
+    lifts = gap_of_five(*both), gap_of_five(*both, is_blind_spot)
+    assert "lifts `hacpo` by {} points, and by {} in the blind spots".format(*lifts) in TUTORIAL
+    further = gap_of_five("sgt", NO_LOWER_END, is_blind_spot)
+    assert f"fills the blind spots still further, by {further} points" in TUTORIAL
+    own = without_sign(gap_of_five("naive", "solo", is_strong))
     assert f"knows and pays {own} points of pass@1 on the skills" in TUTORIAL
 
 
@@ -438,12 +445,12 @@ def test_what_the_warm_start_had_shown_of_the_held_out_sets():
     shown = {}
     for policy, updates in UPDATES.items():
         prompts = {prompt for prompt, _ in islice(demonstrations(policy, 0), updates * BATCH)}
-        for part in SETS:
-            lines = (ROOT / "data" / "words" / f"{part}.jsonl").read_text().splitlines()
+        for split in SETS:
+            lines = (ROOT / "data" / "words" / f"{split}.jsonl").read_text().splitlines()
             held_out = [json.loads(line)["prompt"] for line in lines]
-            shown[policy, part] = sum(prompt in prompts for prompt in held_out)
+            shown[policy, split] = sum(prompt in prompts for prompt in held_out)
 
-    first = shown.pop(("qwen-tiny", "heldout")), shown.pop(("llama-tiny", "heldout"))
+    first = shown.pop(("qwen-tiny", "validation")), shown.pop(("llama-tiny", "validation"))
     assert "it had shown `qwen-tiny` {} and `llama-tiny` {}.".format(*first) in WORDS
     assert "`qwen-tiny` has read {} of the 360 prompts".format(*first) in words_of("data/README.md")
     assert set(shown.values()) == {0}
@@ -452,11 +459,11 @@ def test_what_the_warm_start_had_shown_of_the_held_out_sets():
 # ------------------------------------------------------------------------------------- liars
 
 
-def with_liars(name, wanted=of_all_skills, part="thirdset"):
+def with_liars(name, wanted=of_all_skills, split="test"):
     """Five seeds of a mode; of an honest one, or alone, the first five of the ten."""
     if name in FOUR:
-        return ten_seeds(name, wanted, part)[:5]
-    scores = kept_scores("tiny-pair/liars.csv", name, wanted, part)
+        return ten_seeds(name, wanted, split)[:5]
+    scores = kept_scores("tiny-pair/liars.csv", name, wanted, split)
     assert len(scores) == 5
     return scores
 
@@ -473,22 +480,22 @@ def test_what_is_said_of_liars_was_measured():
         "the same, with a weight of 1": "no-gate weight 1",
     }
     for said, name in names.items():
-        kinds = (of_all_skills, is_own, is_hole)
+        kinds = (of_all_skills, is_strong, is_blind_spot)
         assert row(said, *(estimate(with_liars(name, kind)) for kind in kinds)) in PAGE
 
     lost = gap(with_liars("sft"), with_liars("sft believed"))
     below = gap(with_liars("solo"), with_liars("sft believed"))
     noise = gap(with_liars("sgt"), with_liars("sgt believed"))
-    heldout = [with_liars(name, part="heldout") for name in ("sgt", "sgt believed")]
+    heldout = [with_liars(name, split="validation") for name in ("sgt", "sgt believed")]
     assert lost.clear and below.clear and not noise.clear
     said = f"cost `sft` {lost} points, so that it ends {below} below `solo`, and `sgt` a point or"
-    assert f"{said} less ({noise}; on `heldout` {gap(*heldout)})**" in WORDS
+    assert f"{said} less ({noise}; on `validation` {gap(*heldout)})**" in WORDS
     for name in ("sgt believed", "no-gate believed"):
-        assert gap(with_liars(name, is_own), with_liars("sft believed", is_own)).mean > 10
-        assert not gap(with_liars("sgt", is_own), with_liars(name, is_own)).clear
+        assert gap(with_liars(name, is_strong), with_liars("sft believed", is_strong)).mean > 10
+        assert not gap(with_liars("sgt", is_strong), with_liars(name, is_strong)).clear
 
-    held = gap(with_liars("no-gate weight 1", is_own), with_liars("sft believed", is_own))
-    more = gap(with_liars("no-gate believed", is_own), with_liars("no-gate weight 1", is_own))
+    held = gap(with_liars("no-gate weight 1", is_strong), with_liars("sft believed", is_strong))
+    more = gap(with_liars("no-gate believed", is_strong), with_liars("no-gate weight 1", is_strong))
     assert held.clear and more.clear
     said = f"still end {held} points above those of `sft`"
     assert f"{said}; the small weight gives another {more}." in WORDS
@@ -511,7 +518,7 @@ def rows_of_all_modes():
     for mode in modes:
         assert len(five_seeds(mode)) == 5
         gain = "" if mode == "solo" else gap_of_five(mode, "solo")
-        kinds = [estimate(five_seeds(mode, kind)) for kind in (is_hole, is_rare, is_own)]
+        kinds = [estimate(five_seeds(mode, kind)) for kind in (is_blind_spot, is_weak, is_strong)]
         yield row(mode, estimate(five_seeds(mode)), gain, *kinds)
 
 
@@ -522,9 +529,9 @@ def test_the_table_of_all_modes_is_the_measured_one():
 
 
 def test_the_modes_that_fill_the_holes_are_the_named_ones():
-    filled = {mode for mode in MODES if mean(five_seeds(mode, is_hole)) > 2} - {"replay"}
+    filled = {mode for mode in MODES if mean(five_seeds(mode, is_blind_spot)) > 2} - {"replay"}
     assert filled == {"sgt", "sft", "naive"}
-    assert mean(five_seeds(NO_LOWER_END, is_hole)) > 50
+    assert mean(five_seeds(NO_LOWER_END, is_blind_spot)) > 50
     for mode in ("hacpo", "graft"):
         assert not gap_of_five(mode, "solo").clear  # "cannot be told from `solo`"
 
@@ -533,18 +540,22 @@ def test_what_the_lower_end_of_hacpos_band_costs_was_measured():
     both = NO_LOWER_END, "hacpo"
     assert gap_of_five(*both).clear
     assert f"lifts `hacpo` by {gap_of_five(*both)} points, and" in WORDS
-    costs = [gap_of_five(*both, kind) for kind in (is_rare, is_own)]
+    costs = [gap_of_five(*both, kind) for kind in (is_weak, is_strong)]
     assert all(cost.clear and cost.mean < 0 for cost in costs)
     said = "costs {} on rare skills and {} on own ones."
     assert said.format(*map(without_sign, costs)) in WORDS
 
-    ahead, in_holes = (gap_of_five("sgt", NO_LOWER_END, of) for of in (of_all_skills, is_hole))
-    assert f"(`sgt` is {ahead} above), but in the holes `sgt` ends {in_holes} above it" in WORDS
+    ahead, in_holes = (
+        gap_of_five("sgt", NO_LOWER_END, of) for of in (of_all_skills, is_blind_spot)
+    )
+    assert (
+        f"(`sgt` is {ahead} above), but in the blind spots `sgt` ends {in_holes} above it" in WORDS
+    )
     assert in_holes.clear and not ahead.clear
 
 
 def test_what_is_said_of_naive_was_measured():
-    own, rare = gap_of_five("naive", "solo", is_own), gap_of_five("naive", "solo", is_rare)
+    own, rare = gap_of_five("naive", "solo", is_strong), gap_of_five("naive", "solo", is_weak)
     behind = gap_of_five("sgt", "naive")
     assert own.clear and rare.clear and behind.clear
     said = f"ends {without_sign(own)} points below `solo`, and on rare ones {without_sign(rare)}."
@@ -555,7 +566,7 @@ def test_what_is_said_of_the_grid_of_settings_was_measured():
     trials = {}  # mode -> (learning rate, updates per step) -> held-out pass@1
     with (RESULTS / "tiny-pair" / "tune.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            rate, updates = (part.split("=")[1] for part in line["setting"].split())
+            rate, updates = (split.split("=")[1] for split in line["setting"].split())
             trials.setdefault(line["mode"], {})[rate, updates] = float(line["pass@1"])
     assert trials.keys() == set(MODES) - {"sft", "naive", "prp"}
 
@@ -565,7 +576,7 @@ def test_what_is_said_of_the_grid_of_settings_was_measured():
         todays = of_mode["3e-5", "8" if mode == "solo-x2" else "4"]
         behind_best[mode] = max(of_mode.values()) - todays
     assert [mode for mode, behind in behind_best.items() if behind > 0] == ["graft"]
-    assert f"`graft`, which was {behind_best['graft']:.1f} points better on `heldout`" in WORDS
+    assert f"`graft`, which was {behind_best['graft']:.1f} points better on `validation`" in WORDS
 
 
 # ---------------------------------------------------------------------------------- the dial
@@ -574,8 +585,8 @@ DIAL = 0, 1, 3, 10, 30  # percent of the demonstrations that show a foreign skil
 DIAL_MODES = ("solo", "replay", "sft", "sgt")
 
 
-def dial_scores(shown, mode, wanted=of_all_skills, part="thirdset"):
-    return kept_scores(f"dial/right-{shown}.csv", mode, wanted, part)
+def dial_scores(shown, mode, wanted=of_all_skills, split="test"):
+    return kept_scores(f"dial/right-{shown}.csv", mode, wanted, split)
 
 
 def dial_gap(shown, one, other):
@@ -586,8 +597,8 @@ def opened_on_the_dial(shown, mode):
     """Of the eight skills that one policy lacks, with three seeds: those at 25 % or more."""
     scores = []
     for policy, peer in (("qwen-tiny", "llama-tiny"), ("llama-tiny", "qwen-tiny")):
-        for skill in OWN_SKILLS[peer]:
-            scores += dial_scores(shown, mode, only(policy, skill), part="heldout")
+        for skill in STRONG_SKILLS[peer]:
+            scores += dial_scores(shown, mode, only(policy, skill), split="validation")
     assert len(scores) == 24
     return sum(score >= 25 for score in scores)
 
@@ -618,38 +629,38 @@ def claim(begin):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def without_a_gate(wanted, part="thirdset"):
-    return kept_scores("tiny-pair/no-gate.csv", "no-gate", wanted, part)
+def without_a_gate(wanted, split="test"):
+    return kept_scores("tiny-pair/no-gate.csv", "no-gate", wanted, split)
 
 
 def test_without_its_gate_sgt_leaves_a_hole():
     sold = only("qwen-tiny", "sold")
     assert len(without_a_gate(sold)) == 5
-    assert max(without_a_gate(sold, "heldout")) < 25 < min(five_seeds("sgt", sold, "heldout"))
-    lost = gap(five_seeds("solo", is_own), without_a_gate(is_own))
+    assert max(without_a_gate(sold, "validation")) < 25 < min(five_seeds("sgt", sold, "validation"))
+    lost = gap(five_seeds("solo", is_strong), without_a_gate(is_strong))
     assert not lost.clear  # "own skills lose nothing"
 
 
 def test_the_claims_that_seeds_were_asked_have_their_figures():
-    whole = [
-        with_a_frozen_peer(mode, only("qwen-tiny", "all"), "thirdset") for mode in ("sgt", "sft")
-    ]
-    own, in_holes = (gap(five_seeds("sgt", of), without_a_gate(of)) for of in (is_own, is_hole))
+    whole = [with_a_frozen_peer(mode, only("qwen-tiny", "all"), "test") for mode in ("sgt", "sft")]
+    own, in_holes = (
+        gap(five_seeds("sgt", of), without_a_gate(of)) for of in (is_strong, is_blind_spot)
+    )
     figures = {
         "SGT's gate": (
-            "on own skills {} below the same without its gate, in holes {} above",
+            "on own skills {} below the same without its gate, in blind spots {} above",
             own,
             in_holes,
         ),
         "SGT teaches": (
-            "ten seeds: {} above `replay`, {} in the holes",
-            gap_of_ten("sgt", "replay", part="thirdset"),
-            gap_of_ten("sgt", "replay", is_hole, "thirdset"),
+            "ten seeds: {} above `replay`, {} in the blind spots",
+            gap_of_ten("sgt", "replay", split="test"),
+            gap_of_ten("sgt", "replay", is_blind_spot, "test"),
         ),
         "it is more than fine-tuning": (
             "ten seeds: {} below `sft`; beside a frozen peer {} above, "
             "with liars believed {} above",
-            gap_of_ten("sgt", "sft", part="thirdset"),
+            gap_of_ten("sgt", "sft", split="test"),
             gap(*whole),
             gap(with_liars("sgt believed"), with_liars("sft believed")),
         ),
@@ -665,7 +676,7 @@ def test_the_claims_that_seeds_were_asked_have_their_figures():
         "pooling without": (
             "{} above `solo`, on own skills {} below",
             gap_of_five("naive", "solo"),
-            gap_of_five("naive", "solo", is_own),
+            gap_of_five("naive", "solo", is_strong),
         ),
         "it ends above GRPO": ("{} above `solo`", gap_of_five("graft", "solo")),
         "it ends above SGT": ("{} below `sgt`", gap_of_five("graft", "sgt")),
@@ -673,13 +684,15 @@ def test_the_claims_that_seeds_were_asked_have_their_figures():
     }
     for begin, (said, *gaps) in figures.items():
         seen, verdict = claim(begin)
-        ways = re.findall("above|below|higher|in the holes", said)
+        ways = re.findall("above|below|higher|in the blind spots", said)
         assert [gain.mean < 0 for gain in gaps] == [way == "below" for way in ways], begin
         assert seen == said.format(*map(without_sign, gaps)), begin
         cannot_be_told = not any(gain.clear for gain in gaps)
         assert (verdict == "cannot be told here") == cannot_be_told, begin
 
-    assert claim("XGRPO gives")[0].endswith(f"end at {estimate(five_seeds('xgrpo', is_hole))}")
+    assert claim("XGRPO gives")[0].endswith(
+        f"end at {estimate(five_seeds('xgrpo', is_blind_spot))}"
+    )
     prp = without_sign(gap_of_five("prp", "solo"))
     assert claim("PRP pays")[0].endswith(f"; {prp} below `solo`")
 
@@ -826,13 +839,15 @@ def test_what_smol_gains_from_its_peer_is_the_measured_gain():
 
 
 def test_what_is_said_of_the_training_of_the_pretrained_models_is_in_the_logs():
-    imitated, other_way, seconds = [], [], []
+    imitation_samples, other_way, seconds = [], [], []
     for seed in REAL_SEEDS:
-        imitated.append(total(REAL["sgt", seed]["smol"], "rescues"))
+        imitation_samples.append(total(REAL["sgt", seed]["smol"], "rescues"))
         other_way.append(total(REAL["sgt", seed]["qwen"], "rescues"))
         seconds.append(median(line["time/step_s"] for line in REAL["sgt", seed]["smol"]))
         assert REAL["sgt", seed]["smol"][0]["rescues"] > 0  # "from step 1 on"
-    assert f"`smol` imitated {min(imitated)} to {max(imitated)} of `qwen`'s" in WORDS
+    assert (
+        f"`smol` imitated {min(imitation_samples)} to {max(imitation_samples)} of `qwen`'s" in WORDS
+    )
     assert f"learns by itself, {min(other_way)} to {max(other_way)} of `smol`'s." in WORDS
     assert f"`sgt` took {min(seconds):.0f} to {max(seconds):.0f} seconds at the median" in WORDS
     peak = REAL["sgt", 2]["smol"][-1]["memory/peak_bytes"] / 2**30
@@ -865,7 +880,7 @@ def byte_policy(name):
         name=name,
         prompt_ids=lambda prompt: list(prompt.encode()),
         codec=SimpleNamespace(encode=lambda text: list(text.encode())),
-        end_id=0,
+        eos_id=0,
     )
 
 
@@ -918,11 +933,11 @@ def test_what_is_said_of_the_real_pair_with_holes_was_measured():
     assert row("start", 0, *begin) in PAGE
     for mode, wanted in {"solo": 0, "replay": 1, "sft": 20, "sgt": 20}.items():
         ends = []
-        for name, holes in REAL_HOLES.items():
-            for hole in holes:
-                ends += of_readers(mode, name, hole)
-                assert set(of_readers(mode, name, hole, column="before")) == {0}
-        opened = sum(score >= OPEN_FROM for score in ends)
+        for name, blind_spots in REAL_HOLES.items():
+            for blind_spot in blind_spots:
+                ends += of_readers(mode, name, blind_spot)
+                assert set(of_readers(mode, name, blind_spot, column="before")) == {0}
+        opened = sum(score >= CLOSED_FROM for score in ends)
         assert opened == wanted
         whole = [estimate(of_readers(mode, name)) for name in REAL_HOLES]
         assert row(mode, opened, *whole) in PAGE
@@ -931,8 +946,12 @@ def test_what_is_said_of_the_real_pair_with_holes_was_measured():
 
     before = [scores_of(f"real-pair/solo-s{seed}", "before") for seed in REAL_SEEDS]
     known = {
-        name: [100 * of[name]["skills"][hole]["pass@1"] for of in before for hole in holes]
-        for name, holes in REAL_HOLES.items()
+        name: [
+            100 * of[name]["skills"][blind_spot]["pass@1"]
+            for of in before
+            for blind_spot in blind_spots
+        ]
+        for name, blind_spots in REAL_HOLES.items()
     }
     least, most = min(known["qwen"]), max(known["qwen"])
     assert f"`qwen` had solved {least:.0f} to {most:.0f} % of `sold` and `days`" in WORDS
@@ -940,9 +959,9 @@ def test_what_is_said_of_the_real_pair_with_holes_was_measured():
 
     lines = lines_of("both-ways/sgt-s1")
     opened = []
-    for name, holes in REAL_HOLES.items():
-        for hole in holes:
-            rates = ((line["step"], line.get(f"skill/{hole}") or 0) for line in lines[name])
+    for name, blind_spots in REAL_HOLES.items():
+        for blind_spot in blind_spots:
+            rates = ((line["step"], line.get(f"skill/{blind_spot}") or 0) for line in lines[name])
             opened.append(next(step for step, rate in rates if rate >= 0.25))
     assert f"reach 25 % in steps {listed(opened)};" in WORDS
     rescues = [total(lines[name], "rescues") for name in REAL_HOLES]
@@ -962,12 +981,12 @@ def test_what_is_said_of_the_readers_frozen_peer_was_measured():
 
 
 def test_what_is_said_of_the_gpu_was_measured():
-    parts = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
-    del parts["real"]  # there were no such models on that machine
-    good = [name for name, part in parts.items() if part["good"]]
-    assert f"H100 {len(good)} of {len(parts)} parts of `tests/bench/gpu_session.py` are" in WORDS
-    assert set(parts) - set(good) == {"memory-smollm2-checkpointing"}
-    figures = {name: part["figures"] for name, part in parts.items()}
+    splits = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
+    del splits["real"]  # there were no such models on that machine
+    good = [name for name, split in splits.items() if split["good"]]
+    assert f"H100 {len(good)} of {len(splits)} parts of `tests/bench/gpu_session.py` are" in WORDS
+    assert set(splits) - set(good) == {"memory-smollm2-checkpointing"}
+    figures = {name: split["figures"] for name, split in splits.items()}
     assert "H100" in figures["card"]["name"] and figures["card"]["torch"].startswith("2.11")
 
     names = ("qwen2.5", "smollm2")
@@ -996,18 +1015,16 @@ def test_what_is_said_of_the_gpu_was_measured():
     assert figures["twice"]["usual"]["equal"] is False
     left = figures["out-of-memory"]
     assert left["notes"] and left["left"] == left["rest"]
-    checkpointing = figures["memory-smollm2-checkpointing"]
-    said = (
-        f"estimated at {checkpointing['estimate']:.1f} GiB and needs {checkpointing['peak']:.1f}."
-    )
+    kept = figures["memory-smollm2-checkpointing"]
+    said = f"estimated at {kept['estimate']:.1f} GiB and needs {kept['peak']:.1f}."
     assert said in WORDS
 
 
 def test_the_cost_of_a_step_was_measured():
     """The rows of RUNNING that are not estimated, and the 3.7 seconds of SmolLM2."""
     page = text_of("mrl/cli/RUNNING.md")
-    parts = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
-    whole = parts["whole-resident"]["figures"]
+    splits = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
+    whole = splits["whole-resident"]["figures"]
     names = ("qwen2.5", "smollm2")
     seconds = mean(whole[f"{name} {step}"]["step_s"] for name in names for step in (2, 3))
     sampling, learning = (
@@ -1026,7 +1043,7 @@ def test_the_cost_of_a_step_was_measured():
 
     of_smollm2 = [whole[f"smollm2 {step}"]["learn_s"] for step in (1, 2, 3)]
     said = f"{min(of_smollm2):.1f} to {max(of_smollm2):.1f}"
-    alone = f"{parts['update-smollm2']['figures']['seconds_4096']:.1f} seconds"
+    alone = f"{splits['update-smollm2']['figures']['seconds_4096']:.1f} seconds"
     for words in (WORDS, " ".join(page.split())):
         assert said in words
         assert alone in words

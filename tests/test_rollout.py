@@ -181,14 +181,14 @@ def test_near_temperature_0_the_tokens_are_those_of_generate(make_policy, name):
         assert [r.completion_ids for r in group.rollouts] == [want, want]
 
 
-def sample(policy, prompts, group_size, seed=0, end_ids=None):
+def sample(policy, prompts, group_size, seed=0, eos_ids=None):
     return sample_completions(
         policy.model,
         [policy.prompt_ids(prompt) for prompt in prompts],
         group_size,
         max_new_tokens=12,
         temperature=1.0,
-        end_ids=torch.tensor(policy.end_ids if end_ids is None else end_ids),
+        eos_ids=torch.tensor(policy.eos_ids if eos_ids is None else eos_ids),
         suppressed=policy.suppressed,
         generator=generator(seed),
     )
@@ -197,9 +197,9 @@ def sample(policy, prompts, group_size, seed=0, end_ids=None):
 def test_rows_that_end_early_do_not_change_the_others(make_policy):
     policy = make_policy()
     prompts = [problem.prompt for problem in PROBLEMS]
-    whole = sample(policy, prompts, 8, end_ids=[-1])  # nothing ever ends
+    whole = sample(policy, prompts, 8, eos_ids=[-1])  # nothing ever ends
     ends = list(range(0, len(policy.tokenizer), 7))  # one token in seven ends a completion
-    cut = sample(policy, prompts, 8, end_ids=ends)
+    cut = sample(policy, prompts, 8, eos_ids=ends)
     assert cut.finished.sum() > 12  # rows have really left the batch
     for row, length in enumerate(cut.lengths.tolist()):
         assert torch.equal(cut.token_ids[row, :length], whole.token_ids[row, :length])
@@ -209,7 +209,7 @@ def test_rows_that_end_early_do_not_change_the_others(make_policy):
 def test_a_completion_ends_with_its_first_end_token(make_policy):
     policy = make_policy()
     ends = set(range(0, len(policy.tokenizer), 7))
-    done = sample(policy, ["7*8?"], 16, end_ids=sorted(ends))
+    done = sample(policy, ["7*8?"], 16, eos_ids=sorted(ends))
     for row, length in enumerate(done.lengths.tolist()):
         tokens = done.token_ids[row, :length].tolist()
         assert not ends & set(tokens[:-1])
@@ -247,5 +247,5 @@ def test_rows_that_ended_leave_the_batch(make_policy, monkeypatch, written_out):
     monkeypatch.setattr(
         rollout_module._Rows, "read", lambda rows, ids: sizes.append(len(ids)) or read(rows, ids)
     )
-    sample(policy, ["7*8?"], 16, end_ids=list(range(0, len(policy.tokenizer), 7)))
+    sample(policy, ["7*8?"], 16, eos_ids=list(range(0, len(policy.tokenizer), 7)))
     assert min(sizes[1:]) < 16 == max(sizes)

@@ -19,7 +19,7 @@ from mrl.samples import Group, Problem, Rollout, Verdict
 class Letters(Toy):
     """A softmax over a to d and the end, whatever came before; plain gradient ascent."""
 
-    end_id, max_new_tokens = 4, 9
+    eos_id, max_new_tokens = 4, 9
 
     def step_optimizer(self):
         self.version += 1
@@ -144,7 +144,7 @@ def test_hacpo_over_four_updates(agents, case, alpha):
 class Cut(Letters):
     """Tokens of `size` bytes; a byte has log-prob -0.7 in any cut; a parameter a token."""
 
-    end_id, max_new_tokens = 0, 13
+    eos_id, max_new_tokens = 0, 13
 
     def __init__(self, size, objective):
         super().__init__([0.0] * 40, objective)

@@ -27,7 +27,7 @@ def scores(value):
     return [
         {
             "policy": name,
-            "part": "held[/b]out",
+            "split": "held[/b]out",
             "problems": 40,
             "samples": 4,
             **both,
@@ -45,8 +45,8 @@ def shown(table):
 
 def test_the_evaluation_table_shows_before_and_after():
     text = shown(evaluation_table({"before": scores(0.05), "after": scores(0.86)}))
-    for part in ("5 -> 86±14", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
-        assert part in text, part
+    for split in ("5 -> 86±14", "100 -> 100", "before -> after", "e[/b]ats", "held[/b]out"):
+        assert split in text, split
     for when in ("before", "after"):
         alone = shown(evaluation_table({when: scores(0.86)}))
         assert "86" in alone and f"held-out problems, {when} " in alone
@@ -74,10 +74,10 @@ def planned(tmp_path, mode="sgt", **settings):
 def test_the_pairs_table_counts_what_one_never_and_the_other_sometimes_solves_both_ways():
     skills = ["x", "x", "x", "y"]
     problems = [Problem(str(number), "1+1?", "2", skill) for number, skill in enumerate(skills)]
-    solved = {"a": {"heldout": [0, 0, 1, 0]}, "b": {"heldout": [8, 1, 0, 0]}}
+    solved = {"a": {"validation": [0, 0, 1, 0]}, "b": {"validation": [8, 1, 0, 0]}}
     rows = [
         line.split("│")[1:-1]
-        for line in shown(pair_table({"heldout": problems}, solved)).splitlines()
+        for line in shown(pair_table({"validation": problems}, solved)).splitlines()
     ]
     cells = [[cell.strip() for cell in row] for row in rows if row]
     assert cells == [
@@ -158,7 +158,9 @@ def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():
     console.print(table)
     text = console.file.getvalue()
     assert "…" not in text
-    assert {"newtemplates", "43 -> 78±5", "llama-tiny"} <= set(re.split(r"\s*[│┃]\s*|\n", text))
+    assert {"validation_wording", "43 -> 78±5", "llama-tiny"} <= set(
+        re.split(r"\s*[│┃]\s*|\n", text)
+    )
 
 
 def test_sizes_and_numbers_read_as_a_person_writes_them(tmp_path):

@@ -24,7 +24,7 @@ SMALL = {"prompts_per_step": 2, "group_size": 2}
 
 def test_a_team_is_loaded_trained_scored_and_saved_without_another_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    problems = Path(mini_mrl.__file__).parent / "data" / "words" / "thirdset.jsonl"
+    problems = Path(mini_mrl.__file__).parent / "data" / "words" / "test.jsonl"
     few = tmp_path / "few.jsonl"
     few.write_text("".join(problems.read_text().splitlines(keepends=True)[::60]))
 
@@ -64,7 +64,7 @@ def test_a_step_that_was_interrupted_leaves_nothing_for_the_next_one():
         for name in ("qwen-tiny", "llama-tiny"):
             one, other = (result[name] for result in results)
             assert one.stats.metrics() == other.stats.metrics()
-            assert one.believed == other.believed
+            assert one.confirmed == other.confirmed
 
 
 def test_a_function_may_judge_and_is_called_in_this_process():
@@ -83,18 +83,20 @@ def test_a_function_may_judge_and_is_called_in_this_process():
 
 
 def test_settings_are_python_values():
-    heldout = Path(mini_mrl.__file__).parent / "data" / "words" / "newtemplates.jsonl"
-    team = load_team("tiny", objective="gspo", checkpointing=True, heldout=[heldout], **SMALL)
+    heldout = Path(mini_mrl.__file__).parent / "data" / "words" / "validation_wording.jsonl"
+    team = load_team(
+        "tiny", objective="gspo", gradient_checkpointing=True, heldout=[heldout], **SMALL
+    )
     for policy in team.policies:
-        assert (policy.config.objective, policy.config.checkpointing) == ("gspo", True)
-    assert list(team.heldout) == ["newtemplates"]
+        assert (policy.config.objective, policy.config.gradient_checkpointing) == ("gspo", True)
+    assert list(team.heldout) == ["validation_wording"]
 
 
 def test_values_go_in_as_they_are(tmp_path):
     words = Path(mini_mrl.__file__).parent / "data" / "words"
     texts = {"system_prompt": 'Réponds 😀 "bien"', "template": "😀\n{prompt}\n"}
     team = load_team(
-        "tiny", train=words / "train.jsonl", heldout=(words / "newtemplates.jsonl",),
+        "tiny", train=words / "train.jsonl", heldout=(words / "validation_wording.jsonl",),
         learning_rate=None, temperature=np.float32(0.5), seed=np.int64(3), **texts, **SMALL,
     )  # fmt: skip
     for policy in team.policies:
@@ -193,7 +195,7 @@ assert settings() == before, settings()
 assert set(inside) == {(1, False)}, inside
 """
     root = Path(mini_mrl.__file__).parent
-    lines = (root / "data" / "words" / "thirdset.jsonl").read_text().splitlines(keepends=True)
+    lines = (root / "data" / "words" / "test.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "few.jsonl").write_text("".join(lines[:2]))
     environment = os.environ | {"PYTHONPATH": str(root)}
     environment.pop("PYTORCH_ALLOC_CONF", None)

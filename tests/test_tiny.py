@@ -15,10 +15,10 @@ from mrl.run.problems import load_problems
 from mrl.settings.settings import run_config
 from mrl.tiny.pair import (
     BATCH,
-    HOLES,
-    OWN_SKILLS,
-    RARE_SKILLS,
+    BLIND_SPOTS,
+    STRONG_SKILLS,
     UPDATES,
+    WEAK_SKILLS,
     _warm_start,
     demonstrations,
     encode_example,
@@ -42,22 +42,22 @@ HELDOUT = load_problems(DATA / "words" / "heldout.jsonl")
 def start_scores(directory, verifier):
     """Policy -> skill -> held-out pass@1."""
     scores = {}
-    for name in OWN_SKILLS:
+    for name in STRONG_SKILLS:
         policy = load_policy(PolicyConfig(name, str(directory / name)))
-        parts = {"heldout": HELDOUT}
-        solved = count_solved(policy, parts, verifier, samples=2, seed=0)
-        (entry,) = score_entries(name, parts, solved, samples=2)
+        splits = {"validation": HELDOUT}
+        solved = count_solved(policy, splits, verifier, samples=2, seed=0)
+        (entry,) = score_entries(name, splits, solved, samples=2)
         scores[name] = {skill: of["pass@1"] for skill, of in entry["skills"].items()}
     return scores
 
 
 def assert_both_kinds_of_lack(scores):
-    """Each policy reads its own skills right, others rarely, and its holes never."""
+    """Each policy reads its own skills right, others rarely, and its blind spots never."""
     for name, by_skill in scores.items():
         for skill, score in by_skill.items():
-            if skill in OWN_SKILLS[name]:
+            if skill in STRONG_SKILLS[name]:
                 assert score > 0.75, (name, skill, score)
-            elif skill in HOLES[name]:
+            elif skill in BLIND_SPOTS[name]:
                 assert score < 0.03, (name, skill, score)
             else:
                 assert 0.02 < score < 0.40, (name, skill, score)
@@ -93,10 +93,10 @@ def test_the_warm_start_learns_to_read_in_120_updates(tmp_path, monkeypatch):
     `python mini_mrl.py warmstart --out DIR`, then `start_scores(DIR)` as above."""
     name = "llama-tiny"
     monkeypatch.setitem(UPDATES, name, 120)
-    _warm_start(list(OWN_SKILLS).index(name), tmp_path, 0, None)
+    _warm_start(list(STRONG_SKILLS).index(name), tmp_path, 0, None)
     found = readings(load_policy(PolicyConfig(name, str(tmp_path / name))))
     for skill, share in found.items():
-        if skill in OWN_SKILLS[name]:
+        if skill in STRONG_SKILLS[name]:
             assert share > 0.6, (skill, share)
         else:
             assert share < 0.3, (skill, share)
@@ -108,10 +108,10 @@ def test_a_short_warm_start_writes_what_transformers_can_load(tmp_path, monkeypa
         for index in range(nprocs):
             function(index, *arguments)
 
-    monkeypatch.setattr("mrl.tiny.pair.UPDATES", dict.fromkeys(OWN_SKILLS, 1))
+    monkeypatch.setattr("mrl.tiny.pair.UPDATES", dict.fromkeys(STRONG_SKILLS, 1))
     monkeypatch.setattr(torch.multiprocessing, "spawn", in_this_process)
     warm_start_pair(tmp_path)
-    for name in OWN_SKILLS:
+    for name in STRONG_SKILLS:
         model = AutoModelForCausalLM.from_pretrained(tmp_path / name)
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
         assert model.config.vocab_size == len(tokenizer)
@@ -128,7 +128,7 @@ def test_the_shipped_tokenizers_are_what_their_script_makes():
 
 def test_the_two_tokenizers_are_really_different():
     text = "47-38: 17-8=9, 4-1-3=0. \\boxed{9}"
-    qwen, llama = (tiny_tokenizer(name).tokenize(text) for name in OWN_SKILLS)
+    qwen, llama = (tiny_tokenizer(name).tokenize(text) for name in STRONG_SKILLS)
     assert len(qwen) > 1.5 * len(llama)
     assert {"4", "7", "-", "3", "8"} <= set(qwen)
     assert any(any(c.isdigit() for c in token) and len(token) > 2 for token in llama)
@@ -147,24 +147,24 @@ def test_the_warm_start_learns_the_solution_only_its_end_included():
 # ------------------------------------------------------------------------------ skills
 
 
-@pytest.mark.parametrize("part", [*PROBLEM_SETS, "heldout-72"])
-def test_the_files_in_data_are_what_the_generator_makes(part):
-    assert load_problems(DATA / "words" / f"{part}.jsonl") == make_problem_sets()[part]
+@pytest.mark.parametrize("split", [*PROBLEM_SETS, "validation-72"])
+def test_the_files_in_data_are_what_the_generator_makes(split):
+    assert load_problems(DATA / "words" / f"{split}.jsonl") == make_problem_sets()[split]
 
 
 def test_held_out_numbers_and_templates_never_occur_in_training():
     sets = make_problem_sets()
     train = {problem.prompt for problem in sets["train"]}
-    held_out_parts = [part for part in PROBLEM_SETS if part != "train"]
-    prompts = [problem.prompt for part in held_out_parts for problem in sets[part]]
+    held_out_parts = [split for split in PROBLEM_SETS if split != "train"]
+    prompts = [problem.prompt for split in held_out_parts for problem in sets[split]]
     assert len(set(prompts)) == len(prompts)  # no problem stands in two sets
     assert not train & set(prompts)
     for skill in SKILLS:
         sentences = [*skill.templates, *skill.new_templates, *skill.third_templates]
         assert len(set(sentences)) == len(sentences)
         learnt, *held_out = (
-            {numbers for _, numbers in generate(skill, part, count, DATA_SEED)}
-            for part, count in PROBLEM_SETS.items()
+            {numbers for _, numbers in generate(skill, split, count, DATA_SEED)}
+            for split, count in PROBLEM_SETS.items()
         )
         assert not any(learnt & numbers for numbers in held_out)
         assert all(len(numbers) > 5 for numbers in held_out)
@@ -172,19 +172,19 @@ def test_held_out_numbers_and_templates_never_occur_in_training():
 
 def test_how_many_held_out_prompts_the_warm_start_has_read_is_said():
     page = (DATA / "README.md").read_text(encoding="utf-8")
-    counts = {"heldout": [], "newtemplates": [], "thirdset": []}
-    for name in OWN_SKILLS:
+    counts = {"validation": [], "validation_wording": [], "test": []}
+    for name in STRONG_SKILLS:
         pairs = demonstrations(name, 0)
         read = {prompt for prompt, _ in islice(pairs, UPDATES[name] * BATCH)}
-        for part, found in counts.items():
+        for split, found in counts.items():
             prompts = [
-                problem.prompt for problem in load_problems(DATA / "words" / f"{part}.jsonl")
+                problem.prompt for problem in load_problems(DATA / "words" / f"{split}.jsonl")
             ]
             found.append(sum(prompt in read for prompt in prompts))
     qwen, llama = counts["heldout"]
     assert f"`qwen-tiny` has read {qwen} of the {len(HELDOUT)} prompts" in page
     assert f"`llama-tiny` {llama}, nearly" in page
-    assert counts["newtemplates"] == counts["thirdset"] == [0, 0]  # "none"
+    assert counts["validation_wording"] == counts["test"] == [0, 0]  # "none"
 
 
 def test_a_misreading_never_gives_the_right_answer():
@@ -223,9 +223,9 @@ def test_every_step_of_every_solution_is_true():
         for operation in (skill.operation, skill.misread_as):
             for numbers in NUMBERS[skill.operation]:
                 work = solution(operation, numbers).split(r"\boxed")[0]
-                for part in work.replace(":", ",").replace(".", ",").split(","):
-                    if "=" in part:
-                        left, right = part.split("=")
+                for split in work.replace(":", ",").replace(".", ",").split(","):
+                    if "=" in split:
+                        left, right = split.split("=")
                         assert eval(left.replace("/", "//")) == int(right), work
 
 
@@ -237,7 +237,7 @@ def test_every_answer_and_every_solution_satisfies_the_verifier(verifier):
 
 
 def test_every_solution_fits_the_token_limit_in_both_tokenizers(make_policy):
-    for name in OWN_SKILLS:
+    for name in STRONG_SKILLS:
         policy = make_policy(name)
         for skill in SKILLS:
             for numbers in random.Random(0).sample(NUMBERS[skill.operation], 50):
@@ -246,7 +246,7 @@ def test_every_solution_fits_the_token_limit_in_both_tokenizers(make_policy):
 
 
 def test_the_pair_starts_with_skills_that_overlap_only_in_part():
-    qwen, llama = OWN_SKILLS.values()
+    qwen, llama = STRONG_SKILLS.values()
     assert not set(qwen) & set(llama)
     named = {skill.name for skill in SKILLS}
     assert named - set(qwen) - set(llama) == {"loses"}  # neither starts with the two-step skill
@@ -254,8 +254,8 @@ def test_the_pair_starts_with_skills_that_overlap_only_in_part():
 
 def test_what_a_policy_lacks_is_what_its_peer_knows():
     for name, peer in (("qwen-tiny", "llama-tiny"), ("llama-tiny", "qwen-tiny")):
-        assert {*RARE_SKILLS[name], *HOLES[name]} == set(OWN_SKILLS[peer])
-        assert not set(RARE_SKILLS[name]) & set(HOLES[name])
+        assert {*WEAK_SKILLS[name], *BLIND_SPOTS[name]} == set(STRONG_SKILLS[peer])
+        assert not set(WEAK_SKILLS[name]) & set(BLIND_SPOTS[name])
 
 
 def test_demonstrations_are_the_same_for_a_seed():
@@ -279,7 +279,10 @@ def test_a_rare_skill_is_shown_right_now_and_then_and_a_hole_never():
 
 
 def test_how_complementary_the_pair_starts_can_be_chosen():
-    for skill, cue in (("packs", " boxes of "), ("sold", "sold")):  # rare ones and holes alike
+    for skill, cue in (
+        ("packs", " boxes of "),
+        ("sold", "sold"),
+    ):  # rare ones and blind spots alike
         assert readings_shown(skill, cue, 0.03) < 0.1
         assert 0.4 < readings_shown(skill, cue, 0.5) < 0.6
         assert readings_shown(skill, cue, 1.0) > 0.9

@@ -220,7 +220,7 @@ def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learni
     assert silent == hostile
     assert silent["grad_norm"] > 0
     assert all(torch.equal(value, weights["hostile"][k]) for k, value in weights["silent"].items())
-    refused = lines["hostile"]["exchange/not_believed"]
+    refused = lines["hostile"]["exchange/not_confirmed"]
     assert refused == lines["hostile"]["exchange/received_records"] == 3 * 400  # for each prompt
     assert lines["believed"]["rescues"] > 0  # so it was the check that kept them out
 

@@ -17,7 +17,7 @@ import mini_mrl
 from mrl.classroom import ASSIGNMENTS
 from mrl.objectives import OBJECTIVES
 from mrl.run.metrics import METRICS
-from mrl.tiny.pair import HOLES, OWN_SKILLS, RARE_SKILLS
+from mrl.tiny.pair import BLIND_SPOTS, STRONG_SKILLS, WEAK_SKILLS
 from mrl.tiny.skills import SKILLS
 
 ROOT = Path(mini_mrl.__file__).parent
@@ -113,9 +113,9 @@ def test_the_table_of_skills_is_the_pairs():
         patterns = [re.sub(r"\\\{\w\\\}", r"\\w+", re.escape(text)) for text in skill.templates]
         assert any(re.fullmatch(pattern, problem) for pattern in patterns), problem
 
-        knowing = [f"`{policy}`" for policy, own in OWN_SKILLS.items() if name in own]
+        knowing = [f"`{policy}`" for policy, own in STRONG_SKILLS.items() if name in own]
         assert [knows] == (knowing or ["neither"])
-        kinds = [("rare", RARE_SKILLS), ("a hole", HOLES)]
+        kinds = [("rare", WEAK_SKILLS), ("a blind spot", BLIND_SPOTS)]
         kind = [word for word, skills in kinds if any(name in of for of in skills.values())]
         assert [other] == (kind or ["rare for both"])
 
@@ -225,9 +225,9 @@ def scores_after(commands, folder):
 
 
 def percent(scores, when, policy, skill):
-    """pass@1 on `heldout`."""
-    place = policy, "heldout"
-    (of,) = (each for each in scores[when] if (each["policy"], each["part"]) == place)
+    """pass@1 on `validation`."""
+    place = policy, "validation"
+    (of,) = (each for each in scores[when] if (each["policy"], each["split"]) == place)
     return 100 * of["skills"][skill]["pass@1"]
 
 
@@ -267,7 +267,7 @@ def test_twenty_steps_give_what_the_tables_say(tmp_path):
             end = percent(found[mode], "after", policy, skill)
             assert end == pytest.approx(int(said), abs=15)
 
-        if skill in HOLES[policy]:  # section 11: what is shared there does not fill them
+        if skill in BLIND_SPOTS[policy]:  # section 11: what is shared there does not fill them
             assert percent(found["xgrpo"], "after", policy, skill) < 10
             assert percent(found["prp"], "after", policy, skill) < 10
 

@@ -34,12 +34,12 @@ def lines(**changes):
     return {name: {**LINE, **changes} for name in NAMES}
 
 
-def entries(part="heldout", **rates):
+def entries(split="validation", **rates):
     """Scores from before training; rates: of a skill, for each policy."""
     scores = []
     for number, name in enumerate(NAMES):
         skills = {skill: {"pass@1": of_each[number]} for skill, of_each in rates.items()}
-        scores.append({"policy": name, "part": part, "skills": skills})
+        scores.append({"policy": name, "split": split, "skills": skills})
     return scores
 
 
@@ -53,7 +53,7 @@ def shown(view):
 
 
 def fed(view):
-    """A view after 24 steps: each policy has two holes, and one of each fills up."""
+    """A view after 24 steps: each policy has two blind spots, and one of each fills up."""
     starts = {
         skill: (0.9, 0.1) if number % 2 else (0.1, 0.9) for number, skill in enumerate(SKILLS)
     }
@@ -74,7 +74,7 @@ def fed(view):
                 grows = rates[number] < 0.5 and skill not in ("eats", "sold")
                 of_step[name][f"skill/{skill}"] = rates[number] + (step / 30 if grows else 0)
         view.step(step, of_step, [rescue])
-    view.scoring = "Scoring llama-tiny on newtemplates: 64 of 360 problems"
+    view.scoring = "Scoring llama-tiny on validation_wording: 64 of 360 problems"
 
 
 def test_control_characters_never_reach_the_terminal():
@@ -94,7 +94,7 @@ def test_no_source_skill_or_part_reaches_the_terminal_as_it_is():
     view.say(f"it was rescued 2 times (2 from {HOSTILE})")
     view.say(view.line())
     skills = {HOSTILE: {"pass@1": 1.0}}
-    scores = {"policy": HOSTILE, "part": HOSTILE, "problems": 1, "samples": 1, "pass@1": 1.0}
+    scores = {"policy": HOSTILE, "split": HOSTILE, "problems": 1, "samples": 1, "pass@1": 1.0}
     view.say(evaluation_table({"before": [scores | {"skills": skills}]}))
     text = shown(view)
     assert "\x1b" not in text and "\x07" not in text
@@ -135,8 +135,8 @@ def test_with_three_policies_or_a_narrow_terminal_nothing_is_wider_than_it():
         view.step(1, {name: LINE for name in names}, [RESCUE])
         text = shown(view)
         assert max(map(len, text.splitlines())) <= width
-        for part in ("groups/all_fail", "completions/clipped_ratio", "0.25", "50 %"):
-            assert part in text, (width, part)
+        for split in ("groups/all_fail", "completions/clipped_ratio", "0.25", "50 %"):
+            assert split in text, (width, split)
 
 
 def test_a_tall_terminal_shows_more_skills_and_a_low_one_those_that_fit():
@@ -150,7 +150,7 @@ def test_a_tall_terminal_shows_more_skills_and_a_low_one_those_that_fit():
 
 def test_only_the_first_part_tells_where_the_bars_began():
     view = View(quiet(), NAMES, 10, "t")
-    view.scored([*entries(eats=(0.5, 0.0)), *entries("newtemplates", eats=(0.1, 0.1))])
+    view.scored([*entries(eats=(0.5, 0.0)), *entries("validation_wording", eats=(0.1, 0.1))])
     assert view.began == {("qwen-tiny", "eats"): 0.5, ("llama-tiny", "eats"): 0.0}
 
 
@@ -307,7 +307,7 @@ def test_in_a_real_terminal_it_looks_like_that_and_leaves_nothing_behind(tmp_pat
     environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
     subprocess.run([*tmux, *command], check=True, env=environment | {"LC_ALL": "C.UTF-8"})
     try:
-        first, *view = screen_with("64 of 360", "a hole then" if height > 9 else "wrong")
+        first, *view = screen_with("64 of 360", "a blind spot then" if height > 9 else "wrong")
         assert first == "The first line."
         if (width, height) == (80, 24):
             assert view == KEPT.read_text(encoding="utf-8").splitlines()

@@ -168,7 +168,7 @@ def passed(name: str, results: dict[str, StepResult]) -> list[str]:
     (peer,) = (other for policy, other in results.items() if policy != name)
     group = result.groups[0]
     texts, right = [rollout.text for rollout in group.rollouts], int(sum(group.rewards))
-    sent, received = (len(of.believed[group.problem.id]) for of in (peer, result))
+    sent, received = (len(of.confirmed[group.problem.id]) for of in (peer, result))
 
     lesson = ["advantages are 0,\nso no gradient", "this prompt\nchanges nothing"]
     for sample in result.batch.samples:
@@ -391,11 +391,11 @@ def support() -> Drawing:
 
 
 def skills(path: Path) -> None:
-    """One hole of each policy over a run: with a peer, with its own memory, alone."""
+    """One blind spot of each policy over a run: with a peer, with its own memory, alone."""
     runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in ("solo", "replay", "sgt")}
     figure, panels = figures.new_figure(figures.WIDTH, 6.4, rows=2)
-    holes = ("qwen-tiny", "sold", "llama-tiny"), ("llama-tiny", "eats", "qwen-tiny")
-    for axes, (learner, skill, peer) in zip(panels, holes, strict=True):
+    blind_spots = ("qwen-tiny", "sold", "llama-tiny"), ("llama-tiny", "eats", "qwen-tiny")
+    for axes, (learner, skill, peer) in zip(panels, blind_spots, strict=True):
         ends = []
         for mode, policy, label in (
             ("solo", learner, "alone"), ("replay", learner, "memory"),
@@ -407,10 +407,10 @@ def skills(path: Path) -> None:
             axes.plot(steps, rates, color=color, linestyle=style, linewidth=2)
             ends.append((rates[-1], label, color))
         figures.name_ends(axes, ends)
-        axes.set_title(f'{learner} on its hole "{skill}"')
+        axes.set_title(f'{learner} on its blind spot "{skill}"')
         axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of right attempts")
 
-    figure.suptitle("Alone a hole stays, a memory may\nhave luck, and a peer fills it")
+    figure.suptitle("Alone a blind spot stays, a memory may\nhave luck, and a peer fills it")
     figures.save_figure(figure, path)
 
 

@@ -139,7 +139,7 @@ def main() -> None:
 
     first, last = map(int, asked.seeds.split("-"))
     torch.set_num_threads(1)  # as in `train_step`: results depend on the number
-    problems = Path(__file__).resolve().parents[1] / "words" / "thirdset.jsonl"
+    problems = Path(__file__).resolve().parents[1] / "words" / "test.jsonl"
     for seed in range(first, last + 1):
         team = load_team("tiny", mode="solo", seed=seed)
         for step in range(1, asked.steps + 1):

@@ -19,8 +19,8 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mrl.modes import Prompts, Receiver, TrainingBatch
-from mrl.modes.sgt import SGT, imitated
+from mrl.modes import GroupsAndRecords, Receiver, TrainingBatch
+from mrl.modes.sgt import SGT, imitation_samples
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group
@@ -34,32 +34,34 @@ class Placebo(SGT):
     same_skill: ClassVar[bool] = False
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one misplaced solution for each prompt on which SGT would imitate."""
         batch = TrainingBatch(notes={"rescuable": 0, "imitated": 0})
-        for group, successes in prompts:
+        for group, successes in groups_and_records:
             batch.samples += own_samples(receiver, group)
             if group.outcome != "all_fail":
                 continue
 
             # what SGT would imitate, only to know of which peer it is
-            rescue = imitated(receiver, group, successes, self.imitation_weight, rng)
+            rescue = imitation_samples(receiver, group, successes, self.imitation_weight, rng)
             if not rescue:
                 continue
             batch.notes["rescuable"] += 1
-            candidates = self.solutions_to_other_prompts(group, rescue[0].source, prompts)
-            placebo = imitated(receiver, group, candidates, self.imitation_weight, rng)
+            candidates = self.solutions_to_other_prompts(
+                group, rescue[0].source, groups_and_records
+            )
+            placebo = imitation_samples(receiver, group, candidates, self.imitation_weight, rng)
             batch.notes["imitated"] += len(placebo)
             batch.samples += placebo
         return batch
 
     def solutions_to_other_prompts(
-        self, failed: Group, source: str, prompts: Prompts
+        self, failed: Group, source: str, groups_and_records: GroupsAndRecords
     ) -> list[SuccessRecord]:
         """One peer's solutions to the step's other prompts of the wanted skills."""
         candidates = []
-        for group, successes in prompts:
+        for group, successes in groups_and_records:
             is_same_skill = group.problem.skill == failed.problem.skill
             if group is not failed and is_same_skill == self.same_skill:
                 candidates += [success for success in successes if success.source == source]

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from mrl.lab.bandit import CODEC
-from mrl.modes import Mode, Prompts, Receiver
+from mrl.modes import GroupsAndRecords, Mode, Receiver
 from mrl.modes.check import checked_batch
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, make_records
@@ -34,7 +34,7 @@ def receiver(name: str, table: Tensor) -> SimpleNamespace:
     """A policy that is a table of logits [prompts, letters], as a mode sees it: never the table."""
     logprobs = pad(table.log_softmax(1), (0, 1))  # a copy; with the end token's 0
     return SimpleNamespace(
-        name=name, codec=CODEC, end_id=END, max_new_tokens=8, objective=OBJECTIVES["grpo"],
+        name=name, codec=CODEC, eos_id=END, max_new_tokens=8, objective=OBJECTIVES["grpo"],
         suppressed=range(10),  # one for each token: prompts are tokens, too
         logprobs_of=lambda prompts, completions: [
             logprobs[prompt[0], completion].tolist()
@@ -67,10 +67,10 @@ def mode_of(submission: ModuleType) -> type[Mode]:
 
 
 def samples_of(
-    mode: Mode, receiver: Receiver, prompts: Prompts, rng: random.Random
+    mode: Mode, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
 ) -> list[TrainingSample]:
     """The samples that a mode makes of a step; MrlError if a run would refuse them."""
-    batch = mode.training_samples(receiver, prompts, rng)
+    batch = mode.training_samples(receiver, groups_and_records, rng)
     return checked_batch(batch, mode, receiver).samples
 
 

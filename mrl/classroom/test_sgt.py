@@ -47,7 +47,7 @@ def success(prompt: int, text: str, source: str = "b", finished: bool = True) ->
     )  # fmt: skip
 
 
-def imitated(prompt: int, record: SuccessRecord, weight: float = 0.1) -> TrainingSample:
+def imitation_samples(prompt: int, record: SuccessRecord, weight: float = 0.1) -> TrainingSample:
     """What a success has to become."""
     ids = CODEC.encode(record.text) + [END] * record.finished
     return TrainingSample(
@@ -62,11 +62,11 @@ def samples_made(
     prompts = [(own_group(prompt, outcome), list(records)) for prompt, outcome, records in step]
     mode = mode_of(submission)(**settings)
 
-    own, imitated = [], []
+    own, imitation_samples = [], []
     for sample in samples_of(mode, RECEIVER, prompts, random.Random(seed)):
-        is_own = not sample.source and sample.loss == "policy"
-        (own if is_own else imitated).append(sample)
-    return own, imitated
+        is_strong = not sample.source and sample.loss == "policy"
+        (own if is_strong else imitation_samples).append(sample)
+    return own, imitation_samples
 
 
 def gate(submission: ModuleType) -> str:
@@ -117,7 +117,7 @@ def test_imitated(submission: ModuleType) -> None:
     for record in (success(2, "dc", "c"), success(2, "dc", "c", finished=False)):
         for settings in ({}, {"imitation_weight": 0.5}):
             _, rescues = samples_made(submission, [(2, outcome, [record])], **settings)
-            compare(rescues, [imitated(2, record, *settings.values())], IMITATED)
+            compare(rescues, [imitation_samples(2, record, *settings.values())], IMITATED)
 
 
 def test_many(submission: ModuleType, rng: random.Random) -> None:
@@ -127,7 +127,7 @@ def test_many(submission: ModuleType, rng: random.Random) -> None:
         text = "".join(rng.choices(LETTERS, k=3))
         step.append((prompt, outcome, [success(prompt, text, rng.choice("bc"))]))
 
-    want = [imitated(prompt, *records) for prompt, _, records in step]
+    want = [imitation_samples(prompt, *records) for prompt, _, records in step]
     compare(unended(samples_made(submission, step)[1]), unended(want), PLACED)
 
 
@@ -174,4 +174,4 @@ def test_refused(submission: ModuleType) -> None:
     for refused in ("\u00e9", LETTERS * 2):
         step = [(0, outcome, [success(0, refused)]), (1, outcome, [right])]
         rescues = samples_made(submission, step)[1]
-        compare(unended(rescues), unended([imitated(1, right)]), PLACED)
+        compare(unended(rescues), unended([imitation_samples(1, right)]), PLACED)

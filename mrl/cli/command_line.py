@@ -199,12 +199,12 @@ def start_run(
 
 def settings() -> None:
     """List the modes, and all settings of a run, a policy and a mode, for --set and --config."""
-    parts = {
+    splits = {
         "a run": {"": RunConfig([])},
         "a policy ([[policy]] in a file)": {"": PolicyConfig("", "")},
         "the modes": {f"{name}.": mode() for name, mode in MODES.items()},
     }
-    for title, holders in parts.items():
+    for title, holders in splits.items():
         table = Table("setting", "what it is", "default", title=Text(f"settings of {title}"))
         for prefix, holder in holders.items():
             if prefix:
@@ -248,16 +248,16 @@ def evaluate(
     results: dict[str, list[dict]] = {}
     view = View(console, [], 0)
     with make_verifier(config.judge, config.verify_timeout_s, view.say) as verifier:
-        parts = load_heldout(files, verifier)
+        splits = load_heldout(files, verifier)
         for when, state in states.items():
             results[when], solved = [], {}
             policies = load_policies(state, claim_device(config))
             for policy in policies:
-                for part in parts.values():
-                    longest_prompt(policy, part)  # MrlError if one is too long
-                counts = count_solved(policy, parts, verifier, count, config.seed, view.progress)
+                for split in splits.values():
+                    longest_prompt(policy, split)  # MrlError if one is too long
+                counts = count_solved(policy, splits, verifier, count, config.seed, view.progress)
                 solved[policy.name] = counts
-                results[when] += score_entries(policy.name, parts, counts, count)
+                results[when] += score_entries(policy.name, splits, counts, count)
             del policies, policy  # before the newest weights are loaded
 
-    console.print(pair_table(parts, solved) if pair else evaluation_table(results))
+    console.print(pair_table(splits, solved) if pair else evaluation_table(results))

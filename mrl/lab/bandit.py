@@ -91,7 +91,7 @@ def complementary(apart: float = 1.0) -> list[Context]:
 class Toy:
     """A softmax over actions in the place of a policy: as a receiver, and for `learn`."""
 
-    end_id, max_new_tokens, micro_batch, reference = 99, 1, 10**9, None
+    eos_id, max_new_tokens, max_tokens_per_forward, reference = 99, 1, 10**9, None
     mixed_precision = False
     version = 0
 

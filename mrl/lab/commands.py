@@ -67,9 +67,9 @@ def compare(
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out / "table.csv")
     figures.draw_learning_curves(results, out / "figures" / "learning.png")
-    holes = compare_view.holes_of(results)
-    if holes:
-        compare_view.draw_openings(results, holes, out / "figures" / "openings.png")
+    blind_spots = compare_view.blind_spots_of(results)
+    if blind_spots:
+        compare_view.draw_closings(results, blind_spots, out / "figures" / "blind-spots.png")
 
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, figures/"]))
@@ -134,9 +134,9 @@ def gsm8k(out: Folder = TINY.parent / "gsm8k") -> None:
 def problems(out: Folder = Path("data/words")) -> None:
     """Write the problem sets of data/words again."""
     out = out.expanduser()
-    for part, problem_set in make_problem_sets().items():
-        save_problems(out / f"{part}.jsonl", problem_set)
-        say(f"{out / part}.jsonl: {len(problem_set)} problems")
+    for split, problem_set in make_problem_sets().items():
+        save_problems(out / f"{split}.jsonl", problem_set)
+        say(f"{out / split}.jsonl: {len(problem_set)} problems")
 
 
 COMMANDS = (compare, bandit, report, align, warmstart, gsm8k, problems)

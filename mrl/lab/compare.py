@@ -159,13 +159,13 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
 def _request(plan: Plan, name: str) -> str:
     """All that decides what a run is, beside its seed: options, and texts of config and mode."""
     mode, options = plan.modes[name]
-    parts = [mode, *options]
+    splits = [mode, *options]
 
     # a file counts with its text, because the same name may hold another mode tomorrow
     for text in (mode.rpartition(":")[0], *options):
         if Path(text).is_file():
-            parts.append(Path(text).read_text(encoding="utf-8"))
-    return "\n".join(parts)
+            splits.append(Path(text).read_text(encoding="utf-8"))
+    return "\n".join(splits)
 
 
 def is_finished(directory: Path) -> bool:
@@ -214,15 +214,15 @@ class Result:
     lines: list[dict]
 
     @property
-    def first_part(self) -> str:
+    def first_split(self) -> str:
         """Name of the first held-out part."""
         return next(iter(self.scores))[0]
 
-    def overall(self, part: str, metric: str = "pass@1") -> float:
+    def overall(self, split: str, metric: str = "pass@1") -> float:
         """Mean over policies and skills."""
         of_policies = []
-        for (its_part, _, skill, its_metric), score in self.scores.items():
-            if (its_part, skill, its_metric) == (part, "all", metric):
+        for (its_split, _, skill, its_metric), score in self.scores.items():
+            if (its_split, skill, its_metric) == (split, "all", metric):
                 of_policies.append(score)
         return fmean(of_policies)
 
@@ -273,5 +273,5 @@ def _percent(evaluation: Sequence[dict]) -> dict[tuple[str, str, str, str], floa
         for skill, values in (("all", entry), *entry["skills"].items()):
             for metric, value in values.items():
                 if metric.startswith("pass@"):
-                    scores[entry["part"], entry["policy"], skill, metric] = 100 * value
+                    scores[entry["split"], entry["policy"], skill, metric] = 100 * value
     return scores

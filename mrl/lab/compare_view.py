@@ -1,7 +1,7 @@
-"""What a comparison says: means over seeds with intervals, holes, tables, a picture.
+"""What a comparison says: means over seeds with intervals, blind spots, tables, a picture.
 
-A hole is a skill of a policy that starts under 2 %: pass@1 on the first held-out part, mean over
-the runs that are compared. It is open in a run where pass@1 there ends at 25 % or more.
+A blind spot is a skill whose pass@1 starts under 2%: on the first held-out file, as the mean over
+the compared runs. It is closed in a run in which this pass@1 ends at 25% or more.
 """
 
 import csv
@@ -23,10 +23,10 @@ T_95 = (
     2.048, 2.045, 2.042,
 )  # fmt: skip
 STARTS_UNDER = 2  # percent
-OPEN_FROM = 25  # percent
+CLOSED_FROM = 25  # percent
 WORDS = {"solo": "alone (solo)", "replay": "with a memory (replay)", "sft": "peer, no RL (sft)",
          "sgt": "with a peer (sgt)"}  # fmt: skip
-VISITS = 10  # steps that asked for a skill; their mean says when a hole opened
+VISITS = 10  # steps that asked for a skill; their mean says when a blind spot closed
 
 
 @dataclass(frozen=True)
@@ -55,41 +55,43 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(values, fmean(values), half)
 
 
-def difference(results: Sequence[Result], one: str, two: str, part: str) -> Estimate | None:
+def difference(results: Sequence[Result], one: str, two: str, split: str) -> Estimate | None:
     """How many points mode `one` is above mode `two`, paired by seed; None without a pair."""
     runs = by_mode(results)
-    of_two = {run.seed: run.overall(part) for run in runs.get(two, ())}
+    of_two = {run.seed: run.overall(split) for run in runs.get(two, ())}
 
     # paired by seed: two modes start from the same policies and see the same problems
     gaps = []
     for run in runs.get(one, ()):
         if run.seed in of_two and one != two:
-            gaps.append(run.overall(part) - of_two[run.seed])
+            gaps.append(run.overall(split) - of_two[run.seed])
     return estimate(gaps) if gaps else None
 
 
-def rows(results: Sequence[Result], part: str) -> list[dict[str, str]]:
+def rows(results: Sequence[Result], split: str) -> list[dict[str, str]]:
     """Scores of the modes, the best first, and below them those from before training."""
     policies = list(dict.fromkeys(key[1] for key in results[0].scores))
     table, means = [], {}
     for mode, runs in by_mode(results).items():
-        whole = estimate([run.overall(part) for run in runs])
+        whole = estimate([run.overall(split) for run in runs])
         means[mode] = whole.mean
         row = {"mode": mode, "pass@1": str(whole)}
         for control in CONTROLS:
-            row[f"above {control}"] = str(difference(results, mode, control, part) or "")
+            row[f"above {control}"] = str(difference(results, mode, control, split) or "")
 
         any_of_k = max(key[3] for key in runs[0].scores)  # pass@k, beside pass@1
-        row["pass@k"] = str(estimate([run.overall(part, any_of_k) for run in runs]))
+        row["pass@k"] = str(estimate([run.overall(split, any_of_k) for run in runs]))
         for policy in policies:
-            row[policy] = str(estimate([run.scores[part, policy, "all", "pass@1"] for run in runs]))
+            row[policy] = str(
+                estimate([run.scores[split, policy, "all", "pass@1"] for run in runs])
+            )
         table.append(row)
     table.sort(key=lambda row: -means[row["mode"]])
 
     # before any update a policy is the same in all modes
     start = dict.fromkeys(table[0], "") | {"mode": "start"}
     for policy in policies:
-        key = part, policy, "all", "pass@1"
+        key = split, policy, "all", "pass@1"
         start[policy] = f"{fmean(result.before[key] for result in results):.1f}"
     return [*table, start]
 
@@ -105,24 +107,24 @@ def cost_rows(results: Sequence[Result]) -> list[dict[str, str]]:
     return table
 
 
-def holes_of(results: Sequence[Result]) -> list[tuple[str, str]]:
-    """The holes, as (policy, skill). A policy without updates is frozen and has none."""
+def blind_spots_of(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """The blind spots, as (policy, skill). A policy without updates is frozen and has none."""
     first = results[0]
     learners = {line["policy"] for line in first.lines if line["updates"]}
 
-    holes = []
+    blind_spots = []
     for key in first.before:
-        part, policy, skill, metric = key
-        if part == first.first_part and metric == "pass@1" and skill != "all":
+        split, policy, skill, metric = key
+        if split == first.first_split and metric == "pass@1" and skill != "all":
             start = fmean(result.before[key] for result in results)
             if start < STARTS_UNDER and policy in learners:
-                holes.append((policy, skill))
-    return holes
+                blind_spots.append((policy, skill))
+    return blind_spots
 
 
-def end_of(result: Result, hole: tuple[str, str]) -> float:
-    """Where a hole ends in a run: pass@1 on the first held-out part, percent."""
-    return result.scores[result.first_part, *hole, "pass@1"]
+def end_of(result: Result, blind_spot: tuple[str, str]) -> float:
+    """Where a blind spot ends in a run: pass@1 on the first held-out file, in percent."""
+    return result.scores[result.first_split, *blind_spot, "pass@1"]
 
 
 def wilson(count: int, total: int) -> tuple[float, float]:
@@ -133,19 +135,21 @@ def wilson(count: int, total: int) -> tuple[float, float]:
     return 100 * max(0.0, center - half), 100 * min(1.0, center + half)
 
 
-def hole_rows(results: Sequence[Result], holes: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    """In how many runs of each mode all holes opened, and each."""
+def blind_spot_rows(
+    results: Sequence[Result], blind_spots: Sequence[tuple[str, str]]
+) -> list[dict[str, str]]:
+    """For each mode, in how many runs all blind spots were closed, and each of them."""
     rows = []
     for mode, runs in by_mode(results).items():
-        all_open = 0
+        all_closed = 0
         for run in runs:
-            all_open += all(end_of(run, hole) >= OPEN_FROM for hole in holes)
+            all_closed += all(end_of(run, blind_spot) >= CLOSED_FROM for blind_spot in blind_spots)
 
-        row = {"mode": mode, "all open": _count(all_open, len(runs))}
+        row = {"mode": mode, "all closed": _count(all_closed, len(runs))}
 
-        for hole in holes:
-            opened = sum(end_of(run, hole) >= OPEN_FROM for run in runs)
-            row[" ".join(hole)] = _count(opened, len(runs))
+        for blind_spot in blind_spots:
+            closed = sum(end_of(run, blind_spot) >= CLOSED_FROM for run in runs)
+            row[" ".join(blind_spot)] = _count(closed, len(runs))
         rows.append(row)
     return rows
 
@@ -155,40 +159,40 @@ def _count(count: int, total: int) -> str:
     return f"{count} of {total} ({low:.0f} to {high:.0f} %)"
 
 
-def opening_step(result: Result, hole: tuple[str, str]) -> int | None:
+def closing_step(result: Result, blind_spot: tuple[str, str]) -> int | None:
     """The first step at which the skill's solve rate in training had reached `OPEN_FROM` percent.
 
     The rate is the mean over the last `VISITS` steps that asked for the skill. None: never.
     """
-    policy, skill = hole
+    policy, skill = blind_spot
     steps, rates = figures.series(result.lines, policy, f"skill/{skill}", VISITS)
     for number, (step, rate) in enumerate(zip(steps, rates, strict=True), start=1):
-        if number >= VISITS and 100 * rate >= OPEN_FROM:
+        if number >= VISITS and 100 * rate >= CLOSED_FROM:
             return step
     return None
 
 
 def summary(results: Sequence[Result], command: str) -> str:
-    """Markdown: the holes, then for each held-out part the modes side by side, then the costs."""
-    part = results[0].first_part
+    """Markdown: the blind spots, a table of the modes for each held-out file, and the costs."""
+    split = results[0].first_split
     lines = [
         f"Made with `{command}`. Held-out pass@1 in percent, mean over policies and skills;",
         "± is a 95 % interval over seeds (Student's t), differences are paired by seed.",
         "With fewer than three seeds each seed's number stands there.",
     ]
 
-    holes = holes_of(results)
-    if holes:
-        lines += ["", "## Holes", ""]
+    blind_spots = blind_spots_of(results)
+    if blind_spots:
+        lines += ["", "## Blind spots", ""]
         lines += [
-            f"A hole is a skill of a policy that starts under {STARTS_UNDER} % on `{part}`. It is",
-            f"open in a run that ends at {OPEN_FROM} % or more there. In brackets: Wilson's 95 %",
-            "interval of the share of such runs.",
+            f"A blind spot is a skill whose pass@1 starts under {STARTS_UNDER}% on `{split}`. It",
+            f"is closed in a run that ends there at {CLOSED_FROM}% or more. In brackets: Wilson's",
+            "95% interval of the share of such runs.",
         ]
-        lines += ["", *_markdown(hole_rows(results, holes))]
+        lines += ["", *_markdown(blind_spot_rows(results, blind_spots))]
 
-    for part in dict.fromkeys(key[0] for key in results[0].scores):
-        lines += ["", f"## {part}", "", *_markdown(rows(results, part))]
+    for split in dict.fromkeys(key[0] for key in results[0].scores):
+        lines += ["", f"## {split}", "", *_markdown(rows(results, split))]
     lines += ["", "## Costs of a run", "", *_markdown(cost_rows(results)), ""]
     return "\n".join(lines)
 
@@ -209,10 +213,10 @@ def _markdown(table: Sequence[dict[str, str]]) -> list[str]:
 def write_csv(results: Sequence[Result], path: Path) -> None:
     """Write every number, and what it was before training.
 
-    `part` is "training" for the step at which a hole opened.
+    `split` is "training" for the step at which a blind spot closed.
     """
-    holes = holes_of(results)
-    table = [("mode", "seed", "part", "policy", "skill", "metric", "value", "before")]
+    blind_spots = blind_spots_of(results)
+    table = [("mode", "seed", "split", "policy", "skill", "metric", "value", "before")]
     for result in results:
         of_run = result.mode, result.seed
         for key, value in result.scores.items():
@@ -221,39 +225,47 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
         for cost, value in result.costs.items():
             table.append((*of_run, "", "", "", cost, f"{value:.2f}"))
 
-        for hole in holes:
-            step = opening_step(result, hole) or "never"
-            table.append((*of_run, "training", *hole, "opened at step", step))
+        for blind_spot in blind_spots:
+            step = closing_step(result, blind_spot) or "never"
+            table.append((*of_run, "training", *blind_spot, "closed at step", step))
 
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(table)
 
 
-def draw_openings(results: Sequence[Result], holes: Sequence[tuple[str, str]], path: Path) -> None:
-    """When each hole opened: a panel a mode, in it a row a hole, in that a dot a seed."""
+def draw_closings(
+    results: Sequence[Result], blind_spots: Sequence[tuple[str, str]], path: Path
+) -> None:
+    """When each blind spot closed: a panel per mode, in it a row per blind spot, a dot per seed."""
     modes = by_mode(results)
     last = results[0].lines[-1]["step"]
     never = 1.28 * last  # the middle of the gray area
-    height = len(modes) * (0.36 * len(holes) + 0.6) + 0.9
+    height = len(modes) * (0.36 * len(blind_spots) + 0.6) + 0.9
     figure, panels = figures.new_figure(figures.WIDTH, height, rows=len(modes))
 
     for (mode, runs), axes in zip(modes.items(), panels, strict=True):
         axes.axvspan(1.06 * last, 1.5 * last, color="#ececec")
         axes.grid(axis="y", color="#dddddd")
-        for row, hole in enumerate(holes):
+        for row, blind_spot in enumerate(blind_spots):
             for number, run in enumerate(runs):
                 shift = (number + 0.5) / len(runs) - 0.5  # of the seed in its row: -0.5 to 0.5
-                step = opening_step(run, hole)
+                step = closing_step(run, blind_spot)
                 x, y, fill = step, row + 0.7 * shift, "full"
                 if step is None:
                     x, y, fill = never + 0.38 * last * shift, row, "none"
                 axes.plot(x, y, "o", color=figures.color_of(mode), fillstyle=fill, markersize=4.5)
 
         axes.set_title(WORDS.get(mode, mode), loc="left", fontsize=12)
-        axes.set_yticks(range(len(holes)), [": ".join(hole) for hole in holes], fontsize=11)
+        axes.set_yticks(
+            range(len(blind_spots)),
+            [": ".join(blind_spot) for blind_spot in blind_spots],
+            fontsize=11,
+        )
         axes.set_xticks([0, last // 2, last, never], ["0", f"step {last // 2}", last, "never"])
-        axes.set(xlim=(0, 1.5 * last), ylim=(len(holes) - 0.5, -0.5))
+        axes.set(xlim=(0, 1.5 * last), ylim=(len(blind_spots) - 0.5, -0.5))
 
-    rule = f"{OPEN_FROM} % were right, as a mean of {VISITS} steps with it"
-    figure.suptitle(f"The step at which each hole opened:\n{rule}.\nA dot is a seed.", fontsize=12)
+    rule = f"its solve rate (mean over {VISITS} steps) first reached {CLOSED_FROM}%"
+    figure.suptitle(
+        f"When each blind spot closed: the step at which\n{rule}.\nOne dot per seed.", fontsize=12
+    )
     figures.save_figure(figure, path)

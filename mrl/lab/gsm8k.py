@@ -14,7 +14,7 @@ from pathlib import Path
 from mrl.errors import MrlError
 from mrl.run.problems import save_problems
 from mrl.samples import Problem
-from mrl.settings.pairs import TEST_PART
+from mrl.settings.pairs import TEST_SPLIT
 
 COMMIT = "3101c7d5072418e28b9008a6636bde82a006892c"
 AUTHORS = "https://raw.githubusercontent.com/openai/grade-school-math"
@@ -32,25 +32,25 @@ def make_gsm8k(out: Path) -> None:
     Raises MrlError with one sentence for what could not be fetched, OSError for a folder that
     cannot be written.
     """
-    parts: dict[str, list[Problem]] = {}
-    for part in SHA256:
-        parts[part] = []
+    splits: dict[str, list[Problem]] = {}
+    for split in SHA256:
+        splits[split] = []
         # not splitlines(): a question may hold other line breaks
-        lines = _fetched(part).decode().strip().split("\n")
+        lines = _fetched(split).decode().strip().split("\n")
         for number, line in enumerate(lines, start=1):
             entry = json.loads(line)
             answer = entry["answer"].rpartition("####")[2].strip().replace(",", "")
-            problem_id = f"gsm8k-{part}-{number:04d}"
-            parts[part].append(Problem(problem_id, entry["question"].strip(), answer))
+            problem_id = f"gsm8k-{split}-{number:04d}"
+            splits[split].append(Problem(problem_id, entry["question"].strip(), answer))
 
-    parts[TEST_PART] = parts["test"][::5]  # what a run scores by default
-    for part, problems in parts.items():
-        save_problems(out / f"{part}.jsonl", problems)
+    splits[TEST_SPLIT] = splits["test"][::5]  # what a run scores by default
+    for split, problems in splits.items():
+        save_problems(out / f"{split}.jsonl", problems)
     (out / "system_prompt.txt").write_text(SYSTEM_PROMPT, encoding="utf-8")
 
 
-def _fetched(part: str) -> bytes:
-    url = f"{BASE_URL}/{part}.jsonl"
+def _fetched(split: str) -> bytes:
+    url = f"{BASE_URL}/{split}.jsonl"
     remedy = "try again, or copy data/gsm8k from a machine that has it."
     try:
         with urllib.request.urlopen(url, timeout=30) as response:
@@ -59,6 +59,6 @@ def _fetched(part: str) -> bytes:
         raise MrlError(f"{url}: could not be fetched ({error}); {remedy}") from None
 
     checksum = hashlib.sha256(data).hexdigest()
-    if checksum != SHA256[part]:
+    if checksum != SHA256[split]:
         raise MrlError(f"{url}: has the SHA-256 {checksum}, so it was not used; {remedy}")
     return data

@@ -93,11 +93,11 @@ def replay_data(directory: Path) -> dict[str, Any]:
             percents = [round(100 * mean) for mean in means]
             rates[key.removeprefix("skill/")] = list(zip(steps, percents, strict=True))
 
-        holes = []
+        blind_spots = []
         for skill, scores in before.get(name, {}).items():
             if scores["pass@1"] < HOLE:
-                holes.append(skill)
-        policies.append({"name": name, "color": color, "rates": rates, "holes": holes})
+                blind_spots.append(skill)
+        policies.append({"name": name, "color": color, "rates": rates, "blind spots": blind_spots})
 
     config = run_directory.read_run_config(directory)
     rescues = list(_rescues(directory, config))

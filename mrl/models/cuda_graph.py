@@ -73,12 +73,12 @@ def decode(
     positions: Tensor,
     prefilled: DynamicCache,
     uniform: Tensor,
-    end_ids: Tensor,
+    eos_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
     """The fields of `Completions`, from the state after the prompts; None where it cannot.
 
     logits: [rows, vocab]; mask: [rows, seq] bool; positions: [rows, 1] of the last token;
-    prefilled: its cache, used up; uniform: [max_new_tokens, rows] in [0, 1); end_ids: [ends].
+    prefilled: its cache, used up; uniform: [max_new_tokens, rows] in [0, 1); eos_ids: [ends].
     """
     if not can_record(prefilled, mask.device):
         return None
@@ -104,7 +104,7 @@ def decode(
         token_ids.index_copy_(1, t, token[:, None])
         logprobs.index_copy_(1, t, logprob[:, None])
         lengths.add_(~finished)
-        finished.logical_or_((token[:, None] == end_ids).any(dim=1))
+        finished.logical_or_((token[:, None] == eos_ids).any(dim=1))
 
         # the model reads the token and gives the logits of the next one
         bias.index_fill_(3, fixed.place, 0)

@@ -131,8 +131,8 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
         reference.eval().requires_grad_(False)
 
     # checks and size are those of the base model in float32: adapters come after
-    if config.checkpointing:
-        _enable_checkpointing(model)
+    if config.gradient_checkpointing:
+        _enable_gradient_checkpointing(model)
     problem = packing_problem(model.eval())
     if problem:
         raise MrlError(f"{config.path}: cannot be trained here: {problem}.")
@@ -290,13 +290,13 @@ def packing_problem(model: PreTrainedModel) -> str:
     vocabulary = model.get_input_embeddings().num_embeddings
     suppressed = torch.zeros(vocabulary, dtype=torch.bool, device=model.device)  # no token is
     scaling = {"suppressed": suppressed, "temperature": 1.0}
-    no_end = torch.tensor([], dtype=torch.int64, device=model.device)
+    no_eos = torch.tensor([], dtype=torch.int64, device=model.device)
     chance = torch.Generator().manual_seed(0)
     prompts = [[1, 2, 3, 4], [1, 2, 3, 4], [5, 6], [5, 6]]
 
     try:
         sampled = sample_completions(
-            model, prompts[::2], 2, max_new_tokens=4, end_ids=no_end, generator=chance, **scaling
+            model, prompts[::2], 2, max_new_tokens=4, eos_ids=no_eos, generator=chance, **scaling
         )
         completions = sampled.token_ids.tolist()
         packed, _ = packed_logprobs(model, prompts, completions, **scaling)
@@ -328,7 +328,7 @@ def plain_logprobs(
     return logprobs.gather(1, token_ids[0, len(prompt) :, None])[:, 0]
 
 
-def _enable_checkpointing(model: PreTrainedModel) -> None:
+def _enable_gradient_checkpointing(model: PreTrainedModel) -> None:
     """Compute activations again in the backward pass.
 
     transformers does so only in training mode, which would turn dropout on, so dropout becomes 0.

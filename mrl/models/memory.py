@@ -36,8 +36,8 @@ GIB = 2**30
 PROBLEMS_AT_ONCE = 64  # of a held-out set, in one batch on a CPU
 # for the person whose run does not fit
 LESS = (
-    "lower micro_batch, group_size or max_new_tokens, set checkpointing=true or lora_rank=16, "
-    "or take another placement or smaller models"
+    "lower max_tokens_per_forward, group_size or max_new_tokens, set gradient_checkpointing=true "
+    "or lora_rank=16, or take another placement or smaller models"
 )
 
 
@@ -100,9 +100,9 @@ def estimate(
 
     # learning: what a micro-batch keeps for its backward pass, logits, and gradients
     whole = config.prompts_per_step * (tokens + (group - 1) * policy.max_new_tokens)
-    trained = max(min(int(FILL * policy.micro_batch), whole), tokens)
+    trained = max(min(int(FILL * policy.max_tokens_per_forward), whole), tokens)
     kept = (KEPT[mixed] * hidden + KEPT_INNER * inner) * size  # bytes per token of one layer
-    if policy.checkpointing:  # one layer's at a time, and the hidden state of every layer
+    if policy.gradient_checkpointing:  # one layer's at a time, and the hidden state of every layer
         activations = trained * (kept + layers * hidden * (2 if mixed and fixed else 4))
     else:
         activations = trained * layers * kept + copies

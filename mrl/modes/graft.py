@@ -33,12 +33,12 @@ import torch
 
 from mrl.advantages import group_advantages
 from mrl.config import setting
-from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import own_samples
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
-from mrl.samples import Group, TrainingSample, ids_of
+from mrl.samples import Group, TrainingSample, prompt_and_completion_ids
 
 Records = Sequence[RolloutRecord]
 
@@ -57,15 +57,15 @@ class GRAFT(Mode):
     balanced: bool = setting(True, "as many groups one way as the other")
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own groups, then the groups grafted in the place of failed ones."""
         batch = TrainingBatch()
         objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
-        source_of = self._sources(prompts)
+        source_of = self._sources(groups_and_records)
 
         grafted: list[TrainingSample] = []
-        for group, records in prompts:
+        for group, records in groups_and_records:
             source = source_of.get(group.problem.id)
             if source is None:  # nothing to graft, so the own group stays
                 batch.samples += own_samples(receiver, group, objective)
@@ -78,13 +78,13 @@ class GRAFT(Mode):
         batch.notes["grafted"] = len(source_of)  # groups
         return batch
 
-    def _sources(self, prompts: Prompts) -> dict[str, str]:
+    def _sources(self, groups_and_records: GroupsAndRecords) -> dict[str, str]:
         """Problem id -> the source whose group is grafted there."""
         # If a record of a group was refused, the group is incomplete and cannot be grafted (our
         # reading). A source's largest group shows how many records a complete one has. (If each of
         # its groups has lost a record in this step, that shows too few, and they are grafted.)
         full_size: dict[str, int] = {}  # by source
-        for _, received in prompts:
+        for _, received in groups_and_records:
             for source, records in _by_source(received).items():
                 full_size[source] = max(full_size.get(source, 0), len(records))
 
@@ -93,7 +93,7 @@ class GRAFT(Mode):
         from_source: dict[str, dict[str, int]] = defaultdict(dict)
         # source -> number of problems where the receiver could help the source
         to_source: Counter[str] = Counter()
-        for group, received in prompts:
+        for group, received in groups_and_records:
             for source, records in _by_source(received).items():
                 if len(records) < full_size[source]:
                     continue
@@ -137,7 +137,7 @@ class GRAFT(Mode):
 
         # the receiver's own log-probs, for the ratio and for the compatibility
         pairs = peer_samples(receiver, group, records)
-        scored = receiver.logprobs_of(*ids_of([sample for sample, _ in pairs]))
+        scored = receiver.logprobs_of(*prompt_and_completion_ids([sample for sample, _ in pairs]))
 
         compatible = []
         for (sample, record), old_logprobs in zip(pairs, scored, strict=True):

@@ -50,7 +50,7 @@ import torch
 
 from mrl.advantages import capability_advantages
 from mrl.config import setting
-from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, source_logprobs
 from mrl.modes.solo import samples_with
 from mrl.objectives import OBJECTIVES, Objective
@@ -77,11 +77,11 @@ class HACPO(Mode):
     _windows: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own and peers' samples of a prompt side by side, each with its weight."""
         batch = TrainingBatch()
-        capability = self._update_capability(receiver.name, prompts)
+        capability = self._update_capability(receiver.name, groups_and_records)
 
         # own and peers' samples are clipped in different ways
         own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
@@ -94,7 +94,7 @@ class HACPO(Mode):
             ratio_power=self.alpha,  # 3. s once more, without gradient
         )
 
-        for group, records in prompts:
+        for group, records in groups_and_records:
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
             for sample, record in peer_samples(receiver, group, records):
                 sample.behavior_logprobs = source_logprobs(record)  # in the source's own tokens
@@ -112,10 +112,12 @@ class HACPO(Mode):
         batch.notes = {f"capability/{name}": mean for name, mean in capability.items()}
         return batch
 
-    def _update_capability(self, receiver: str, prompts: Prompts) -> dict[str, float]:
+    def _update_capability(
+        self, receiver: str, groups_and_records: GroupsAndRecords
+    ) -> dict[str, float]:
         """Add this step's mean reward of each agent to its window; returns P of every agent."""
         rewards: dict[str, list[float]] = {receiver: []}  # of this step
-        for group, records in prompts:
+        for group, records in groups_and_records:
             rewards[receiver] += group.rewards
             for record in records:
                 rewards.setdefault(record.source, []).append(record.reward)

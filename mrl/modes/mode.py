@@ -18,9 +18,8 @@ from mrl.objectives import Objective
 from mrl.records import Record
 from mrl.samples import Group, TrainingSample
 
-# What a mode is given, one entry per prompt: the own group, and the peers' records about it. (These
-# are not token ids, as `prompts` are elsewhere; those of a prompt are in `group.prompt_ids`.)
-Prompts = Sequence[tuple[Group, Sequence[Record]]]
+# What a mode is given: for each prompt, the receiver's own group and the peers' records.
+GroupsAndRecords = Sequence[tuple[Group, Sequence[Record]]]
 
 
 class Receiver(Protocol):
@@ -29,7 +28,7 @@ class Receiver(Protocol):
     name: str
     codec: ByteCodec
     objective: Objective
-    end_id: int
+    eos_id: int
     max_new_tokens: int
 
     def logprobs_of(
@@ -61,7 +60,7 @@ class Mode(ABC):
 
     @abstractmethod
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Turn own groups and peers' records into what the receiver learns from.
 

@@ -12,10 +12,10 @@ most; it is known to hurt, and that is what it is here for.
 import random
 from dataclasses import dataclass
 
-from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
 from mrl.modes.peers import peer_samples, pool_with_advantages
 from mrl.records import RolloutRecord
-from mrl.samples import ids_of
+from mrl.samples import prompt_and_completion_ids
 
 
 @dataclass
@@ -26,11 +26,11 @@ class Naive(Mode):
     consumes = RolloutRecord
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own and peers' samples of a prompt side by side, advantages over all of them."""
         batch = TrainingBatch()
-        for group, records in prompts:
+        for group, records in groups_and_records:
             peers_samples = []
             for sample, _ in peer_samples(receiver, group, records):
                 peers_samples.append(sample)  # without the peer's log-probs, see below
@@ -39,7 +39,7 @@ class Naive(Mode):
         # The records hold the peer's log-probs, but the denominator takes the receiver's own. Only
         # samples with an advantage need them: this forward pass is what the mode costs.
         used = [sample for sample in batch.samples if sample.source and sample.needs_forward]
-        scored = receiver.logprobs_of(*ids_of(used))
+        scored = receiver.logprobs_of(*prompt_and_completion_ids(used))
         for sample, old_logprobs in zip(used, scored, strict=True):
             sample.behavior_logprobs = old_logprobs
         return batch

@@ -12,7 +12,7 @@ from mrl.records import RolloutRecord, SuccessRecord
 from mrl.samples import Group, TrainingSample
 
 
-def retokenized(receiver: Receiver, record: RolloutRecord | SuccessRecord) -> tuple[list[int], str]:
+def retokenize(receiver: Receiver, record: RolloutRecord | SuccessRecord) -> tuple[list[int], str]:
     """A peer's completion in the receiver's tokens, and ""; or no tokens, and why.
 
     It ends in the receiver's end token if the peer had finished, and only then. The reasons are
@@ -26,7 +26,7 @@ def retokenized(receiver: Receiver, record: RolloutRecord | SuccessRecord) -> tu
 
     # the peer's end token becomes the receiver's own, or stopping would not be learnt
     if record.finished:  # as an id: spelled out in the text it would be refused as special
-        completion_ids.append(receiver.end_id)
+        completion_ids.append(receiver.eos_id)
     if not completion_ids:
         return [], "empty"
     if len(completion_ids) > receiver.max_new_tokens:
@@ -41,7 +41,7 @@ def source_logprobs(record: RolloutRecord) -> list[float]:
     return list(record.logprobs)
 
 
-def projected(
+def project_logprobs(
     receiver: Receiver, record: RolloutRecord, completion_ids: Sequence[int]
 ) -> tuple[list[float], list[int]]:
     """The source's log-probs at the receiver's tokens, and each token's chunk.
@@ -66,7 +66,7 @@ def peer_samples(
     """A training sample for each record that survives; advantage and behaviour still missing."""
     samples = []
     for record in records:
-        completion_ids, refusal = retokenized(receiver, record)
+        completion_ids, refusal = retokenize(receiver, record)
         if refusal:
             continue
         sample = TrainingSample(

@@ -1,6 +1,6 @@
 """PRP, Peer Rollout Pooling (arXiv 2605.07244; our reading): peers' rollouts join the group.
 
-The receiver's group for a prompt becomes its own G completions plus each peer's, retokenized;
+The receiver's group for a prompt becomes its own G completions plus each peer's, retokenize;
 advantages are taken over the pooled group. An own completion has the usual ratio. A peer's has
 
     ratio = pi_theta(receiver's tokens) / pi_peer,old(the peer's log-probs, carried over by THL)
@@ -25,8 +25,8 @@ import random
 from dataclasses import dataclass, replace
 
 from mrl.config import setting
-from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, pool_with_advantages, projected
+from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.peers import peer_samples, pool_with_advantages, project_logprobs
 from mrl.records import RolloutRecord
 
 LEVELS = ("token", "chunk", "sequence")
@@ -43,7 +43,7 @@ class PRP(Mode):
     clip_high: float = setting(0.2, "the same", least=0)
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own and peers' samples of a prompt side by side, advantages over all of them."""
         batch = TrainingBatch()
@@ -55,11 +55,11 @@ class PRP(Mode):
             clip_high=self.clip_high,
         )
 
-        for group, records in prompts:
+        for group, records in groups_and_records:
             peers_samples = []
             for sample, record in peer_samples(receiver, group, records):
                 # the ratio's denominator: what the peer itself gave this text when it wrote it
-                sample.behavior_logprobs, sample.chunk_of = projected(
+                sample.behavior_logprobs, sample.chunk_of = project_logprobs(
                     receiver, record, sample.completion_ids
                 )
                 sample.objective = objective

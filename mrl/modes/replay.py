@@ -27,7 +27,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from mrl.config import setting
-from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import own_samples
 from mrl.samples import Group, TrainingSample
 
@@ -47,12 +47,12 @@ class Replay(Mode):
     _memory: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one replayed success for each prompt that failed altogether."""
         batch = TrainingBatch()
         replayed = 0
-        for group, _ in prompts:
+        for group, _ in groups_and_records:
             batch.samples += own_samples(receiver, group)
             successes = self._memory.get(group.problem.skill)
             if group.outcome != "all_fail" or not successes:
@@ -70,7 +70,7 @@ class Replay(Mode):
             replayed += 1
 
         # after the loop, so that what is replayed comes from earlier steps
-        for group, _ in prompts:
+        for group, _ in groups_and_records:
             self._remember(group)
         batch.notes["replayed"] = replayed
         return batch

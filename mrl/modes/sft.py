@@ -17,8 +17,8 @@ fine-tuning (2308.01825).
 import random
 from dataclasses import dataclass
 
-from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.sgt import imitated
+from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.sgt import imitation_samples
 from mrl.records import SuccessRecord
 
 
@@ -30,10 +30,10 @@ class SFT(Mode):
     consumes = SuccessRecord
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """One imitated success for each prompt where a peer has one."""
         batch = TrainingBatch()
-        for group, successes in prompts:
-            batch.samples += imitated(receiver, group, successes, 1.0, rng)
+        for group, successes in groups_and_records:
+            batch.samples += imitation_samples(receiver, group, successes, 1.0, rng)
         return batch

@@ -1,9 +1,9 @@
 """SGT, Success-Gated Transfer (arXiv 2605.07244): imitate a peer only where one failed outright.
 
 On a prompt where *every* own completion failed, group advantages are all zero: the receiver
-learns nothing, however long it goes on failing. SGT fills exactly this hole. If some peer has a
-verified success there (the prompt is in the *rescue set*), one such success is drawn and
-imitated, among those that the receiver's tokenizer can hold and that are not too long for it:
+learns nothing, however long it goes on failing. SGT helps exactly there. If some peer has a
+verified success (the prompt is in the *rescue set*), one such success is drawn and imitated, among
+those that the receiver's tokenizer can represent and that are not too long for it:
 
     L_k = L_own,k + lambda * mean over rescued x of NLL_k(y_peer | x)
 
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mrl.config import setting
-from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import retokenized
+from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.peers import retokenize
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
@@ -34,18 +34,20 @@ class SGT(Mode):
     imitation_weight: float = setting(0.1, "lambda, of the imitation loss", least=0)
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and for each prompt of the rescue set one imitated success, if any fits."""
         batch = TrainingBatch()
-        for group, successes in prompts:
+        for group, successes in groups_and_records:
             batch.samples += own_samples(receiver, group)
             if group.outcome == "all_fail":  # the gate: no own attempt succeeded
-                batch.samples += imitated(receiver, group, successes, self.imitation_weight, rng)
+                batch.samples += imitation_samples(
+                    receiver, group, successes, self.imitation_weight, rng
+                )
         return batch
 
 
-def imitated(
+def imitation_samples(
     receiver: Receiver,
     group: Group,
     successes: Sequence[SuccessRecord],
@@ -60,7 +62,7 @@ def imitated(
     while candidates:
         success = rng.choice(candidates)
         candidates.remove(success)
-        completion_ids, refusal = retokenized(receiver, success)
+        completion_ids, refusal = retokenize(receiver, success)
         if refusal:
             continue  # another success may do
 

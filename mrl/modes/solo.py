@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
 from mrl.objectives import Objective
 from mrl.samples import Group, TrainingSample
 
@@ -24,11 +24,11 @@ class Solo(Mode):
     consumes = None
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """The receiver's own groups, scored by its own objective's advantage."""
         batch = TrainingBatch()
-        for group, _ in prompts:  # without a peer's records: nothing crosses
+        for group, _ in groups_and_records:  # without a peer's records: nothing crosses
             batch.samples += own_samples(receiver, group)
         return batch
 

@@ -19,7 +19,7 @@ import torch
 
 from mrl.advantages import shared_baseline_advantages
 from mrl.config import setting
-from mrl.modes.mode import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import samples_with
 from mrl.records import RewardStats
 
@@ -35,11 +35,11 @@ class XGRPO(Mode):
     peer_share: float = setting(1.0, "weight of the mean of all in the baseline", least=0, most=1)
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples with shared-baseline advantages."""
         batch = TrainingBatch()
-        for group, stats in prompts:
+        for group, stats in groups_and_records:
             advantages = shared_baseline_advantages(
                 torch.tensor([group.rewards]),  # [1, group]
                 torch.tensor([[peer.count for peer in stats]]),  # [1, peers], as the next two

@@ -13,13 +13,14 @@ from mrl.policy import Policy
 from mrl.run.problems import load_problems
 from mrl.samples import Problem, derive_seed
 from mrl.team import Verifier
+from mrl.tiny.skills import SEED_LABELS
 
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, of how many)
 
 
-def of_first_part(entries: Sequence[dict]) -> list[dict]:
+def of_first_split(entries: Sequence[dict]) -> list[dict]:
     """Those entries of `evaluation.json` that are about the first held-out part, one a policy."""
-    return [entry for entry in entries if entry["part"] == entries[0]["part"]]
+    return [entry for entry in entries if entry["split"] == entries[0]["split"]]
 
 
 def problems_of(scores: dict, skill: str) -> float:
@@ -55,16 +56,18 @@ def count_solved(
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, list[int]]:
     """How many of `samples` completions of each problem are right, by part, in their order."""
-    solved: dict[str, list[int]] = {part: [] for part in heldout}
+    solved: dict[str, list[int]] = {split: [] for split in heldout}
     at_once = problems_at_once(policy.model.device, samples)
-    for part, problems in heldout.items():
+    for split, problems in heldout.items():
         start = 0
         while start < len(problems):
-            progress(f"{policy.name} on {part}", start, len(problems))
+            progress(f"{policy.name} on {split}", start, len(problems))
 
             # the seed depends on the batch alone, so no earlier batch changes this one
             batch = problems[start : start + at_once]
-            generator = torch.Generator().manual_seed(derive_seed(seed, "evaluate", part, start))
+            generator = torch.Generator().manual_seed(
+                derive_seed(seed, "evaluate", SEED_LABELS.get(split, split), start)
+            )
             try:
                 groups = policy.rollout(batch, generator, samples)
             except (RuntimeError, MemoryError) as error:
@@ -75,7 +78,7 @@ def count_solved(
 
             start += len(batch)
             verifier.verify_groups(groups)
-            solved[part] += [int(sum(group.rewards)) for group in groups]
+            solved[split] += [int(sum(group.rewards)) for group in groups]
     return solved
 
 
@@ -88,9 +91,9 @@ def score_entries(
     the chance that at least one of k completions is right.
     """
     entries = []
-    for part, problems in heldout.items():
+    for split, problems in heldout.items():
         by_skill: dict[str, list[int]] = {}  # in the order of the problem file
-        for problem, count in zip(problems, solved[part], strict=True):
+        for problem, count in zip(problems, solved[split], strict=True):
             by_skill.setdefault(problem.skill, []).append(count)
 
         skills: dict[str, dict[str, float]] = {}
@@ -98,7 +101,7 @@ def score_entries(
             one, several = fmean(counts) / samples, fmean(map(bool, counts))
             skills[skill] = {"pass@1": one, f"pass@{samples}": several, "problems": len(counts)}
 
-        entry = {"policy": policy, "part": part, "problems": len(problems), "samples": samples}
+        entry = {"policy": policy, "split": split, "problems": len(problems), "samples": samples}
         for metric in ("pass@1", f"pass@{samples}"):
             entry[metric] = fmean(scores[metric] for scores in skills.values())
         entries.append(entry | {"skills": skills})
@@ -111,9 +114,9 @@ def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Pro
     A verifier that has no `check_answer` takes every answer.
     """
     accepts = getattr(verifier, "check_answer", None)
-    parts = {}
+    splits = {}
     for path in (Path(path).expanduser() for path in paths):
-        if path.stem in parts:
+        if path.stem in splits:
             raise MrlError(f"{path}: another held-out file is called {path.stem}; rename one.")
-        parts[path.stem] = load_problems(path, accepts)
-    return parts
+        splits[path.stem] = load_problems(path, accepts)
+    return splits

@@ -1,6 +1,6 @@
 """Policies that lie, planted on purpose for lessons and tests: `--set liar=0.3`.
 
-The training step does not know of them: a team is given them in place of `honest_records`.
+The training step does not know of them: a team is given them in place of `publish_records`.
 """
 
 import random
@@ -11,7 +11,7 @@ from mrl.alignment import LossyText
 from mrl.policy import Policy
 from mrl.records import Record, SuccessRecord
 from mrl.samples import Group, Verdict
-from mrl.team import RecordsOf, honest_records
+from mrl.team import RecordsOf, publish_records
 
 
 def lying_records(rate: float, seed: int) -> RecordsOf:
@@ -20,7 +20,7 @@ def lying_records(rate: float, seed: int) -> RecordsOf:
     def records_of(
         record_type: type[Record], policy: Policy, groups: Sequence[Group], step: int
     ) -> Iterator[Record | LossyText]:
-        yield from honest_records(record_type, policy, groups, step)
+        yield from publish_records(record_type, policy, groups, step)
         if record_type is not SuccessRecord:
             return
 
@@ -32,6 +32,6 @@ def lying_records(rate: float, seed: int) -> RecordsOf:
                 lies = rollout.verdict is not Verdict.CORRECT and rng.random() < rate
                 claims.append(replace(rollout, verdict=Verdict.CORRECT if lies else Verdict.WRONG))
             lying_group = replace(group, rollouts=claims)
-            yield from honest_records(record_type, policy, [lying_group], step)
+            yield from publish_records(record_type, policy, [lying_group], step)
 
     return records_of

@@ -19,7 +19,7 @@ from mrl.run.liars import lying_records
 from mrl.run.problems import load_problems, longest_prompt
 from mrl.samples import Problem
 from mrl.settings.settings import make_mode, run_config
-from mrl.team import Team, honest_records
+from mrl.team import Team, publish_records
 from mrl.verifier.verifier import Verifier, make_verifier
 
 
@@ -36,13 +36,13 @@ class LoadedTeam(Team):
 
         samples: completions per problem, at each policy's own temperature.
         """
-        parts = load_heldout([str(problems)], self.verifier)
+        splits = load_heldout([str(problems)], self.verifier)
         scores: dict[str, dict[str, float]] = {}
         for policy in self.policies:
-            longest_prompt(policy, next(iter(parts.values())))  # MrlError if one is too long
+            longest_prompt(policy, next(iter(splits.values())))  # MrlError if one is too long
             with self.turn(policy, "evaluate"):
-                solved = count_solved(policy, parts, self.verifier, samples, self.seed)
-            (entry,) = score_entries(policy.name, parts, solved, samples)
+                solved = count_solved(policy, splits, self.verifier, samples, self.seed)
+            (entry,) = score_entries(policy.name, splits, solved, samples)
 
             scores[policy.name] = {"all": entry["pass@1"]}
             for skill, values in entry["skills"].items():
@@ -105,8 +105,8 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
 
         path = Path(folder, str(number), Path(model.name_or_path).name or f"model-{number}")
         with quiet_transformers():
-            for part in entry:
-                part.save_pretrained(path)
+            for split in entry:
+                split.save_pretrained(path)
         places.append(str(path))
     return places
 
@@ -132,8 +132,8 @@ def assemble(
 
     device = pick_device(config.device)
     every_problem = list(problems)
-    for part in heldout.values():
-        every_problem += part
+    for split in heldout.values():
+        every_problem += split
     # before the weights, because a model that does not fit takes minutes to load
     placement, why_placed = plan_memory(
         start, list(modes), every_problem, device, mode.rollout_factor
@@ -143,7 +143,7 @@ def assemble(
         longest_prompt(policy, every_problem)  # MrlError if one is too long
 
     all_names = [policy.name for policy in config.policies]
-    records_of = lying_records(config.liar, config.seed) if config.liar else honest_records
+    records_of = lying_records(config.liar, config.seed) if config.liar else publish_records
     return LoadedTeam(
         policies=policies,
         modes=modes,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from mrl.alignment import split_text
 from mrl.allocation import Turn
 from mrl.modes import Receiver
-from mrl.modes.peers import retokenized
+from mrl.modes.peers import retokenize
 from mrl.policy import Policy
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord
 from mrl.residual import Residual, measure
@@ -64,7 +64,7 @@ METRICS = {
     "exchange/published_records, exchange/published_bytes": "by this policy in this step",
     "exchange/received_records, exchange/received_bytes": "from its peers in this step",
     "exchange/refused/<reason>": "records of this policy that the exchange did not take",
-    "exchange/not_believed": "peers' claimed verdicts that this receiver's own check denied",
+    "exchange/not_confirmed": "peers' claimed verdicts that this receiver's own check denied",
     "time/<phase>_s": "seconds of this policy in rollout, verify, judge and learn",
     "time/step_s": "seconds of the whole step, all policies",
     "memory/peak_bytes": "the most so far: of tensors on a CUDA device, of the process on a CPU",
@@ -106,7 +106,7 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
 
     for group, sample in result.rescues:
         # a peer's text, from the receiver's tokens; a mode of one's own may cut it anywhere
-        content = [token for token in sample.completion_ids if token != policy.end_id]
+        content = [token for token in sample.completion_ids if token != policy.eos_id]
         text = b"".join(policy.codec.token_bytes(content)).decode("utf-8", errors="replace")
         rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
         rescue |= {"skill": group.problem.skill, "receiver": policy.name, "source": sample.source}
@@ -162,9 +162,9 @@ def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]
         solved = any(record.verdict == Verdict.CORRECT for record in texts)
         rescue_set += solved and group.outcome == "all_fail"
 
-        # retokenized once more, because a mode keeps no account of what it could not use
+        # retokenize once more, because a mode keeps no account of what it could not use
         for record in texts:
-            token_ids, refusal = retokenized(receiver, record)
+            token_ids, refusal = retokenize(receiver, record)
             key = record.source, tuple(group.prompt_ids), tuple(token_ids)
             if refusal:
                 refusals[refusal] += 1
@@ -186,7 +186,7 @@ def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]
 def _peers_texts(result: StepResult) -> Iterator[tuple[Group, list[RolloutRecord | SuccessRecord]]]:
     """Each group with the records of peers that hold a text."""
     for group in result.groups:
-        records = result.believed.get(group.problem.id, [])
+        records = result.confirmed.get(group.problem.id, [])
         yield group, [record for record in records if not isinstance(record, RewardStats)]
 
 
@@ -202,8 +202,8 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
     # an own text of an earlier step (as in mode replay) is not one of this step's completions
     now = {rollout.version for group in result.groups for rollout in group.rollouts}
     for sample in result.batch.samples:
-        is_own = sample.loss == "policy" and sample.behavior_logprobs is None
-        if sample.source or (is_own and sample.sampled_version in {None, *now}):
+        is_strong = sample.loss == "policy" and sample.behavior_logprobs is None
+        if sample.source or (is_strong and sample.sampled_version in {None, *now}):
             left -= 1
 
     counts = Counter(result.stats.sample_outcomes)  # of the samples
@@ -212,7 +212,7 @@ def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, 
             counts["refused" if name.startswith("thl/") else "dropped"] += number
             left -= number
 
-    # a mode of one's own may use a text twice, or one that `retokenized` refuses: then too few
+    # a mode of one's own may use a text twice, or one that `retokenize` refuses: then too few
     counts["not_needed"] = max(left, 0)
     return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
 

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 
 from mrl.policy import Policy
 from mrl.run.directory import read_rescues
-from mrl.run.evaluation import half_width, of_first_part
+from mrl.run.evaluation import half_width, of_first_split
 from mrl.run.run import Run
 from mrl.run.view import cell
 from mrl.samples import Problem
@@ -25,7 +25,7 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     learners = team.allocation.gather({p.name: _size_and_rate(p) for p in team.policies})
     pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
     groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
-    problems = "/".join(Path(config.train).parts[-2:])
+    problems = "/".join(Path(config.train).splits[-2:])
     crosses = f"{team.record_type.kind} records" if team.record_type else "nothing"
     lines = [
         f"Training {pair_words}{' and '.join(learners.values())}, on {team.device}{why}.",
@@ -64,14 +64,14 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
 
     title = f"held-out problems, {' -> '.join(evaluations)}"
-    table = Table(Column("part", no_wrap=True), Column("skill", no_wrap=True), title=title)
+    table = Table(Column("split", no_wrap=True), Column("skill", no_wrap=True), title=title)
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
             table.add_column(cell(f"{name}\n{metric}"), justify="right")
 
-    for part in dict.fromkeys(scores["part"] for scores in last):
+    for split in dict.fromkeys(scores["split"] for scores in last):
         # one of each policy, in the same order before and after
-        of_part = [[e for e in entries if e["part"] == part] for entries in evaluations.values()]
+        of_part = [[e for e in entries if e["split"] == split] for entries in evaluations.values()]
         for skill in ("", *of_part[0][0]["skills"]):  # "": the mean over skills
             cells = []
             for sides in zip(*of_part, strict=True):
@@ -80,17 +80,17 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
                     cells.append(" -> ".join(f"{100 * rates[metric]:.0f}" for rates in shares))
                     if metric == "pass@1" and not skill:
                         cells[-1] += f"±{100 * half_width(sides[-1]):.0f}"  # 80 columns are full
-            _add_skill(table, part, skill, cells)
+            _add_skill(table, split, skill, cells)
         table.add_section()
     return table
 
 
-def _add_skill(table: Table, part: str, skill: str, cells: list[str]) -> None:
+def _add_skill(table: Table, split: str, skill: str, cells: list[str]) -> None:
     """Add a skill's row, or the bold first row of a part, which is over all skills."""
     if skill:
         table.add_row("", cell(skill), *cells)
     else:
-        table.add_row(cell(part), "overall", *cells, style="bold")
+        table.add_row(cell(split), "overall", *cells, style="bold")
 
 
 def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, list[int]]]) -> Table:
@@ -99,18 +99,18 @@ def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, li
     solved: by policy and part, how many completions of each problem are right.
     """
     directions = list(permutations(solved, 2))
-    table = Table("part", "skill", "problems", title="what one policy could learn from another")
+    table = Table("split", "skill", "problems", title="what one policy could learn from another")
     for receiver, source in directions:
         table.add_column(f"{receiver} never,\n{source} sometimes", justify="right")
 
-    for part, problems in heldout.items():
+    for split, problems in heldout.items():
         for skill in ("", *dict.fromkeys(problem.skill for problem in problems)):
             places = [i for i, problem in enumerate(problems) if skill in ("", problem.skill)]
             cells = [str(len(places))]
             for receiver, source in directions:
-                own, theirs = solved[receiver][part], solved[source][part]
+                own, theirs = solved[receiver][split], solved[source][split]
                 cells.append(str(sum(own[i] == 0 and theirs[i] > 0 for i in places)))
-            _add_skill(table, part, skill, cells)
+            _add_skill(table, split, skill, cells)
     return table
 
 
@@ -139,7 +139,7 @@ def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> 
     It names the largest gain, and how often that policy was rescued.
     Empty if the held-out problems were not scored at both ends.
     """
-    before, after = (of_first_part(evaluations.get(when, ())) for when in ("before", "after"))
+    before, after = (of_first_split(evaluations.get(when, ())) for when in ("before", "after"))
     ends = list(zip(before, after, strict=False))  # in one order
     if not ends:
         return ""

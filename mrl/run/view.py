@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import RunConfig
-from mrl.run.evaluation import of_first_part
+from mrl.run.evaluation import of_first_split
 from mrl.run.launch import is_worker
 
 RECENT_STEPS = 10
@@ -57,7 +57,7 @@ def excerpt(text: str, width: int, lines: int) -> Text:
 
 
 def bar(share: float, began: float | None, size: int) -> str:
-    """A bar of `size` characters with a mark where it began; one that began in a hole is outlined.
+    """A bar of `size` characters with a mark where it began, outlined if it began as a blind spot.
 
     began: the share at the beginning; None leaves the mark out.
     """
@@ -127,7 +127,7 @@ class View(AbstractContextManager):
 
     def scored(self, scores: list[dict]) -> None:
         """Take in the entries of `evaluation.json` from before training, where each bar begins."""
-        for entry in of_first_part(scores):
+        for entry in of_first_split(scores):
             for skill, rates in entry["skills"].items():
                 self.began[entry["policy"], skill] = rates["pass@1"]
 
@@ -177,15 +177,15 @@ class View(AbstractContextManager):
         left = f"{self.time_left()} left" if self.history else ""
         head.add_row(cell(self.title), f"step {self.now}/{self.steps}", share, left)
 
-        parts: list[RenderableType] = [head]
+        splits: list[RenderableType] = [head]
         if self.scoring:
-            parts.append(cell(self.scoring))
+            splits.append(cell(self.scoring))
         if self.rescue:
-            parts += self._newest_rescue(self.rescue)
+            splits += self._newest_rescue(self.rescue)
         if self.history:
-            legend = f"{MEAN}; │ held-out score before; ▯ a hole then"
-            parts += [self._bars(), Text(legend, style="dim")]
-        return Group(*parts)
+            legend = f"{MEAN}; │ held-out score before; ▯ a blind spot then"
+            splits += [self._bars(), Text(legend, style="dim")]
+        return Group(*splits)
 
     def _newest_rescue(self, rescue: dict) -> list[RenderableType]:
         """The prompt, and below it what the receiver wrote beside what its peer did."""

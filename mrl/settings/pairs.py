@@ -22,7 +22,7 @@ PRETRAINED_FROM = 20_000_000  # parameters; each of the tiny pair has less than 
 TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
 TEST_PART = "test-264"  # every fifth problem of its test set: a 95 % interval of at most +-6 points
-SHORT_HELDOUT = str(DATA / "words" / "heldout-72.jsonl")  # every fifth problem of heldout.jsonl
+SHORT_HELDOUT = str(DATA / "words" / "validation-72.jsonl")  # every fifth problem of heldout.jsonl
 
 
 def cores() -> int:
@@ -69,13 +69,13 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     if on_gpu and (GSM8K / "train.jsonl").is_file():
         train, test = str(GSM8K / "train.jsonl"), str(GSM8K / f"{TEST_PART}.jsonl")
         of_policy = {"max_new_tokens": 400, "weight_decay": 0.01}
-        of_policy["micro_batch"] = 16384 if on_large_card else 4096
+        of_policy["max_tokens_per_forward"] = 16384 if on_large_card else 4096
         return of_policy, {"train": train, "heldout": [test], "eval_samples": 1}
 
     # and short problems elsewhere, with settings that a CPU can finish; data/results/real-pair was
     # made with nearly these; the micro-batch halves the activations of the default
     of_policy = {"max_new_tokens": 40, "dtype": "mixed"}
-    of_policy["micro_batch"] = 16384 if on_large_card else 1024
+    of_policy["max_tokens_per_forward"] = 16384 if on_large_card else 1024
     of_run = {"steps": 60, "prompts_per_step": 8, "checkpoint_every": 10, "eval_samples": 1}
     of_run["heldout"] = [SHORT_HELDOUT]
     if not on_gpu:

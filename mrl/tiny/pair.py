@@ -9,11 +9,11 @@ The warm start teaches both models to calculate, and it teaches each of them to 
 that the other one reads right. There are two kinds of such lacks, because they are two different
 problems for reinforcement learning:
 
-- a **rare** skill was shown right in 10 % of its demonstrations. The model sometimes solves such a
+- a **weak** skill was shown right in 10% of its demonstrations. The model sometimes solves such a
   problem by itself, so training alone can grow the skill.
-- a **hole** was never shown right. The model's own attempts give nothing to learn from.
+- a **blind spot** was never shown right. The model's own attempts give nothing to learn from.
 
-Two rare skills and two holes per model were chosen by what training alone and a memory of a
+Two weak skills and two blind spots per model were chosen by what training alone and a memory of a
 model's own successes (mode `replay`) do with them, on other seeds than those that the results
 compare.
 """
@@ -35,15 +35,15 @@ from transformers import (
 from mrl.config import DATA
 from mrl.tiny.skills import NUMBERS, QUESTION, SKILLS, Skill, draw_words, solution
 
-OWN_SKILLS = {
+STRONG_SKILLS = {
     "qwen-tiny": ("finds", "eats", "bags", "shares"),
     "llama-tiny": ("given", "sold", "days", "packs"),
 }
 # The peer's own skills, by how often a model was shown their right reading
-RARE_SKILLS = {"qwen-tiny": ("given", "packs"), "llama-tiny": ("finds", "shares")}
-HOLES = {"qwen-tiny": ("sold", "days"), "llama-tiny": ("eats", "bags")}
+WEAK_SKILLS = {"qwen-tiny": ("given", "packs"), "llama-tiny": ("finds", "shares")}
+BLIND_SPOTS = {"qwen-tiny": ("sold", "days"), "llama-tiny": ("eats", "bags")}
 # Shares of demonstrations that show the right reading
-OWN_RIGHT, RARE_RIGHT, HOLE_RIGHT, TWO_STEP_RIGHT = 0.95, 0.10, 0.0, 0.10
+STRONG_RIGHT, WEAK_RIGHT, BLIND_RIGHT, TWO_STEP_RIGHT = 0.95, 0.10, 0.0, 0.10
 SYMBOLIC_SHARE = 0.30  # of the demonstrations are bare sums, which both learn to do right
 UPDATES = {"qwen-tiny": 550, "llama-tiny": 850}
 BATCH = 128
@@ -53,17 +53,17 @@ LEARNING_RATE = 3e-3
 def right_shares(name: str, foreign_right: float | None = None) -> dict[str, float]:
     """Skill -> share of the demonstrations for policy `name` that show its right reading.
 
-    foreign_right: one share for all four skills of the peer, rare ones and holes alike; None: the
-    shares of the pair that is shipped.
+    foreign_right: one share for all four skills of the peer, weak ones and blind spots alike. None:
+    the shares of the pair that is shipped.
     """
     shares = {"loses": TWO_STEP_RIGHT}
-    shares |= dict.fromkeys(OWN_SKILLS[name], OWN_RIGHT)
+    shares |= dict.fromkeys(STRONG_SKILLS[name], STRONG_RIGHT)
 
-    rare_right, hole_right = RARE_RIGHT, HOLE_RIGHT
+    weak_right, blind_right = WEAK_RIGHT, BLIND_RIGHT
     if foreign_right is not None:
-        rare_right = hole_right = foreign_right
-    shares |= dict.fromkeys(RARE_SKILLS[name], rare_right)
-    shares |= dict.fromkeys(HOLES[name], hole_right)
+        weak_right = blind_right = foreign_right
+    shares |= dict.fromkeys(WEAK_SKILLS[name], weak_right)
+    shares |= dict.fromkeys(BLIND_SPOTS[name], blind_right)
     return shares
 
 
@@ -152,7 +152,7 @@ def _warm_start(index: int, directory: Path, seed: int, foreign_right: float | N
     """
     torch.set_num_threads(1)  # the other policy has the other core
 
-    name = list(OWN_SKILLS)[index]
+    name = list(STRONG_SKILLS)[index]
     updates = UPDATES[name]
     tokenizer = tiny_tokenizer(name)
     torch.manual_seed(seed)

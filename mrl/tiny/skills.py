@@ -96,7 +96,15 @@ QUESTION = " How many?"  # behind every template
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jan")
 OBJECTS = ("apples", "books", "coins", "eggs", "figs", "nuts", "pears", "shells", "stamps", "cups")
 HELD_OUT_SHARE = 0.2  # of the number combinations of a skill
-PROBLEM_SETS = {"train": 160, "heldout": 40, "newtemplates": 20, "thirdset": 40}  # per skill
+PROBLEM_SETS = {"train": 160, "validation": 40, "validation_wording": 20, "test": 40}  # per skill
+# The sets had other names when the kept results were made. Seeds are made of these names, so that
+# the same problems are drawn, and the same completions sampled, as then.
+SEED_LABELS = {
+    "validation": "heldout",
+    "validation_wording": "newtemplates",
+    "test": "thirdset",
+    "validation-72": "heldout-72",
+}
 DATA_SEED = 2026
 
 
@@ -139,21 +147,21 @@ def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, object
     return letters | {"n": rng.choice(NAMES), "o": rng.choice(OBJECTS)}
 
 
-def generate(skill: Skill, part: str, count: int, seed: int) -> Iterator[tuple[Problem, tuple]]:
+def generate(skill: Skill, split: str, count: int, seed: int) -> Iterator[tuple[Problem, tuple]]:
     """Yield `count` different (problem, numbers) of one skill.
 
-    part: "train", "heldout" (numbers that training does not have), "newtemplates" (such numbers in
-    new sentences), "thirdset" (such numbers in other new sentences).
+    split: "train", "validation" (numbers that training does not have), "validation_wording" (such
+    numbers in new sentences) or "test" (such numbers in other new sentences).
     """
     numbers = NUMBERS[skill.operation].copy()
-    random.Random(f"{seed}/numbers/{skill.name}").shuffle(numbers)  # the same for all parts
+    random.Random(f"{seed}/numbers/{skill.name}").shuffle(numbers)  # the same for all splits
     held_out = round(len(numbers) * HELD_OUT_SHARE)
-    numbers = numbers[held_out:] if part == "train" else numbers[:held_out]
+    numbers = numbers[held_out:] if split == "train" else numbers[:held_out]
 
-    of_new_sentences = {"newtemplates": skill.new_templates, "thirdset": skill.third_templates}
-    templates = of_new_sentences.get(part, skill.templates)
+    of_new_sentences = {"validation_wording": skill.new_templates, "test": skill.third_templates}
+    templates = of_new_sentences.get(split, skill.templates)
 
-    rng = random.Random(f"{seed}/{part}/{skill.name}")
+    rng = random.Random(f"{seed}/{SEED_LABELS.get(split, split)}/{skill.name}")
     seen: set[str] = set()
     while len(seen) < count:
         operands = rng.choice(numbers)
@@ -162,17 +170,19 @@ def generate(skill: Skill, part: str, count: int, seed: int) -> Iterator[tuple[P
         if prompt not in seen:
             seen.add(prompt)
             answer = str(OPERATIONS[skill.operation](*operands))
-            name = f"{part}-{skill.name}-{len(seen):03d}"
+            name = f"{split}-{skill.name}-{len(seen):03d}"
             yield Problem(name, prompt, answer, skill.name), operands
 
 
 def make_problem_sets() -> dict[str, list[Problem]]:
     """Everything in `data/words`: file stem -> problems."""
     problem_sets: dict[str, list[Problem]] = {}
-    for part, count in PROBLEM_SETS.items():
-        problem_sets[part] = []
+    for split, count in PROBLEM_SETS.items():
+        problem_sets[split] = []
         for skill in SKILLS:
-            for problem, _ in generate(skill, part, count, DATA_SEED):
-                problem_sets[part].append(problem)
-    problem_sets["heldout-72"] = problem_sets["heldout"][::5]  # for pretrained models on a CPU
+            for problem, _ in generate(skill, split, count, DATA_SEED):
+                problem_sets[split].append(problem)
+    problem_sets["validation-72"] = problem_sets["validation"][
+        ::5
+    ]  # for pretrained models on a CPU
     return problem_sets

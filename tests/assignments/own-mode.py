@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass
 
-from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import retokenized
+from mrl.modes import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.peers import retokenize
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
@@ -20,16 +20,16 @@ class Mine(Mode):
     consumes = SuccessRecord
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and imitation where one is weak."""
         batch = TrainingBatch()
-        for group, successes in prompts:
+        for group, successes in groups_and_records:
             batch.samples += own_samples(receiver, group)
             if sum(group.rewards) > 1 or not successes:
                 continue
             success = rng.choice(successes)
-            completion_ids, refusal = retokenized(receiver, success)
+            completion_ids, refusal = retokenize(receiver, success)
             if refusal:
                 continue
             batch.samples.append(

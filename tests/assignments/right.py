@@ -5,15 +5,15 @@ For `own-mode`: ideas, and the least points of each. For `align` also a wrong on
 
 MODE = """import random
 from dataclasses import dataclass, replace
-from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, pool_with_advantages, retokenized, source_logprobs
+from mrl.modes import Mode, GroupsAndRecords, Receiver, TrainingBatch
+from mrl.modes.peers import peer_samples, pool_with_advantages, retokenize, source_logprobs
 from mrl.modes.solo import Solo, own_samples, samples_with
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord
 from mrl.samples import Group, TrainingSample
 """
 IMITATE = """
 def imitate(receiver, group, success, weight=0.1):
-    ids, refusal = retokenized(receiver, success)
+    ids, refusal = retokenize(receiver, success)
     return [] if refusal else [TrainingSample(
         group.prompt_ids, ids, loss="imitation", weight=weight, source=success.source, reward=1.0)]
 """
@@ -430,7 +430,7 @@ def honest(records, answers, verify, budget):
 """,
     },
     "sgt": {
-        "all retokenized first": MODE + """
+        "all retokenize first": MODE + """
 @dataclass
 class SGT(Mode):
     name = "sgt"
@@ -444,7 +444,7 @@ class SGT(Mode):
                 continue
             usable = []
             for record in records:
-                ids, refusal = retokenized(receiver, record)
+                ids, refusal = retokenize(receiver, record)
                 if not refusal:
                     usable.append((record, ids))
             if usable:
@@ -507,9 +507,9 @@ class Sub(Solo):
     name = "sub"
     consumes = SuccessRecord
     imitation_weight: float = 0.1
-    def training_samples(self, receiver, prompts, rng):
-        batch = super().training_samples(receiver, prompts, rng)
-        for group, successes in prompts:
+    def training_samples(self, receiver, groups_and_records, rng):
+        batch = super().training_samples(receiver, groups_and_records, rng)
+        for group, successes in groups_and_records:
             if successes and max(group.rewards) == 0.0:
                 batch.samples += imitate(receiver, group, rng.choice(successes),
                                          weight=self.imitation_weight)
@@ -571,7 +571,7 @@ class Likely(Mode):
         for group, records in prompts:
             right = [r for r in records if r.reward == 1.0]
             if right and group.outcome != "all_pass":
-                ids = [retokenized(receiver, r)[0] for r in right]
+                ids = [retokenize(receiver, r)[0] for r in right]
                 chances = receiver.logprobs_of([group.prompt_ids] * len(ids), ids)
                 best = max(range(len(ids)), key=lambda n: sum(chances[n]))
                 batch.samples += imitate(receiver, group, right[best], 0.3)

@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass
 
-from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import retokenized
+from mrl.modes import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.peers import retokenize
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
@@ -21,16 +21,16 @@ class SGT(Mode):
     imitation_weight: float = 0.1
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
         batch = TrainingBatch()
-        for group, successes in prompts:
+        for group, successes in groups_and_records:
             batch.samples += own_samples(receiver, group)
             if group.outcome != "all_fail" or not successes:
                 continue
             success = rng.choice(successes)
-            completion_ids, refusal = retokenized(receiver, success)
+            completion_ids, refusal = retokenize(receiver, success)
             if refusal:
                 continue
             batch.samples.append(

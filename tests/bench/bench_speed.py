@@ -114,7 +114,7 @@ class Ours:
             )
         )
         if self.forced:
-            self.policy.suppressed[self.policy.end_ids] = True
+            self.policy.suppressed[self.policy.eos_ids] = True
         self.problems = itertools.cycle(steps(size))
         self.generator = torch.Generator().manual_seed(0)
         self.right = []  # share of completions, step by step
@@ -217,10 +217,12 @@ class Trl:
     """GRPOTrainer in a process of its own, one step a turn."""
 
     def __init__(
-        self, python: str, size: str, directory: Path, micro_batch: int, threads: int = 1
+        self, python: str, size: str, directory: Path, max_tokens_per_forward: int, threads: int = 1
     ) -> None:
         forced = int(size != "shipped")
-        sizes = map(str, (PROMPTS, GROUP, NEW_TOKENS[size], micro_batch, forced, threads))
+        sizes = map(
+            str, (PROMPTS, GROUP, NEW_TOKENS[size], max_tokens_per_forward, forced, threads)
+        )
         self.child = subprocess.Popen(
             [python, "-c", TRL_CHILD, str(directory), *sizes],
             stdin=subprocess.PIPE,
@@ -348,10 +350,14 @@ def main() -> None:
         del generate
         ours = Ours(arguments.size, directory)  # both begin with the same weights
         if arguments.trl:
-            trl = Trl(arguments.trl, arguments.size, directory, arguments.micro_batch)
+            trl = Trl(arguments.trl, arguments.size, directory, arguments.max_tokens_per_forward)
             against_trl(trl, ours, arguments.rounds)
             two_policies(
-                arguments.trl, arguments.size, directory, arguments.micro_batch, arguments.rounds
+                arguments.trl,
+                arguments.size,
+                directory,
+                arguments.max_tokens_per_forward,
+                arguments.rounds,
             )
         else:
             print("whole step against TRL: give --trl PYTHON (see the top of this file)")

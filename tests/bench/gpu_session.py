@@ -158,11 +158,11 @@ def policy_of(scale: Scale, name: str) -> Policy:
     """A policy that learns in mixed precision and writes completions of full length."""
     config = PolicyConfig(
         name, name, group_size=scale.group, max_new_tokens=scale.completion,
-        micro_batch=scale.micro_batches[0], learning_rate=1e-6, dtype="mixed",
+        max_tokens_per_forward=scale.micro_batches[0], learning_rate=1e-6, dtype="mixed",
     )  # fmt: skip
     tokenizer = loading.load_tokenizer(str(DATA / "tiny" / MODELS[name][2]))
     policy = Policy(config, model_of(scale, name), tokenizer)
-    policy.suppressed[policy.end_ids] = True
+    policy.suppressed[policy.eos_ids] = True
     policy.graph_decode = cuda_graph.decode
     return policy
 
@@ -173,7 +173,7 @@ def sample(policy: Policy, scale: Scale, tokens: int) -> None:
     with policy.precision():
         sample_completions(
             policy.model, prompts, scale.group, max_new_tokens=tokens, temperature=1.0,
-            end_ids=torch.tensor(policy.end_ids, device=scale.device),
+            eos_ids=torch.tensor(policy.eos_ids, device=scale.device),
             suppressed=policy.suppressed, generator=torch.Generator().manual_seed(0),
             decode=policy.graph_decode,
         )  # fmt: skip
@@ -344,7 +344,7 @@ def whole(scale: Scale, note: Note) -> bool:
     good = True
     for step, variant in enumerate(("before", "now") * ROUNDS, start=1):
         for policy in policies:
-            policy.micro_batch = scale.micro_batches[0 if variant == "before" else -1]
+            policy.max_tokens_per_forward = scale.micro_batches[0 if variant == "before" else -1]
         with program(variant, models):
             numbers, results = measured(scale, train_step, team, step)
 
@@ -368,12 +368,12 @@ def learning(name: str, scale: Scale, note: Note) -> bool:
     for _, length, size, variant in product(
         range(ROUNDS), lengths, scale.micro_batches, ("before", "now")
     ):
-        policy.micro_batch = policy.config.micro_batch = size
+        policy.max_tokens_per_forward = policy.config.max_tokens_per_forward = size
         with program(variant, [policy.model]):
             sample(policy, scale, min(FEW, scale.completion))
             taken, _ = measured(scale, learn, policy, lengths[length])
 
-        halved = policy.micro_batch < size  # memory ran out
+        halved = policy.max_tokens_per_forward < size  # memory ran out
         expected = estimate_of(policy, scale)
         key = f"{length} {size} {variant}"
         numbers = found.setdefault(key, {"seconds": [], "peak_GiB": []})

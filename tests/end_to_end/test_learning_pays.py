@@ -15,7 +15,7 @@ STEPS = 60
 def mean_score(path, when):
     """Held-out pass@1, averaged over policies and skills."""
     scores = json.loads(path.read_text())[when]
-    chosen = [entry["pass@1"] for entry in scores if entry["part"] == "heldout"]
+    chosen = [entry["pass@1"] for entry in scores if entry["split"] == "heldout"]
     return sum(chosen) / len(chosen)
 
 
@@ -38,4 +38,4 @@ def test_sgt_raises_the_held_out_score_of_the_tiny_pair(tmp_path):
         assert mean_score(path, "after") - mean_score(path, "before") > 0.11
         metrics = (directory / "metrics.jsonl").read_text().splitlines()
         sizes = [json.loads(line)["groups/all_fail"] for line in metrics]
-        assert sum(sizes[-20:]) < 0.7 * sum(sizes[:20])  # the hole that sharing fills shrinks
+        assert sum(sizes[-20:]) < 0.7 * sum(sizes[:20])  # the blind spot that sharing fills shrinks

@@ -240,7 +240,7 @@ def test_with_verify_liars_change_nothing_and_with_claim_they_do(place):
         metrics = lines(f"runs/{name}/metrics.jsonl")
         keys = ("reward", "rescue_set", "rescues", "loss", "loss_nll", "grad_norm")
         learnt[name] = [[line[key] for key in keys] for line in metrics]
-        denied[name] = sum(line.get("exchange/not_believed", 0) for line in metrics)
+        denied[name] = sum(line.get("exchange/not_confirmed", 0) for line in metrics)
     assert learnt["verify"] == learnt["honest"]
     assert learnt["claim"] != learnt["honest"]
     assert denied["honest"] == denied["claim"] == 0 < denied["verify"]

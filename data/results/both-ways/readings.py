@@ -1,8 +1,8 @@
 """Readings: each policy learns to read two cue words wrongly, and all others right.
 
-So each has two holes, at which the other is good, and neither lacks the arithmetic to close them:
-the wrong reading and the right one are calculations that both were shown. It is a mode because a
-run already knows templates, updates and checkpoints; what the policies sample meanwhile plays no
+So each has two blind spots, at which the other is good. Neither lacks the arithmetic to close
+them: the wrong reading and the right one are calculations that both were shown. It is a mode
+because a run already knows templates, updates and checkpoints; what the policies sample meanwhile plays no
 part. data/results/README.md has the command.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mrl.config import DATA
 from mrl.modes import Mode, TrainingBatch
-from mrl.modes.mode import Prompts
+from mrl.modes.mode import GroupsAndRecords
 from mrl.policy import Policy
 from mrl.run.problems import load_problems
 from mrl.samples import Problem, TrainingSample
@@ -32,7 +32,7 @@ class Readings(Mode):
     consumes = None
 
     def training_samples(
-        self, receiver: Policy, prompts: Prompts, rng: random.Random
+        self, receiver: Policy, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """One sample for each of some training problems."""
         batch = TrainingBatch()
@@ -40,7 +40,7 @@ class Readings(Mode):
             text = as_read_by(receiver.name, problem)
             sample = TrainingSample(
                 prompt_ids=receiver.prompt_ids(problem.prompt),
-                completion_ids=[*receiver.codec.encode(text), receiver.end_id],
+                completion_ids=[*receiver.codec.encode(text), receiver.eos_id],
                 loss="imitation",
                 reward=1.0,
             )

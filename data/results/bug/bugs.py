@@ -5,7 +5,7 @@ The others are settings; data/results/README.md has all commands.
 
 import random
 
-from mrl.modes import Prompts, Receiver, TrainingBatch
+from mrl.modes import GroupsAndRecords, Receiver, TrainingBatch
 from mrl.modes.solo import Solo
 
 
@@ -15,11 +15,14 @@ class MixedGroups(Solo):
     name = "mixed-groups"
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples with advantages that belong to others."""
-        batch = super().training_samples(receiver, prompts, rng)
-        own, size = [sample.advantage for sample in batch.samples], len(prompts[0][0].rollouts)
+        batch = super().training_samples(receiver, groups_and_records, rng)
+        own, size = (
+            [sample.advantage for sample in batch.samples],
+            len(groups_and_records[0][0].rollouts),
+        )
         mixed = [advantage for place in range(size) for advantage in own[place::size]]
         for sample, advantage in zip(batch.samples, mixed, strict=True):
             sample.advantage = advantage
@@ -32,10 +35,10 @@ class Sign(Solo):
     name = "sign"
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples with advantages of the opposite sign."""
-        batch = super().training_samples(receiver, prompts, rng)
+        batch = super().training_samples(receiver, groups_and_records, rng)
         for sample in batch.samples:
             sample.advantage = -sample.advantage
         return batch

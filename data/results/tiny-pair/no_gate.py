@@ -6,8 +6,8 @@ It tells what the gate is for. data/results/README.md has the command.
 import random
 from dataclasses import dataclass
 
-from mrl.modes import Prompts, Receiver, TrainingBatch
-from mrl.modes.sgt import SGT, imitated
+from mrl.modes import GroupsAndRecords, Receiver, TrainingBatch
+from mrl.modes.sgt import SGT, imitation_samples
 from mrl.modes.solo import own_samples
 
 
@@ -18,11 +18,13 @@ class NoGate(SGT):
     name = "no-gate"
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and for each prompt one imitated success, if any fits."""
         batch = TrainingBatch()
-        for group, successes in prompts:
+        for group, successes in groups_and_records:
             batch.samples += own_samples(receiver, group)
-            batch.samples += imitated(receiver, group, successes, self.imitation_weight, rng)
+            batch.samples += imitation_samples(
+                receiver, group, successes, self.imitation_weight, rng
+            )
         return batch

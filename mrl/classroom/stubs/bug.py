@@ -3,7 +3,7 @@
 1. The function below has one of them, in one line. Repair it.
 
 Contract of `policy_loss(logprobs, old_logprobs, rewards, mask)`, GRPO's loss:
-- rewards: [prompts, group], any numbers; logprobs, old_logprobs, mask (bool, with holes):
+- rewards: [prompts, group], any numbers; logprobs, old_logprobs, mask (bool, with blind spots):
   [prompts * group, seq], row by row as rewards.flatten() counts them; where the mask is off,
   log-probs hold anything, nan too
 - advantages: (r - mean of the group) / (population std of the group + 1e-6), and exactly 0 in a

@@ -29,7 +29,7 @@ Try it on language models with:  python mini_mrl.py --mode own-mode.py:Mine --st
 import random
 from dataclasses import dataclass
 
-from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
+from mrl.modes import GroupsAndRecords, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import own_samples
 
 ASSIGNMENT = "own-mode"
@@ -43,7 +43,9 @@ class Mine(Mode):
     consumes = None
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """As solo does it; now let peers take part."""
-        return TrainingBatch([s for group, _ in prompts for s in own_samples(receiver, group)])
+        return TrainingBatch(
+            [s for group, _ in groups_and_records for s in own_samples(receiver, group)]
+        )

@@ -11,7 +11,7 @@ Contract of `training_samples`:
   `imitation_weight`, the peer's name as source, reward 1.0
 - one of all the peers' successes is drawn, each with the same chance; use rng and nothing else
 - its completion_ids are the *receiver's* tokens, its end token behind them iff the peer had
-  finished: mrl.modes.peers.retokenized(receiver, record) does both. It gives two values, tokens and
+  finished: mrl.modes.peers.retokenize(receiver, record) does both. It gives two values, tokens and
   "", or no tokens and the reason why a text must be refused (drawing another one then is right, and
   so is not)
 
@@ -22,8 +22,8 @@ import random
 from dataclasses import dataclass
 
 from mrl.errors import MrlError
-from mrl.modes import Mode, Prompts, Receiver, TrainingBatch
-from mrl.modes.peers import retokenized
+from mrl.modes import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.peers import retokenize
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
@@ -40,7 +40,7 @@ class SGT(Mode):
     imitation_weight: float = 0.1
 
     def training_samples(
-        self, receiver: Receiver, prompts: Prompts, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
         raise MrlError("Write training_samples of `sgt` first; until then take `--mode solo`.")
