@@ -2,8 +2,8 @@
 
 So each has two blind spots, at which the other is good. Neither lacks the arithmetic to close
 them: the wrong reading and the right one are calculations that both were shown. It is a mode
-because a run already knows templates, updates and checkpoints; what the policies sample meanwhile plays no
-part. data/results/README.md has the command.
+because a run already knows templates, updates and checkpoints; what the policies sample meanwhile
+plays no part. data/results/README.md has the command.
 """
 
 import random
