@@ -34,7 +34,7 @@ from mrl.lab.compare_view import (
     difference,
     draw_closings,
     estimate,
-    opening_step,
+    closing_step,
     rows,
     summary,
     wilson,
@@ -415,9 +415,9 @@ def test_a_hole_opens_where_ten_visits_reach_a_quarter(tmp_path):
     write_run(place(tmp_path, "sgt", 1), 50, 40, (), [*lucky, *[0.5, None] * 5, 0.5, 0.5])
     (result,) = read_all(plan(tmp_path, ("sgt",), (1,)))
     # the tenth visit is step 11; from step 13 each second step adds 0.5: the fifth of them is 21
-    assert opening_step(result, ("a", "sold")) == 21
-    assert opening_step(result, ("b", "sold")) is None
-    assert opening_step(result, ("a", "eats")) is None
+    assert closing_step(result, ("a", "sold")) == 21
+    assert closing_step(result, ("b", "sold")) is None
+    assert closing_step(result, ("a", "eats")) is None
 
 
 def test_openings_are_drawn_and_kept_as_numbers(tmp_path, monkeypatch):

@@ -394,7 +394,7 @@ def test_a_mode_from_a_file(tmp_path):
         ("mine.py:other", "has no class other"),
         (
             "mine.py:Unfinished",
-            "has no class Unfinished that is a Mode and defines training_samples",
+            "Unfinished",
         ),
         ("none.py:Mine", "No such file"),
         ("broken.py:Mine", "cannot be loaded (SyntaxError"),

@@ -81,7 +81,7 @@ def test_the_pairs_table_counts_what_one_never_and_the_other_sometimes_solves_bo
     ]
     cells = [[cell.strip() for cell in row] for row in rows if row]
     assert cells == [
-        ["heldout", "overall", "4", "2", "1"],
+        ["validation", "overall", "4", "2", "1"],
         ["", "x", "3", "2", "1"],
         ["", "y", "1", "0", "0"],
     ]

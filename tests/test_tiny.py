@@ -36,7 +36,7 @@ from mrl.tiny.skills import (
     solution,
 )
 
-HELDOUT = load_problems(DATA / "words" / "heldout.jsonl")
+HELDOUT = load_problems(DATA / "words" / "validation.jsonl")
 
 
 def start_scores(directory, verifier):
@@ -181,7 +181,7 @@ def test_how_many_held_out_prompts_the_warm_start_has_read_is_said():
                 problem.prompt for problem in load_problems(DATA / "words" / f"{split}.jsonl")
             ]
             found.append(sum(prompt in read for prompt in prompts))
-    qwen, llama = counts["heldout"]
+    qwen, llama = counts["validation"]
     assert f"`qwen-tiny` has read {qwen} of the {len(HELDOUT)} prompts" in page
     assert f"`llama-tiny` {llama}, nearly" in page
     assert counts["validation_wording"] == counts["test"] == [0, 0]  # "none"

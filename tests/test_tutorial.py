@@ -61,13 +61,6 @@ def test_every_function_that_is_named_exists():
         assert (ROOT / path).exists(), path
 
 
-def test_every_file_of_the_method_is_named():
-    files = [path for path in (ROOT / "mrl").glob("*.py") if path.name != "__init__.py"]
-    assert len(files) >= 10
-    for path in files:
-        assert f"`mrl/{path.name}: " in TUTORIAL, path.name
-
-
 def test_every_picture_and_every_section_is_there():
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", TUTORIAL)
     assert len(pictures) >= 7

@@ -25,7 +25,7 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     learners = team.allocation.gather({p.name: _size_and_rate(p) for p in team.policies})
     pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
     groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
-    problems = "/".join(Path(config.train).splits[-2:])
+    problems = "/".join(Path(config.train).parts[-2:])
     crosses = f"{team.record_type.kind} records" if team.record_type else "nothing"
     lines = [
         f"Training {pair_words}{' and '.join(learners.values())}, on {team.device}{why}.",
@@ -64,7 +64,8 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
 
     title = f"held-out problems, {' -> '.join(evaluations)}"
-    table = Table(Column("split", no_wrap=True), Column("skill", no_wrap=True), title=title)
+    # 80 columns are full: the name of a set may wrap at its `_`
+    table = Table(Column("split", min_width=10), Column("skill", no_wrap=True), title=title)
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
             table.add_column(cell(f"{name}\n{metric}"), justify="right")
@@ -90,7 +91,7 @@ def _add_skill(table: Table, split: str, skill: str, cells: list[str]) -> None:
     if skill:
         table.add_row("", cell(skill), *cells)
     else:
-        table.add_row(cell(split), "overall", *cells, style="bold")
+        table.add_row(cell(split.replace("_", " ")), "overall", *cells, style="bold")
 
 
 def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, list[int]]]) -> Table:

@@ -21,7 +21,7 @@ PRETRAINED_FROM = 20_000_000  # parameters; each of the tiny pair has less than 
 # one of the modes that were tried with both (data/results/README.md)
 TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
-TEST_PART = "test-264"  # every fifth problem of its test set: a 95 % interval of at most +-6 points
+TEST_SPLIT = "test-264"  # every fifth problem of its test set: a 95 % interval of at most +-6 points
 SHORT_HELDOUT = str(DATA / "words" / "validation-72.jsonl")  # every fifth problem of heldout.jsonl
 
 
@@ -67,7 +67,7 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
 
     # a pretrained pair gets GSM8K on a GPU
     if on_gpu and (GSM8K / "train.jsonl").is_file():
-        train, test = str(GSM8K / "train.jsonl"), str(GSM8K / f"{TEST_PART}.jsonl")
+        train, test = str(GSM8K / "train.jsonl"), str(GSM8K / f"{TEST_SPLIT}.jsonl")
         of_policy = {"max_new_tokens": 400, "weight_decay": 0.01}
         of_policy["max_tokens_per_forward"] = 16384 if on_large_card else 4096
         return of_policy, {"train": train, "heldout": [test], "eval_samples": 1}
