@@ -158,7 +158,7 @@ def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():
     console.print(table)
     text = console.file.getvalue()
     assert "…" not in text
-    assert {"validation_wording", "43 -> 78±5", "llama-tiny"} <= set(
+    assert {"43 -> 78±5", "llama-tiny"} <= set(
         re.split(r"\s*[│┃]\s*|\n", text)
     )
 

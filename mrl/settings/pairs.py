@@ -21,7 +21,8 @@ PRETRAINED_FROM = 20_000_000  # parameters; each of the tiny pair has less than 
 # one of the modes that were tried with both (data/results/README.md)
 TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
-TEST_SPLIT = "test-264"  # every fifth problem of its test set: a 95 % interval of at most +-6 points
+# every fifth problem of its test set: a 95% interval of at most 6 points on either side
+TEST_SPLIT = "test-264"
 SHORT_HELDOUT = str(DATA / "words" / "validation-72.jsonl")  # every fifth problem of heldout.jsonl
 
 
