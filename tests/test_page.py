@@ -23,7 +23,7 @@ from tests import browser
 FOLDER = DATA / "page"
 KEPT = (FOLDER / "index.html").read_text(encoding="utf-8")
 AGAIN = "run `python data/page/make.py`"
-BLIND_SPOTS = [[1e-5, 0.9], [0.9, 1e-5]]  # the page's preset: [learner][prompt], right so often
+HOLES = [[1e-5, 0.9], [0.9, 1e-5]]  # the page's preset: [learner][prompt], right so often
 SHARING = ("alone", "memory", "peer")
 
 
@@ -76,7 +76,7 @@ def test_the_playable_run_computes_what_the_tutorials_example_does(sharing, luck
     world = two_learners.World(sharing, luck)
     after = []  # logits after each step
     for uniforms in steps:
-        imitation_samples = world.step(uniforms)
+        imitated = world.step(uniforms)
         after.append(torch.stack(list(world.logits.values())).view(2, 2, 4).tolist())
 
     asked = f"""
@@ -85,11 +85,11 @@ def test_the_playable_run_computes_what_the_tutorials_example_does(sharing, luck
       stepWorld(world, uniforms);
       return structuredClone(world.logits);
     }});
-    console.log(JSON.stringify({{ after, imitation_samples: world.imitation_samples }}));
+    console.log(JSON.stringify({{ after, imitated: world.imitated }}));
     """
     answer = in_node(part("play") + asked)
     assert torch.allclose(double(answer["after"]), double(after), rtol=0, atol=1e-6)
-    assert answer["imitated"] == [[(a, b) in imitation_samples for b in (0, 1)] for a in (0, 1)]
+    assert answer["imitated"] == [[(a, b) in imitated for b in (0, 1)] for a in (0, 1)]
     moved = (double(after[-1]) - double(after[0])).abs().max()
     assert moved > 0.5 or sharing != "peer"
 
@@ -119,7 +119,7 @@ def test_the_second_learner_changes_nothing_of_the_tutorials_first(two_learners)
 def test_a_hole_opens_with_a_peer_and_not_else(two_learners):
     ends = {}
     for sharing in SHARING:
-        chance, world = random.Random(0), two_learners.World(sharing, BLIND_SPOTS)
+        chance, world = random.Random(0), two_learners.World(sharing, HOLES)
         for _ in range(two_learners.STEPS):
             world.step([[[chance.random() for _ in range(8)] for _ in "ab"] for _ in "ab"])
         ends[sharing] = [world.logits[place].softmax(0)[0] for place in ((0, 0), (1, 1))]
@@ -144,7 +144,7 @@ def test_the_replay_is_the_kept_runs(make):
     for rescue in run["rescues"]:
         for tokens in rescue["tokens"]:
             assert tokens.replace(" ", "").replace("·", " ") == rescue["source_text"]
-    assert run["policies"][0]["blind spots"] == ["sold", "days"]
+    assert run["policies"][0]["blind_spots"] == ["sold", "days"]
     last = [line for line in lines if line["policy"] == "qwen-tiny" and "skill/sold" in line]
     mean = sum(line["skill/sold"] for line in last[-10:]) / 10
     assert run["policies"][0]["rates"]["sold"][-1] == [last[-1]["step"], round(100 * mean)]
@@ -195,15 +195,15 @@ def test_its_formulas_are_the_programs():
     examples = [[1.0] * right + [0.0] * (8 - right) for right in range(9)]
     asked = f"""
     const rows = {json.dumps(examples)}.map((r) => [true, false].map((by) => advantages(r, by)));
-    const blind spots = [holeChance(0.25, 2), holeChance(0, 8), holeChance(0.02, 8)];
-    console.log(JSON.stringify({{ rows, blind_spots, losses: rows.flat().map(loss) }}));
+    const holes = [holeChance(0.25, 2), holeChance(0, 8), holeChance(0.02, 8)];
+    console.log(JSON.stringify({{ rows, holes, losses: rows.flat().map(loss) }}));
     """
     answer = in_node(part("formulas") + asked)
     for rewards, rows in zip(examples, answer["rows"], strict=True):
         for row, by_std in zip(rows, (True, False), strict=True):
             wanted = group_advantages(torch.tensor([rewards]), by_std)[0].tolist()
             assert row == pytest.approx(wanted, abs=1e-5)
-    assert answer["blind spots"] == pytest.approx([0.5625, 1.0, 0.98**8])
+    assert answer["holes"] == pytest.approx([0.5625, 1.0, 0.98**8])
     assert answer["losses"] == pytest.approx([0.0] * 18, abs=1e-9)
 
 
@@ -252,7 +252,7 @@ for (const { name, button } of modes) {
   button.click();
   verdicts[name] = at("mode").textContent;
 }
-return { uniforms, runs, flown, group, verdicts, blind spot: at("blind spot").textContent,
+return { uniforms, runs, flown, group, verdicts, hole: at("hole").textContent,
   reading: document.querySelector(".reading").textContent };
 """
 
@@ -265,7 +265,7 @@ def test_a_browser_plays_it(width, dark, tmp_path, two_learners):
     browser.check_look(said, width, dark)
     answer = said["answer"]
     for sharing, run in answer["runs"].items():
-        world = two_learners.World(sharing, BLIND_SPOTS)
+        world = two_learners.World(sharing, HOLES)
         for uniforms in answer["uniforms"]:
             world.step(uniforms)
         ends = torch.stack(list(world.logits.values())).view(2, 2, 4)
@@ -278,7 +278,7 @@ def test_a_browser_plays_it(width, dark, tmp_path, two_learners):
     assert answer["flown"] >= len(json.loads(part("run"))["rescues"])
     assert "llama-tiny was rescued" in answer["reading"]
     assert "The 3 right answers are" in answer["group"]
-    assert "Every group fails" in answer["blind spot"]
+    assert "Every group fails" in answer["hole"]
     assert "needs 73 groups where solo needs 30" in answer["verdicts"]["xgrpo"]
     assert "makes the model worse" in answer["verdicts"]["graft"]
 
@@ -300,10 +300,6 @@ def test_the_presets_tell_their_stories(tmp_path):
     stories = browser.ask(KEPT, tmp_path, 390, script=script)["answer"]
     assert "so its groups began to teach" in stories["rare alone"]
     assert "is stuck" not in "".join(stories[f"rare {sharing}"] for sharing in SHARING)
-    assert (
-        stories["blind spot alone"].count("is stuck")
-        == stories["blind spot memory"].count("is stuck")
-        == 2
-    )
-    assert stories["blind spot peer"].count("was rescued") == 2
+    assert stories["hole alone"].count("is stuck") == stories["hole memory"].count("is stuck") == 2
+    assert stories["hole peer"].count("was rescued") == 2
     assert stories["same peer"].count("had no right text to give") == 2

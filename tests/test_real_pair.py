@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -175,7 +176,9 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
     assert (on_cpu.placement, on_cpu.threads) == ("resident", min(cores(), 256))
     monkeypatch.setattr("mrl.settings.pairs.cores", lambda: 384)
     assert run_config("qwen-smol", None, {}, []).threads == 256  # the most that the setting takes
+    card = SimpleNamespace(total_memory=24 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     short = run_config("qwen-smol", None, {"steps": 7}, [])  # an option wins over the recipe
     assert (short.steps, short.placement, short.threads) == (7, "auto", 1)
     assert short.heldout == [pairs.SHORT_HELDOUT]
@@ -186,6 +189,11 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
     assert on_gpu.train == str(tmp_path / "train.jsonl")
     assert on_gpu.heldout == [str(tmp_path / "test-264.jsonl")]
     assert [policy.max_new_tokens for policy in on_gpu.policies] == [400, 400]
+    assert {policy.max_tokens_per_forward for policy in short.policies} == {1024}
+    assert {policy.max_tokens_per_forward for policy in on_gpu.policies} == {4096}
+    card.total_memory = 80 * 2**30  # a large card computes more tokens at once
+    on_large_gpu = run_config("qwen-smol", None, {}, [])
+    assert {policy.max_tokens_per_forward for policy in on_large_gpu.policies} == {16384}
     # the rule's, as for all models: the papers' 1e-6 is for thousands of updates
     assert [policy.learning_rate for policy in on_gpu.policies] == [None, None]
     assert [usual_learning_rate(size * 1e6) for size in (494, 362)] == [2e-6, 4e-6]
@@ -244,7 +252,7 @@ def test_compare_takes_the_tiny_pair_where_the_real_one_could_be_trained(monkeyp
         raise MrlError("enough")
 
     monkeypatch.setattr("mrl.lab.commands.run_all", note)
-    command = ["compare", "--modes", "solo", "--out", str(tmp_path)]
+    command = ["compare", "--modes", "solo", "--jobs", "1", "--out", str(tmp_path)]
     for more in ([], ["--pair", "qwen-smol"], ["--config", "own.toml"]):
         assert mini_mrl.main([*command, *more]) == 2
     assert taken == [["--pair", "tiny"], ["--pair", "qwen-smol"], ["--config", "own.toml"]]

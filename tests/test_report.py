@@ -27,7 +27,9 @@ def one_run(tmp_path_factory):
         made = [problem for skill in SKILLS for problem, _ in generate(skill, part, 2, 0)]
         save_problems(folder / f"{part}.jsonl", made)
         path = str(folder / f"{part}.jsonl")
-        settings[part] = path if part == "train" else f'["{path}"]'
+        settings["train" if part == "train" else "heldout"] = (
+            path if part == "train" else f'["{path}"]'
+        )
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     place = ["--placement", "resident", "--pair", "tiny"]
     assert mini_mrl.main(["--steps", "4", "--name", "r", "--plain", *place, *sets]) == 0
@@ -122,8 +124,8 @@ def test_the_replay_has_every_step_and_marks_the_holes(finished):
     before = json.loads((finished / "evaluation.json").read_text())["before"]
     for policy, scores, made in zip(run["policies"], before, BLIND_SPOTS.values(), strict=False):
         rates = {skill: numbers["pass@1"] for skill, numbers in scores["skills"].items()}
-        assert policy["blind spots"] == [skill for skill, rate in rates.items() if rate < 0.02]
-        assert set(policy["blind spots"]) >= set(made)
+        assert policy["blind_spots"] == [skill for skill, rate in rates.items() if rate < 0.02]
+        assert set(policy["blind_spots"]) >= set(made)
     lines = [line for line in read_metrics(finished) if line["policy"] == "qwen-tiny"]
     met = [(line["step"], line["skill/sold"]) for line in lines if "skill/sold" in line]
     rates = run["policies"][0]["rates"]
@@ -133,7 +135,7 @@ def test_the_replay_has_every_step_and_marks_the_holes(finished):
 
 def test_a_run_whose_models_are_gone_has_a_report(finished):
     config = (finished / "config.json").read_text()
-    (finished / "config.json").write_text(config.replace("data/tiny/", "data/gone/"))
+    (finished / "config.json").write_text(config.replace("tiny/", "gone/"))
     rescues = data_of(write_report(finished).read_text())["rescues"]
     assert rescues
     assert not any("tokens" in rescue for rescue in rescues)

@@ -51,7 +51,7 @@ def page() -> str:
         component = replay(KEPT_RUN)
 
     text = (HERE / "template.html").read_text(encoding="utf-8")
-    for name, split in {
+    for name, part in {
         "play": (HERE / "play.js").read_text(encoding="utf-8"),
         "view": (HERE / "play_view.js").read_text(encoding="utf-8"),
         "parts": (HERE / "parts.js").read_text(encoding="utf-8"),
@@ -63,7 +63,7 @@ def page() -> str:
         "sentence": escape(sentence),
         "replay": component,
     }.items():
-        text = text.replace(f"{{{{{name}}}}}", split)
+        text = text.replace(f"{{{{{name}}}}}", part)
     return text
 
 

@@ -31,7 +31,7 @@ function showGroup() {
   const right = rewards.filter((reward) => reward === 1).length;
   const figures = `The mean reward is ${number(right / 8)}, and the loss is ${number(loss(values))}. `;
   if (right === 0) {
-    at("group").textContent = "There is no push, because all rewards agree. " + figures + "This is the hole: the " +
+    at("group").textContent = "There is no push, because all rewards agree. " + figures + "This is an all-fail group: the " +
       "model cannot learn from itself here. In the mode sgt a right answer of its peer would be made likelier.";
   } else if (right === 8) {
     at("group").textContent = "There is no push, because all rewards agree. " + figures + "The model can do this already.";

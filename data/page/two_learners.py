@@ -43,7 +43,7 @@ class World:
             drawn = torch.searchsorted(logits.softmax(0).cumsum(0), numbers, right=True)
             texts[learner, prompt] = drawn.clamp(max=3)  # rounding may leave the sum below 1
 
-        imitation_samples = set()
+        imitated = set()
         for (learner, prompt), own in texts.items():
             sources = {
                 "alone": False,
@@ -53,10 +53,10 @@ class World:
             if (own == 0).any():
                 self.remembers.add((learner, prompt))
             elif sources[self.sharing]:
-                imitation_samples.add((learner, prompt))
+                imitated.add((learner, prompt))
         for place, own in texts.items():
-            self.logits[place] = learnt(self.logits[place], own, place in imitation_samples)
-        return imitation_samples
+            self.logits[place] = learnt(self.logits[place], own, place in imitated)
+        return imitated
 
 
 def learnt(logits: torch.Tensor, texts: torch.Tensor, imitate: bool) -> torch.Tensor:

@@ -21,7 +21,7 @@ from mrl.lab import figures
 from mrl.lab.alignment_view import visible
 from mrl.models.loading import load_tokenizer
 from mrl.run import directory as run_directory
-from mrl.run.evaluation import of_first_part
+from mrl.run.evaluation import of_first_split
 from mrl.run.metrics import meaning
 from mrl.run.summary import evaluation_table, learnt_sentence
 from mrl.run.view import HOLE, printable
@@ -81,7 +81,7 @@ def replay_data(directory: Path) -> dict[str, Any]:
     """How often each policy solves each skill, as [step, percent], and the rescues of a run."""
     lines = run_directory.read_metrics(directory)
     entries = run_directory.read_evaluations(directory).get("before", [])
-    before = {entry["policy"]: entry["skills"] for entry in of_first_part(entries)}
+    before = {entry["policy"]: entry["skills"] for entry in of_first_split(entries)}
     keys = sorted({key for line in lines for key in line if key.startswith("skill/")})
 
     policies = []
@@ -97,7 +97,7 @@ def replay_data(directory: Path) -> dict[str, Any]:
         for skill, scores in before.get(name, {}).items():
             if scores["pass@1"] < HOLE:
                 blind_spots.append(skill)
-        policies.append({"name": name, "color": color, "rates": rates, "blind spots": blind_spots})
+        policies.append({"name": name, "color": color, "rates": rates, "blind_spots": blind_spots})
 
     config = run_directory.read_run_config(directory)
     rescues = list(_rescues(directory, config))

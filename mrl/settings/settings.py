@@ -78,8 +78,10 @@ def run_config(
 
 def _expand_home(config: RunConfig) -> None:
     """Write out the `~` of every path."""
-    for name in ("train", "judge", "runs", "mode"):
+    for name in ("train", "judge", "runs"):
         setattr(config, name, expanduser(getattr(config, name)))
+    if isinstance(config.mode, str):  # from Python it may be a class or an object
+        config.mode = expanduser(config.mode)
     config.heldout = [expanduser(path) for path in config.heldout]
     for policy in config.policies:
         policy.path, policy.reference = expanduser(policy.path), expanduser(policy.reference)
@@ -234,8 +236,9 @@ def check(config: RunConfig) -> None:
 
 def files_of(config: RunConfig) -> list[str]:
     """The files that decide what a run comes to: problems, and a judge and a mode of one's own."""
-    own_mode = OWN_MODE.fullmatch(config.mode)
-    paths = [config.train, *config.heldout, config.judge, own_mode[1] if own_mode else ""]
+    paths = [config.train, *config.heldout, config.judge]
+    if isinstance(config.mode, str) and (own_mode := OWN_MODE.fullmatch(config.mode)):
+        paths.append(own_mode[1])
     return [path for path in paths if path]
 
 

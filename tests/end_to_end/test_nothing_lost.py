@@ -96,9 +96,9 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_keeps_the_last_checkpoint(
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "save_policies", fill_up)
         assert small(*OFTEN, "--steps", "4", "--name", "r") == 1
-    assert capsys.readouterr().err == (
-        "[Errno 28] No space left on device. Go on with: python mini_mrl.py resume runs/r\n"
-    )
+    error = capsys.readouterr().err
+    assert "No space left on device" in error and "python mini_mrl.py resume runs/r" in error
+    assert "Traceback" not in error
     assert run("resume", "runs/r") == 0
     assert [line["step"] for line in lines("runs/r/metrics.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
 
