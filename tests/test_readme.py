@@ -80,7 +80,7 @@ def test_every_path_exists_and_every_link_leads_somewhere(place):
 def test_the_six_stages_are_those_of_the_step():
     source = inspect.getsource(mini_mrl.train_step)
     stages = re.findall(r"# (\d)\. (\w+): .+?  +(.+)", source)
-    shown = re.findall(r"^(\d) (\w+) .+?  +(\S+\.py.*|modes/.*)$", README, re.MULTILINE)
+    shown = re.findall(r"^(\d) (\w+) .+?  +(\S+\.py.*|\w+/.*)$", README, re.MULTILINE)
     assert len(stages) == 6
     assert [stage[:2] for stage in shown] == [stage[:2] for stage in stages]
     for (*_, files), (*_, named) in zip(stages, shown, strict=True):
