@@ -23,6 +23,8 @@ MODES = ("solo", "solo-x2", "replay", "sft", "naive", "prp", "xgrpo", "sgt", "ha
 CASES = [*((mode, "resident") for mode in MODES), ("sgt", "swap"), ("hacpo", "parallel")]
 CASES += [("graft", "resume")]
 LEFT_OUT = ("time/", "memory/")
+# keys of version 0.1 -> their names today, so that a commit from before can be compared
+RENAMED = {"exchange/not_believed": "exchange/not_confirmed", "part": "split"}
 
 
 def run_case(tree: Path, out: Path, mode: str, how: str) -> None:
@@ -63,7 +65,7 @@ def heldout() -> Path:
     path = KEPT / "heldout.jsonl"
     if not path.exists():
         KEPT.mkdir(parents=True, exist_ok=True)
-        lines = (ROOT / "data" / "words" / "heldout.jsonl").read_text("utf-8").splitlines()
+        lines = (ROOT / "data" / "words" / "validation.jsonl").read_text("utf-8").splitlines()
         path.write_text("\n".join(lines[::20]) + "\n", encoding="utf-8")
     return path
 
@@ -74,10 +76,12 @@ def figures(directory: Path) -> dict[str, object]:
     for line in map(json.loads, (directory / "metrics.jsonl").read_text("utf-8").splitlines()):
         for key, value in line.items():
             if not key.startswith(LEFT_OUT):
-                found[f"step {line['step']} {line['policy']} {key}"] = value
+                name = RENAMED.get(key, key)
+                found[f"step {line['step']} {line['policy']} {name}"] = value
     for when, scores in json.loads((directory / "evaluation.json").read_text("utf-8")).items():
         for score in scores:
-            found[f"{when} {score['policy']}"] = score
+            renamed = {RENAMED.get(key, key): value for key, value in score.items()}
+            found[f"{when} {score['policy']}"] = renamed
     found["records"] = (directory / "exchange.jsonl").read_text("utf-8")
     return found
 
