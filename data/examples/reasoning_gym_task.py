@@ -1,0 +1,87 @@
+r"""Any task of reasoning-gym (Apache-2.0), as problem files and a judge, in one file.
+
+    pip install reasoning-gym
+    python data/examples/reasoning_gym_task.py DIR chain_sum gcd:max_value=50,size=400
+    python mini_mrl.py --set judge=data/examples/reasoning_gym_task.py \
+        --set train=DIR/train.jsonl --set heldout=DIR/heldout.jsonl
+
+A task is a name, or a name with arguments of its generator. DIR/tasks.json records the arguments
+and the version of the package, so that the same problems can be made again. A problem's `answer` is
+the whole entry as JSON, because that is what the task's own scorer needs.
+
+Take tasks whose answer is one integer. Some others have wrong labels (`syllogism`).
+"""
+
+import ast
+import json
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import reasoning_gym  # takes seconds; the judge's process imports it before its first verdict
+
+SIZES = {"train": (300, 1), "heldout": (60, 2)}  # file -> problems per task, seed
+# half of the failures of small models are a missing box, so the format is shown twice
+SYSTEM_PROMPT = r"""Answer with a short calculation and put the final answer into \boxed{}.
+Example: 12 + 5 - 3 = ? -> 12 + 5 = 17, 17 - 3 = 14. \boxed{14}
+Example: What is 6 times 7? -> 6 * 7 = 42. \boxed{42}
+"""
+
+
+def judge(answer: str, text: str) -> bool:
+    r"""Whether the task's own scorer gives the last \boxed{} of a completion full credit."""
+    boxes = re.findall(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}", text)
+    entry = json.loads(answer)
+    score = reasoning_gym.get_score_answer_fn(entry["metadata"]["source_dataset"])
+    # an incorrect answer can get partial credit, such as 0.01
+    return bool(boxes) and score(boxes[-1].strip(), entry) == 1.0
+
+
+def parse_task(text: str) -> tuple[str, dict[str, Any]]:
+    """`gcd:max_value=50,size=400` -> the task's name and the arguments of its generator."""
+    name, _, rest = text.partition(":")
+    arguments = {}
+    for pair in filter(None, rest.split(",")):
+        key, _, value = pair.partition("=")
+        try:
+            arguments[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            arguments[key] = value  # a word
+    return name, arguments
+
+
+def problems(name: str, arguments: dict[str, Any], size: int, seed: int) -> list[dict[str, str]]:
+    """The problems of one task. Entries that do not score their own answer 1.0 are left out."""
+    made = []
+    arguments = {"size": size, "seed": seed} | arguments
+    for number, entry in enumerate(reasoning_gym.create_dataset(name, **arguments)):
+        # through JSON, as the judge will read it; metadata may hold fractions and other objects
+        answer = json.dumps(entry, default=str)
+        if judge(answer, rf"\boxed{{{entry['answer']}}}"):
+            prompt = entry["question"] + r" Put the final answer into \boxed{}."
+            identity = f"{name}-{arguments['seed']}-{number}"
+            made.append({"id": identity, "prompt": prompt, "answer": answer, "skill": name})
+    return made
+
+
+def main(folder: Path, tasks: list[str]) -> None:
+    """Write the problem files, a system prompt and the arguments into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parsed = [parse_task(task) for task in tasks]
+    for file, (size, seed) in SIZES.items():
+        lines = []
+        for name, arguments in parsed:
+            lines += [
+                json.dumps(problem) + "\n" for problem in problems(name, arguments, size, seed)
+            ]
+        (folder / f"{file}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+    (folder / "system_prompt.txt").write_text(SYSTEM_PROMPT, encoding="utf-8")
+    record = {"reasoning-gym": version("reasoning-gym"), "sizes": SIZES, "tasks": dict(parsed)}
+    (folder / "tasks.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
