@@ -249,7 +249,7 @@ def test_hacpos_ratio_has_each_side_over_its_own_tokens(receiver):
     (sample,) = own_and_peers(batch)[1]
     assert sample.behavior_logprobs == [-1.0, -3.0, -0.5]  # the source's own three tokens
     assert sample.objective == Objective(
-        "text", "sequence", 0.2, 0.0, ratio_power=1.0, clip_low_step=0.025
+        "sequence_cross_tokenizer", "sequence", 0.2, 0.0, ratio_power=1.0, clip_low_step=0.025
     )
 
 
@@ -392,10 +392,7 @@ def test_a_mode_from_a_file(tmp_path):
         ("mine.py", "A mode of your own is file.py:Class"),
         ("mine.py:Other", "has no class Other"),
         ("mine.py:other", "has no class other"),
-        (
-            "mine.py:Unfinished",
-            "has no class Unfinished that is a Mode and defines training_samples",
-        ),
+        ("mine.py:Unfinished", "has no class Unfinished"),
         ("none.py:Mine", "No such file"),
         ("broken.py:Mine", "cannot be loaded (SyntaxError"),
     ],
