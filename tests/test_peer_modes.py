@@ -392,7 +392,10 @@ def test_a_mode_from_a_file(tmp_path):
         ("mine.py", "A mode of your own is file.py:Class"),
         ("mine.py:Other", "has no class Other"),
         ("mine.py:other", "has no class other"),
-        ("mine.py:Unfinished", "has no class Unfinished"),
+        (
+            "mine.py:Unfinished",
+            "has no class Unfinished that is a Mode and defines training_samples",
+        ),
         ("none.py:Mine", "No such file"),
         ("broken.py:Mine", "cannot be loaded (SyntaxError"),
     ],
