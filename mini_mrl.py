@@ -1,10 +1,16 @@
 """mini-mrl: language models of different families train side by side and learn from each other.
 
-The whole method is here: `train_step` is one step in six stages, each with the file that does it,
-and `train_loop` repeats it. `python mini_mrl.py --mode sgt` trains the embedded tiny pair, except
-on a machine with a GPU that has the real pair's models and problems (there `--pair tiny` does).
-From Python, `load_team` makes what a step takes. `mrl/*.py` is the method, `mrl/modes` what may be
-shared and how; every other folder serves the method and can be read later.
+The whole method starts here. `train_step` is one training step in six stages, and each stage names
+the files that do it. `train_loop` repeats the step.
+
+    python mini_mrl.py --mode sgt
+
+This command trains the real pair on a machine that has a GPU, both real models and their problems.
+Everywhere else it trains the embedded tiny pair; `--pair tiny` always does. From Python,
+`load_team` makes the team that a step works on.
+
+`mrl/*.py` is the method, and `mrl/modes/` says what is shared and how it is learned. Every other
+folder serves the method and can be read later.
 """
 
 import random
@@ -13,7 +19,7 @@ import sys
 from typing import TYPE_CHECKING
 
 try:
-    if __name__ == "__main__":  # Ctrl-C during the imports, which take seconds: no traceback
+    if __name__ == "__main__":  # imports take seconds: Ctrl-C during them prints no traceback
         pythons_handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     import torch
 except ModuleNotFoundError as error:
@@ -25,31 +31,31 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 from mrl.learning import learn
-from mrl.modes.check import checked_batch
+from mrl.modes.check import check_batch
 from mrl.run import launch
 from mrl.run.load_team import load_team
 from mrl.samples import derive_seed, problems_of_step
 from mrl.team import StepResult, Team
 
-if TYPE_CHECKING:  # the step needs no run, and a Python program none of the terminal's packages
+if TYPE_CHECKING:  # only a type hint: importing this file must not load the terminal packages
     from mrl.run.run import Run
 
 __all__ = ["load_team", "main", "train_loop", "train_step"]
 
 
 def train_step(team: Team, step: int) -> dict[str, StepResult]:
-    """One step of mutual RL: what the policies of this process did, by name."""
+    """Run one step of mutual RL. Returns one result per policy held by this process, by name."""
     team.forget_last_step()
     problems = problems_of_step(team.problems, step, team.prompts_per_step, team.seed)
-    # of this process's policies; under placement `parallel` that is one, and peers are elsewhere
+    # one result per policy held by this process (exactly one under placement `parallel`)
     results = {policy.name: StepResult() for policy in team.policies}
 
-    # Each turn notes its time. Under placement `swap` it also brings what it needs to the device.
-
+    # Each `turn` records its duration. Under placement `swap` it also moves what it needs to the
+    # device.
     # 1. sample: each policy writes G completions per prompt                 policy.py, rollout.py
     for policy in team.policies:
         with team.turn(policy, "rollout"):
-            # all chance comes from seed, step and policy: no random state has to be saved
+            # every seed derives from run seed, step and policy, so no random state is ever saved
             generator = torch.Generator().manual_seed(derive_seed(team.seed, step, policy.index))
             size = policy.config.group_size * team.modes[policy.name].rollout_factor
             results[policy.name].groups = policy.rollout(problems, generator, size)
@@ -60,15 +66,15 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
             team.verifier.verify_groups(results[policy.name].groups)
 
     # 3. publish: records of the type that the mode consumes                 records.py, exchange.py
-    team.share(step, results)  # within a step, policies of different processes meet only here
+    team.share(step, results)  # within a step, only this line communicates between processes
 
-    # In reverse order: under placement `swap` the policy that sampled last is still on the device.
+    # In reverse order, because under `swap` the policy that sampled last is still on the device.
     for policy in reversed(team.policies):
-        if policy.config.frozen:  # a fixed teacher: what it publishes is all that it does
+        if policy.config.frozen:  # a fixed teacher: it publishes records and never learns
             continue
         mode, result = team.modes[policy.name], results[policy.name]
 
-        # 4. collect: peers' records of that type, judged again: one may lie           exchange.py
+        # 4. collect: peers' records of that type, judged again, as a peer may lie     exchange.py
         received = team.exchange.collect(mode.consumes, policy.name, [p.id for p in problems])
         with team.turn(policy, "judge"):
             for problem in problems:
@@ -79,13 +85,13 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
 
         with team.turn(policy, "learn"):
             # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
-            groups_and_records = []  # for each prompt: the own group, and the peers' records
+            groups_and_records = []  # for each prompt: the own group and the peers' records
             for group in result.groups:
                 groups_and_records.append((group, result.confirmed[group.problem.id]))
-            # chance of its own, so that a mode's draws do not depend on the sampling
+            # a seed of its own, so that the mode's random choices do not depend on the sampling
             rng = random.Random(derive_seed(team.seed, step, policy.index, "mode"))
             batch = mode.training_samples(policy, groups_and_records, rng)
-            result.batch = checked_batch(batch, mode, policy)  # the mode may be your own
+            result.batch = check_batch(batch, mode, policy)  # finds mistakes in a mode of your own
 
             # 6. learn: updates from these samples       learning.py, objectives.py, logprobs.py
             updates = mode.updates_per_step(policy.config)
@@ -96,19 +102,19 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
 def train_loop(run: "Run") -> bool:
     """Evaluate, train, evaluate again. Returns False if the run was stopped before its end."""
     signal.signal(signal.SIGINT, run.stop)
-    if run.first_step == 1:  # a run that goes on from a checkpoint has done it
+    if run.first_step == 1:  # a resumed run has done this already
         run.evaluate("before")
     for step in range(run.first_step, run.config.steps + 1):
         results = train_step(run.team, step)
-        if run.finish_step(step, results):  # log, live view, checkpoint; true after Ctrl-C
+        if run.finish_step(step, results):  # log, live view, checkpoint; True after Ctrl-C
             return False
     run.evaluate("after")
     return True
 
 
 def program(arguments: list[str]) -> launch.Ending:
-    """Run a command line, also in a process of its own; returns exit code and a last sentence."""
-    # imported here, because a Python program that imports this file needs none of it
+    """Run a command line, here or in a child process. Returns exit code and closing sentence."""
+    # imported here, because a Python program that imports mini_mrl needs none of these packages
     from mrl.classroom.commands import assignment
     from mrl.cli.command_line import Program, run_command
     from mrl.lab.commands import COMMANDS
@@ -117,7 +123,7 @@ def program(arguments: list[str]) -> launch.Ending:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line, say how it ended, and return the exit code."""
+    """Run the command line, print its closing sentence, and return the exit code."""
     signal.signal(signal.SIGTERM, launch.terminate)
     code, sentence = program(sys.argv[1:] if arguments is None else arguments)
     if sentence:

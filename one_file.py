@@ -3,10 +3,10 @@
     python one_file.py              # sgt, 20 steps on the embedded tiny pair
     python one_file.py solo 60      # the control, 60 steps
 
-This is the method of `mini_mrl.py` without its machinery: no packing, no placement, no checkpoints,
-no live view. It imports nothing of the program, so you can read it from top to bottom, copy it and
-change it. It makes one update per step with a learning rate of 1e-4, and the program makes four
-with 3e-5. With the same seed and the same settings, both sample the same completions, find the same
+This is the method of `mini_mrl.py` without its machinery: no packing, no placement, no checkpoints
+and no live view. It imports nothing of the program, so you can read it from top to bottom, copy it
+and change it. It makes one update per step with a learning rate of 1e-4, while the program makes
+four with 3e-5. With the same seed and settings, both sample the same completions, find the same
 rescues and compute the same losses (tests/test_one_file.py).
 """
 
@@ -26,13 +26,13 @@ from transformers.utils import logging
 logging.disable_progress_bar()
 DATA = Path(__file__).resolve().parent / "data"
 PROMPTS_PER_STEP = 16
-GROUP_SIZE = 8  # completions for each prompt
+GROUP_SIZE = 8  # completions per prompt
 MAX_NEW_TOKENS = 48
 LEARNING_RATE = 1e-4
 CLIP = 0.2
 MAX_GRAD_NORM = 1.0
 IMITATION_WEIGHT = 0.1
-ROWS_AT_ONCE = 32  # in one forward and backward pass
+ROWS_AT_ONCE = 32  # samples per forward and backward pass
 
 
 # ------------------------------------------------------------------- the problems and the verifier
@@ -40,14 +40,14 @@ ROWS_AT_ONCE = 32  # in one forward and backward pass
 
 @dataclass
 class Problem:
-    """A word problem, and the integer that solves it."""
+    """A word problem and the integer that solves it."""
 
     prompt: str
     answer: str
 
 
 def load_problems(path: Path) -> list[Problem]:
-    """The problems of a JSONL file, one object per line."""
+    """Read problems from a JSONL file, one object per line."""
     problems = []
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -56,7 +56,7 @@ def load_problems(path: Path) -> list[Problem]:
 
 
 def judge(answer: str, text: str) -> float:
-    """1.0 if the last box of a completion holds the answer, else 0.0. Any program may judge."""
+    """1.0 if the last box of a completion holds the answer, else 0.0."""
     boxes = re.findall(r"\\boxed\{(-?\d+)\}", text)
     return float(bool(boxes) and int(boxes[-1]) == int(answer))
 
@@ -68,7 +68,7 @@ def derive_seed(*parts: object) -> int:
 
 
 def problems_of_step(problems: list[Problem], step: int, seed: int) -> list[Problem]:
-    """The next PROMPTS_PER_STEP problems; each epoch is a new shuffle."""
+    """The PROMPTS_PER_STEP problems of a step, which counts from 1. Each epoch is a new shuffle."""
     epoch, step_of_epoch = divmod(step - 1, len(problems) // PROMPTS_PER_STEP)
     order = list(problems)
     random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)
@@ -92,27 +92,27 @@ class Learner:
 
 @dataclass
 class Completion:
-    """What a learner wrote for a prompt, with the log-probs at the time of sampling."""
+    """What a learner wrote for a prompt, with its log-probs at the time of sampling."""
 
-    token_ids: list[int]  # including EOS, the token that ends a completion
-    logprobs: list[float]
-    finished: bool  # EOS was written before the limit
+    token_ids: list[int]  # EOS, the token that ends a completion, included
+    logprobs: list[float]  # one per token, nats
+    finished: bool  # True if it ends in EOS, False if the token limit cut it
     text: str
     reward: float = 0.0
 
 
 @dataclass
 class Sample:
-    """A completion that a learner trains on, in its own tokens, and how it trains on it."""
+    """A completion that a learner trains on, in its own tokens."""
 
     prompt_ids: list[int]
     token_ids: list[int]
-    advantage: float = 0.0
-    imitation_samples: bool = False
+    advantage: float = 0.0  # how much better than its group it was (GRPO)
+    is_imitation: bool = False  # True for a peer's solution
 
 
 def load(name: str, index: int) -> Learner:
-    """A policy of the tiny pair."""
+    """Load a policy of the tiny pair."""
     folder = DATA / "tiny" / name
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
@@ -120,7 +120,7 @@ def load(name: str, index: int) -> Learner:
     return Learner(name, index, model, tokenizer, optimizer)
 
 
-def prompt_ids_of(learner: Learner, problem: Problem) -> list[int]:
+def tokenize_prompt(learner: Learner, problem: Problem) -> list[int]:
     """The prompt in the learner's own chat template and tokens."""
     message = {"role": "user", "content": problem.prompt}
     text = learner.tokenizer.apply_chat_template(
@@ -133,7 +133,7 @@ def prompt_ids_of(learner: Learner, problem: Problem) -> list[int]:
 
 
 def token_logprobs(learner: Learner, logits: torch.Tensor) -> torch.Tensor:
-    """Log-probs of the next token, the same for sampling and scoring; padding is excluded."""
+    """Log-probs of the next token. Sampling and scoring both use them; padding is excluded."""
     logits = logits.float()
     pad_id, eos_id = learner.tokenizer.pad_token_id, learner.tokenizer.eos_token_id
     if pad_id is not None and pad_id != eos_id:
@@ -145,7 +145,7 @@ def token_logprobs(learner: Learner, logits: torch.Tensor) -> torch.Tensor:
 def sample(
     learner: Learner, prompts: list[list[int]], generator: torch.Generator
 ) -> list[list[Completion]]:
-    """GROUP_SIZE completions for each prompt."""
+    """Sample GROUP_SIZE completions for each prompt."""
     rows = [torch.tensor(prompt) for prompt in prompts for _ in range(GROUP_SIZE)]
     token_ids = pad_sequence(rows, batch_first=True, padding_side="left")
     ones = [torch.ones(len(row), dtype=torch.long) for row in rows]
@@ -178,13 +178,13 @@ def sample(
         mask = torch.cat([mask, torch.ones(len(rows), 1, dtype=torch.long)], dim=1)
         positions = positions[:, -1:] + 1
 
-    return as_groups(learner, torch.stack(tokens, dim=1), torch.stack(logprobs, dim=1))
+    return split_into_groups(learner, torch.stack(tokens, dim=1), torch.stack(logprobs, dim=1))
 
 
-def as_groups(
+def split_into_groups(
     learner: Learner, tokens: torch.Tensor, logprobs: torch.Tensor
 ) -> list[list[Completion]]:
-    """Cut each row of [rows, seq] after its EOS token, and group the rows of each prompt."""
+    """Cut each row of [rows, seq] after its EOS, and put the rows of each prompt together."""
     completions = []
     for row, row_logprobs in zip(tokens.tolist(), logprobs.tolist(), strict=True):
         eos_id = learner.tokenizer.eos_token_id
@@ -203,7 +203,7 @@ def as_groups(
 
 
 def own_samples(prompt_ids: list[int], group: list[Completion]) -> list[Sample]:
-    """Own completions, each with its advantage inside its group (GRPO)."""
+    """The learner's own completions, each with its advantage inside its group (GRPO)."""
     rewards = torch.tensor([completion.reward for completion in group])
     advantages = rewards - rewards.mean()
     if rewards.min() == rewards.max():
@@ -219,13 +219,13 @@ def own_samples(prompt_ids: list[int], group: list[Completion]) -> list[Sample]:
 def rescue(
     learner: Learner, prompt_ids: list[int], solutions: list[Completion], rng: random.Random
 ) -> Sample | None:
-    """One of a peer's verified solutions in the learner's own tokens, to be imitated (SGT)."""
+    """One of a peer's solutions in the learner's own tokens, to be imitated (SGT)."""
     candidates = list(solutions)
     while candidates:
         solution = rng.choice(candidates)
         candidates.remove(solution)
 
-        # after a special token, so that the tokenizer adds no space and merges nothing
+        # Encoded after a special token, so that the tokenizer adds no space and merges nothing.
         text = learner.tokenizer.eos_token + solution.text
         token_ids = learner.tokenizer(text, add_special_tokens=False).input_ids[1:]
         if learner.tokenizer.decode(token_ids, skip_special_tokens=False) != solution.text:
@@ -233,7 +233,7 @@ def rescue(
         if solution.finished:
             token_ids.append(learner.tokenizer.eos_token_id)
         if len(token_ids) <= MAX_NEW_TOKENS:
-            return Sample(prompt_ids, token_ids, imitation_samples=True)
+            return Sample(prompt_ids, token_ids, is_imitation=True)
     return None
 
 
@@ -243,7 +243,7 @@ def rescue(
 def completion_logprobs(
     learner: Learner, samples: list[Sample]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of completions under the current weights, and their mask; [samples, seq] each."""
+    """Log-probs of samples under the current weights, and their mask, [samples, seq] each."""
     rows = [torch.tensor(sample.prompt_ids + sample.token_ids) for sample in samples]
     token_ids = pad_sequence(rows, batch_first=True)
     mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
@@ -252,15 +252,15 @@ def completion_logprobs(
 
     completion_mask = torch.zeros_like(scores, dtype=torch.bool)
     for row, sample in enumerate(samples):
-        start = len(sample.prompt_ids) - 1  # this position predicts the first completion token
+        start = len(sample.prompt_ids) - 1  # index that predicts the first completion token
         completion_mask[row, start : start + len(sample.token_ids)] = True
     return scores, completion_mask
 
 
 def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
     """One optimizer update: the clipped objective, and imitation of the peer's solutions."""
-    own = [sample for sample in samples if not sample.imitation_samples]
-    imitation_samples = [sample for sample in samples if sample.imitation_samples]
+    own = [sample for sample in samples if not sample.is_imitation]
+    imitated = [sample for sample in samples if sample.is_imitation]
     taught = [sample for sample in own if sample.advantage != 0]
     losses = {"loss": 0.0, "loss_nll": 0.0}
     learner.optimizer.zero_grad()
@@ -270,18 +270,18 @@ def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
         logprobs, mask = completion_logprobs(learner, batch)
         advantages = torch.tensor([[sample.advantage] for sample in batch])
 
-        # the weights have not moved since sampling, so the ratio is 1; its gradient is not 0
+        # The weights have not changed since sampling, so the ratio is 1. Its gradient is not 0.
         ratio = torch.exp(logprobs - logprobs.detach())
         clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
         token_losses = -torch.minimum(ratio * advantages, clipped * advantages)
-        # mean over a completion's tokens, then over *all* own completions
+        # a mean over each completion's tokens, then over *all* own completions
         loss = (token_losses * mask / mask.sum(dim=1, keepdim=True)).sum() / len(own)
         loss.backward()
         losses["loss"] += float(loss.detach())
 
-    if imitation_samples:
-        logprobs, mask = completion_logprobs(learner, imitation_samples)
-        nll = -(logprobs * mask / mask.sum(dim=1, keepdim=True)).sum() / len(imitation_samples)
+    if imitated:
+        logprobs, mask = completion_logprobs(learner, imitated)
+        nll = -(logprobs * mask / mask.sum(dim=1, keepdim=True)).sum() / len(imitated)
         loss = IMITATION_WEIGHT * nll
         loss.backward()
         losses["loss_nll"] = float(loss.detach())
@@ -289,7 +289,7 @@ def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
     norm = torch.nn.utils.clip_grad_norm_(learner.model.parameters(), MAX_GRAD_NORM)
     if norm > 0:
         learner.optimizer.step()
-    return {**losses, "grad_norm": float(norm), "rescues": len(imitation_samples)}
+    return {**losses, "grad_norm": float(norm), "rescues": len(imitated)}
 
 
 # ------------------------------------------------------------------------------------- the step
@@ -298,19 +298,19 @@ def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
 def train_step(
     learners: list[Learner], problems: list[Problem], mode: str, seed: int, step: int
 ) -> dict[str, dict[str, float]]:
-    """Sample, judge, share, learn; returns the numbers of each learner, by its name."""
+    """Sample, judge, share and learn. Returns the metrics of each learner, by its name."""
     groups: dict[str, list[list[Completion]]] = {}
     prompts: dict[str, list[list[int]]] = {}
     for learner in learners:
         name = learner.name
-        prompts[name] = [prompt_ids_of(learner, problem) for problem in problems]
+        prompts[name] = [tokenize_prompt(learner, problem) for problem in problems]
         generator = torch.Generator().manual_seed(derive_seed(seed, step, learner.index))
         groups[name] = sample(learner, prompts[name], generator)
         for problem, group in zip(problems, groups[name], strict=True):
             for completion in group:
                 completion.reward = judge(problem.answer, completion.text)
 
-    numbers_of = {}
+    metrics = {}
     for learner in learners:
         (peer,) = [other for other in learners if other is not learner]
         rng = random.Random(derive_seed(seed, step, learner.index, "mode"))
@@ -319,7 +319,7 @@ def train_step(
             prompt_ids = prompts[learner.name][number]
             samples += own_samples(prompt_ids, group)
 
-            # if the whole group failed, it has no gradient, and only a peer's solution can help
+            # if all attempts fail, the group has no gradient: only a peer's solution can help
             failed = not any(completion.reward for completion in group)
             solutions = [c for c in groups[peer.name][number] if c.reward]
             if mode == "sgt" and failed and solutions:
@@ -328,9 +328,9 @@ def train_step(
                     samples.append(rescued)
 
         rewards = [c.reward for group in groups[learner.name] for c in group]
-        numbers_of[learner.name] = learn(learner, samples)
-        numbers_of[learner.name]["reward"] = sum(rewards) / len(rewards)
-    return numbers_of
+        metrics[learner.name] = learn(learner, samples)
+        metrics[learner.name]["reward"] = sum(rewards) / len(rewards)
+    return metrics
 
 
 def main(mode: str = "sgt", steps: int = 20, seed: int = 0) -> None:
@@ -339,8 +339,8 @@ def main(mode: str = "sgt", steps: int = 20, seed: int = 0) -> None:
     train = load_problems(DATA / "words" / "train.jsonl")
     for step in range(1, steps + 1):
         problems = problems_of_step(train, step, seed)
-        figures = train_step(learners, problems, mode, seed, step)
-        for name, numbers in figures.items():
+        metrics = train_step(learners, problems, mode, seed, step)
+        for name, numbers in metrics.items():
             solved, rescues = numbers["reward"], numbers["rescues"]
             print(f"step {step}: {name} solves {solved:.0%}, {rescues} rescues")
 

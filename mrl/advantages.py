@@ -1,4 +1,4 @@
-"""How good was a completion, compared with others for the same prompt? Pure tensor functions."""
+"""How good is a completion, compared with others for the same prompt? Pure tensor functions."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ def group_advantages(rewards: Tensor, scale_by_std: bool = True, eps: float = 1e
     A[p, i] =  r[p, i] - mean_i r[p]          (scale_by_std=False) Dr. GRPO, arXiv 2503.20783, 3
 
     rewards: [prompts, group] float.  Returns [prompts, group] float32, no unit.
-    A group whose rewards all agree gives exact zeros: it teaches nothing on its own.
+    A group whose rewards are all equal gives exact zeros: on its own it teaches nothing.
     Raises ValueError if group < 2.  Our reading: population std (the paper does not say).
     """
     if rewards.dim() != 2 or rewards.shape[1] < 2:
@@ -20,7 +20,7 @@ def group_advantages(rewards: Tensor, scale_by_std: bool = True, eps: float = 1e
         )
     rewards = rewards.float()
     centered = rewards - rewards.mean(dim=1, keepdim=True)
-    # exact zeros by construction, not by luck of rounding: 0.1 + ... + 0.1 has a mean beside 0.1
+    # exact zeros, set explicitly: in floating point, the mean of rewards 0.1 need not equal 0.1
     all_equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
     centered = centered.masked_fill(all_equal, 0.0)
     if not scale_by_std:
@@ -37,31 +37,33 @@ def shared_baseline_advantages(
     scale_by_std: bool = True,
     eps: float = 1e-6,
 ) -> Tensor:
-    """Score own completions against a baseline that peers' rewards take part in.
+    """Score own completions against a baseline that includes the peers' rewards.
 
     A[p, i] = (r[p, i] - mu[p]) / (sigma[p] + eps)               XGRPO, arXiv 2605.07244
     mu[p] = (1 - peer_share) * mean_own[p] + peer_share * mean_all[p]
 
-    mean_all and sigma are of the union of own and peers' rewards, put together from each group's
-    count, mean and population std. That exactly these cross, and peer_share itself, is our reading.
+    mean_all and sigma belong to the union of own and peers' rewards. They are computed from the
+    count, mean and population std of each group. It is our reading that exactly these three numbers
+    are shared, and `peer_share` itself is our reading as well.
 
-    rewards: [prompts, group] float; peer_count, peer_mean, peer_std: [prompts, peers], count 0
-    where a peer said nothing.  Returns [prompts, group] float32, no unit.
-    A union whose rewards all agree gives exact zeros. Without peers: group_advantages.
+    rewards: [prompts, group] float; peer_count, peer_mean, peer_std: [prompts, peers], with count 0
+    if a peer sent nothing.  Returns [prompts, group] float32, no unit.
+    If all rewards of the union are equal, the result is exactly zero. Without peers the result is
+    that of group_advantages.
     """
-    # the union, put together from counts, means and deviations: nothing else crosses
+    # mean and std of the union, from counts, means and deviations: nothing else is shared
     rewards = rewards.float()
     own = rewards.shape[1]
     total = own + peer_count.sum(dim=1, keepdim=True)  # [prompts, 1]
     own_mean = rewards.mean(dim=1, keepdim=True)
     peer_sum = (peer_count * peer_mean).sum(dim=1, keepdim=True)
     mean_all = (own * own_mean + peer_sum) / total
-    # squared deviations from any m add up to count * (std^2 + (mean - m)^2) over a group
+    # over a group, the squared deviations from any m add up to count * (std^2 + (mean - m)^2)
     own_spread = ((rewards - mean_all) ** 2).sum(dim=1, keepdim=True)
     peer_spread = peer_count * (peer_std**2 + (peer_mean - mean_all) ** 2)
     sigma = ((own_spread + peer_spread.sum(dim=1, keepdim=True)) / total).sqrt()
     centered = rewards - (1 - peer_share) * own_mean - peer_share * mean_all
-    centered = centered.masked_fill(sigma < 1e-6, 0.0)  # all agree, up to rounding
+    centered = centered.masked_fill(sigma < 1e-6, 0.0)  # all rewards are equal, up to rounding
     return centered / (sigma + eps) if scale_by_std else centered
 
 
@@ -70,17 +72,17 @@ def capability_advantages(rewards: Tensor, capability_ratio: Tensor, eps: float 
 
     A_i = (r_i - mu_k) / (sigma + eps),  mu_k = mean_i w(k, j_i) * r_i    HACPO, arXiv 2603.02604
 
-    The raw reward stands in the numerator; only the baseline is scaled. sigma is the std of all
-    *unscaled* rewards. With w = 1 throughout this is the plain mixed baseline.
+    The numerator has the raw reward; only the baseline is scaled. sigma is the std of all
+    *unscaled* rewards. If every w is 1, this is the plain baseline over all agents.
 
     rewards: [completions] of all agents; capability_ratio: [completions], w(k, j) = P_k / P_j for
-    the agent j that wrote each.  Returns [completions].
-    Rewards that all agree give exact zeros, as in the authors' program. The paper's formula would
-    divide by eps there.
+    the agent j that wrote each completion.  Returns [completions].
+    If all rewards are equal, the result is exactly zero, as in the authors' program. The paper's
+    formula would divide by eps there.
     """
     rewards = rewards.float()
     if bool((rewards == rewards[0]).all()):
         return torch.zeros_like(rewards)
-    # a stronger peer has w < 1, so its success raises this by less than an own one would
+    # a stronger peer has w < 1, so its success raises the baseline less than an own success does
     baseline = (capability_ratio * rewards).mean()
     return (rewards - baseline) / (rewards.std(correction=0) + eps)

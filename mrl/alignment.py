@@ -1,14 +1,16 @@
 """THL, the Tokenizer Heterogeneity Layer (arXiv 2605.07244): one text, two tokenizations.
 
-Everything happens on bytes. A token's bytes follow from its piece in the vocabulary and from the
-decoder that the tokenizer describes itself with; character offsets and decoded strings are never
-consulted, because they are wrong just where it matters (split characters, marks for spaces).
+Everything happens on bytes. The bytes of a token follow from its piece in the vocabulary and from
+the tokenizer's own description of its decoder. Character offsets and decoded strings are never
+used, because they are wrong exactly where it matters: at split characters, and at marks that stand
+for spaces.
 
-    text --encode--> receiver ids --token_bytes--> bytes of each token
+    text --ByteCodec.encode--> receiver ids --token_bytes--> bytes of each token
     align(source bytes, receiver bytes) -> chunks between shared byte boundaries
     project(source bytes, receiver bytes, log-probs) -> log-probs at the receiver's tokens
 
-Text that does not survive as bytes is refused with a reason, never repaired.
+A text that does not survive as bytes is refused with a reason, never repaired. On a first reading,
+`align` and `project` at the end of the file are enough.
 """
 
 import json
@@ -21,18 +23,22 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how byte fallback spells one byte
-# The orders of decoder steps in which a token's bytes follow from its own piece. Steps see one
-# piece at a time until ByteLevel or Fuse joins the text. So Replace must come before them, because
-# later it could match across tokens; and Strip after them, because earlier it would trim each token
+# The orders of decoder steps for which the bytes of a token follow from its own piece alone. A
+# decoder applies each step to one piece at a time, until ByteLevel or Fuse joins all pieces.
+# - Replace must come before that step. After it, it could match across two tokens.
+# - Strip must come after it. Before it, every token would be stripped, not only the text.
+# Accepted, for example: "ByteLevel " (Qwen) and "Replace ByteFallback Fuse Strip " (Llama 2).
+# Refused: "Fuse Replace " and "Strip Fuse ".
 EXACT_DECODER = re.compile(
     r"((Metaspace|Replace) )*(ByteLevel (Fuse )?(Strip )?|(ByteFallback )?(Fuse (Strip )?)?)"
 )
-# of byte-level vocabularies: printable Latin-1 stands for itself, other bytes for U+0100 and on
+# The alphabet of byte-level vocabularies: printable Latin-1 characters stand for themselves, and
+# other bytes are spelled with characters from U+0100 on.
 BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 class LossyText(ValueError):
-    """A text or token sequence that has no exact counterpart; `reason` is a word to count by."""
+    """A text or token sequence that has no exact counterpart. `reason` is a word for counters."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(detail or reason)
@@ -40,10 +46,10 @@ class LossyText(ValueError):
 
 
 class ByteCodec:
-    """Text <-> token ids of one fast tokenizer, exact on bytes.
+    """You can skip this class on a first reading: text <-> token ids, exact on bytes.
 
-    Ids stand for text *as it continues a prompt*: a mark for a leading space is a space. Text is
-    never merged across the edge between prompt and completion.
+    Ids stand for text *as it continues a prompt*, so a mark for a leading space is a space. A token
+    never lies across the edge between prompt and completion.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -51,20 +57,20 @@ class ByteCodec:
         description = json.loads(self._tokenizer.to_str())
 
         model = description["model"]
-        self._unknown = model.get("unk_id")  # Unigram alone names its unknown token by id
+        self._unknown = model.get("unk_id")  # only Unigram names its unknown token by id
         if model.get("unk_token"):
             self._unknown = self._tokenizer.token_to_id(model["unk_token"])
         specials = [token for token in description["added_tokens"] if token["special"]]
         self._special = {token["id"] for token in specials}
         self.markup = {token["content"]: token["id"] for token in specials}
         longest_first = sorted(self.markup, key=len, reverse=True)
-        # splits a text at the special tokens that it spells, and keeps them
+        # splits a text at the special tokens that it spells, and keeps them in the resulting list
         self.split_markup = re.compile(
             f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})"
         ).split
 
-        # A normalizer may turn the added token "<t>" into " <t>". Whether its id then stands for
-        # "<t>" or takes a space of the text along is not known, so it has no bytes here.
+        # A normalizer may turn the added token "<t>" into " <t>". We cannot know whether its id
+        # then stands for "<t>", or also for a space of the text, so it gets no bytes here.
         changed = {
             token["id"]
             for token in description["added_tokens"]
@@ -73,45 +79,50 @@ class ByteCodec:
         vocabulary = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
         textless = {*self._special, *changed, self._unknown}
         self._bytes = {id: data for id, data in vocabulary.items() if id not in textless}
-        # what `encode` puts before a text; several, because a special token may swallow spaces
+        # texts that `encode` puts in front, in this order; several, as some tokens swallow spaces
         self._anchors = [*(token["content"] for token in specials[:3]), "", "\n", ":", "0"]
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
-        """The bytes of each token. Raises LossyText for tokens without bytes of their own.
+        """The bytes of each token. Raises LossyText for a token that has no bytes of its own.
 
-        Takes ids as they were sampled: they need not be the tokenizer's own for their text.
+        The ids may be any sampled ids, not only the tokenizer's own ids for their text.
         """
         if not self._bytes:
             raise LossyText("lossy_tokenizer", "its decoder does not say which bytes a token is")
         try:
             return [self._bytes[token_id] for token_id in token_ids]
         except KeyError as missing:
-            # the unknown token is mostly registered as special, too; "unknown" says more
+            # the unknown token is usually special as well, but "unknown" says more
             special = missing.args[0] in self._special - {self._unknown}
             reason = "special" if special else "unknown"
-            detail = f"token {missing} stands for no text, or for text that is unknown"
+            detail = f"token {missing} stands for no text, or for an unknown text"
             raise LossyText(f"{reason}_token", detail) from None
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of the tokens. Raises LossyText, also for a character that was cut off."""
+        """The text of the tokens. Raises LossyText, for example if a character is incomplete."""
         try:
-            # joined before it is decoded: a character may lie across tokens
+            # joined before decoding, because a character may span several tokens
             return b"".join(self.token_bytes(token_ids)).decode("utf-8")
         except UnicodeDecodeError as error:
             raise LossyText("not_utf8", str(error)) from None
 
     def encode(self, text: str) -> list[int]:
-        """The tokenizer's own ids for `text` behind a prompt; their bytes are those of `text`.
+        """The tokenizer's own ids for a `text` that continues a prompt, with exactly its bytes.
 
         Raises LossyText: "special_token" if the text spells one, "unknown_token" if it holds a
-        character that the tokenizer cannot write, "not_round_trippable" if the tokenizer changes
-        it (normalisers do), "not_utf8" for a lone surrogate, and "lossy_tokenizer" if the bytes of
+        character that the tokenizer cannot write, "not_round_trippable" if the tokenizer changes it
+        (as normalizers do), "not_utf8" for a lone surrogate, and "lossy_tokenizer" if the bytes of
         its tokens are not known.
 
-        The text is tried behind anchors whose tokens are cut off again, and alone. Chat templates
-        end in a special token, so that anchor comes first. Metaspace tokenizers put a space in
-        front of a text, but not behind a special token, or not behind other text. Whatever is
-        tried, the bytes decide.
+        A tokenizer may treat the start of a text in a special way: many put a space there. So we
+        encode anchor + text, for several anchors and without one, and cut the anchor's tokens off.
+        The first anchor is a special token, because chat templates end in one. The bytes decide
+        which attempt counts. For "5 figs":
+
+            ":5 figs" -> ":", "5", " figs"   accepted: the last two tokens are the text
+            ":5 figs" -> ":5", " figs"       next anchor: ":5" lies across the edge
+            "5 figs"  -> " 5", " figs"       next anchor: the first token has an additional space
+            "5 figs"  -> " ", "5", " figs"   accepted: the additional space is cut off
         """
         try:
             wanted = text.encode("utf-8")
@@ -120,31 +131,32 @@ class ByteCodec:
 
         refusal = LossyText("not_round_trippable", "no tokenization has exactly these bytes")
         for anchor in self._anchors:
-            # no special tokens added: a <s> in front would be cut off in the anchor's place
+            # without adding special tokens: a <s> in front would be removed instead of the anchor
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
             if anchor and token_ids and token_ids[0] in self._special:
-                del token_ids[0]  # it has no bytes: `token_bytes` would refuse it
+                del token_ids[0]  # it has no bytes, so `token_bytes` would refuse it
             try:
                 token_bytes = self.token_bytes(token_ids)
             except LossyText as error:
-                # another anchor may still do; the reason without one is the text's alone
+                # another anchor may work; without an anchor, the reason lies in the text alone
                 if not anchor:
                     refusal = error
                 continue
 
-            # bytes of the last 0, 1, 2, ... tokens: counted from the end, because how many tokens
-            # the front (anchor, dummy space) took is not known
+            # The bytes of the last 0, 1, 2, ... tokens. We count from the end, because we do not
+            # know how many tokens the front (an anchor or an additional space) took.
             sizes = list(accumulate(map(len, reversed(token_bytes)), initial=0))
-            # if not, a token lies across the edge between anchor and text: try the next anchor
+            # if this is False, a token lies across the edge: try the next anchor
             if len(wanted) in sizes and b"".join(token_bytes).endswith(wanted):
                 count = sizes.index(len(wanted))  # the text is the last `count` tokens
                 return token_ids[len(token_ids) - count :]
         raise refusal
 
     def encode_as_text(self, text: str) -> list[int]:
-        """As `encode`, but a special token that the text spells is text: data is never markup.
+        """Like `encode`, but a special token that the text spells is plain text here.
 
-        If the tokenizer cannot hold the text exactly, it gets the tokens that come nearest to it.
+        Data must never become markup. If the tokenizer cannot represent the text exactly, this
+        returns the ids of the nearest text.
         """
         self._tokenizer.encode_special_tokens = True
         try:
@@ -156,19 +168,19 @@ class ByteCodec:
 
 
 def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int, bytes]:
-    """Token id -> bytes, from pieces and decoder; empty if the decoder says too little."""
+    """Token id -> bytes, from pieces and decoder; empty if the decoder does not determine them."""
     decoder = description["decoder"]
     if decoder is None:
-        return {}  # such tokens are joined by spaces, and no token holds those
+        return {}  # tokens are then joined by spaces, which belong to no token
 
-    steps = decoder.get("decoders", [decoder])  # those of a Sequence
+    steps = decoder.get("decoders", [decoder])  # the steps of a Sequence, or the only step
     if not EXACT_DECODER.fullmatch("".join(f"{step['type']} " for step in steps)):
-        return {}  # WordPiece, for one, drops spaces and guesses them back
+        return {}  # for example WordPiece, which drops spaces and guesses them back
     for step in steps:
         if "Regex" in step.get("pattern", ()):
-            return {}  # of another dialect than Python's
+            return {}  # these regular expressions are not of Python's dialect
         if step.get("stop"):
-            return {}  # a Strip that takes from the end of the text
+            return {}  # this Strip also removes characters at the end of the text
 
     token_bytes = {}
     for piece, token_id in vocabulary.items():
@@ -178,9 +190,10 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
     for entry in description["model"]["vocab"]:
         pieces.add(entry if isinstance(entry, str) else entry[0])  # Unigram: [piece, score]
 
-    # An added token is found in the raw text, so its bytes are its content. If the vocabulary has a
-    # piece that is written alike, the id may come from there, where "▁" can mean a space. So then
-    # the decoder's reading stays.
+    # An added token is matched in the raw text, so its bytes are its content: "<t>" is b"<t>".
+    # There is one exception: if the vocabulary also has a piece with this spelling, for example
+    # "▁t", the id may come from that piece, where "▁" means a space. Then the bytes that the
+    # decoder gives, b" t", stay.
     for token in description["added_tokens"]:
         if token["content"] not in pieces or token_bytes[token["id"]] is None:
             token_bytes[token["id"]] = token["content"].encode("utf-8")
@@ -189,7 +202,17 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
 
 
 def _piece_bytes(piece: str, steps: list[dict]) -> bytes | None:
-    """The bytes that the decoder makes of one piece; None for a piece outside the alphabet."""
+    r"""The bytes that the decoder makes of one piece; None for a piece outside its alphabet.
+
+    One example for each branch:
+
+        Metaspace      "▁figs"   -> b" figs"
+        Replace        "▁figs"   -> b" figs"   (with the pattern "▁" and the content " ")
+        ByteFallback   "<0xC3>"  -> b"\xc3"    the first byte of "é"
+        ByteLevel      "Ġfigs"   -> b" figs"
+        ByteLevel      "▁figs"   -> None       "▁" stands for no byte in this alphabet
+        no such step   "figs"    -> b"figs"
+    """
     for step in steps:
         if step["type"] == "Metaspace":
             piece = piece.replace(step["replacement"], " ")
@@ -206,16 +229,16 @@ def _piece_bytes(piece: str, steps: list[dict]) -> bytes | None:
 
 
 def split_text(text: str, token_lengths: Sequence[int]) -> list[bytes]:
-    """The bytes of each source token, from their lengths: how tokens cross the exchange."""
+    """The bytes of each source token, from the text and the token lengths that a record holds."""
     data = text.encode("utf-8")
-    # the lengths add up to the text: the exchange refuses any other record
+    # the lengths add up to the text, because the exchange refuses any other record
     return [data[start:stop] for start, stop in pairwise(accumulate(token_lengths, initial=0))]
 
 
 class Chunk(NamedTuple):
-    """A span between two neighbouring shared boundaries: bytes, source tokens, receiver tokens.
+    """A span between two neighboring shared boundaries: its bytes, source and receiver tokens.
 
-    All ranges are (start, stop), stop excluded.
+    Each of the three is a range (start, stop) without stop.
     """
 
     bytes: tuple[int, int]
@@ -224,7 +247,7 @@ class Chunk(NamedTuple):
 
     @property
     def one_to_one(self) -> bool:
-        """One source token against one receiver token: nothing has to be spread."""
+        """True if one source token equals one receiver token, so nothing has to be spread."""
         source_count = self.source[1] - self.source[0]
         receiver_count = self.receiver[1] - self.receiver[0]
         return source_count == 1 and receiver_count == 1
@@ -233,10 +256,15 @@ class Chunk(NamedTuple):
 def align(source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes]) -> list[Chunk]:
     """Cut two tokenizations of one text at every byte boundary that they share.
 
-    By the chain rule the log-prob of a chunk is the exact sum over its tokens on either side, so
-    chunk-level ratios are well defined where token-level ones are not (arXiv 2605.07244, THL).
-    Chunks tile both sequences; none can be cut further. A token of zero bytes belongs to the chunk
-    that ends where it stands, or to the first one. Linear in the number of tokens.
+        source    |a b|c|d e|    token ends at bytes 2, 3, 5
+        receiver  |a|b c|d e|    token ends at bytes 1, 3, 5
+        chunks    |a b c|d e|    Chunk((0, 3), (0, 2), (0, 2)), Chunk((3, 5), (2, 3), (2, 3))
+
+    By the chain rule, the log-prob of a chunk is the exact sum over its tokens on either side. So
+    ratios of chunks are well defined, while ratios of tokens are not (arXiv 2605.07244, THL).
+
+    Chunks tile both sequences, and no chunk can be cut further. A token of zero bytes belongs to
+    the chunk that ends at its position, or to the first chunk. The time is linear in the tokens.
     Raises LossyText ("different_bytes") if the texts differ.
     """
     if b"".join(source_tokens) != b"".join(receiver_tokens):
@@ -244,23 +272,24 @@ def align(source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes]) -> l
 
     source_ends, receiver_ends = _token_ends(source_tokens), _token_ends(receiver_tokens)
     chunks: list[Chunk] = []
-    start = i_start = j_start = 0  # where the open chunk began: byte, source and receiver token
+    start = i_start = j_start = 0  # where the current chunk begins: byte, source, receiver token
     for end, i in source_ends.items():
         if end == 0 or end not in receiver_ends:
-            continue  # no shared boundary, or the start of the text
+            continue  # the start of the text, or not a shared boundary
         j = receiver_ends[end]
         chunks.append(Chunk((start, end), (i_start, i), (j_start, j)))
         start, i_start, j_start = end, i, j
 
-    if not chunks and (source_tokens or receiver_tokens):  # zero-byte tokens and nothing else
+    if not chunks and (source_tokens or receiver_tokens):  # all tokens have zero bytes
         return [Chunk((0, 0), (0, len(source_tokens)), (0, len(receiver_tokens)))]
     return chunks
 
 
 def _token_ends(tokens: Sequence[bytes]) -> dict[int, int]:
-    """Byte offset -> how many tokens have ended there, in order.
+    """Byte offset -> the number of tokens that end at or before it, in order of offsets.
 
-    A token of zero bytes ends where the token before it does, and takes its place.
+    A token of zero bytes ends where the token before it ends, so it replaces that entry:
+    [b"ab", b"", b"c"] gives {2: 2, 3: 3}.
     """
     return {end: count for count, end in enumerate(accumulate(map(len, tokens)), start=1)}
 
@@ -268,10 +297,14 @@ def _token_ends(tokens: Sequence[bytes]) -> dict[int, int]:
 def project(
     source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes], logprobs: Sequence[float]
 ) -> tuple[list[float], list[int]]:
-    """The source's log-probs (nats, one per source token) at the receiver's tokens.
+    """The source's log-probs (nats, one per source token), carried to the receiver's tokens.
 
-    Returns a log-prob and a chunk number for each receiver token. A chunk's sum is exact; it is
-    spread over the chunk's tokens by bytes, which is approximate where they are more than one.
+    Returns a log-prob and a chunk number for each receiver token. The sum over a chunk is exact. If
+    a chunk has several receiver tokens, each gets a share by its bytes, which is approximate. For
+    the texts of `align` with log-probs -1, -2 and -0.5:
+
+        chunk 0   -1 + -2 = -3 over 3 bytes   a: -1,  bc: -2
+        chunk 1   -0.5                        de: -0.5
     """
     spread, chunk_of = [], []
     for number, chunk in enumerate(align(source_tokens, receiver_tokens)):
@@ -280,7 +313,7 @@ def project(
         chunk_tokens = receiver_tokens[slice(*chunk.receiver)]
 
         for token in chunk_tokens:
-            # by bytes, so that each byte costs the same; equally where the chunk has none
+            # shares by bytes, so that every byte counts the same; equal shares if there are none
             share = len(token) / size if size else 1 / len(chunk_tokens)
             spread.append(total * share)
             chunk_of.append(number)

@@ -1,18 +1,19 @@
 """MWRA, Multi-Worker Resource Allocation (arXiv 2605.07244): whose turn it is, and where.
 
-Policies take turns: `with allocation.turn(policy, "learn"):`. Inside, what the phase needs of the
-policy is on the device. Turns follow each other in a fixed order, so no policy waits for another
-forever.
+Policies take turns: `with allocation.turn(policy, "learn"):`. During a turn, everything that the
+phase needs of the policy is on the device. Turns follow each other in a fixed order, so there is
+nothing to deadlock on. There are three placements:
 
     resident  all policies stay on one device
-    swap      one policy is on the device; the others wait in host memory. To sample only the
-              weights move; the optimizer's state follows for learning
-    parallel  one process per policy, each with a device or a CPU core of its own;
-              `gather` is the only thing that crosses (run/launch.py starts the processes)
+    swap      one policy is on the device, and the others wait in host memory. Only the weights move
+              for sampling; the optimizer's state follows for learning
+    parallel  one process per policy, each with its own device or CPU core; processes communicate
+              only in `gather` (run/launch.py starts them)
 
-The order is A B to sample and B A to learn: the policy that sampled last learns without leaving the
-device, and the one that learnt last samples first in the next step. Whatever the placement, a run
-learns the same, but for verdicts that time out: how long judging takes depends on the machine.
+Policies sample in the order A B and learn in the order B A. The policy that sampled last learns
+without leaving the device, and the one that learned last samples first in the next step. Every
+placement gives the same results, except when a verdict times out, because how long judging takes
+depends on the machine.
 """
 
 import time
@@ -27,21 +28,21 @@ import torch.distributed as dist
 from mrl.errors import PeerLost, RunFailed, is_out_of_memory
 from mrl.policy import Policy
 
-# The parts of a policy that move; gradients never do. The reference is the frozen model of the KL
+# The parts of a policy that move (gradients never do). "reference" is the frozen model of the KL
 # term, which only learning needs.
 PARTS = {"weights", "reference", "optimizer"}
-# what a phase needs on the device; phases that are not named here need the weights
+# the parts that a phase needs on the device; a phase that is missing here needs the weights
 NEEDS = {"verify": set(), "judge": set(), "learn": PARTS}
 
-BLOCK = 2**28  # bytes of host memory taken at once
+BLOCK = 2**28  # bytes of host memory allocated at once
 
 T = TypeVar("T")
-Places = dict[torch.Tensor, torch.Tensor]  # a policy's tensor -> where its numbers are copied to
+Places = dict[torch.Tensor, torch.Tensor]  # a policy's tensor -> the tensor that receives its copy
 
 
 @dataclass
 class Turn:
-    """One entry of the ledger: a policy's turn in a phase, in seconds of `time.perf_counter`."""
+    """One entry of the ledger: a policy's turn in a phase. Times are in seconds (perf_counter)."""
 
     policy: str
     phase: str
@@ -51,9 +52,9 @@ class Turn:
 
 
 class Allocation:
-    """Gives the policies of this process their turns and notes each in a ledger.
+    """Gives the policies of this process their turns, and records each turn in a ledger.
 
-    names: of all policies of the run; under `parallel` this process has one of them.
+    names: those of all policies of the run; under `parallel` this process holds one of them.
     """
 
     def __init__(
@@ -68,17 +69,17 @@ class Allocation:
         self.names = names
         self.placement = placement
         self.device = device
-        self.threads = threads  # CPU threads of torch during a turn: results depend on the number
-        self.ledger: list[Turn] = []  # cleared by every step
+        self.threads = threads  # torch's CPU threads during a turn: results depend on their number
+        self.ledger: list[Turn] = []  # emptied at the start of every step
         self._fetched: dict[str, set[str]] = {policy.name: set() for policy in policies}
         self._host_places: Places = {}  # kept while the tensors are on the device
-        if placement == "swap":  # all wait in host memory; the first turn fetches
+        if placement == "swap":  # all policies start in host memory
             for policy in policies:
                 _move(policy, PARTS, "cpu", self._host_places)
 
     @contextmanager
     def turn(self, policy: Policy, phase: str) -> Iterator[None]:
-        """A policy's turn: what the phase needs is on the device, and the time is noted."""
+        """A policy's turn: puts what the phase needs on the device, and records the turn."""
         start = time.perf_counter()
         try:
             with torch_settings(self.threads):
@@ -88,48 +89,49 @@ class Allocation:
             raise RunFailed(f"{policy.name} failed in its {phase} turn: {error}.") from error
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
-                raise  # a bug of a mode or a model keeps its traceback
+                raise  # a bug in a mode or a model keeps its traceback
             raise RunFailed(
                 f"{policy.name} ran out of memory in its {phase} turn; in the run's config.json "
-                "lower prompts_per_step, group_size or max_new_tokens, set checkpointing to true, "
-                "or, on a GPU, placement to swap."
+                "lower prompts_per_step, group_size or max_new_tokens, set gradient_checkpointing "
+                "to true, or, on a GPU, placement to swap."
             ) from error
         self.ledger.append(Turn(policy.name, phase, start, time.perf_counter(), moved))
 
     def gather(self, mine: dict[str, T]) -> dict[str, T]:
-        """The entries of all processes, by policy and in the order of the policies."""
+        """The entries of all processes, by policy name and in the order of the policies."""
         entries = gather_from_all(mine)
-        # the order in which records are published, and logged, is the same under every placement
+        # this order makes records and log lines come in the same order under every placement
         return {name: entries[name] for name in self.names if name in entries}
 
     def wait_for_all(self) -> None:
-        """Go on when every process has come here; at once where there is one."""
+        """Return once every process has called this; at once if there is only one process."""
         self.gather({})
 
     def _fetch(self, policy: Policy, phase: str) -> int:
-        """Make room and bring what the phase needs; returns the bytes moved, both ways together."""
+        """Make room, then fetch what the phase needs. Returns the bytes moved in and out."""
         wanted = NEEDS.get(phase, {"weights"})
         if self.placement != "swap" or not wanted:
             return 0
 
         moved = 0
-        for other in self.policies:  # out first: two policies may not fit side by side
+        for other in self.policies:  # evict first: two policies may not fit on the device together
             if other is not policy:
                 moved += _move(other, self._fetched[other.name], "cpu", self._host_places)
                 self._fetched[other.name] = set()
 
         missing = wanted - self._fetched[policy.name]
-        self._fetched[policy.name] |= wanted  # noted first: a fetch that fails half-way is evicted
+        self._fetched[policy.name] |= wanted  # first, so that a fetch that fails half-way is undone
         return moved + _move(policy, missing, self.device, {})
 
 
 @contextmanager
 def torch_settings(threads: int) -> Iterator[None]:
-    """What results depend on, set for a while; then the process has its own settings again."""
+    """Set what results depend on; afterwards the process has its own settings again."""
     before, cudnn = torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled()
     torch.set_num_threads(threads)
-    # cuDNN's attention makes a plan for every new shape, and nearly every micro-batch has one: a
-    # second each on one card; at some lengths its gradient is NaN (pytorch issue 196678)
+    # cuDNN's attention prepares a plan for every new shape, and nearly every micro-batch has a new
+    # one: this took a second each on one card. At some lengths its gradient is NaN (pytorch issue
+    # 196678).
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
@@ -139,16 +141,16 @@ def torch_settings(threads: int) -> Iterator[None]:
 
 
 def gather_from_all(mine: dict[str, T]) -> dict[str, T]:
-    """The entries of all processes together; there may be this one alone."""
+    """The entries of all processes, merged into one dictionary."""
     if not dist.is_initialized():
         return mine
 
     parts: list = [None] * dist.get_world_size()
     try:
-        # pickles over gloo: records and log lines, never weights
+        # gloo sends pickles: records and log lines, never weights
         dist.all_gather_object(parts, mine)
     except RuntimeError as error:  # "Connection closed by peer"
-        raise PeerLost("The process of another policy has ended.") from error
+        raise PeerLost("Another policy's process ended; its own message says why.") from error
 
     entries: dict[str, T] = {}
     for part in parts:
@@ -158,21 +160,21 @@ def gather_from_all(mine: dict[str, T]) -> dict[str, T]:
 
 @torch.no_grad()
 def _move(policy: Policy, parts: Iterable[str], device: str, places: Places) -> int:
-    """Copy parts of a policy to another device; returns the bytes.
+    """Copy parts of a policy to another device. Returns the number of bytes.
 
-    places: where the copies go; missing ones are added. On the way to host memory the caller keeps
-    them for the next time, because pinning takes longer than copying. On the way to the device it
-    keeps none. On a CPU both ways end in host memory. The copy is made all the same, so that a run
-    there goes through the same code.
+    places: the tensors that receive the copies; missing ones are added. On the way to host memory
+    the caller keeps them for the next time, because pinning takes longer than copying. On the way
+    to the device it keeps none. On a CPU both directions end in host memory; the copy is made
+    anyway, so that a run on a CPU executes the same code.
     """
     tensors: list[torch.Tensor] = []
     if "weights" in parts:
         tensors += [*policy.model.parameters(), *policy.model.buffers()]
     if "reference" in parts and policy.reference is not None:
         tensors += [*policy.reference.parameters(), *policy.reference.buffers()]
-    if policy.config.lora_rank:  # its base has no gradient and no moments: it stays
+    if policy.config.lora_rank:  # the base model has no gradient and no moments, so it stays
         tensors = [tensor for tensor in tensors if tensor.requires_grad]
-    if "optimizer" in parts:  # AdamW keeps its step counters on the CPU
+    if "optimizer" in parts:  # without "step": AdamW keeps its step counters on the CPU
         for state in policy.optimizer.state.values():
             tensors += [moment for name, moment in state.items() if name != "step"]
 
@@ -182,14 +184,14 @@ def _move(policy: Policy, parts: Iterable[str], device: str, places: Places) -> 
         if tensor not in places:
             places[tensor] = torch.empty_like(tensor.data, device=device)
 
-        # into the same Parameter: the optimizer finds its state by that object
+        # keep the same Parameter object: the optimizer finds its state by that object
         tensor.data = places[tensor].copy_(tensor.data)
 
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _add_host_places(tensors: Sequence[torch.Tensor], places: Places) -> None:
-    """Add room in host memory for tensors without; pinned if they come from a CUDA device."""
+    """Allocate host memory for tensors that have none, pinned if they come from a CUDA device."""
     new = [tensor for tensor in tensors if tensor not in places]
     sizes, starts = in_blocks([tensor.nbytes for tensor in new])
 
@@ -203,19 +205,19 @@ def _add_host_places(tensors: Sequence[torch.Tensor], places: Places) -> None:
 
 
 def in_blocks(sizes: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Lay pieces of memory out in few large blocks.
+    """Lay out pieces of memory in a few large blocks.
 
-    CUDA pins powers of two alone. A tensor at a time, the 9.6 GiB of the real pair take 16.8; the
-    blocks are powers of two that are nearly full.
+    CUDA rounds pinned memory up to a power of two. If each tensor were pinned separately, the 9.6
+    GiB of the real pair would take 16.8 GiB. The blocks here are powers of two and nearly full.
 
     sizes: bytes.  Returns the bytes of each block, and (block, first byte) of each piece.
     """
     used: list[int] = []
     places: list[tuple[int, int]] = []
     for size in sizes:
-        size = -(-size // 64) * 64  # where a tensor begins decides which kernel a CPU takes
+        size = -(-size // 64) * 64  # aligned, because the alignment decides which kernel a CPU uses
 
-        # the first block with room: to be pinned, it will be a power of two anyway
+        # use the first block with room: when it is pinned, it will be a power of two anyway
         block = 0
         while block < len(used) and used[block] + size > max(BLOCK, _power_of_two(used[block])):
             block += 1
@@ -228,5 +230,5 @@ def in_blocks(sizes: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
 
 
 def _power_of_two(size: int) -> int:
-    """The smallest one that is not smaller."""
+    """The smallest power of two that is at least `size`."""
     return 1 << (size - 1).bit_length()

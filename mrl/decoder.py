@@ -1,13 +1,13 @@
-"""One token through a decoder, written out: what Qwen2 and Llama models compute in each layer.
+"""You can skip this file on a first reading: it only makes sampling faster.
 
-Sampling spends nearly all of its time here: one new token per row, for rows that share nothing.
-`transformers` computes the same numbers from many small operations. This file needs about half as
-many, because it joins what has the same input: queries, keys and values are one matrix product,
-and so are the two halves of the MLP. In float32 on a CPU the results are equal bit for bit
-(tests/test_decoder.py).
+It computes one new token per row through the layers of a Qwen2 or Llama model, where sampling
+spends nearly all of its time. `transformers` computes the same numbers with about twice as many
+small operations. This file saves half of them by joining matrices that have the same input:
+queries, keys and values are one matrix product, and so are the two halves of the MLP. In float32 on
+a CPU the results are equal bit for bit (tests/test_decoder.py).
 
-Models of other families, with adapters (LoRA), or with sliding windows are not covered:
-`one_token_decoder` returns None for them, and sampling calls the model itself.
+`one_token_decoder` returns None for models of other families, with adapters (LoRA), or with sliding
+windows. Sampling then calls the model itself.
 """
 
 from typing import NamedTuple, Protocol
@@ -23,14 +23,14 @@ FAMILIES = ("qwen2", "llama")  # values of `model_type`
 
 
 class Cache(Protocol):
-    """Where the keys and values of earlier tokens are."""
+    """Holds the keys and values of earlier tokens."""
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Add one token's keys and values, [rows, heads, 1, size]; returns those of all tokens."""
+        """Add one token's keys and values, [rows, heads, 1, size]. Returns those of all tokens."""
 
 
 class Layer(NamedTuple):
-    """The weights of one layer. Products with the same input are joined along their output."""
+    """The weights of one layer. Matrices with the same input are joined along their output."""
 
     attention_norm: Tensor  # [hidden]
     qkv: Tensor  # [(query heads + 2 * key heads) * head size, hidden]
@@ -42,7 +42,7 @@ class Layer(NamedTuple):
 
 
 class OneTokenDecoder:
-    """The forward pass of one new token per row. It holds copies of the weights as they are now."""
+    """The forward pass of one new token per row, with copies of the model's current weights."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -72,10 +72,11 @@ class OneTokenDecoder:
     def __call__(
         self, token_ids: Tensor, positions: Tensor, bias: Tensor | None, cache: Cache
     ) -> Tensor:
-        """Logits of the token after this one, [rows, vocab].
+        """The logits of the token after this one, [rows, vocab].
 
-        token_ids: [rows]; positions: [rows, 1], of these tokens; bias: [rows, 1, 1, keys], added to
-        the attention scores (`logprobs.attention_bias`), or None if every row sees all its keys.
+        token_ids: [rows]. positions: [rows, 1], the positions of these tokens. bias: [rows, 1, 1,
+        keys], added to the attention scores (`logprobs.attention_bias`), or None if every row sees
+        all its keys.
         """
         decoder = self.model.model
         rows, queries = len(token_ids), self.query_heads
@@ -85,7 +86,7 @@ class OneTokenDecoder:
         cos, sin = decoder.rotary_emb(hidden, positions)  # [rows, 1, head size] each
 
         for number, layer in enumerate(self.layers):
-            # attention: each row's new query looks at the keys of all its tokens
+            # attention: the new query of each row attends to the keys of all its tokens
             normed = rms_norm(
                 hidden, layer.attention_norm.shape, layer.attention_norm, self.epsilon
             )
@@ -98,12 +99,12 @@ class OneTokenDecoder:
             query = rotated[:, :queries, None]  # [rows, query heads, 1, head size]
             if bias is None:
                 seen = scaled_dot_product_attention(query, keys, values, enable_gqa=True)
-            else:  # a fast kernel takes a mask only if the query heads of a key head are its rows
+            else:  # the fast kernel takes a mask only if a key head's query heads are its rows
                 query = query.reshape(rows, self.key_heads, -1, query.shape[-1])
                 seen = scaled_dot_product_attention(query, keys, values, attn_mask=bias)
             hidden = hidden + linear(seen.reshape(rows, -1), layer.attention_out)
 
-            # MLP: one half of the product opens or shuts the gate for the other
+            # MLP: silu(gate) decides how much of each `up` value passes
             normed = rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, self.epsilon)
             gate, up = linear(normed, layer.gate_up).chunk(2, dim=-1)
             hidden = hidden + linear(silu(gate) * up, layer.mlp_out)
@@ -113,7 +114,7 @@ class OneTokenDecoder:
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding: turn each pair (i, i + size / 2) by its position's angle.
+    """Rotary position embedding: rotate the pairs (i, i + size / 2) by the position's angles.
 
     heads: [rows, heads, size]; cos, sin: [rows, 1, size].
     """
@@ -122,7 +123,7 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def one_token_decoder(model: PreTrainedModel) -> OneTokenDecoder | None:
-    """The decoder of a model whose layers are written out here; None for other models."""
+    """A decoder for a model whose layers are written out here; None for any other model."""
     config = model.config
     known = config.model_type in FAMILIES and config._attn_implementation == "sdpa"
     if not known or config.hidden_act != "silu":
@@ -130,15 +131,15 @@ def one_token_decoder(model: PreTrainedModel) -> OneTokenDecoder | None:
     if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
         return None
     if getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False):
-        return None  # biases that Llama may have and that are not added here
+        return None  # Llama may have these biases, but this file does not add them
     for name, module in model.model.layers.named_modules():
         if name.endswith("_proj") and type(module) is not torch.nn.Linear:
-            return None  # it has an adapter
+            return None  # the layer has an adapter
     return OneTokenDecoder(model)
 
 
 def _for_products(weight: Tensor) -> Tensor:
-    """A weight in the dtype of matrix products, so that autocast need not cast it per token."""
+    """A weight in the dtype of matrix products, so that autocast does not cast it per token."""
     device = weight.device.type
     if torch.is_autocast_enabled(device):
         return weight.to(torch.get_autocast_dtype(device))

@@ -1,7 +1,7 @@
-"""What the updates of a step did, in numbers: the bookkeeping beside learning.py's mathematics.
+"""What the updates of a step did, in numbers. learning.py does the mathematics.
 
-The tensors of a micro-batch become sums (`TokenStats`), those of an update or a step add up
-(`LearningStats`), and at the end they are metrics under the names of metrics.jsonl.
+The tensors of a micro-batch become sums (`TokenStats`). These are added up over an update and over
+a step (`LearningStats`), and at the end they become the metrics of metrics.jsonl.
 """
 
 from collections import Counter
@@ -12,35 +12,35 @@ from torch import Tensor
 
 @dataclass
 class TokenStats:
-    """Sums and maxima of one side, own or peers', over samples whose policy loss was computed."""
+    """Sums and maxima over own samples, or over peers', whose policy loss was computed."""
 
     samples: int = 0
-    wholly_clipped: int = 0  # samples; of such a sample only a KL term has a gradient
-    weight: float = 0.0  # sum over the samples; one that is wholly clipped counts as 0
+    wholly_clipped: int = 0  # samples whose tokens are all clipped: only a KL term has a gradient
+    weight: float = 0.0  # sum of the samples' weights; a wholly clipped sample counts as 0
     tokens: float = 0.0
-    ratio: float = 0.0  # sum over the tokens
+    ratio: float = 0.0  # sum over tokens
     ratio_max: float = 0.0
     clipped_low: float = 0.0
     clipped_high: float = 0.0
     logprob_gap_max: float = 0.0
-    # the same gap, only where the weights have not moved
+    # the same gap, only over tokens that the current weights sampled
     on_policy_gap_max: float = 0.0
-    on_policy_gap: float = 0.0  # sum over the tokens
+    on_policy_gap: float = 0.0  # sum over tokens
     on_policy_tokens: float = 0.0
 
     def add(self, other: "TokenStats") -> None:
-        """Add the figures of one more micro-batch, or of one more update."""
+        """Add the numbers of another micro-batch or update."""
         for name, number in vars(other).items():
             mine = getattr(self, name)
             setattr(self, name, max(mine, number) if name.endswith("_max") else mine + number)
 
     @property
     def on_policy_gap_mean(self) -> float:
-        """Mean over the tokens; 0 where there was none."""
+        """The mean gap over on-policy tokens, nats; 0 if there are none."""
         return self.on_policy_gap / max(self.on_policy_tokens, 1.0)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Means over the tokens, and the largest ratio; nothing where there was no token."""
+        """Means over tokens, and the largest ratio; empty if there are no tokens."""
         if not self.tokens:
             return {}
         return {
@@ -60,13 +60,13 @@ def token_stats(
     logprob_gap: Tensor,
     on_policy: bool,
 ) -> TokenStats:
-    """The figures of one micro-batch; no tensor has a gradient.
+    """The numbers of one micro-batch, from tensors without gradient.
 
-    mask: [batch, seq] bool, True on completion tokens. ratio: [batch, seq] pi_theta / pi_behavior.
-    clipped_low, clipped_high: [batch, seq] bool, because the ratio is below the band, or above it.
-    weights: [batch] of the samples. logprob_gap: [batch, seq] |log-prob now - the ratio's
-    denominator|, nats. on_policy: own samples, and no update since they were written, so that any
-    gap is numerical.
+    mask: [batch, seq] bool, True on completion tokens. ratio: [batch, seq], pi_theta / pi_behavior.
+    clipped_low, clipped_high: [batch, seq] bool, True where the ratio is below or above the band.
+    weights: [batch], those of the samples. logprob_gap: [batch, seq], |log-prob now - the ratio's
+    denominator|, nats. on_policy: True for own samples that the current weights sampled, so that
+    any gap is rounding.
     """
     # padding is neither clipped nor counted
     below, above = clipped_low & mask, clipped_high & mask
@@ -96,20 +96,20 @@ class LearningStats:
     """What one update did, or all updates of a step together."""
 
     updates: int = 0  # optimizer steps that were made; a gradient of 0 makes none
-    updates_skipped: int = 0  # because the gradient was not finite
-    grad_norm: float = 0.0  # before clipping; of several updates, the sum
-    loss: float = 0.0  # of the policy objective
-    nll_loss: float = 0.0  # of the imitation, weight included
-    kl: float | None = None  # None: no KL term, or no own sample that was computed
+    updates_skipped: int = 0  # optimizer steps left out because the gradient was not finite
+    grad_norm: float = 0.0  # norm before clipping, summed over updates
+    loss: float = 0.0  # policy objective
+    nll_loss: float = 0.0  # imitation loss, weights included
+    kl: float | None = None  # None without a KL term, or if no own sample was computed
     own: TokenStats = field(default_factory=TokenStats)
     peer: TokenStats = field(default_factory=TokenStats)
-    # What became of each sample: taught, clipped (in every token), rescued, replayed, dropped
-    # (weight 0), all_fail or all_pass (no advantage), skipped. run/metrics.py makes shares.
+    # What happened to each sample: taught, clipped (all its tokens), rescued, replayed, dropped
+    # (weight 0), all_fail or all_pass (no advantage), skipped. run/metrics.py makes shares of them.
     sample_outcomes: Counter[str] = field(default_factory=Counter)
-    warnings: list[str] = field(default_factory=list)  # sentences for the person who runs it
+    warnings: list[str] = field(default_factory=list)  # sentences for the user
 
     def add(self, update: "LearningStats") -> None:
-        """Add the figures of one more update."""
+        """Add the numbers of another update."""
         self.updates += update.updates
         self.updates_skipped += update.updates_skipped
         self.grad_norm += update.grad_norm
@@ -123,19 +123,19 @@ class LearningStats:
         self.sample_outcomes.update(update.sample_outcomes)
         self.warnings += update.warnings
 
-    def add_policy_loss(self, loss: Tensor, figures: TokenStats, from_peer: bool) -> None:
+    def add_policy_loss(self, loss: Tensor, numbers: TokenStats, from_peer: bool) -> None:
         """Add a micro-batch of the policy objective."""
         self.loss += float(loss.detach())
-        self.sample_outcomes["clipped"] += figures.wholly_clipped
-        self.sample_outcomes["taught"] += figures.samples - figures.wholly_clipped
+        self.sample_outcomes["clipped"] += numbers.wholly_clipped
+        self.sample_outcomes["taught"] += numbers.samples - numbers.wholly_clipped
 
         side = self.peer if from_peer else self.own
-        side.add(figures)
+        side.add(numbers)
 
     def metrics(self) -> dict[str, float]:
-        """The figures under their names in metrics.jsonl.
+        """The numbers under their names in metrics.jsonl.
 
-        Losses and norm are sums over all minibatches, divided by the updates that were made.
+        Losses and the gradient norm are sums over minibatches, divided by the number of updates.
         """
         updates = max(self.updates, 1)
         metrics: dict[str, float] = {

@@ -1,17 +1,18 @@
-"""SEE, the Shared Experience Exchange (arXiv 2605.07244): which records reach which policy.
+"""SEE, the Shared Experience Exchange (arXiv 2605.07244): which policy receives which records.
 
-A mode names the one type of record (records.py) that it consumes, and `collect` hands out that type
-and nothing else, so what may cross is visible in one line of a mode.
+A mode names the one type of record (records.py) that it consumes, and `collect` hands out only that
+type. So one line of a mode shows what may be shared.
 
-Records live for one step. Each one that is published, received or refused is counted, because it is
-the price of a mode. (One about a problem that is not of the step reaches no policy.)
+Records live for one step. Every published, received or refused record is counted, because this
+traffic is the communication cost of a mode. A record about a problem that is not part of the step
+reaches no policy.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from mrl.alignment import LossyText
-from mrl.records import R, Record, flaw
+from mrl.records import R, Record, validation_error
 
 ALWAYS_REPORTED = ("published_records", "published_bytes", "received_records", "received_bytes")
 
@@ -20,18 +21,18 @@ class Exchange:
     """Takes records from every policy, and gives each receiver its peers' records of one type."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []  # of this step, as they were published
-        self._traffic: dict[str, Counter[str]] = defaultdict(Counter)  # by policy: `take_traffic`
+        self.records: list[Record] = []  # those of this step, in the order of publication
+        self._traffic: dict[str, Counter[str]] = defaultdict(Counter)  # by policy name
 
     def publish(self, record: Record | LossyText, source: str) -> str | None:
-        """Take a record in, or refuse it and count why. Returns the reason of a refusal."""
+        """Accept a record, or refuse it and count why. Returns the reason of a refusal, or None."""
         traffic = self._traffic[source]
-        if isinstance(record, LossyText):  # `make_records` could not make one of a completion
+        if isinstance(record, LossyText):  # `make_records` could not make a record
             reason = record.reason
-        elif record.source != source:  # a mode goes by what the record says of itself
+        elif record.source != source:  # modes rely on the source that the record names
             reason = "wrong_source"
         else:
-            reason = flaw(record)
+            reason = validation_error(record)
         if reason:
             traffic[f"refused/{reason}"] += 1
             return reason
@@ -44,32 +45,32 @@ class Exchange:
     def collect(
         self, record_type: type[R] | None, receiver: str, problem_ids: Iterable[str]
     ) -> dict[str, list[R]]:
-        """Peers' records of one type, by problem, for each of a step's problems.
+        """The peers' records of one type, for each of a step's problems, by problem id.
 
-        record_type: None for a mode that consumes nothing (solo, replay), which gets empty lists.
+        record_type: None for a mode that consumes nothing (solo, replay); its lists stay empty.
         """
         traffic = self._traffic[receiver]
         collected: dict[str, list[R]] = {problem_id: [] for problem_id in problem_ids}
 
-        # by the names of their sources: the order of the policies in a config file plays no part
+        # sorted by source name, so that the order of policies in the config does not matter
         for record in sorted(self.records, key=lambda record: record.source):
             if record.source == receiver or type(record) is not record_type:
                 continue
-            if record.prompt_id not in collected:  # a peer's mistake: no problem of this step
+            if record.prompt_id not in collected:  # a mistake of the peer
                 continue
             collected[record.prompt_id].append(record)
 
-            # what a mode costs, beside its computations
+            # the communication cost of the mode
             traffic["received_records"] += 1
             traffic["received_bytes"] += len(record.line)
         return collected
 
     def count_not_confirmed(self, receiver: str, count: int) -> None:
-        """Count received records whose verdict the receiver's own check denied."""
+        """Count received records whose verdict the receiver's own verifier did not confirm."""
         if count:
             self._traffic[receiver]["not_confirmed"] += count
 
     def take_traffic(self, policy: str) -> dict[str, int]:
-        """What one policy published and received since the last call, as metrics of a step."""
-        counted = dict.fromkeys(ALWAYS_REPORTED, 0) | self._traffic.pop(policy, {})
-        return {f"exchange/{name}": counted[name] for name in sorted(counted)}
+        """What a policy published and received since the last call, as metrics of a step."""
+        counts = dict.fromkeys(ALWAYS_REPORTED, 0) | self._traffic.pop(policy, {})
+        return {f"exchange/{name}": counts[name] for name in sorted(counts)}

@@ -1,10 +1,10 @@
 """Stage 6: training samples in, optimizer updates out.
 
-The samples of a step may be cut into minibatches, with one optimizer update for each. The samples
-of an update are cut into micro-batches, which only save memory: the gradient does not depend on
-them, because every average is taken over counts of the whole update.
+The samples of a step may be cut into minibatches, and each minibatch gives one optimizer update.
+The samples of an update are cut into micro-batches, which only saves memory: every average divides
+by counts of the whole update, so the gradient does not depend on the micro-batches.
 
-What the updates did, in numbers, is counted in diagnostics.py.
+diagnostics.py counts what the updates did.
 """
 
 import math
@@ -30,9 +30,9 @@ from mrl.objectives import (
 from mrl.policy import Policy
 from mrl.samples import TrainingSample, prompt_and_completion_ids
 
-# |log-prob when sampled - when scored| of own tokens before a step's first update, in nats. What is
-# above is no rounding. In float32 TF32 costs the largest gap some 1e-3. In bfloat16 the largest is
-# legitimately near 1, so the mean decides.
+# Limits for |log-prob at sampling - log-prob at scoring| of own tokens before a step's first
+# update, in nats. A larger gap is more than rounding. In float32, TF32 makes the largest gap about
+# 1e-3. In bfloat16 the largest gap is legitimately near 1, so there the mean decides.
 LARGEST_GAP = 2e-2
 LARGEST_MEAN_GAP = 5e-2
 
@@ -40,49 +40,51 @@ LARGEST_MEAN_GAP = 5e-2
 def learn(policy: Policy, samples: Sequence[TrainingSample], updates: int = 1) -> LearningStats:
     """Make at most `updates` optimizer updates from the samples, in their order.
 
-    Each update takes the same number of samples, rounded up, so there may be fewer updates: with
-    `updates=48`, 128 samples make 43 updates of 3 (the last one of 2).
+    Every update takes the same number of samples, rounded up, so there may be fewer updates than
+    asked: with `updates=48`, 128 samples make 43 updates of 3 (the last one of 2).
 
-    The loss of an update has three terms. Own samples are those that the policy wrote itself
+    The loss of an update has three terms. "Own" samples are those that the policy wrote itself
     (`source` is empty):
 
         loss = average over the update's "policy" samples of weight * (the clipped objective's loss)
              + mean over its "imitation" samples of weight * (mean NLL of a token)
              + kl_coef * average of k3 over own "policy" samples that are computed
 
-    "Average" is the objective's own aggregation, over the whole update. (Where the samples do not
-    divide evenly the last update has fewer, and each weighs more in it.) A sample of weight
-    0, or a "policy" one of advantage 0, has no gradient and is not computed. In the first two terms
-    it still counts in the denominator, because the other samples would weigh more without it. In
-    the third it does not count, because its KL is never computed.
+    "Average" is the objective's own aggregation, over the whole update. If the samples do not
+    divide evenly, the last update has fewer samples, and each of them weighs more.
+
+    A sample that needs no forward pass (weight 0, or a "policy" sample with advantage 0) has no
+    gradient and is not computed. It still counts in the denominators of the first two terms;
+    otherwise the other samples would weigh more. It does not count in the third term, because its
+    KL is never computed.
     """
-    size = max(1, math.ceil(len(samples) / updates))  # a step may have no samples at all
+    size = max(1, math.ceil(len(samples) / updates))  # a step may have no samples
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
     if policy.mixed_precision:
-        # the first minibatch needs none, because there policy_loss sets own ratios to 1 anyway
+        # not for the first minibatch, where policy_loss sets own ratios to 1 anyway
         for minibatch in batches[1:]:
             _replace_sampled_logprobs(policy, minibatch)
 
     stats = LearningStats()
     for minibatch in batches:
-        update_stats = gradients_in_memory(policy, minibatch, stats.updates)
+        update_stats = add_gradients_in_memory(policy, minibatch, stats.updates)
         optimizer_step(policy, update_stats)
         stats.add(update_stats)
 
-    if stats.updates_skipped:  # the weights are as they were, so the run can go on
+    if stats.updates_skipped:  # the weights have not changed, so the run can continue
         stats.warnings.append(
-            f"{policy.name}: a gradient was not finite, so its update was skipped; lower the "
-            "learning rate if this goes on."
+            f"{policy.name}: a gradient was not finite, so its update was skipped. If this "
+            "repeats, lower the learning rate."
         )
     warn_of_wrong_sampler(policy, stats)
     return stats
 
 
-def gradients_in_memory(
+def add_gradients_in_memory(
     policy: Policy, samples: Sequence[TrainingSample], updates_done: int
 ) -> LearningStats:
-    """`add_gradients`, tried again with half the micro-batch as often as memory runs out."""
+    """Run `add_gradients`, and halve the micro-batch and retry whenever memory runs out."""
     warnings: list[str] = []
     while True:
         try:
@@ -93,45 +95,43 @@ def gradients_in_memory(
             if not is_out_of_memory(error):
                 raise
             longest = max(len(s.completion_ids) for s in samples if s.needs_forward)
-            if (
-                policy.max_tokens_per_forward <= longest
-            ):  # in tokens: one completion alone does not fit
+            if policy.max_tokens_per_forward <= longest:  # a single completion does not fit
                 raise
             warnings.append(policy.halve_tokens_per_forward())
-        # tried again out here, because inside `except` the traceback would keep the failed tensors
+        # The next try is outside of `except`, whose traceback would keep the failed tensors alive.
 
 
 def warn_of_wrong_sampler(policy: Policy, stats: LearningStats) -> None:
-    """Add a warning, once a policy, if what it sampled was not what is scored here.
+    """Add a warning, once per policy, if the sampler's log-probs differ from those of scoring.
 
-    Own ratios are 1 by definition before the first update, so nothing else would show it: neither
-    a model that decodes otherwise than it scores, nor a recording (models/cuda_graph.py) that
-    agrees with the step that was recorded and not with the model.
+    Own ratios are 1 by definition before the first update, so no other number would show this
+    fault. It may be a model that decodes differently than it scores, or a CUDA graph
+    (models/cuda_graph.py) that was right only for the step at which it was recorded.
     """
     if policy.mixed_precision:
-        where, gap, most = "in the mean", stats.own.on_policy_gap_mean, LARGEST_MEAN_GAP
+        kind, gap, most = "on average", stats.own.on_policy_gap_mean, LARGEST_MEAN_GAP
     else:
-        where, gap, most = "at most", stats.own.on_policy_gap_max, LARGEST_GAP
+        kind, gap, most = "at most", stats.own.on_policy_gap_max, LARGEST_GAP
 
     if gap > most and not policy.sampler_is_wrong:
         policy.sampler_is_wrong = True
         stats.warnings.append(
-            f"{policy.name}: what it samples and what is scored are {gap:.2g} nats apart {where}, "
-            "more than rounding; its figures are wrong, so take another model."
+            f"{policy.name}: log-probs at sampling and at scoring differ by {gap:.2g} nats {kind}, "
+            "which is more than rounding error. Its results cannot be trusted; use another model."
         )
 
 
 def _replace_sampled_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
-    """Give own samples the log-probs that learning itself would compute before the first update.
+    """Give own samples the log-probs that scoring computes before the step's first update.
 
-    Sampling and scoring round differently in bfloat16. In the kept runs of two pretrained models
-    they put a token's log-prob up to 0.94 nats apart (metric `logprob_gap`). gspo clips outside
-    1 - 3e-4 .. 1 + 4e-4, so rounding alone would make it clip. Here both sides of the ratio come
-    from scoring, so the rounding cancels.
+    Sampling and scoring round differently in bfloat16. In the recorded runs of two pretrained
+    models, a token's two log-probs are up to 0.94 nats apart (metric `logprob_gap`). gspo clips
+    outside 1 - 3e-4 .. 1 + 4e-4, so rounding alone would make it clip. After this replacement, both
+    sides of the ratio come from scoring, and the rounding cancels.
 
-    Other samples keep their log-probs. An own text of an earlier step was written by older weights.
-    For a peer's text, naive and graft have just computed them in nearly this way; in hacpo and prp
-    they come from the peer, whose model is not here.
+    Other samples keep their log-probs. An own completion of an earlier step was written by older
+    weights. For a peer's completion, naive and graft have just computed them in nearly this way;
+    in hacpo and prp they come from the peer, whose model is not available here.
     """
     own = []
     for sample in samples:
@@ -144,7 +144,7 @@ def _replace_sampled_logprobs(policy: Policy, samples: Sequence[TrainingSample])
 
 
 def _is_on_policy(policy: Policy, sample: TrainingSample) -> bool:
-    """Whether the weights that wrote an own text are those that the policy has now."""
+    """Whether the policy itself wrote the sample, with the weights that it has now."""
     return sample.behavior_logprobs is None and sample.sampled_version == policy.version
 
 
@@ -153,15 +153,15 @@ def add_gradients(
 ) -> LearningStats:
     """Add up the gradients of one update, micro-batch by micro-batch.
 
-    updates_done: optimizer updates of this step so far.
+    updates_done: number of optimizer updates made so far in this step.
     """
-    # an attempt that ran out of memory may have left gradients
+    # an earlier try that ran out of memory may have left gradients behind
     policy.optimizer.zero_grad(set_to_none=True)
     stats = LearningStats()
     _count_samples_without_gradient(samples, stats)
 
-    # Samples without gradient count, too: without them, a batch with many flat groups (all right,
-    # or all wrong) would give each of the other samples a larger weight.
+    # Samples without gradient count as well. Otherwise, in a batch with many groups whose rewards
+    # are all equal, each of the other samples would get a larger weight.
     policy_samples = [sample for sample in samples if sample.loss == "policy"]
     objective_counts = _counts_to_average_over(policy, policy_samples)
     own = [sample for sample in policy_samples if sample.needs_forward and not sample.source]
@@ -169,20 +169,20 @@ def add_gradients(
     imitation_count = len(samples) - len(policy_samples)
 
     for batch in micro_batches(samples, policy.max_tokens_per_forward):
-        # [batch, seq] nats with gradient, and True on completion tokens, the end token included
+        # [batch, seq] nats with gradient; mask: True on completion tokens, EOS included
         logprobs, mask = policy.score(*prompt_and_completion_ids(batch))
         from_peer = bool(batch[0].source)
 
         if batch[0].loss == "imitation":
             loss = imitation_loss(batch, logprobs, mask, imitation_count)
             stats.nll_loss += float(loss.detach())
-            # own earlier successes (mode replay) have no source
+            # mode replay imitates the policy's own earlier solutions, which have no source
             stats.sample_outcomes["rescued" if from_peer else "replayed"] += len(batch)
         else:
-            loss, figures = policy_loss(
+            loss, numbers = policy_loss(
                 policy, batch, logprobs, mask, objective_counts, updates_done
             )
-            stats.add_policy_loss(loss, figures, from_peer)
+            stats.add_policy_loss(loss, numbers, from_peer)
 
             if policy.reference is not None and not from_peer:
                 kl = kl_divergence(policy, batch, logprobs, mask, kl_counts)
@@ -194,7 +194,7 @@ def add_gradients(
 
 
 def _counts_to_average_over(policy: Policy, samples: Sequence[TrainingSample]) -> dict[str, int]:
-    """What `token_coefficients` divides by, under its names: counts over a whole update."""
+    """The counts over a whole update that `token_coefficients` divides by, under its names."""
     return {
         "sequences": len(samples),
         "tokens": sum(len(sample.completion_ids) for sample in samples),
@@ -205,26 +205,25 @@ def _counts_to_average_over(policy: Policy, samples: Sequence[TrainingSample]) -
 def micro_batches(
     samples: Sequence[TrainingSample], max_tokens: int
 ) -> Iterator[list[TrainingSample]]:
-    """Samples that one loss function can take together, of about `max_tokens` tokens.
+    """Cut samples into micro-batches of about `max_tokens` tokens, one loss function for each.
 
-    Those of a micro-batch agree in five things: own or a peer's, imitation or not, whether the
-    ratio is to the policy as it sampled the text, the version that sampled it, and objective.
-    Own ones come first. Which come first changes nothing but the rounding of sums, so any fixed
-    order will do.
+    The samples of a micro-batch agree in five things: own or a peer's; imitation or not; whether
+    the ratio's denominator was recorded at sampling; the version that sampled it; the objective.
+    Own samples come first. The order changes only the rounding of sums, so any fixed order works.
     """
     batches: dict[tuple, list[TrainingSample]] = {}
     for sample in samples:
-        if sample.needs_forward:  # a group that failed altogether costs no forward pass
+        if sample.needs_forward:  # a group with equal rewards costs no forward pass
             is_sampled = sample.behavior_logprobs is None
             is_imitation = sample.loss == "imitation"
             key = (bool(sample.source), is_imitation, is_sampled, sample.sampled_version)
             batches.setdefault((*key, sample.objective), []).append(sample)
 
-    # versions may be None and objectives have no order, so they stay as they came
+    # sorted only by the first two: versions may be None, and objectives have no order
     for key in sorted(batches, key=lambda key: key[:2]):
-        alike = batches[key]
-        for neighbours in cut_by_tokens(*prompt_and_completion_ids(alike), max_tokens):
-            yield alike[neighbours]
+        similar = batches[key]
+        for part in cut_by_tokens(*prompt_and_completion_ids(similar), max_tokens):
+            yield similar[part]
 
 
 def policy_loss(
@@ -235,37 +234,35 @@ def policy_loss(
     counts: dict[str, int],
     updates_done: int,
 ) -> tuple[Tensor, TokenStats]:
-    """The clipped objective over one micro-batch, a scalar, and the figures that describe it.
+    """The clipped objective over one micro-batch, a scalar, and the numbers that describe it.
 
     logprobs: [batch, seq] nats, with gradient; mask: [batch, seq] bool, completion tokens.
-    counts: of the whole update. updates_done: in this step, for a band that narrows (HACPO).
+    counts: over the whole update. updates_done: in this step, for a band that narrows (HACPO).
     """
     objective = batch[0].objective or policy.objective  # the same for all: see micro_batches
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
 
-    # The ratio's denominator, as it was recorded; in the dtype of logprobs, so that numbers which
-    # the policy computed itself give a ratio of exactly 1.
-    is_sampled = batch[0].behavior_logprobs is None  # as for all of a micro-batch
+    # The ratio's denominator, as it was recorded. It gets the dtype of `logprobs`, so that numbers
+    # which the policy computed itself give a ratio of exactly 1.
     recorded = torch.zeros_like(logprobs)  # [batch, seq]
     for row, sample in enumerate(batch):
-        numbers = sample.sampled_logprobs if is_sampled else sample.behavior_logprobs
-        if objective.ratio_level == "text":  # of the source's tokens: their mean stands for each
-            numbers = [fmean(numbers)] * len(sample.completion_ids)
+        numbers = sample.old_logprobs
+        if objective.ratio_level == "sequence_cross_tokenizer":  # one number per *source* token:
+            numbers = [fmean(numbers)] * len(sample.completion_ids)  # only their mean is used
         recorded[row, : len(numbers)] = logprobs.new_tensor(numbers)
     logprob_gap = (logprobs.detach() - recorded).abs()
 
-    # If there was no update since an own text was written, the weights are those that wrote it, so
-    # any gap is numerical. The recorded numbers are not used then, and the ratio is exactly 1; its
-    # gradient is not 0.
-    on_policy = _is_on_policy(policy, batch[0])
+    # If the weights have not changed since an own completion was sampled, any gap is rounding.
+    # Then the recorded numbers are not used and the ratio is exactly 1; its gradient is not 0.
+    on_policy = _is_on_policy(policy, batch[0])  # the same for all: see micro_batches
     behavior = logprobs.detach() if on_policy else recorded
 
-    # A chunk's ratio is repeated at each of its tokens; this weight makes it count once.
+    # A chunk's ratio is repeated at each of its tokens; this weight makes it count only once.
     chunk_weight: Tensor | float = 1.0
     if objective.ratio_level == "token":
         ratio = token_ratio(logprobs, behavior, mask)
-    elif objective.ratio_level in ("sequence", "text"):
+    elif objective.ratio_level in ("sequence", "sequence_cross_tokenizer"):
         ratio = sequence_ratio(logprobs, behavior, mask)
     else:
         chunk_of = torch.zeros_like(mask, dtype=torch.int64)
@@ -274,11 +271,11 @@ def policy_loss(
         ratio = chunk_ratio(logprobs, behavior, mask, chunk_of)
         chunk_weight = chunk_share(mask, chunk_of)
 
-    # [batch, seq] each; below and above: a token is clipped, so it has no gradient
+    # [batch, seq] each; below and above are True where a token is clipped and has no gradient
     token_losses, below, above = surrogate_loss(ratio, advantages, objective, updates_done)
     coefficients = token_coefficients(mask, objective.aggregation, **counts)
     # With grpo and only own samples the *value* is about 0 while ratios are 1, because the
-    # advantages of a group sum to 0. The gradient is not 0, so the value says nothing of progress.
+    # advantages of a group sum to 0. The gradient is not 0, so the value does not show progress.
     loss = (token_losses * (weights * chunk_weight * coefficients)).sum()
 
     ratio = ratio.detach()
@@ -290,8 +287,8 @@ def imitation_loss(
 ) -> Tensor:
     """Weighted negative log-likelihood of one micro-batch, a scalar.
 
-    Mean over the tokens of a text, so that a long text weighs no more than a short one, then over
-    the `imitation_count` texts of the whole update.
+    This is a mean over the tokens of a completion, so that a long one weighs no more than a short
+    one, and then a mean over the `imitation_count` imitated completions of the whole update.
     """
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
     coefficients = sequence_mean_coefficients(mask, imitation_count)  # [batch, seq]
@@ -305,11 +302,11 @@ def kl_divergence(
     mask: Tensor,
     counts: dict[str, int],
 ) -> Tensor:
-    """k3 against the frozen reference, averaged as the objective averages; a scalar.
+    """The k3 estimate of KL to the frozen reference, averaged like the objective; a scalar.
 
-    counts: of the own completions that have an advantage, so that neither flat groups nor peers'
-    samples change its scale. (Our reading: a mean over all own completions would count a 0 for
-    each one whose KL is never computed.)
+    counts: over the own completions that have an advantage. So neither groups with equal rewards
+    nor peers' samples change its scale. (This is our reading: a mean over all own completions would
+    count a 0 for each completion whose KL is never computed.)
     """
     with torch.no_grad():
         ref_logprobs, _ = policy.score(*prompt_and_completion_ids(batch), policy.reference)
@@ -319,17 +316,17 @@ def kl_divergence(
 
 
 def optimizer_step(policy: Policy, update_stats: LearningStats) -> None:
-    """Update the weights if the gradient is finite and not 0, and note it; else they stay.
+    """Update the weights and count it, if the gradient is finite and not 0.
 
-    The gradient is 0 if no sample was computed, and if every token was clipped and there is no KL
-    term. Adam's momentum alone would still move the weights then.
+    The gradient is 0 if no sample was computed, or if every token was clipped and there is no KL
+    term. An update would then still move the weights, by Adam's momentum.
     """
     norm = float(
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), policy.config.max_grad_norm)
     )
     if not math.isfinite(norm):
         update_stats.updates_skipped = 1
-        for outcome in ("taught", "clipped", "rescued", "replayed"):  # none of it happened
+        for outcome in ("taught", "clipped", "rescued", "replayed"):  # none of these happened
             update_stats.sample_outcomes["skipped"] += update_stats.sample_outcomes.pop(outcome, 0)
     elif norm > 0:
         policy.step_optimizer()
@@ -345,6 +342,6 @@ def _count_samples_without_gradient(
         if sample.weight == 0:
             stats.sample_outcomes["dropped"] += 1
         elif not sample.needs_forward:
-            # Its advantage is 0, so all rewards of its group agree with its own reward. (A reward
-            # that lies exactly at the baseline of another mode is counted here, too.)
+            # Its advantage is 0, so all rewards of its group equal its own reward. (In some modes,
+            # a reward can also lie exactly at the baseline; such a sample is counted here as well.)
             stats.sample_outcomes["all_pass" if sample.reward else "all_fail"] += 1

@@ -1,11 +1,13 @@
-"""Log-probs of completions under a model, with each prompt computed only once.
+"""Log-probs of completions under a model. Each prompt is computed only once.
 
-The completions of one prompt stand in one row behind it: [prompt, c1, c2, ...]. A block mask hides
-them from each other, and the positions of each completion begin where the prompt ends, so that each
-gets the numbers that it would get alone, up to rounding (bfloat16: 0.1 nats and more).
+You can skip the packing on a first reading (`Packed`, `pack`, `cut_by_tokens`, `attention_masks`).
+It only saves time: completions of the same prompt share one row, [prompt, c1, c2, ...]. A block
+mask hides them from each other, and the position ids of each completion continue from the end of
+the prompt. So each completion gets the log-probs that it would get alone, up to rounding (in
+bfloat16 0.1 nats and more).
 
-Logits are computed only at the positions that predict a completion token, and TOKENS_AT_ONCE of
-them at a time, because a whole [batch, seq, vocab] is what a large vocabulary cannot afford.
+Logits are computed only where they predict a completion token, and only TOKENS_AT_ONCE at a time:
+with a large vocabulary, a complete [batch, seq, vocab] would not fit in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +18,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-TOKENS_AT_ONCE = 1024  # whose logits exist at the same time
+TOKENS_AT_ONCE = 1024  # number of tokens whose logits exist at the same time
 
 
 def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:
     """log softmax(logits / temperature) over the tokens that are not suppressed.
 
-    The one distribution of a policy: what rollout.py samples from is what is scored here.
+    This is the one distribution of a policy: rollout.py samples from it, and learning scores by it.
 
     logits: [..., vocab]; suppressed: [vocab] bool.  Returns [..., vocab] float32, nats.
     """
@@ -34,24 +36,31 @@ def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> T
 
 @dataclass(frozen=True)
 class Packed:
-    """Completions packed behind their prompts.
+    """You can skip this on a first reading: completions packed into the rows of their prompts.
 
-    A place is one completion token. Places are counted row by row, so where equal prompts are no
-    neighbours they are not in the order of the completions; `destinations` puts that right. A
-    column counts along a row, and a position is the number that the model gets for it.
+    One row, with the prompt "P Q R" and the completions "a b" and "x y z":
+
+        token_ids    P  Q  R  a  b  x  y  z  .
+        segments     0  0  0  1  1  2  2  2 -1     0: prompt, 1...: its completions, -1: padding
+        positions    0  1  2  3  4  3  4  5  .     each completion continues from the prompt
+        predicts     -  - a,x b  -  y  z  -  -     R predicts the first token of both completions
+
+    `predictors`, `targets` and `destinations` list the five completion tokens a, b, x, y, z, row by
+    row. If equal prompts are not adjacent, this is not the order of the completions;
+    `destinations` restores that order.
     """
 
     token_ids: Tensor  # [rows, seq]
-    positions: Tensor  # [rows, seq]: in every completion they go on from the prompt's end
-    segments: Tensor  # [rows, seq]: 0 the prompt, 1.. its completions, -1 padding
-    predictors: Tensor  # [places]: flat index (row * seq + column) of what predicts the token
-    targets: Tensor  # [places]: the token
-    destinations: Tensor  # [places]: flat index (completion * longest + t) where its log-prob goes
-    mask: Tensor  # [completions, longest] bool, from lengths
+    positions: Tensor  # [rows, seq]: the position ids that the model receives
+    segments: Tensor  # [rows, seq]
+    predictors: Tensor  # [tokens]: which token predicts it: row * seq + column
+    targets: Tensor  # [tokens]: the completion token itself
+    destinations: Tensor  # [tokens]: where its log-prob goes: completion * longest + t
+    mask: Tensor  # [completions, longest] bool: True on completion tokens, from lengths
 
 
 def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Packed:
-    """Lay completions out behind their prompts; equal prompts share a row."""
+    """Put completions into the rows of their prompts; equal prompts share a row."""
     numbers_of: dict[tuple[int, ...], list[int]] = {}  # prompt -> its completions' numbers
     for number, prompt in enumerate(prompts):
         numbers_of.setdefault(tuple(prompt), []).append(number)
@@ -81,7 +90,7 @@ def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Pack
             segments[row, start:end] = segment
             mask[number, : len(completion)] = True
 
-            # each token is predicted by the one before it, the first by the prompt's last
+            # each token is predicted by the one before it, the first one by the prompt's last token
             before = torch.arange(start - 1, end - 1)
             before[0] = len(prompt) - 1
             predictors.append(row * width + before)
@@ -97,13 +106,13 @@ def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Pack
 def cut_by_tokens(
     prompts: Sequence[list[int]], completions: Sequence[list[int]], most: int
 ) -> Iterator[slice]:
-    """Slices of neighbouring completions, each of at most `most` tokens when packed, with padding.
+    """Slices of adjacent completions, each of at most `most` tokens (with padding) when packed.
 
-    A single completion is never cut, however long it is. Neighbours with the same prompt are
-    separated only where their common row would exceed `most`. A slice may still get longer where
-    equal prompts are no neighbours, because `pack` joins them, too.
+    A single completion is never cut, however long it is. Adjacent completions of one prompt are
+    separated only if their common row would exceed `most`. A slice can become longer if it has
+    equal prompts that are not adjacent, because `pack` joins these as well.
     """
-    # 1. the rows that `pack` would make: the index of each one's first completion, and its width
+    # 1. the rows that `pack` would make: the index of their first completion, and their width
     firsts: list[int] = []
     widths: list[int] = []
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
@@ -114,7 +123,7 @@ def cut_by_tokens(
             firsts.append(number)
             widths.append(len(prompt) + len(completion))
 
-    # 2. neighbouring rows together, while their rectangle holds no more than `most` tokens
+    # 2. take adjacent rows together, while their rectangle holds at most `most` tokens
     start, height, widest = 0, 0, 0
     for first, width in zip(firsts, widths, strict=True):
         height += 1
@@ -136,7 +145,7 @@ def packed_logprobs(
     """Log-probs of completions and their mask, ([batch, seq] float32 nats, [batch, seq] bool).
 
     seq covers completions only; index t belongs to completion token t. The mask comes from lengths,
-    never from token ids: a pad token may equal an end token.
+    never from token ids: the padding token may also be an EOS token.
     """
     device = model.device
     packed = pack(prompts, completions)
@@ -148,37 +157,37 @@ def packed_logprobs(
         attention_mask=attention_masks(model, packed),
         use_cache=False,
     ).last_hidden_state  # [rows, seq, hidden]
-    hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [places, hidden]
+    hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [tokens, hidden]
     targets = packed.targets.to(device)
 
-    # 2. the head, only where a completion token is predicted
+    # 2. the head, only where it predicts a completion token
     def target_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
         logits = head_logits(model, hidden)
         return scaled_logprobs(logits, suppressed, temperature).gather(1, targets[:, None])[:, 0]
 
     if len(targets) <= TOKENS_AT_ONCE:
-        place_logprobs = target_logprobs(hidden, targets)
-    else:  # computed again in the backward pass, so that one part's logits exist at a time
+        token_logprobs = target_logprobs(hidden, targets)
+    else:  # each part is computed again in the backward pass, so only one part's logits exist
         parts = []
         pairs = zip(hidden.split(TOKENS_AT_ONCE), targets.split(TOKENS_AT_ONCE), strict=True)
         for some_hidden, some_targets in pairs:
             parts.append(
                 checkpoint(target_logprobs, some_hidden, some_targets, use_reentrant=False)
             )
-        place_logprobs = torch.cat(parts)
+        token_logprobs = torch.cat(parts)
 
-    # 3. each to its completion and token
+    # 3. copy each log-prob to the row of its completion and the column of its token
     mask = packed.mask.to(device)
-    logprobs = place_logprobs.new_zeros(mask.numel())
-    logprobs = logprobs.index_copy(0, packed.destinations.to(device), place_logprobs)
+    logprobs = token_logprobs.new_zeros(mask.numel())
+    logprobs = logprobs.index_copy(0, packed.destinations.to(device), token_logprobs)
     return logprobs.view_as(mask), mask
 
 
 def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str, Tensor]:
-    """What attention adds to its scores, [rows, 1, seq, seq]: one mask, or one per kind of layer.
+    """What is added to the attention scores, [rows, 1, seq, seq]: one mask, or one per layer kind.
 
-    A completion sees the prompt and itself. A sliding window also hides what lies `window` or more
-    *positions* back. Columns would not do, because other completions stand between.
+    A completion sees the prompt and itself. A sliding window also hides tokens that lie `window` or
+    more *positions* back. Columns cannot be used for this, because other completions lie between.
     """
     segments = packed.segments.to(model.device)
     size = segments.shape[1]
@@ -188,12 +197,12 @@ def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str
 
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
-    if not window or int(packed.positions.max()) < window:  # nothing lies so far back
+    if not window or int(packed.positions.max()) < window:  # no token lies that far back
         return attention_bias(visible, model)
 
     positions = packed.positions.to(model.device)
     near = positions[:, :, None] - positions[:, None, :] < window
-    if not getattr(config, "layer_types", None):  # all layers have the window
+    if not getattr(config, "layer_types", None):  # the window applies to every layer
         return attention_bias(visible & near, model)
     return {
         "full_attention": attention_bias(visible, model),
@@ -202,10 +211,10 @@ def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str
 
 
 def attention_bias(visible: Tensor, model: PreTrainedModel) -> Tensor:
-    """What attention adds to its scores: 0 where a query sees a key, else the most negative number.
+    """What is added to the attention scores: 0 where a query sees a key, else the lowest number.
 
-    It has the dtype of the products, and its rows lie a multiple of 8 numbers apart, because CUDA
-    would keep a copy of any other mask in every layer.
+    It has the dtype of the matrix products. Its rows start at multiples of 8 numbers, because CUDA
+    would otherwise keep a copy of the mask in every layer.
 
     visible: [batch, queries, keys] bool.  Returns [batch, 1, queries, keys].
     """
@@ -220,7 +229,7 @@ def attention_bias(visible: Tensor, model: PreTrainedModel) -> Tensor:
 
 
 def head_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """What the model's own forward makes of hidden states, with the head's scale and soft cap."""
+    """The logits of hidden states, with the scale and the soft cap of the model's own head."""
     config = model.config.get_text_config()
     logits = model.get_output_embeddings()(hidden)
     scale = getattr(config, "logit_scale", None) or 1.0  # Cohere

@@ -1,10 +1,10 @@
-"""What a policy maximises, as pure functions on [batch, seq] tensors.
+"""The objectives that a policy maximizes, as pure functions on [batch, seq] tensors.
 
-Every loss here is *per token*. `token_coefficients` makes an average of them. It divides by counts
-of the whole update, which are known before its first micro-batch. So the gradient of an update does
-not depend on how it is cut into micro-batches.
+Every loss here is *per token*, and `token_coefficients` turns token losses into an average. It
+divides by counts of the whole update, which are known before the first micro-batch. So the gradient
+of an update does not depend on how the update is cut into micro-batches.
 
-Index t of every [batch, seq] array belongs to completion token t; seq covers completions only.
+Index t of every [batch, seq] tensor belongs to completion token t; seq covers completions only.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-KNOWN = {  # what an objective may have as
-    "ratio_level": ("token", "chunk", "sequence", "text"),
+KNOWN = {  # the values that a field of an objective may have
+    "ratio_level": ("token", "chunk", "sequence", "sequence_cross_tokenizer"),
     "aggregation": ("sequence", "token", "constant"),
 }
 
@@ -22,15 +22,19 @@ KNOWN = {  # what an objective may have as
 class Objective:
     """The settings in which the published objectives differ (TUTORIAL.md, appendix)."""
 
-    # Where pi_theta / pi_behavior is formed: "token", "chunk", "sequence" or "text". A text's ratio
-    # is a sequence's between two tokenizers: each side's mean is over its own tokens (HACPO).
+    # What the ratio pi_theta / pi_behavior is computed over: "token", "chunk", "sequence" or
+    # "sequence_cross_tokenizer". The last one is HACPO's sequence ratio between two tokenizers:
+    # each side takes the mean over its own tokens.
     ratio_level: str
-    aggregation: str  # "sequence" | "token" | "constant": how token losses are averaged
-    clip_low: float  # outside 1 - clip_low .. 1 + clip_high a ratio is pushed no further out
+    aggregation: str  # "sequence", "token" or "constant": how token losses are averaged
+    # A ratio outside 1 - clip_low .. 1 + clip_high gets no gradient that pushes it further out.
+    clip_low: float
     clip_high: float
-    scale_by_std: bool = True  # of the group's rewards
-    ratio_power: float | None = None  # None: PPO's min(); a number: HACPO's peers (surrogate_loss)
-    clip_low_step: float = 0.0  # with a power: clip_low shrinks so with each update
+    scale_by_std: bool = True  # whether advantages are divided by the std of the group's rewards
+    # Only HACPO's samples from peers use the next two fields (see surrogate_loss). None selects
+    # PPO's min(); a number is the exponent alpha.
+    ratio_power: float | None = None
+    clip_low_step: float = 0.0  # with a `ratio_power`: each update lowers clip_low by this much
 
     def __post_init__(self) -> None:
         for name, known in KNOWN.items():
@@ -41,14 +45,14 @@ class Objective:
 
 OBJECTIVES = {
     "grpo": Objective("token", "sequence", 0.2, 0.2),  # arXiv 2402.03300
-    # arXiv 2503.14476, without its dynamic sampling and its overlong reward shaping
+    # arXiv 2503.14476, without its dynamic sampling and without its overlong reward shaping
     "dapo": Objective("token", "token", 0.2, 0.28),
     "dr_grpo": Objective("token", "constant", 0.2, 0.2, scale_by_std=False),  # arXiv 2503.20783
     "gspo": Objective("sequence", "sequence", 3e-4, 4e-4),  # arXiv 2507.18071
 }
 
 
-MAX_LOG_RATIO = 20.0  # a peer may claim any log-prob; beyond this a ratio has no gradient
+MAX_LOG_RATIO = 20.0  # a peer may claim any log-prob; outside +-20 a ratio has no gradient
 
 
 def token_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor) -> Tensor:
@@ -56,7 +60,7 @@ def token_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Te
 
     logprobs, behavior_logprobs: [batch, seq] nats.  Returns [batch, seq].
     """
-    # before the exp: what stands in the padding may be anything, even infinite
+    # masked before the exp, because padding may hold any number, even an infinite one
     log_ratio = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     return torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
 
@@ -65,7 +69,7 @@ def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask:
     """s = (pi_theta(y) / pi_behavior(y)) ** (1 / |y|), the same for each token of a sequence.
 
     GSPO, arXiv 2507.18071, eq. 7.  Inputs [batch, seq] nats; returns [batch, seq].
-    In the padding it stands, too: `token_coefficients` are 0 there.
+    Padding positions get the ratio as well; `token_coefficients` zero them out.
     """
     log_ratio = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     lengths = completion_mask.sum(dim=1, keepdim=True).clamp(min=1)  # [batch, 1]
@@ -77,13 +81,14 @@ def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask:
 def chunk_ratio(
     logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor, chunk_of: Tensor
 ) -> Tensor:
-    """pi_theta / pi_behavior of the chunk that a token is in, the same for all its tokens.
+    """pi_theta / pi_behavior of the chunk that a token belongs to, the same for all its tokens.
 
-    Defined between two tokenizers, where a token's ratio is not (arXiv 2605.07244, THL): by the
-    chain rule a chunk's log-prob is the sum over its tokens on either side.
+    This ratio is defined between two tokenizers, unlike a token's ratio (arXiv 2605.07244, THL): by
+    the chain rule, the log-prob of a chunk is the sum over its tokens on either side.
 
-    logprobs, behavior_logprobs: [batch, seq] nats, of which only the sums over a chunk matter;
-    chunk_of: [batch, seq] int64, the chunk's number within its row.  Returns [batch, seq].
+    logprobs, behavior_logprobs: [batch, seq] nats, of which only the sums over chunks matter.
+    chunk_of: [batch, seq] int64, the number of each token's chunk within its row.
+    Returns [batch, seq].
     """
     log_ratio = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     chunks = int(chunk_of.max()) + 1
@@ -97,9 +102,9 @@ def chunk_ratio(
 def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
     """1 / the number of tokens in a token's chunk; [batch, seq].
 
-    A chunk's ratio depends on all its n tokens and stands at each of them: without this share its
-    tokens would weigh n times as much as others. With it, at ratio 1 the gradient is that of token
-    ratios.
+    A chunk's ratio depends on all its n tokens and is repeated at each of them. Without this share,
+    its tokens would weigh n times as much as others. With it, the gradient at ratio 1 is the one
+    that token ratios give.
     """
     mask = completion_mask.float()
     sizes = mask.new_zeros(len(mask), int(chunk_of.max()) + 1).scatter_add(1, chunk_of, mask)
@@ -107,10 +112,11 @@ def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
 
 
 def clip(ratio: Tensor, low: float, high: float) -> Tensor:
-    """The ratio held within low .. high, with gradient 1 inside the band and at its bounds.
+    """The ratio, limited to low .. high, with gradient 1 inside the band and at its bounds.
 
-    At a bound `torch.clamp` has gradient 1 up to torch 2.13 and 0 since 2.15. A peer's text that is
-    as likely for the learner as it was for the peer (s = 1) stands exactly there.
+    At a bound, `torch.clamp` has gradient 1 up to torch 2.13 and gradient 0 since 2.15. The bound
+    matters: a peer's completion that is as likely under the learner as it was under the peer has
+    ratio 1, which is HACPO's upper bound.
     """
     outside = (ratio < low) | (ratio > high)
     return torch.where(outside, ratio.detach().clamp(low, high), ratio)
@@ -122,28 +128,30 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
     PPO's clipped objective as GRPO uses it, arXiv 2402.03300, eq. 3.
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
 
-    At ratio 1 its value is -A. Where a group's A sum to 0 (solo, sgt) the loss starts near 0 by
-    construction, but its gradient does not.
+    At ratio 1 its value is -A. If the advantages of a group sum to 0 (solo, sgt), the loss starts
+    near 0 by construction, but its gradient does not.
     """
     clipped = clip(ratio, 1 - clip_low, 1 + clip_high)
-    # the smaller of both: a clip must never make a policy look better than it is
+    # take the smaller one: clipping must never make a policy look better than it is
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
 def surrogate_loss(
     ratio: Tensor, advantages: Tensor, objective: Objective, updates_done: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One objective's loss per token, and where clipping takes its gradient away.
+    """One objective's loss per token, and masks of the tokens whose gradient is clipped away.
 
-    All but HACPO's peer samples have `clipped_loss`. Theirs is, with ratio s after u updates (arXiv
-    2603.02604 v1, eq. 50 and 52):
+    Without a `ratio_power` this is `clipped_loss`. HACPO's samples from peers have one. With ratio
+    s, after u updates, their loss is (arXiv 2603.02604 v1, eq. 50 and 52):
+
         -clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * sg[s] ** ratio_power * A
-    sg is stop-gradient, `.detach()`. There is no min(): outside the band there is no gradient, for
-    either sign of A. We raise the clipped s to the power, not s itself: inside the band both are
-    equal, outside there is no gradient, and the clipped one cannot overflow.
+
+    sg is stop-gradient, `.detach()`. Without a min(), there is no gradient outside the band,
+    whatever the sign of A. We raise the clipped s to the power instead of s. Inside the band both
+    are equal; outside there is no gradient, and the clipped s cannot overflow.
 
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns the loss and two masks,
-    all [batch, seq]: no gradient because the ratio is below the band, or above it.
+    all [batch, seq]: no gradient because the ratio is below the band, or because it is above it.
     """
     if objective.ratio_power is None:  # PPO's min() clips only what would look better than it is
         loss = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
@@ -152,10 +160,10 @@ def surrogate_loss(
         return loss, below, above
 
     high = 1 + objective.clip_high
-    # the band narrows with each update, and never inverts
+    # the band narrows with each update, but its bounds never cross
     low = min(1 - objective.clip_low + updates_done * objective.clip_low_step, high)
     clipped = clip(ratio, low, high)
-    # inside the band the gradient is s^power * grad s, for either sign of A
+    # inside the band the gradient is s^power * grad s, whatever the sign of A
     loss = -clipped * clipped.detach() ** objective.ratio_power * advantages
     return loss, ratio < low, ratio > high
 
@@ -163,10 +171,10 @@ def surrogate_loss(
 def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """Estimate of KL(pi_theta || pi_ref) for each sampled token: exp(d) - d - 1, d = ref - theta.
 
-    arXiv 2402.03300, eq. 4. Never negative; unbiased for tokens that pi_theta sampled. That is its
-    *value*: its gradient, (1 - pi_ref / pi_theta) * grad log pi_theta, is on average the one of
-    KL(pi_ref || pi_theta), the other direction. After the first update of a step the tokens are of
-    an older pi_theta, and both are slightly biased.
+    arXiv 2402.03300, eq. 4. Its *value* is never negative, and unbiased for tokens that pi_theta
+    sampled. Its gradient, (1 - pi_ref / pi_theta) * grad log pi_theta, is on average that of
+    KL(pi_ref || pi_theta), the other direction. After the first update of a step, the tokens come
+    from an older pi_theta, and both value and gradient are slightly biased.
 
     logprobs, ref_logprobs: [batch, seq] nats.  Returns [batch, seq].
     """
@@ -177,7 +185,8 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 def sequence_mean_coefficients(completion_mask: Tensor, sequences: int) -> Tensor:
     """1 / (|y_i| * sequences) for each token: a mean over tokens, then over all sequences.
 
-    completion_mask: [batch, seq] bool; sequences: of the *whole* update.  Returns [batch, seq].
+    completion_mask: [batch, seq] bool; sequences: their number in the *whole* update.
+    Returns [batch, seq].
     """
     mask = completion_mask.float()
     lengths = mask.sum(dim=1, keepdim=True).clamp(min=1)  # [batch, 1]
@@ -197,9 +206,9 @@ def token_coefficients(
     token:    1 / tokens                               mean over all tokens (DAPO)
     constant: 1 / (max_completion_length * sequences)  length never enters (Dr. GRPO)
 
-    sequences, tokens: counts of the *whole* update; learning.py says which samples count.
+    sequences, tokens: their numbers in the *whole* update; learning.py says which samples count.
     """
-    if aggregation == "sequence":  # a short answer's tokens weigh more than a long one's
+    if aggregation == "sequence":  # each token of a short completion weighs more than a long one's
         return sequence_mean_coefficients(completion_mask, sequences)
     if aggregation == "token":
         return completion_mask.float() / tokens

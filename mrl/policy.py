@@ -1,7 +1,7 @@
-"""A policy: model, tokenizer, optimizer, prompt template and objective. It writes completions.
+"""A policy: model, tokenizer, optimizer, prompt template and objective. It samples completions.
 
-How they are scored is in logprobs.py, and what is learnt from them in learning.py. Nothing here
-knows of modes or of the exchange.
+logprobs.py computes the log-probs of completions, and learning.py updates the weights. Nothing in
+this file knows about modes or about the exchange.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,15 @@ from mrl.objectives import OBJECTIVES
 from mrl.rollout import Completions, sample_completions
 from mrl.samples import Group, Problem, Rollout
 
-# Put before each chat template in place of today's date: a run goes on tomorrow as it began today.
+# Written before each chat template. It overrides `strftime_now`, so that a template which prints
+# today's date always prints the same one; otherwise a run resumed tomorrow would see other prompts.
 SAME_DAY = "{% macro strftime_now(form) %}26 Jul 2024{% endmacro %}\n"
-QUESTION = "\ue000"  # stands for a question in a template; a private character, so no text has it
+# Stands for the question in a template. It is a private-use character, so no text contains it.
+QUESTION = "\ue000"
 
 
 def uses_bfloat16(dtype: str, device: torch.device) -> bool:
-    """Whether matrix products are in bfloat16: not on a card that would emulate it, slowly."""
+    """Whether matrix products use bfloat16; False on a card that could only emulate it, slowly."""
     if device.type == "cuda":
         return dtype != "float32" and torch.cuda.is_bf16_supported(including_emulation=False)
     return dtype == "mixed"
@@ -47,30 +49,28 @@ class Policy:
     ) -> None:
         self.config = config
         self.name = config.name
-        self.index = index  # its place in the run: part of every random seed
+        self.index = index  # position among the run's policies; part of every random seed
         self.version = 0
-        self.sampler_is_wrong = False  # learning has warned of it
+        self.sampler_is_wrong = False  # True once learning has warned about it
 
         self.tokenizer = tokenizer
         self.codec = ByteCodec(tokenizer)
         self.model = model.eval()  # no dropout, ever: sampling and scoring must agree
-        self.reference = reference  # frozen, only if there is a KL term
-        self.graph_decode = None  # on CUDA, a faster way to sample: models/cuda_graph.py
+        self.reference = reference  # the frozen model of the KL term; None without a KL term
+        self.graph_decode = None  # on CUDA, a faster sampling loop: models/cuda_graph.py
 
         self.begin_ids = self._find_begin_ids()
         self.eos_ids = self._find_eos_ids()
-        self.eos_id = self._find_eos_id()  # for a peer's completion, retokenize for this policy
-        if self.eos_id not in self.eos_ids:  # known from the chat template alone
+        self.eos_id = self._find_eos_id()  # ends a peer's completion in this policy's tokens
+        if self.eos_id not in self.eos_ids:  # only the chat template names it
             self.eos_ids.append(self.eos_id)
         self.suppressed = self._find_suppressed().to(model.device)
-        # the longest text that it writes, and that it learns from
+        # the longest completion that it samples, and that it accepts from a peer
         self.max_new_tokens = config.max_new_tokens
-        self.max_tokens_per_forward = (
-            config.max_tokens_per_forward
-        )  # in tokens; see halve_micro_batch
+        self.max_tokens_per_forward = config.max_tokens_per_forward  # halved if memory runs out
 
-        # What learns is float32 always, because in bfloat16 0.02 + 1e-6 rounds back to 0.02.
-        # Mixed precision is about the matrix products alone.
+        # Trainable weights are always float32: in bfloat16, 0.02 + 1e-6 rounds back to 0.02.
+        # Mixed precision concerns only the matrix products.
         self.mixed_precision = uses_bfloat16(config.dtype, model.device)
 
         self.objective = OBJECTIVES[config.objective]
@@ -83,34 +83,38 @@ class Policy:
         )
 
     def precision(self) -> torch.autocast:
-        """A context in which a "mixed" policy computes its matrix products in bfloat16."""
+        """A context in which a mixed-precision policy computes its products in bfloat16."""
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision)
 
     def step_optimizer(self) -> None:
-        """Update the weights by the gradients that they hold, and count the update."""
+        """Update the weights with the current gradients, and count the update."""
         self.optimizer.step()
         self.version += 1
 
     def save(self, folder: str | Path) -> None:
-        """Write weights and tokenizer into a folder, as `from_pretrained` of transformers reads it.
+        """Write weights and tokenizer into a folder that `from_pretrained` of transformers reads.
 
-        Raises MrlError for LoRA, whose weights belong to another model: a run saves those.
+        Raises MrlError for a LoRA policy, which has no full model of its own.
         """
         if self.config.lora_rank:
-            raise MrlError(f"{self.name} learns by LoRA, so it has no whole weights of its own.")
+            raise MrlError(
+                f"{self.name} was trained with LoRA, so there is no full model to save; "
+                "a run saves its adapter."
+            )
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
     def halve_tokens_per_forward(self) -> str:
-        """Compute fewer tokens at once from now on; returns a sentence that says so."""
+        """Use half as many tokens per forward pass from now on. Returns a sentence about it."""
         self.max_tokens_per_forward //= 2
         now = self.max_tokens_per_forward
-        return f"{self.name} ran out of memory; it goes on with {now} tokens per forward pass."
+        return f"{self.name} ran out of memory; it continues with {now} tokens per forward pass."
 
     def _find_begin_ids(self) -> list[int]:
-        """What the tokenizer adds before a text: mostly nothing, or the token that begins one.
+        """The tokens that the tokenizer adds before a text: usually none, or a BOS token.
 
-        What it adds after a text is left out, because a prompt must not end before its completion.
+        Tokens that it adds after a text are left out, because a prompt must not end before its
+        completion.
         """
         plain = self.tokenizer("1", add_special_tokens=False).input_ids
         whole = self.tokenizer("1").input_ids
@@ -120,28 +124,29 @@ class Policy:
         return []
 
     def _find_eos_ids(self) -> list[int]:
-        """The tokenizer's end token first, then the others that the generation config names."""
+        """Every EOS token: first the tokenizer's, then those of the generation config."""
         configured = self.model.generation_config.eos_token_id
         named = [self.tokenizer.eos_token_id]
         named += configured if isinstance(configured, list) else [configured]
 
-        ends = list(dict.fromkeys(named))  # each once, in their order
+        ends = list(dict.fromkeys(named))  # without duplicates, in the same order
         if None in ends:
             ends.remove(None)
         if not ends:
             raise MrlError(
-                f"{self.config.path}: neither tokenizer nor generation config names an end token; "
-                "a completion could never end."
+                f"{self.config.path}: neither the tokenizer nor the generation config names an "
+                "end token, so no completion could end. Set eos_token in tokenizer_config.json."
             )
         return ends
 
     def _find_eos_id(self) -> int:
-        """The end token that the policy itself writes: the one that ends a turn.
+        """The EOS token that the policy itself writes at the end of its turn.
 
-        A chat model may have several. Gemma's tokenizer names <eos>, but its turns end in
-        <end_of_turn>, so the model never writes <eos> there: as the end of a peer's completion it
-        would be next to impossible. The chat template shows which one follows an answer: the first
-        special token, whether or not tokenizer and generation config name it.
+        A chat model may have several EOS tokens. For example, Gemma's tokenizer names <eos>, but
+        its turns end in <end_of_turn>. The model almost never writes <eos> there, so a peer's
+        completion must not end in it. The chat template shows which one it writes: we take the
+        first special token after an answer, even if neither tokenizer nor generation config names
+        it.
         """
         if not self.has_chat_template:
             return self.eos_ids[0]
@@ -150,24 +155,24 @@ class Policy:
         turns = [{"role": "user", "content": "6*7?"}, {"role": "assistant", "content": answer}]
         try:
             text = self.tokenizer.apply_chat_template(turns, tokenize=False)
-        except Exception:  # a template is a program; if prompts fail, too, loading says why
+        except Exception:  # a template is a program; if it fails for prompts, loading says why
             return self.eos_ids[0]
-        behind = text.rpartition(answer)[2]
+        after_answer = text.rpartition(answer)[2]
         ends = {*self.eos_ids, *self.codec.markup.values()} - {self.tokenizer.unk_token_id}
-        for token_id in self.tokenizer(behind, add_special_tokens=False).input_ids:
+        for token_id in self.tokenizer(after_answer, add_special_tokens=False).input_ids:
             if token_id in ends:
                 return token_id
-        return self.eos_ids[0]  # the template writes none
+        return self.eos_ids[0]  # the template writes no EOS after an answer
 
     def _find_suppressed(self) -> Tensor:
-        """Tokens that must not be written, [vocab] bool.
+        """The tokens that must never be sampled, [vocab] bool.
 
-        They are the rows of the embedding for which the tokenizer has no token, and the padding
-        token, which has no text, unless it also ends a completion.
+        These are the rows of the embedding for which the tokenizer has no token, and the padding
+        token, which has no text. A padding token that is also EOS stays allowed.
         """
         vocab_size = self.model.get_input_embeddings().num_embeddings
         suppressed = torch.ones(vocab_size, dtype=torch.bool)
-        token_ids = torch.tensor(list(self.tokenizer.get_vocab().values()))  # may have gaps
+        token_ids = torch.tensor(list(self.tokenizer.get_vocab().values()))  # ids may have gaps
         suppressed[token_ids[token_ids < vocab_size]] = False
         pad_id = self.tokenizer.pad_token_id
         if pad_id is not None and pad_id not in self.eos_ids:
@@ -178,22 +183,22 @@ class Policy:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether prompts are in the tokenizer's chat template, which the setting replaces."""
+        """Whether prompts use the tokenizer's chat template; the setting `template` replaces it."""
         return not self.config.template and self.tokenizer.chat_template is not None
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """The prompt in this policy's own template and tokens, up to where a completion starts."""
         token_ids = self.tokenizer(self.prompt_text(prompt), add_special_tokens=False).input_ids
-        if len(self.codec.split_markup(prompt)) > 1:  # it spells a special token
-            token_ids = self._with_question_as_text(prompt)
+        if len(self.codec.split_markup(prompt)) > 1:  # the prompt spells a special token
+            token_ids = self._encode_question_as_text(prompt)
 
-        # a chat template writes special tokens itself, and so may one of a person's own
+        # a chat template writes special tokens itself, and your own template may also do so
         if self.has_chat_template or token_ids[: len(self.begin_ids)] == self.begin_ids:
             return token_ids
         return self.begin_ids + token_ids
 
-    def _with_question_as_text(self, prompt: str) -> list[int]:
-        """The template's special tokens are tokens here; those that the prompt spells are text."""
+    def _encode_question_as_text(self, prompt: str) -> list[int]:
+        """Encode the template's special tokens as tokens, but those in the question as text."""
         token_ids = []
         for part in self.codec.split_markup(self.prompt_text(QUESTION)):
             if part in self.codec.markup:
@@ -203,8 +208,11 @@ class Policy:
         return token_ids
 
     def prompt_text(self, prompt: str) -> str:
-        """The prompt in the setting `template`, which leaves the system prompt out; without one, in
-        the tokenizer's chat template; without that, as plain text behind the system prompt.
+        """The prompt as text, made by the first of these that exists:
+
+        1. the setting `template` (it leaves the system prompt out)
+        2. the tokenizer's chat template
+        3. the system prompt, a blank line and the prompt, as plain text
         """
         system = self.config.system_prompt
         both = f"{system}\n\n{prompt}" if system else prompt
@@ -220,12 +228,12 @@ class Policy:
             self.tokenizer.apply_chat_template,
             tokenize=False,
             add_generation_prompt=True,
-            enable_thinking=False,  # it would think until the limit
+            enable_thinking=False,  # thinking would use up the token limit
             chat_template=SAME_DAY + self.tokenizer.get_chat_template(),
         )
         try:
             return as_text(messages)
-        except TemplateError:  # Gemma's takes no system message
+        except TemplateError:  # for example, Gemma's template accepts no system message
             return as_text([{"role": "user", "content": both}])
 
     def rollout(
@@ -234,11 +242,11 @@ class Policy:
         generator: torch.Generator,
         group_size: int | None = None,
     ) -> list[Group]:
-        """Sample a group for each problem; verdicts are still missing."""
+        """Sample one group for each problem. Verdicts are filled in later."""
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
 
-        # what is sampled is what is scored: same temperature, same suppressed tokens, no top-k
+        # sample as `score` scores: same temperature, same suppressed tokens, no top-k
         with self.precision():
             sampled = sample_completions(
                 self.model.eval(),  # learning may have left it in training mode
@@ -251,7 +259,7 @@ class Policy:
                 generator=generator,
                 decode=self.graph_decode,
             )
-        if not bool(sampled.logprobs.isfinite().all()):  # once: at each token, a GPU would wait
+        if not bool(sampled.logprobs.isfinite().all()):  # checked once: it makes a GPU wait
             raise FloatingPointError("the model's log-probs are not finite")
 
         rollouts = self._as_rollouts(sampled)
@@ -262,7 +270,7 @@ class Policy:
         return groups
 
     def _as_rollouts(self, sampled: Completions) -> list[Rollout]:
-        """Tensors become lists, each cut to its own length, with its text."""
+        """Turn tensors into lists, cut each to its own length, and add its text."""
         lengths, finished = sampled.lengths.tolist(), sampled.finished.tolist()
         token_ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
 
@@ -270,7 +278,7 @@ class Policy:
         for row, length in enumerate(lengths):
             rollout = Rollout(token_ids[row][:length], logprobs[row][:length], finished[row])
             rollout.version = self.version
-            # special tokens stay visible: without them a text would be judged that was not written
+            # keep special tokens, so that the verifier sees exactly what was written
             rollout.text = self.tokenizer.decode(rollout.content_ids, skip_special_tokens=False)
             rollouts.append(rollout)
         return rollouts
@@ -281,13 +289,14 @@ class Policy:
         completions: Sequence[list[int]],
         model: PreTrainedModel | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probs of completions under the current parameters, or `model`'s, and their mask.
+        """Log-probs of completions under the current weights (or under `model`), and their mask.
 
-        ([batch, seq] float32 nats with gradient, [batch, seq] bool), see `packed_logprobs`.
+        Returns ([batch, seq] float32 nats with gradient, [batch, seq] bool); see
+        `packed_logprobs`.
         """
         model = model or self.model
-        # Gradient checkpointing works in training mode alone. This brings no dropout back, because
-        # loading the model has set it to 0.
+        # Gradient checkpointing only works in training mode. This mode does not bring dropout back,
+        # because dropout was set to 0 when the model was loaded.
         model.train(self.config.gradient_checkpointing and torch.is_grad_enabled())
         with self.precision():
             return packed_logprobs(

@@ -1,11 +1,12 @@
-"""The three types of record that may cross between policies (arXiv 2605.07244), by sharing level.
+"""The three types of record that policies may share (arXiv 2605.07244), by sharing level.
 
     data     RolloutRecord   text, token lengths, log-probs, reward
     value    RewardStats     the reward statistics of a group, no text
-    outcome  SuccessRecord   a verified success: text, no log-probs
+    outcome  SuccessRecord   a solution: its text, no log-probs
 
-A record means the same to every receiver, because it holds no token ids: the source's tokens cross
-as byte lengths. A text that is not exact does not cross at all; `make_records` yields the reason.
+A record means the same to every receiver, because it holds no token ids: it describes the source's
+tokens by their lengths in bytes. A completion whose text is not exact is not shared at all;
+`make_records` yields the reason instead.
 """
 
 import json
@@ -21,18 +22,18 @@ from mrl.samples import Group, Problem, Rollout, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What every record says: about which prompt, from which policy, after how many updates."""
+    """What every record says: which prompt, from which policy, after how many of its updates."""
 
     kind: ClassVar[str] = "record"  # its name in exchange.jsonl
-    prompt_id: str  # `Problem.id`: no token ids, which mean nothing to another tokenizer
+    prompt_id: str  # `Problem.id`; token ids would mean nothing to another tokenizer
     source: str
     version: int
-    index: int = 0  # which completion of the group
+    index: int = 0  # number of the completion within its group
 
     @cached_property
     def line(self) -> bytes:
-        """The record's line in exchange.jsonl; its length is what the record costs."""
-        # `vars` holds the fields alone now: cached_property adds `line` to it after this returns
+        """The record as a line of exchange.jsonl. Its length is the record's communication cost."""
+        # `vars` holds only the fields here: cached_property adds `line` after this returns
         return json.dumps({"kind": self.kind, **vars(self)}, ensure_ascii=False).encode("utf-8")
 
 
@@ -40,16 +41,17 @@ class Record:
 class RolloutRecord(Record):
     """Data level: one completion with the log-probs of the policy that sampled it.
 
-    Cut `text` at the token lengths and the source's tokens are back, without its tokenizer. The end
-    token is no text; its log-prob is `end_logprob` if the completion finished, else None.
+    Cutting `text` at the token lengths gives the source's tokens, without its tokenizer. EOS has no
+    text, so it has no length: its log-prob is `end_logprob`, or None if the completion is not
+    finished.
     """
 
     kind: ClassVar[str] = "rollout"
     text: str
     finished: bool
     token_lengths: tuple[int, ...]  # bytes of each source token
-    canonical: bool  # the source's tokenizer would have cut the text in just this way
-    logprobs: tuple[float, ...]  # nats, one for each source token
+    canonical: bool  # True if the source's tokenizer would split the text in the same way
+    logprobs: tuple[float, ...]  # nats, one per source token
     end_logprob: float | None
     verdict: str
     reward: float
@@ -57,7 +59,7 @@ class RolloutRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardStats(Record):
-    """Value level: how a whole group did. `std` is the population standard deviation."""
+    """Value level: the rewards of a whole group. `std` is the population standard deviation."""
 
     kind: ClassVar[str] = "rewards"
     count: int
@@ -67,9 +69,9 @@ class RewardStats(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class SuccessRecord(Record):
-    """Outcome level: a completion that the verifier accepted, and the answer that it matched.
+    """Outcome level: a completion that the verifier accepted, with the answer that it matched.
 
-    There are no log-probs. The token lengths let the receiver measure what alignment costs.
+    It has no log-probs. The receiver uses the token lengths to measure what alignment loses.
     """
 
     kind: ClassVar[str] = "success"
@@ -83,41 +85,41 @@ class SuccessRecord(Record):
 
 RECORD_TYPES = (RolloutRecord, RewardStats, SuccessRecord)
 R = TypeVar("R", bound=Record)
-LEAST_LOGPROB = -1e4  # far below what a sampler draws; sums over a text stay finite
+LEAST_LOGPROB = -1e4  # far below what a sampler draws, so that sums over a text stay finite
 
 
-def flaw(record: Record) -> str | None:
-    """Why a record must not reach a mode, as a word to count by; None if it is sound.
+def validation_error(record: Record) -> str | None:
+    """Why a record must not reach a mode, as a word for the counters; None if it is valid.
 
-    A flaw here is a bug or a lie of the source. Whether the claimed verdict is *true* is another
+    An error here is a bug or a lie of the source. Whether the claimed verdict is *true* is another
     question, which the receiver asks its own verifier (`Team.confirms`).
     """
     if isinstance(record, RewardStats):
-        in_range = 0 <= record.mean <= 1 and 0 <= record.std <= 1  # nan is in no range
+        in_range = 0 <= record.mean <= 1 and 0 <= record.std <= 1  # False for nan
         return None if in_range and record.count >= 1 else "bad_number"
 
-    # 1. verified: a success says that it is right, a rollout has the reward of its verdict
-    right = float(record.verdict == Verdict.CORRECT)
+    # 1. A success must claim to be correct, and a rollout must have the reward of its verdict.
+    correct = float(record.verdict == Verdict.CORRECT)
     claimed_reward = record.reward if isinstance(record, RolloutRecord) else 1.0
-    if claimed_reward != right:
+    if claimed_reward != correct:
         return "unverified"
 
-    # 2. the tokens make up the text
+    # 2. The token lengths must add up to the text.
     try:
         text_bytes = len(record.text.encode("utf-8"))
-    except UnicodeEncodeError:  # a lone surrogate is no text
+    except UnicodeEncodeError:  # a lone surrogate is not text
         return "wrong_trace"
     if sum(record.token_lengths) != text_bytes or min(record.token_lengths, default=0) < 0:
         return "wrong_trace"
     if isinstance(record, SuccessRecord):
         return None
 
-    # 3. each token has its log-prob, the end token, too; and it is one
+    # 3. Each token must have a log-prob in range, and so must EOS if the completion finished.
     has_end_logprob = record.end_logprob is not None
     if len(record.logprobs) != len(record.token_lengths) or has_end_logprob != record.finished:
         return "wrong_trace"
     for logprob in (*record.logprobs, record.end_logprob or 0.0):
-        if not LEAST_LOGPROB <= logprob <= 0:  # nor is nan in this range
+        if not LEAST_LOGPROB <= logprob <= 0:  # True for nan as well
             return "bad_number"
     return None
 
@@ -125,9 +127,9 @@ def flaw(record: Record) -> str | None:
 def make_records(
     record_type: type[R], source: str, version: int, groups: Sequence[Group], codec: ByteCodec
 ) -> Iterator[R | LossyText]:
-    """The records of one type that a policy publishes about its groups.
+    """Yield the records of one type that a policy publishes about its groups.
 
-    A completion whose text does not survive as bytes is yielded as the `LossyText` that says why.
+    If the bytes of a completion are not exactly a text, the `LossyText` that says why is yielded.
     """
     for group in groups:
         origin = {"prompt_id": group.problem.id, "source": source, "version": version}
@@ -146,17 +148,17 @@ def make_records(
             except LossyText as refusal:
                 yield refusal
                 continue
-            # the type decides which of the facts cross
+            # the type of record decides which of the facts are shared
             yield record_type(**{field.name: facts[field.name] for field in fields(record_type)})
 
 
 def _facts(problem: Problem, rollout: Rollout, codec: ByteCodec) -> dict[str, object]:
-    """All that a record may say of a completion. Raises LossyText if its text is not exact."""
+    """Everything that a record may say about a completion. Raises LossyText if it is not exact."""
     content = rollout.content_ids
     text = codec.decode(content)
     try:
         canonical = codec.encode(text) == content
-    except LossyText:  # a normaliser changes it, or it spells a special token: still exact as ids
+    except LossyText:  # a normalizer changes it, or it spells a special token; the ids stay exact
         canonical = False
 
     return {

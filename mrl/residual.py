@@ -1,8 +1,8 @@
-"""What alignment cost: figures of one record, which add up to those of a run.
+"""What alignment loses, as numbers per record that add up to those of a run.
 
-The paper (arXiv 2605.07244) asks to measure what is lost between tokenizers, so that it can be
-budgeted for. Which figures measure it is our reading; the spread of log-probs within a chunk and
-bits per byte are not among them.
+The paper (arXiv 2605.07244) asks to measure what is lost between tokenizers, so that one can budget
+for it. Our choice of numbers is a reading of that. We do not measure the spread of log-probs within
+a chunk, nor bits per byte.
 """
 
 from collections import Counter
@@ -10,17 +10,19 @@ from collections.abc import Sequence
 
 from mrl.alignment import align
 
-# What alignment lost, as sums: records, bytes, source_tokens, receiver_tokens; bytes_one_to_one: in
-# chunks of one source and one receiver token; sampled_otherwise: records whose ids are not the
-# source tokenizer's own for the text. `total.update(other)` *adds*, as a Counter's update does.
+# Sums over records. The keys are:
+#   records, bytes, source_tokens, receiver_tokens
+#   bytes_one_to_one   bytes in chunks of one source token and one receiver token
+#   sampled_otherwise  records whose sampled ids differ from the source tokenizer's own for the text
+# `total.update(other)` *adds*, because Residual is a Counter.
 Residual = Counter[str]
 
 
 def measure(
     source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes], canonical: bool = True
 ) -> Residual:
-    """The residual of one record, from both tokenizations of its text."""
-    # the part where a token of one side is a token of the other, so that nothing is spread
+    """The residual of one record, computed from both tokenizations of its text."""
+    # count the bytes for which one source token equals one receiver token: nothing is spread there
     bytes_one_to_one = 0
     for chunk in align(source_tokens, receiver_tokens):
         if chunk.one_to_one:

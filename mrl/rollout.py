@@ -1,8 +1,9 @@
-"""Sampling groups of completions: each prompt computed once, a KV cache, finished rows leave.
+"""Sample groups of completions, with a KV cache that computes each prompt only once.
 
-What is sampled is exactly what is scored: the distribution is softmax(logits / temperature) over
-the tokens that the policy may write, here and in `logprobs.py`. There is no top-k and no top-p,
-because a loss that ignores them is silently off-policy.
+A completion is sampled from exactly the distribution under which it is scored later:
+softmax(logits / temperature) over the tokens that the policy may write (`scaled_logprobs` in
+logprobs.py). There is no top-k and no top-p, because a loss that ignores them is silently
+off-policy.
 """
 
 from collections.abc import Callable
@@ -20,14 +21,14 @@ from mrl.decoder import one_token_decoder
 from mrl.logprobs import attention_bias, head_logits, scaled_logprobs
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
-# When fewer than this share of a batch still run, they are copied into a smaller one.
+# When fewer than this share of the rows still run, they are copied into a smaller batch.
 COMPACT_BELOW = 0.8
 
 
 class _Cache(DynamicCache):
-    """Stores keys in the values' dtype.
+    """A cache that stores keys in the dtype of the values.
 
-    Autocast makes float32 keys, and each would be cast again for every later token.
+    Under autocast the keys are float32, and each would be cast again for every later token.
     """
 
     def update(
@@ -37,7 +38,7 @@ class _Cache(DynamicCache):
 
 
 class _Rows:
-    """The rows of the batch between two tokens: what they have seen, and how the next is read."""
+    """The rows of a batch between two tokens: what they have seen, and how to read the next."""
 
     def __init__(
         self, model: PreTrainedModel, mask: Tensor, positions: Tensor, cache: DynamicCache
@@ -57,7 +58,7 @@ class _Rows:
         self.positions = self.positions + 1
         if not self.decoder:
             return _last_logits(self.model, tokens[:, None], self.mask, self.positions, self.cache)
-        bias = None  # no row has padding
+        bias = None  # without padding, every row sees all its keys
         if not self.mask.all():
             bias = attention_bias(self.mask[:, None, :], self.model)
         return self.decoder(tokens, self.positions, bias, self.cache)
@@ -65,16 +66,16 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Completions:
-    """What `sample_completions` returns, rows ordered prompt by prompt."""
+    """What `sample_completions` returns. The rows of one prompt are adjacent."""
 
-    token_ids: Tensor  # [rows, max_new_tokens] int64; meaningful up to `lengths`
+    token_ids: Tensor  # [rows, max_new_tokens] int64; valid up to `lengths`
     logprobs: Tensor  # [rows, max_new_tokens] float32, nats
-    lengths: Tensor  # [rows] int64, the end token included
-    finished: Tensor  # [rows] bool: an end token was sampled
+    lengths: Tensor  # [rows] int64, EOS included
+    finished: Tensor  # [rows] bool: True if EOS was sampled
 
 
 def keeps_all(cache: DynamicCache) -> bool:
-    """Whether every layer keeps the keys and values of all tokens, and nothing else."""
+    """Whether every layer caches the keys and values of all tokens, and nothing else."""
     return all(type(layer) is DynamicLayer for layer in cache.layers)
 
 
@@ -82,15 +83,15 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     """Sample one token per row by inverting the cumulative distribution.
 
     logprobs: [rows, vocab]; uniform: [rows] in [0, 1).  Returns [rows] int64.
-    This needs one uniform number per row, where torch.multinomial draws one exponential per logit.
-    The sum is in float64, so that the tail of a large vocabulary is not rounded away (the uniform
-    number is float32, a multiple of 2^-24, so a chance is right up to 6e-8). A token of
-    probability 0 is never drawn: the first entry *above* the uniform number is taken.
+    One uniform number per row is enough; torch.multinomial would draw one exponential per logit.
+    The sum is in float64, so that the tail of a large vocabulary is not rounded away. (The uniform
+    number is float32, a multiple of 2^-24, so a probability is accurate to 6e-8.) A token of
+    probability 0 is never drawn, because the first entry *above* the uniform number is taken.
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-    # NaN would give an index beyond the vocabulary; `Policy.rollout` raises later
+    # NaN would give an index outside the vocabulary; `Policy.rollout` then raises an error
     return drawn.clamp(max=logprobs.shape[-1] - 1)
 
 
@@ -110,13 +111,13 @@ def sample_completions(
     """Sample `group_size` completions for each prompt.
 
     eos_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
-    generator: on the CPU; each row's uniform numbers are drawn before the first token, so that its
-    sample does not depend on when others finish. decode: takes the place of the loop below, or
-    returns None (models/cuda_graph.py).
+    generator: on the CPU. Each row's uniform numbers are drawn before the first token, so that its
+    sample does not depend on when other rows finish.
+    decode: replaces the loop below (models/cuda_graph.py); it returns None if it cannot.
     """
     device = model.device
     rows = len(prompts) * group_size
-    # on the CPU whatever the device, so that a seed means the same draw everywhere
+    # drawn on the CPU, so that a seed gives the same numbers on every device
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
 
     def choose(logits: Tensor, uniform_now: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,25 +126,25 @@ def sample_completions(
         tokens = draw(scaled, uniform_now)
         return tokens, scaled.gather(1, tokens[:, None])[:, 0]
 
-    # 1. every prompt once, its cache repeated for the group
+    # 1. compute every prompt once, and repeat its cache for the group
     logits, mask, positions, cache = _prefill(model, prompts, group_size)
     if decode:
         decoded = decode(model, choose, logits, mask, positions, cache, uniform, eos_ids)
         if decoded:
             return Completions(*decoded)
 
-    # 2. one token for each row that still runs, round by round
+    # 2. sample one token per round for each row that is still running
     token_ids = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)
     logprobs = torch.zeros(rows, max_new_tokens, device=device)
     lengths = torch.full((rows,), max_new_tokens, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
-    # batch row -> output row; a finished row stays in the batch until the others are copied out
+    # batch row -> output row; finished rows stay in the batch until the others are copied out
     in_batch = torch.arange(rows, device=device)
     batch = _Rows(model, mask, positions, cache)
     for t in range(max_new_tokens):
         tokens, token_logprobs = choose(logits, uniform[t, in_batch])  # [rows in batch] each
 
-        # a finished row may still be computed, but it is no longer written down
+        # a finished row may still be computed, but its tokens are no longer stored
         writes = ~finished[in_batch]
         rows_now = in_batch[writes]
         token_ids[rows_now, t] = tokens[writes]
@@ -157,7 +158,7 @@ def sample_completions(
         if still_running == 0 or t + 1 == max_new_tokens:
             break
 
-        # drop finished rows, but seldom, because that copies the cache of the others
+        # drop finished rows, but rarely, because this copies the cache of the other rows
         if still_running < COMPACT_BELOW * len(in_batch):
             batch.keep(goes_on)
             in_batch, tokens = in_batch[goes_on], tokens[goes_on]
@@ -169,12 +170,15 @@ def sample_completions(
 def _prefill(
     model: PreTrainedModel, prompts: list[list[int]], group_size: int
 ) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
-    """Last logits [rows, vocab], mask [rows, seq], positions [rows, 1] and the cache."""
+    """Read the prompts. Returns logits [rows, vocab], mask [rows, seq], positions [rows, 1], cache.
+
+    The logits are those of the first completion token.
+    """
     prompt_ids = pad_left([torch.tensor(p) for p in prompts]).to(model.device)
-    # from lengths, never from token ids: a padding token may also end a completion
+    # from lengths, never from token ids: the padding token may also be an EOS token
     mask = pad_left([torch.ones(len(p), dtype=torch.bool) for p in prompts]).to(model.device)
     cache = _Cache(config=model.config)
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left counts for nothing
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left is not counted
     logits = _last_logits(model, prompt_ids, _prompt_mask(model, mask, cache), positions, cache)
 
     cache.batch_repeat_interleave(group_size)
@@ -185,11 +189,11 @@ def _prefill(
 
 
 def _prompt_mask(model: PreTrainedModel, mask: Tensor, cache: DynamicCache) -> Tensor:
-    """What the model gets as `attention_mask`: a bias [prompts, 1, seq, seq], or `mask` itself.
+    """The `attention_mask` of the prompts: a bias [prompts, 1, seq, seq], or `mask` itself.
 
-    In the bias padding on the left sees itself, because a row of attention that sees nothing is NaN
-    in some CUDA kernels. A model whose layers do not all keep everything (`keeps_all`) gets the
-    [prompts, seq] as it is, because it makes a bias of it for each kind of its layers.
+    In the bias, a padding position sees itself, because an attention row that sees nothing becomes
+    NaN in some CUDA kernels. If some layer does not keep all tokens (`keeps_all`), the model gets
+    `mask`, [prompts, seq], and makes a bias of its own for each kind of layer.
     """
     if not keeps_all(cache):
         return mask
@@ -203,7 +207,7 @@ def _prompt_mask(model: PreTrainedModel, mask: Tensor, cache: DynamicCache) -> T
 def _last_logits(
     model: PreTrainedModel, token_ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache
 ) -> Tensor:
-    """What a model says of the token after each row's last one, [rows, vocab]."""
+    """The logits of the token after each row's last one, [rows, vocab]."""
     output = model.get_decoder()(
         input_ids=token_ids,
         attention_mask=mask,
@@ -211,6 +215,6 @@ def _last_logits(
         cache=cache,
         use_cache=True,
     )
-    # [rows, hidden] before the head: a slice [rows, 1, hidden] in bfloat16 has strides for which a
-    # CPU would copy the head's matrix once per row
+    # Slice to [rows, hidden] before the head: a slice [rows, 1, hidden] in bfloat16 has strides
+    # for which a CPU would copy the head's matrix once per row.
     return head_logits(model, output.last_hidden_state[:, -1])

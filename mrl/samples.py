@@ -1,4 +1,4 @@
-"""The nouns of a training step: what is sampled, what is learnt from."""
+"""The nouns of a training step: problems, judged completions, and training samples."""
 
 import hashlib
 import random
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # not at run time: the verifier's process reads this file and needs no torch
+if TYPE_CHECKING:  # only a type hint: the verifier's process reads this file and loads no torch
     from mrl.objectives import Objective
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One verifiable problem: a prompt for a policy, an answer for the verifier."""
+    """One verifiable problem: a prompt for the policies and an answer for the verifier."""
 
     id: str
     prompt: str
@@ -22,34 +22,34 @@ class Problem:
 
 
 class Verdict(StrEnum):
-    """The verifier's judgement of one completion; only `CORRECT` is rewarded."""
+    """The verifier's judgment of one completion. Only `CORRECT` is rewarded."""
 
     CORRECT = "correct"
     WRONG = "wrong"
-    UNPARSED = "unparsed"  # ended without a box, or with one that holds nothing readable
-    TRUNCATED = "truncated"  # cut by the token limit before a box was complete
+    UNPARSED = "unparsed"  # the completion has no box, or its box holds nothing readable
+    TRUNCATED = "truncated"  # the token limit cut the completion before a box was complete
     TIMEOUT = "timeout"  # judging took too long, or the process that judges died of it
 
 
 @dataclass
 class Rollout:
-    """One sampled completion. `completion_ids` are the sampled ids, the end token included."""
+    """One sampled completion. `completion_ids` are the sampled tokens, EOS included."""
 
     completion_ids: list[int]
-    logprobs: list[float]  # of each completion token when it was sampled, nats
-    finished: bool  # it ends in an end token, so the token limit did not cut it
+    logprobs: list[float]  # one per completion token, computed when it was sampled; nats
+    finished: bool  # True if it ends in EOS, False if the token limit cut it
     text: str = ""  # for the verifier and for people; may hold replacement characters
     verdict: Verdict | None = None
-    version: int | None = None  # of the policy that wrote it: its optimizer updates until then
+    version: int | None = None  # number of updates that its policy had made before it sampled this
 
     @property
     def content_ids(self) -> list[int]:
-        """The sampled ids without the end token, which stands for no text."""
+        """The sampled tokens without EOS, which stands for no text."""
         return self.completion_ids[:-1] if self.finished else self.completion_ids
 
     @property
     def reward(self) -> float:
-        """1.0 for a verified right answer, else 0.0."""
+        """1.0 if the verifier accepted the completion, else 0.0."""
         return float(self.verdict is Verdict.CORRECT)
 
 
@@ -58,17 +58,17 @@ class Group:
     """The completions of one policy for one problem."""
 
     problem: Problem
-    prompt_ids: list[int]  # its tokens
+    prompt_ids: list[int]  # the prompt in this policy's template and tokens
     rollouts: list[Rollout]
 
     @property
     def rewards(self) -> list[float]:
-        """0.0 or 1.0 for each completion."""
+        """The reward of each completion, 0.0 or 1.0."""
         return [rollout.reward for rollout in self.rollouts]
 
     @property
     def outcome(self) -> str:
-        """`all_fail`, `mixed` or `all_pass`."""
+        """How the group did: `all_fail`, `mixed` or `all_pass`."""
         solved = sum(self.rewards)
         if solved == 0:
             return "all_fail"
@@ -81,35 +81,44 @@ class Group:
 class TrainingSample:
     """One completion that a policy learns from, in its own tokens.
 
-    `loss` is "policy" (a clipped objective, with `advantage` and log-probs for its ratio) or
-    "imitation" (negative log-likelihood, which needs neither).
+    `loss` is "policy" or "imitation". The policy loss is a clipped objective; it needs `advantage`
+    and the log-probs for a ratio. The imitation loss is the negative log-likelihood and needs
+    neither.
     """
 
     prompt_ids: list[int]
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    # The ratio's denominator, nats, one per token. An own text has the log-probs with which it was
-    # sampled, and `behavior_logprobs` is None; any other text has those that its mode gives (at
-    # ratio level "text" one per token of the source). In mixed precision learning.py replaces those
-    # of sampling by scored ones.
+    # The ratio's denominator for a completion that is not the policy's own, nats. The mode sets one
+    # value per token. (At ratio level "sequence_cross_tokenizer" it sets one per *source* token.)
+    # For the policy's own completions this is None: their denominator is `sampled_logprobs`.
     behavior_logprobs: list[float] | None = None
+    # The log-probs of an own completion when it was sampled, nats, one per token. In mixed
+    # precision learning.py replaces them by scored ones.
     sampled_logprobs: list[float] = field(default_factory=list)
-    # Version of the policy that sampled an own text. While the policy still has this version, the
-    # ratio is 1 by definition. None: not known, so the ratio is always computed.
+    # The version of the policy that sampled an own completion. While the policy still has this
+    # version, the ratio is 1 by definition. None means unknown: the ratio is always computed.
     sampled_version: int | None = None
     weight: float = 1.0
-    objective: "Objective | None" = None  # None: the receiver's own
-    chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for a chunk ratio
-    source: str = ""  # the peer that wrote it; empty: the receiver itself
+    objective: "Objective | None" = None  # None: the receiver's own objective
+    chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for chunk ratios
+    source: str = ""  # name of the peer that wrote it; empty if the receiver wrote it
     reward: float = 0.0
 
     @property
-    def needs_forward(self) -> bool:
-        """Whether learning computes it at all: not at weight 0, nor a "policy" one of advantage 0.
+    def old_logprobs(self) -> list[float]:
+        """The recorded denominator of the ratio, nats."""
+        is_own = self.behavior_logprobs is None
+        return self.sampled_logprobs if is_own else self.behavior_logprobs
 
-        Only the forward pass tells whether the sample is clipped, so not each that is computed has
-        a gradient. A sample that is not computed has no KL term either.
+    @property
+    def needs_forward(self) -> bool:
+        """Whether this sample needs a forward pass.
+
+        False if its weight is 0, or if it is a "policy" sample with advantage 0. Such a sample has
+        no KL term either. True does not guarantee a gradient: only the forward pass tells whether
+        the sample is clipped.
         """
         return self.weight != 0 and (self.loss == "imitation" or self.advantage != 0)
 
@@ -117,7 +126,7 @@ class TrainingSample:
 def prompt_and_completion_ids(
     samples: Sequence[TrainingSample],
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts and completions of samples, the way `Policy.score` takes them."""
+    """The prompts and the completions of samples, in the form that `Policy.score` takes."""
     prompts = [sample.prompt_ids for sample in samples]
     completions = [sample.completion_ids for sample in samples]
     return prompts, completions
@@ -126,8 +135,8 @@ def prompt_and_completion_ids(
 def derive_seed(*parts: object) -> int:
     """A seed that depends on every part.
 
-    All chance in a run comes from such seeds, made of the run's seed and the place in the run, so
-    that a checkpoint has no random state to save and to lose.
+    All randomness of a run comes from such seeds. They are made of the run's seed and the point in
+    the run, for example step and policy, so a checkpoint has no random state to save.
     """
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
@@ -136,10 +145,11 @@ def derive_seed(*parts: object) -> int:
 def problems_of_step(
     problems: Sequence[Problem], step: int, count: int, seed: int
 ) -> list[Problem]:
-    """The `count` problems of a step, which counts from 1.
+    """The `count` problems of a step. Steps are numbered from 1.
 
-    Each epoch is a new shuffle. Where the number of problems is no multiple of `count`, the last
-    ones of the shuffle are left out. There are at least `count` problems, as a run checks first.
+    Each epoch is a new shuffle. If the number of problems is not a multiple of `count`, the last
+    problems of the shuffle are left out. There must be at least `count` problems; a run checks
+    this before it starts.
     """
     steps_per_epoch = len(problems) // count
     epoch, step_of_epoch = divmod(step - 1, steps_per_epoch)

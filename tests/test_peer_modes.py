@@ -249,7 +249,7 @@ def test_hacpos_ratio_has_each_side_over_its_own_tokens(receiver):
     (sample,) = own_and_peers(batch)[1]
     assert sample.behavior_logprobs == [-1.0, -3.0, -0.5]  # the source's own three tokens
     assert sample.objective == Objective(
-        "text", "sequence", 0.2, 0.0, ratio_power=1.0, clip_low_step=0.025
+        "sequence_cross_tokenizer", "sequence", 0.2, 0.0, ratio_power=1.0, clip_low_step=0.025
     )
 
 

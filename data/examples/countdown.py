@@ -1,10 +1,10 @@
-r"""Countdown, a task of one's own in one file: reach a number with three others, each used once.
+r"""Countdown, a task of your own in one file: reach a number with three others, each used once.
 
     python data/examples/countdown.py DIR     # writes DIR/train.jsonl and DIR/heldout.jsonl
     python mini_mrl.py --set judge=data/examples/countdown.py \
         --set train=DIR/train.jsonl --set heldout=DIR/heldout.jsonl
 
-A problem has many right answers, so its `answer` is what `judge` needs to know: "3 5 2 = 21".
+A problem has many correct solutions, so its `answer` is what `judge` must know: "3 5 2 = 21".
 """
 
 import ast
@@ -20,7 +20,7 @@ SIGNS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, a
 
 
 def judge(answer: str, text: str) -> bool:
-    r"""Whether the last \boxed{} of a completion reaches the goal with all numbers."""
+    r"""Whether the last \boxed{} of a completion reaches the goal and uses all numbers."""
     numbers, goal = answer.split(" = ")
     boxes = re.findall(r"\\boxed\{([^{}]*)\}", text)
     expression = boxes[-1].replace("\\times", "*").strip() if boxes else ""
@@ -33,7 +33,10 @@ def judge(answer: str, text: str) -> bool:
 
 
 def value(node: ast.AST) -> Fraction:
-    """Of whole numbers, + - * / and brackets; ValueError for anything else: nothing is run."""
+    """The value of an expression of whole numbers, + - * / and brackets.
+
+    Raises ValueError for anything else. No code of the completion is ever run.
+    """
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return Fraction(node.value)
     if isinstance(node, ast.BinOp) and type(node.op) in SIGNS:
@@ -42,7 +45,7 @@ def value(node: ast.AST) -> Fraction:
 
 
 def problem(rng: random.Random) -> dict[str, str]:
-    """A problem that can be solved, because its goal is what some expression comes to."""
+    """A problem that has a solution, because its goal is the value of a random expression."""
     goal = Fraction(0)
     while goal <= 0 or goal.denominator > 1:
         numbers = [rng.randint(1, 30) for _ in range(3)]

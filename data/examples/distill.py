@@ -1,16 +1,17 @@
-"""On-policy distillation between two tokenizers: a method that is no mode, out of the same parts.
+"""On-policy distillation between two tokenizers: a method that is not a mode, from the same parts.
 
-    python data/examples/distill.py --seeds 31-33             # where all own attempts failed
+    python data/examples/distill.py --seeds 31-33             # only when all own attempts fail
     python data/examples/distill.py --seeds 31-33 --everywhere
 
-Each policy samples, and its peer *scores* what it wrote, in the peer's own tokens (GKD, arXiv
-2306.13649, with sampled tokens in place of whole distributions, because two vocabularies share
-none). The scores are carried to the receiver's tokens chunk by chunk. A token's advantage is
+Each policy samples, and its peer *scores* the completions in the peer's own tokens. This is GKD
+(arXiv 2306.13649) with sampled tokens instead of whole distributions, because distributions over
+two different vocabularies cannot be compared. The scores are carried to the receiver's tokens chunk
+by chunk. A token's advantage is
 
     A_t = GRPO's advantage + beta * (log p_peer(chunk of t) - log p_own(chunk of t))
 
-with the difference held within +-CLAMP nats. The gate opens where all own attempts failed and the
-peer has a success. So this is SGT with scores of own texts in the place of the peer's text.
+with the difference limited to +-CLAMP nats. The gate opens when all own attempts fail and the peer
+has a solution. So this is SGT with scores of own completions instead of the peer's solution.
 """
 
 import argparse
@@ -34,12 +35,12 @@ from mrl.policy import Policy
 from mrl.samples import Group, Rollout, derive_seed, problems_of_step
 from mrl.team import Team
 
-CLAMP = 5.0  # nats: one chunk that the peer would never write does not outweigh the rest
-Lesson = tuple[Group, Rollout, Tensor]  # with the advantage of each token, [seq]
+CLAMP = 5.0  # nats; without a limit, one chunk that the peer never writes could outweigh the rest
+Lesson = tuple[Group, Rollout, Tensor]  # the tensor is the advantage of each token, [seq]
 
 
 def distill_step(team: Team, step: int, beta: float, everywhere: bool) -> dict[str, float]:
-    """One step of all policies; returns their rewards. The stages are those of `train_step`."""
+    """One step of all policies, in the stages of `train_step`. Returns each policy's reward."""
     team.forget_last_step()
     problems = problems_of_step(team.problems, step, team.prompts_per_step, team.seed)
 
@@ -49,7 +50,7 @@ def distill_step(team: Team, step: int, beta: float, everywhere: bool) -> dict[s
         groups[policy.name] = policy.rollout(problems, generator)
         team.verifier.verify_groups(groups[policy.name])
 
-    # all peers score before one of them learns
+    # both peers score before either of them learns
     one, two = team.policies
     lessons = {}
     for receiver, peer in ((one, two), (two, one)):
@@ -57,7 +58,7 @@ def distill_step(team: Team, step: int, beta: float, everywhere: bool) -> dict[s
         lessons[receiver.name] = []
         for own, theirs in pairs:
             opens = everywhere or (own.outcome == "all_fail" and theirs.outcome != "all_fail")
-            lessons[receiver.name] += lessons_of(receiver, peer, own, beta if opens else 0.0)
+            lessons[receiver.name] += make_lessons(receiver, peer, own, beta if opens else 0.0)
 
     for policy in team.policies:
         rng = random.Random(derive_seed(team.seed, step, policy.index, "order"))
@@ -66,8 +67,8 @@ def distill_step(team: Team, step: int, beta: float, everywhere: bool) -> dict[s
             for name, made in groups.items()}  # fmt: skip
 
 
-def lessons_of(receiver: Policy, peer: Policy, group: Group, beta: float) -> list[Lesson]:
-    """Each completion of a group with the advantages of its tokens."""
+def make_lessons(receiver: Policy, peer: Policy, group: Group, beta: float) -> list[Lesson]:
+    """The completions of a group, each with the advantages of its tokens."""
     by_reward = group_advantages(torch.tensor([group.rewards]))[0].tolist()
     lessons = []
     for rollout, advantage in zip(group.rollouts, by_reward, strict=True):
@@ -79,24 +80,24 @@ def lessons_of(receiver: Policy, peer: Policy, group: Group, beta: float) -> lis
 
 
 def peers_opinion(receiver: Policy, peer: Policy, group: Group, rollout: Rollout) -> Tensor:
-    """log p_peer - log p_own of the chunk that each token is in, [seq] nats; 0 if it cannot be."""
-    opinion = torch.zeros(len(rollout.completion_ids))  # of the end token it stays 0
+    """log p_peer - log p_own of each token's chunk, [seq] nats; 0 if the peer cannot score it."""
+    opinion = torch.zeros(len(rollout.completion_ids))  # it stays 0 for EOS
     content = rollout.content_ids
     try:
         text = receiver.codec.decode(content)
         peers_ids = peer.codec.encode(text)
-    except LossyText:  # no exact text for the peer
+    except LossyText:  # the text is not exact in the peer's tokens
         return opinion
     if not peers_ids:
         return opinion
 
-    # the peer's log-probs of the receiver's text, in the peer's tokens
+    # the peer's log-probs of the receiver's completion, in the peer's tokens
     prompt = peer.prompt_ids(group.problem.prompt)
     (scores,) = peer.logprobs_of([prompt], [peers_ids])
     receiver_tokens = receiver.codec.token_bytes(content)
     spread, chunk_of = project(peer.codec.token_bytes(peers_ids), receiver_tokens, scores)
 
-    # both sides summed over a chunk; then every token of the chunk has the difference
+    # sum both sides over each chunk, and give the difference to every token of the chunk
     chunks = torch.tensor(chunk_of)
     gaps = torch.tensor(spread) - torch.tensor(rollout.logprobs[: len(content)])
     of_chunk = torch.zeros(len(gaps)).index_add(0, chunks, gaps)
@@ -105,13 +106,13 @@ def peers_opinion(receiver: Policy, peer: Policy, group: Group, rollout: Rollout
 
 
 def learn_from(policy: Policy, lessons: Sequence[Lesson], rng: random.Random) -> None:
-    """The step's updates, by the policy's own objective with an advantage for each token."""
+    """Make the step's updates, by the policy's own objective with one advantage per token."""
     updates = policy.config.updates_per_step or 1
     lessons = rng.sample(lessons, len(lessons))
     for number in range(updates):
         batch = lessons[number::updates]
         if not any(bool(advantages.any()) for _, _, advantages in batch):
-            continue  # nothing to learn: every group agrees
+            continue  # no advantage, so no gradient
 
         prompts = [group.prompt_ids for group, _, _ in batch]
         completions = [rollout.completion_ids for _, rollout, _ in batch]
@@ -129,16 +130,16 @@ def learn_from(policy: Policy, lessons: Sequence[Lesson], rng: random.Random) ->
 
 
 def main() -> None:
-    """Train with each seed and print pass@1 on the third held-out set, by policy and skill."""
+    """Train with each seed and print pass@1 on the test set, by policy and skill."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", default="31-33", help="first-last")
+    parser.add_argument("--seeds", default="31-33", help="range of seeds, first-last")
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--beta", type=float, default=0.2)
-    parser.add_argument("--everywhere", action="store_true", help="no gate")
+    parser.add_argument("--everywhere", action="store_true", help="distill on every prompt")
     asked = parser.parse_args()
 
     first, last = map(int, asked.seeds.split("-"))
-    torch.set_num_threads(1)  # as in `train_step`: results depend on the number
+    torch.set_num_threads(1)  # as in `train_step`: results depend on the number of threads
     problems = Path(__file__).resolve().parents[1] / "words" / "test.jsonl"
     for seed in range(first, last + 1):
         team = load_team("tiny", mode="solo", seed=seed)

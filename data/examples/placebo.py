@@ -2,11 +2,11 @@
 
 Would any extra text help when all attempts at a prompt fail? This control keeps the gate, the loss,
 the weight and the number of imitated texts of `sgt`, and removes their content. Whenever `sgt`
-would imitate a peer's solution, `placebo` imitates, behind the same failed prompt, a verified
+would imitate a peer's solution, `placebo` imitates, after the same failed prompt, a verified
 solution of the same peer to *another prompt of the step*:
 
 - `Placebo` takes it from a prompt of another skill;
-- `PlaceboSameSkill` takes it from another prompt of the same skill, so that it shows the right
+- `PlaceboSameSkill` takes it from another prompt of the same skill, so that it shows the correct
   interpretation of the words with the wrong numbers.
 
 If the step has no such solution, nothing is imitated. The metrics `mode/rescuable` and
@@ -43,7 +43,7 @@ class Placebo(SGT):
             if group.outcome != "all_fail":
                 continue
 
-            # what SGT would imitate, only to know of which peer it is
+            # what SGT would imitate; only its source is used
             rescue = imitation_samples(receiver, group, successes, self.imitation_weight, rng)
             if not rescue:
                 continue

@@ -1,8 +1,8 @@
 """One after the other: first a peer's solutions without RL, then RL alone.
 
-`sgt` does both at once. This control removes the "at once": up to step `switch` the policy learns
-as in mode `sft`, from its peers' verified solutions only, and after that step as in mode `solo`,
-from its own attempts only. If the order is all that matters, the result equals that of `sgt`.
+`sgt` does both at once. This control separates them. Up to step `switch` the policy learns as in
+mode `sft`, only from its peers' solutions. After that step it learns as in mode `solo`, only from
+its own attempts. If doing both at once does not matter, the result equals that of `sgt`.
 
     python mini_mrl.py --mode data/examples/sequence.py:Sequence --set sequence.switch=120
 

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize, pad
 
 from mrl.lab.bandit import CODEC
 from mrl.modes import GroupsAndRecords, Mode, Receiver
-from mrl.modes.check import checked_batch
+from mrl.modes.check import check_batch
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, make_records
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
@@ -71,7 +71,7 @@ def samples_of(
 ) -> list[TrainingSample]:
     """The samples that a mode makes of a step; MrlError if a run would refuse them."""
     batch = mode.training_samples(receiver, groups_and_records, rng)
-    return checked_batch(batch, mode, receiver).samples
+    return check_batch(batch, mode, receiver).samples
 
 
 # ------------------------------------------------------------------------------ own-mode

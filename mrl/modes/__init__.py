@@ -1,9 +1,9 @@
-"""The sharing modes, one file each, and how one is found by its name.
+"""The sharing modes, one file each, by name.
 
-To add one, write a subclass of `Mode` (mode.py) in a file of this folder and name it in `MODES`; or
-in any file, and run it with `--mode that_file.py:ItsClass`.
+To add a mode, write a subclass of `Mode` (mode.py) in a new file of this folder and list it in
+`MODES`. Or write it in any file and run it with `--mode that_file.py:ItsClass`.
 
-README.md has a table of what crosses in each, and what its receiver gains.
+README.md has a table of what each mode shares, and what its receiver gains.
 """
 
 from mrl.modes.graft import GRAFT

@@ -1,4 +1,4 @@
-"""Checks for code that is not the program's: a mode's batch, and the place of an error."""
+"""Checks for code that is not part of the program: a mode's batch, and where an error began."""
 
 import inspect
 import math
@@ -16,9 +16,9 @@ PROGRAM = (f"{DATA.parent / 'mrl'}/", str(DATA.parent / "mini_mrl.py"))
 
 
 def place_of(error: BaseException) -> str:
-    """File and line where an error began: in a mode of one's own if one took part in it."""
+    """File and line where an error began, in a mode of your own if one took part in it."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}"  # it was never run, so no frame is its own
+        return f"{error.filename}, line {error.lineno}"  # this code never ran, so it has no frame
 
     frames = traceback.extract_tb(error.__traceback__)
     known = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
@@ -27,72 +27,76 @@ def place_of(error: BaseException) -> str:
     return f"{last.filename}, line {last.lineno}"
 
 
-def checked_batch(batch: object, mode: Mode, policy: Policy) -> TrainingBatch:
-    """A mode's batch; MrlError for a mistake in it that nothing else would show at its place.
+def check_batch(batch: object, mode: Mode, policy: Policy) -> TrainingBatch:
+    """Return the batch of a mode, or raise MrlError for a mistake that would go unnoticed later.
 
-    Any other mistake ends the run with its traceback.
+    Any other mistake ends the run with its own traceback.
     """
-    where = f"{_file_of(mode)}: training_samples of {type(mode).__name__}"
+    where = f"{_source_file(mode)}: training_samples of {type(mode).__name__}"
     if not isinstance(batch, TrainingBatch):
-        raise MrlError(f"{where} returns {type(batch).__name__}, but must return a TrainingBatch.")
+        raise MrlError(f"{where} returned {type(batch).__name__}; it must return a TrainingBatch.")
 
     for sample in batch.samples:
-        flaw = _flaw(sample, len(policy.suppressed))
+        mistake = _find_mistake(sample, len(policy.suppressed))
         if sample.source == policy.name:  # it would be counted as a peer's
-            flaw = "names its own policy as source, but of an own text the source is empty"
-        if flaw:
-            raise MrlError(f"{where} makes a sample that {flaw}.")
+            mistake = "its own policy as `source`; leave `source` empty for its own completions"
+        if mistake:
+            raise MrlError(f"{where} returned a sample with {mistake}.")
 
     for name, note in batch.notes.items():
         try:
-            batch.notes[name] = _number(note)
+            batch.notes[name] = _plain_number(note)
         except (TypeError, ValueError, OverflowError, RuntimeError):
-            raise MrlError(f"{where} notes {note!r:.100} as {name!r}, not a number.") from None
+            raise MrlError(
+                f"{where} returned the note {name!r} = {note!r:.100}; it must be a number."
+            ) from None
     return batch
 
 
-def _file_of(mode: Mode) -> str:
-    """The file of a mode's class; of one that was written in a notebook, its module."""
+def _source_file(mode: Mode) -> str:
+    """The file of a mode's class, or its module if it was written in a notebook."""
     try:
         return inspect.getfile(type(mode))
     except (OSError, TypeError):  # there is no file
         return type(mode).__module__
 
 
-def _number(note: object) -> float:
-    """A note as a plain number, also from a scalar of torch or numpy."""
-    if isinstance(note, str | bytes):  # float() would read it
+def _plain_number(note: object) -> float:
+    """A note as a plain number, for example from a scalar of torch or numpy."""
+    if isinstance(note, str | bytes):  # float() would accept these
         raise TypeError
     number = float(note)
     return note if type(note) in (int, float) else number
 
 
-def _flaw(sample: TrainingSample, vocabulary: int) -> str:
-    """The flaw of a sample, as the end of a sentence; empty if it has none."""
-    # a GPU would answer a foreign token with an error that names neither token nor mode
+def _find_mistake(sample: TrainingSample, vocabulary: int) -> str:
+    """What is wrong with a sample, as the end of an error sentence; empty if nothing is."""
+    # checked here, because a GPU would report a bad token without naming the token or the mode
     for name in ("prompt_ids", "completion_ids"):
         ids = getattr(sample, name)
         if not ids or min(ids) < 0 or max(ids) >= vocabulary:
-            return f"has {name} that are empty or not all tokens of its receiver"
+            return f"{name} that are empty or hold a token that its receiver does not have"
     if not math.isfinite(sample.weight * sample.advantage):
-        return f"has the weight {sample.weight} and the advantage {sample.advantage}"
+        return f"weight {sample.weight} and advantage {sample.advantage}; both must be finite"
 
-    # another loss would be left out, or learnt from by the policy loss and counted as imitation
+    # unknown loss names would be silently mis-trained
     if sample.loss not in ("policy", "imitation"):
-        return f"has the loss {sample.loss!r}; known are policy and imitation"
+        return f"the loss {sample.loss!r}; it must be 'policy' or 'imitation'"
 
-    # what a ratio needs at each token
+    # the fields that the ratio needs at each token
     needed: list[str] = []
     if sample.loss == "policy" and sample.needs_forward:
         level = sample.objective.ratio_level if sample.objective else ""
         if sample.behavior_logprobs is None:
-            needed.append("sampled_logprobs")  # an own text of this step
-        elif level != "text":  # there only their mean counts
+            needed.append("sampled_logprobs")  # it is the policy's own completion
+        elif level != "sequence_cross_tokenizer":  # there, only their mean is used
             needed.append("behavior_logprobs")
         if level == "chunk":
-            needed.append("chunk_of")  # else the whole text would be one chunk
+            needed.append("chunk_of")  # without it, the whole completion would be one chunk
 
+    tokens = len(sample.completion_ids)
     for name in needed:
-        if len(getattr(sample, name)) != len(sample.completion_ids):
-            return f"has not one of {name} for each of completion_ids"
+        count = len(getattr(sample, name))
+        if count != tokens:
+            return f"{count} {name} for {tokens} completion_ids; there must be one per token"
     return ""

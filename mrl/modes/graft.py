@@ -1,25 +1,34 @@
-"""GRAFT (arXiv 2609.37868): a failed group is replaced by a peer's whole group.
+"""GRAFT (arXiv 2609.37868): replace the policy's failed group with a peer's whole group.
 
 For a receiver R and a source S:
 
-1. candidates: prompts where R failed on all and S solved some but not all
-2. balanced: m = the smaller number of candidates of the two directions; the m prompts with the
-   most source successes are kept, ties included
-3. R's failed group gives way to S's group, successes and failures, with the advantages computed
-   inside S's group
-4. compatibility  s = exp(mean log-prob under R,old of R's tokens - mean under S,old of S's tokens);
-   a completion with s <= `min_compatibility` (0.8) is removed before optimization, so the loss's
-   mean does not count it either; the others weigh min(s, 1)
+1. candidates: the prompts on which R fails every attempt, and S solves some but not all
+2. balance: m = the smaller number of candidates of the two directions; the m prompts on which the
+   source has the most successes are kept, ties included
+3. replacement: S's whole group, successes and failures, replaces R's failed group; the advantages
+   are computed inside S's group
+4. compatibility: s = exp(mean log-prob of R's tokens under R,old - mean of S's tokens under S,old).
+   A completion with s <= `min_compatibility` (0.8) is removed before the update, so it does not
+   count in the loss's mean either. The others get the weight min(s, 1)
 
-The token ratio is pi_R / pi_R,old for both kinds of samples: what differs between the models is in
-the weight alone. DAPO-style (`own_objective`): clip 0.2 / 0.28, token-mean loss; minibatches with
-grafted groups come last. Minibatches are cut by samples (the paper cuts by 32 prompts), so the
-samples of one group may fall into two updates. With more than two policies each pair is balanced by
-itself, and a prompt that several sources could give takes the one with the most successes (our
-reading). The paper also learns from stored trajectories of a finished run, without balancing. Here
-that is a frozen peer with `balanced=false`. With balancing, a strong frozen peer would give
-nothing: it has a success on nearly every prompt, so there are no candidates in its direction and
-m is 0, although it takes nothing anyway.
+The token ratio is pi_R / pi_R,old for both kinds of samples, so only the weight expresses how much
+the two models differ. The rest follows DAPO (`own_objective`): clip 0.2 / 0.28, token-mean loss.
+Samples of grafted groups come last, so they fill the last minibatches.
+
+    item                  paper                            here
+    --------------------  -------------------------------  ----------------------------------------
+    minibatches           cut by 32 prompts                cut by samples, so one group may fall
+                                                           into two updates
+    more than 2 policies  -                                each pair is balanced by itself; if
+                                                           several sources offer a group, the one
+                                                           with the most successes is chosen (our
+                                                           reading)
+    stored trajectories   also learns from those of a      not stored: use a frozen peer with
+                          finished run, unbalanced         balanced=false instead
+    incomplete groups     -                                not grafted (our reading)
+
+With a frozen peer, set balanced=false. A strong teacher rarely fails a whole group, so there would
+be no candidates in its direction, m would be 0, and it would never be allowed to help.
 """
 
 import math
@@ -45,7 +54,7 @@ Records = Sequence[RolloutRecord]
 
 @dataclass
 class GRAFT(Mode):
-    """A peer's mixed group in place of one's failed one, weighted by compatibility."""
+    """Replace a failed group with a peer's mixed group, weighted by compatibility."""
 
     name = "graft"
     consumes = RolloutRecord
@@ -59,39 +68,40 @@ class GRAFT(Mode):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """Own groups, then the groups grafted in the place of failed ones."""
+        """The samples of own groups, then those of the groups that replace failed ones."""
         batch = TrainingBatch()
-        objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
+        objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's own objective
         source_of = self._sources(groups_and_records)
 
         grafted: list[TrainingSample] = []
         for group, records in groups_and_records:
             source = source_of.get(group.problem.id)
-            if source is None:  # nothing to graft, so the own group stays
+            if source is None:  # no group to graft, so the own group stays
                 batch.samples += own_samples(receiver, group, objective)
                 continue
 
-            # 3. the failed group gives way
+            # 3. the source's group replaces the failed one
             grafted += self._graft(receiver, group, _by_source(records)[source], objective)
 
         batch.samples += grafted  # last, so that own samples fill the first minibatches
-        batch.notes["grafted"] = len(source_of)  # groups
+        batch.notes["grafted"] = len(source_of)  # number of groups
         return batch
 
     def _sources(self, groups_and_records: GroupsAndRecords) -> dict[str, str]:
-        """Problem id -> the source whose group is grafted there."""
-        # If a record of a group was refused, the group is incomplete and cannot be grafted (our
-        # reading). A source's largest group shows how many records a complete one has. (If each of
-        # its groups has lost a record in this step, that shows too few, and they are grafted.)
+        """Problem id -> the source whose group is grafted for that problem."""
+        # If a record of a group was refused, the group is incomplete and is not grafted (our
+        # reading). The source's largest group shows how many records a complete one has. (If every
+        # group of a source lost a record in this step, this number is too small, and incomplete
+        # groups are grafted.)
         full_size: dict[str, int] = {}  # by source
         for _, received in groups_and_records:
             for source, records in _by_source(received).items():
                 full_size[source] = max(full_size.get(source, 0), len(records))
 
         # 1. candidates in both directions
-        # source -> problem id -> successes of the source where the receiver failed
+        # source -> problem id -> the source's successes on problems where the receiver failed
         from_source: dict[str, dict[str, int]] = defaultdict(dict)
-        # source -> number of problems where the receiver could help the source
+        # source -> number of problems on which the receiver could help the source
         to_source: Counter[str] = Counter()
         for group, received in groups_and_records:
             for source, records in _by_source(received).items():
@@ -103,12 +113,12 @@ class GRAFT(Mode):
                 if group.outcome == "mixed" and solved == 0:
                     to_source[source] += 1
 
-        # 2. as many as go the other way; a problem takes the source with the most successes
+        # 2. as many as in the other direction; a problem takes the source with the most successes
         best: dict[str, tuple[int, str]] = {}  # problem id -> (successes, source)
         for source, candidates in from_source.items():
             least = self._least_successes(candidates, to_source[source])
             for problem_id, solved in candidates.items():
-                # between sources with as many successes the name decides: any fixed order will do
+                # between equally successful sources the name decides: any fixed order works
                 if solved >= least and (solved, source) > best.get(problem_id, (0, "")):
                     best[problem_id] = solved, source
         return {problem_id: source for problem_id, (_, source) in best.items()}
@@ -116,7 +126,7 @@ class GRAFT(Mode):
     def _least_successes(self, candidates: dict[str, int], to_source: int) -> float:
         """How many successes a group needs to be kept: as many as the `to_source` best ones have.
 
-        Groups that tie with the last of these are kept, too, so more may come in than go out.
+        Groups that tie with the last of these are also kept, so more may come in than go out.
         """
         if not self.balanced:
             return 0
@@ -126,26 +136,26 @@ class GRAFT(Mode):
     def _graft(
         self, receiver: Receiver, group: Group, records: Records, objective: Objective | None
     ) -> list[TrainingSample]:
-        """The source's group, each completion with its advantage there and its compatibility."""
+        """The source's group as samples, each with its advantage and its compatibility."""
         scale_by_std = (objective or receiver.objective).scale_by_std
 
-        # advantages within the source's group: the receiver's own failures are no part of it
+        # advantages within the source's group; the receiver's own failures are not part of it
         rewards = [record.reward for record in records]
         advantages = group_advantages(torch.tensor([rewards]), scale_by_std)[0].tolist()
-        # some records may not survive retokenizing, so advantages are looked up by reward
+        # looked up by reward, because retokenizing may refuse some of the records
         advantage_of = dict(zip(rewards, advantages, strict=True))
 
-        # the receiver's own log-probs, for the ratio and for the compatibility
+        # the receiver's own log-probs, for both the ratio and the compatibility
         pairs = peer_samples(receiver, group, records)
         scored = receiver.logprobs_of(*prompt_and_completion_ids([sample for sample, _ in pairs]))
 
         compatible = []
         for (sample, record), old_logprobs in zip(pairs, scored, strict=True):
-            # 4. is the text as likely for the receiver as it was for its source?
+            # 4. is the completion as likely for the receiver as it was for its source?
             gap = fmean(old_logprobs) - fmean(source_logprobs(record))
-            compatibility = math.exp(min(gap, 20.0))  # whatever a peer claims, no overflow
+            compatibility = math.exp(min(gap, 20.0))  # cannot overflow, whatever a peer claims
             if compatibility <= self.min_compatibility:
-                continue  # left out altogether: with weight 0 the loss's mean would count it
+                continue  # left out completely: with weight 0 it would count in the loss's mean
 
             sample.advantage = advantage_of[sample.reward]
             sample.behavior_logprobs = old_logprobs

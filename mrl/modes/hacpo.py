@@ -1,44 +1,48 @@
-"""HACPO (arXiv 2603.02604): peers' rollouts with four corrections.
+"""HACPO (arXiv 2603.02604): learn from peers' rollouts with four corrections.
 
-For a learner k and the completions of all n agents j, G each, on a prompt:
+On each prompt there are the completions of all n agents j, G each. For a learner k:
 
 1. capability-aware advantage  A_i = (r_i - mu_k) / sigma,  mu_k = mean_i w(k, j) * r_i,
    w(k, j) = P_k / P_j, P = an agent's mean reward over the last `window` steps, this one included
-2. capability discrepancy      a sample of j weighs w(j, k) = P_j / P_k, the inverse of part 1's
-                               ratio, so a stronger peer's sample weighs more. It multiplies the
-                               learner's advantage, that of part 1, as in eq. 50 (in eq. 10 it
-                               multiplies the source's)
+2. capability discrepancy      a sample of j has the weight w(j, k) = P_j / P_k, so a stronger
+                               peer's sample weighs more. It multiplies the learner's advantage of
+                               part 1, as in eq. 50 (in eq. 10 it multiplies the source's)
 3. exponential importance      s * sg[s]^alpha, s = (pi_k(y) / pi_j,old(y))^(1/|y|), each side over
                                its own tokens; sg[.] is stop-gradient
-4. stepwise clipping           only s within [1 - delta + u * delta_step, 1.0] teaches after u
-                               updates: a peer's sample has no min() around the clip
+4. stepwise clipping           after u updates, only s within [1 - delta + u * delta_step, 1.0] has
+                               a gradient; a peer's sample has no min() around the clip
 
-Parts 3 and 4 can be left out: `alpha=0`; and `delta=1` with `delta_step=0`, which takes the band's
-lower end away. (With `delta=1` alone it is gone in the first update and comes back by `delta_step`
-with each further one.)
+alpha=0 turns part 3 off. delta=1 with delta_step=0 turns part 4's lower clip bound off. (With
+delta=1 alone, the bound is off in the first update, and each further update raises it by
+delta_step.)
 
-Own samples follow GSPO (`own_objective`), as published; with `own_objective=""` they have ratio,
-clip and averaging of the receiver's own objective. The advantage is part 1's with each of them.
+Own samples follow GSPO (`own_objective`), as published. With own_objective="" they use ratio, clip
+and averaging of the receiver's own objective. In both cases the advantage is that of part 1.
 
-We follow the text (v1). In four places the released program departs from it, and we do the same:
+The authors' released program differs from the text of the paper (v1):
 
-- w stays within [0.1, 10], because P_k = 0 happens;
-- A = 0 if all rewards of a prompt agree;
-- the clipped s is raised to alpha, which has the same gradient as s;
-- there is one mean over all n * G samples, where the text adds a mean of own and one of peers'.
+    item                     paper                   released program      here
+    -----------------------  ----------------------  --------------------  -------------------------
+    w                        no bounds               within [0.1, 10]      released (P_k can be 0)
+    rewards all equal        divide by eps           A = 0                 released
+    s to the power alpha     s                       the clipped s         released (same gradient)
+    mean over samples        own mean + peers' mean  one mean over n * G   released
+    P                        mean reward             share of rewards > 0  paper
+                                                     (at least 1e-8)
+    sigma                    std                     sample std            paper (population std)
+    mu_k                     as in part 1            k's own mean if mu_k  paper
+                                                     exceeds 1
+    log s                    no bounds               within +-10           within +-20
+    minibatch order          -                       own samples first     own and peers' samples of
+                                                                           a prompt together
+    KL term of own samples   none                    k3 times 1e-3         paper (kl_coef adds one)
+    EOS                      kept                    cut off               kept, to train stopping
+    too long for k           -                       truncated             dropped
 
-In these it departs from the text, and we do not:
+With own samples first, as in the released program, no peer's sample meets the widest band.
 
-- P is the share of rewards > 0, at least 1e-8;
-- sigma is the sample std, and mu_k is replaced by k's own mean where it exceeds 1;
-- log s stays within +-10 (here: 20);
-- own minibatches come first, so that no peer's sample meets the widest band;
-- own samples have a k3 KL term of 1e-3;
-- the end token is cut off and too long texts are truncated. We train stopping, and drop a text
-  that is too long.
-
-A record that the exchange refused counts nowhere. One that only the receiver's tokenizer refused
-counts in P, but not in mu.
+A record that the exchange refused counts nowhere. A record that only the receiver's tokenizer
+refused counts in P, but not in mu.
 """
 
 import random
@@ -57,12 +61,16 @@ from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import TrainingSample
 
-RATIO_BOUNDS = (0.1, 10.0)  # of a capability ratio; the released program's clamp
+RATIO_BOUNDS = (0.1, 10.0)  # bounds of a capability ratio, as in the released program
 
 
 @dataclass
 class HACPO(Mode):
-    """Own and peers' rollouts, weighted by how capable who is, peers' within a narrowing band."""
+    """Learn from own and peers' rollouts.
+
+    Peers' samples are weighted by relative capability, and they count only inside a ratio band that
+    narrows with each update.
+    """
 
     name = "hacpo"
     consumes = RolloutRecord
@@ -79,33 +87,33 @@ class HACPO(Mode):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """Own and peers' samples of a prompt side by side, each with its weight."""
+        """Own and peers' samples of each prompt together, each with its weight."""
         batch = TrainingBatch()
         capability = self._update_capability(receiver.name, groups_and_records)
 
         # own and peers' samples are clipped in different ways
-        own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's
+        own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's own objective
         peer_objective = Objective(
-            ratio_level="text",  # each side's mean is over its own tokens
+            ratio_level="sequence_cross_tokenizer",  # each side's mean is over its own tokens
             aggregation="sequence",
-            clip_low=self.delta,  # 4. the band, from 1 - delta ...
+            clip_low=self.delta,  # 4. the band reaches from 1 - delta ...
             clip_high=0.0,  # ... to 1
             clip_low_step=self.delta_step,
-            ratio_power=self.alpha,  # 3. s once more, without gradient
+            ratio_power=self.alpha,  # 3. s again, without gradient
         )
 
         for group, records in groups_and_records:
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
             for sample, record in peer_samples(receiver, group, records):
-                sample.behavior_logprobs = source_logprobs(record)  # in the source's own tokens
+                sample.behavior_logprobs = source_logprobs(record)  # one per *source* token
                 sample.objective = peer_objective
-                # 2. a more capable peer weighs more
+                # 2. the sample of a more capable peer weighs more
                 sample.weight = _capability_ratio(
                     capability[record.source], capability[receiver.name]
                 )
                 pooled.append(sample)
 
-            # 1. among own and peers' samples together
+            # 1. advantages over own and peers' samples together
             self._set_advantages(receiver.name, pooled, capability)
             batch.samples += pooled
 
@@ -115,14 +123,14 @@ class HACPO(Mode):
     def _update_capability(
         self, receiver: str, groups_and_records: GroupsAndRecords
     ) -> dict[str, float]:
-        """Add this step's mean reward of each agent to its window; returns P of every agent."""
-        rewards: dict[str, list[float]] = {receiver: []}  # of this step
+        """Add each agent's mean reward of this step to its window. Returns P of every agent."""
+        rewards: dict[str, list[float]] = {receiver: []}  # agent -> its rewards of this step
         for group, records in groups_and_records:
             rewards[receiver] += group.rewards
             for record in records:
                 rewards.setdefault(record.source, []).append(record.reward)
 
-        # one number per step and agent, however many of its records arrived
+        # one number per step and agent, whatever the number of records that arrived
         for name, values in rewards.items():
             self._windows.setdefault(name, deque(maxlen=self.window)).append(fmean(values))
         return {name: fmean(values) for name, values in self._windows.items()}
@@ -130,9 +138,9 @@ class HACPO(Mode):
     def _set_advantages(
         self, receiver: str, pooled: list[TrainingSample], capability: dict[str, float]
     ) -> None:
-        """Advantages among own and peers' samples of one prompt, by the receiver's baseline."""
+        """Set the advantages of one prompt's samples, with the receiver's baseline."""
         rewards = torch.tensor([sample.reward for sample in pooled])
-        ratios = []  # w(k, j) of each sample
+        ratios = []  # w(k, j) for each sample
         for sample in pooled:
             writer = sample.source or receiver
             ratios.append(_capability_ratio(capability[receiver], capability[writer]))
@@ -146,12 +154,12 @@ class HACPO(Mode):
         return {name: list(values) for name, values in self._windows.items()}
 
     def restore(self, state: dict) -> None:
-        """The capability windows of a checkpoint."""
+        """Restore the capability windows from a checkpoint."""
         self._windows = {name: deque(values, self.window) for name, values in state.items()}
 
 
 def _capability_ratio(numerator: float, denominator: float) -> float:
-    """The quotient of two capabilities within `RATIO_BOUNDS`; 1 if both are 0."""
+    """The ratio of two capabilities, within `RATIO_BOUNDS`; 1 if both are 0."""
     low, high = RATIO_BOUNDS
     if denominator == 0:
         return 1.0 if numerator == 0 else high

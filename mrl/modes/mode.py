@@ -1,9 +1,9 @@
 """The contract of a sharing mode: the one place where strategies differ.
 
-A mode declares the one type of record that it consumes and turns its receiver's own groups, and
-the peers' records about the same prompts, into training samples. It never samples, never touches a
-device and never steps an optimizer. Each policy has its own instance: what a mode remembers is its
-receiver's alone.
+A mode declares the one type of record that it consumes. It turns its receiver's own groups, and the
+peers' records about the same prompts, into training samples. It never samples, never touches a
+device and never steps an optimizer. Each policy has its own instance of the mode, because what a
+mode remembers belongs to its receiver.
 """
 
 import random
@@ -18,12 +18,12 @@ from mrl.objectives import Objective
 from mrl.records import Record
 from mrl.samples import Group, TrainingSample
 
-# What a mode is given: for each prompt, the receiver's own group and the peers' records.
+# The input of a mode: for each prompt, the receiver's own group and the peers' records.
 GroupsAndRecords = Sequence[tuple[Group, Sequence[Record]]]
 
 
 class Receiver(Protocol):
-    """What a mode may know of the policy that is about to learn."""
+    """The attributes of the learning policy that a mode may use."""
 
     name: str
     codec: ByteCodec
@@ -34,37 +34,40 @@ class Receiver(Protocol):
     def logprobs_of(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
-        """Its log-probs of completions' tokens before this step's first update, nats."""
+        """Log-probs of completions under the receiver's weights before this step's first update.
+
+        Returns [completions][tokens], nats.
+        """
 
 
 @dataclass
 class TrainingBatch:
     """What a mode decides in one step for one receiver.
 
-    What it left unused, and what alignment cost, is worked out from the samples and from what was
-    received (run/metrics.py), so a mode keeps no account of it.
+    A mode does not count what it left unused or what alignment lost: run/metrics.py computes this
+    from the samples and from the records that were received.
     """
 
-    samples: list[TrainingSample] = field(default_factory=list)  # in the order of learning
-    notes: dict[str, float] = field(default_factory=dict)  # numbers of the mode's own, by name
+    samples: list[TrainingSample] = field(default_factory=list)  # learned in this order
+    notes: dict[str, float] = field(default_factory=dict)  # the mode's own metrics, by name
 
 
 @dataclass
 class Mode(ABC):
-    """Base of all modes. Settings of a mode are the fields of its dataclass."""
+    """Base class of all modes. The fields of a mode's dataclass are its settings."""
 
     name: ClassVar[str]
-    consumes: ClassVar[type[Record] | None] = None  # the only record type it is ever given
-    rollout_factor: ClassVar[int] = 1  # by which group size and updates per step are multiplied
-    published_updates: ClassVar[int] = 1  # per step, where the policy's settings name no number
+    consumes: ClassVar[type[Record] | None] = None  # the only type of record that it receives
+    rollout_factor: ClassVar[int] = 1  # multiplies group size and updates per step
+    published_updates: ClassVar[int] = 1  # updates per step in the mode's paper: the default
 
     @abstractmethod
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """Turn own groups and peers' records into what the receiver learns from.
+        """Turn own groups and peers' records into the samples that the receiver learns from.
 
-        rng: seeded by run, step and receiver; the only source of chance that a mode may use.
+        rng: seeded by run, step and receiver. A mode may use no other source of randomness.
         """
 
     def updates_per_step(self, config: PolicyConfig) -> int:
@@ -73,8 +76,8 @@ class Mode(ABC):
         return (self.published_updates if named is None else named) * self.rollout_factor
 
     def state(self) -> dict:
-        """What it remembers from step to step, as JSON for a checkpoint."""
+        """What the mode remembers from step to step, as JSON values for a checkpoint."""
         return {}
 
-    def restore(self, state: dict) -> None:  # noqa: B027, most modes have nothing to take back
-        """Take back what `state` gave."""
+    def restore(self, state: dict) -> None:  # noqa: B027, most modes have nothing to restore
+        """Restore what `state` returned."""

@@ -1,4 +1,4 @@
-"""What several modes do with a peer's text: into the receiver's tokens, or refused."""
+"""Helpers that several modes share: a peer's completion in the receiver's tokens, or refused."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,19 +13,19 @@ from mrl.samples import Group, TrainingSample
 
 
 def retokenize(receiver: Receiver, record: RolloutRecord | SuccessRecord) -> tuple[list[int], str]:
-    """A peer's completion in the receiver's tokens, and ""; or no tokens, and why.
+    """Return (a peer's completion in the receiver's tokens, ""), or ([], the reason of a refusal).
 
-    It ends in the receiver's end token if the peer had finished, and only then. The reasons are
-    "refused/...", if the receiver's tokenizer cannot hold the text exactly, "empty", if it has no
-    token, and "too_long", if it is longer than what the receiver could ever write itself.
+    The result ends in the receiver's EOS if and only if the peer's completion was finished. The
+    reasons are "refused/..." if the receiver's tokenizer cannot represent the text exactly, "empty"
+    if there is no token, and "too_long" if the receiver could not write so long a completion.
     """
     try:
         completion_ids = receiver.codec.encode(record.text)
     except LossyText as refusal:
         return [], f"refused/{refusal.reason}"
 
-    # the peer's end token becomes the receiver's own, or stopping would not be learnt
-    if record.finished:  # as an id: spelled out in the text it would be refused as special
+    # the peer's EOS becomes the receiver's own; without it the receiver would not learn to stop
+    if record.finished:  # as an id, because EOS in the text would be refused as a special token
         completion_ids.append(receiver.eos_id)
     if not completion_ids:
         return [], "empty"
@@ -35,7 +35,7 @@ def retokenize(receiver: Receiver, record: RolloutRecord | SuccessRecord) -> tup
 
 
 def source_logprobs(record: RolloutRecord) -> list[float]:
-    """The source's log-probs, one per source token, its end token included."""
+    """The source's log-probs, nats, one per source token, EOS included."""
     if record.finished:
         return [*record.logprobs, record.end_logprob]
     return list(record.logprobs)
@@ -46,15 +46,15 @@ def project_logprobs(
 ) -> tuple[list[float], list[int]]:
     """The source's log-probs at the receiver's tokens, and each token's chunk.
 
-    Exact as sums over a chunk, spread by bytes within it (alignment.project). The two end
-    tokens are a chunk of their own.
+    The sum over a chunk is exact; within the chunk it is spread by bytes (see alignment.project).
+    The EOS tokens of both sides form a chunk of their own.
     """
     content = completion_ids[:-1] if record.finished else completion_ids
     source_tokens = split_text(record.text, record.token_lengths)
     receiver_tokens = receiver.codec.token_bytes(content)
     spread, chunk_of = project(source_tokens, receiver_tokens, record.logprobs)
 
-    if record.finished:  # no bytes, so `project` does not see it
+    if record.finished:  # EOS has no bytes, so `project` does not see it
         spread.append(record.end_logprob)
         chunk_of.append(max(chunk_of, default=-1) + 1)
     return spread, chunk_of
@@ -63,7 +63,10 @@ def project_logprobs(
 def peer_samples(
     receiver: Receiver, group: Group, records: Iterable[RolloutRecord]
 ) -> list[tuple[TrainingSample, RolloutRecord]]:
-    """A training sample for each record that survives; advantage and behaviour still missing."""
+    """One training sample for each usable record, together with that record.
+
+    Advantages and behavior log-probs are filled in later.
+    """
     samples = []
     for record in records:
         completion_ids, refusal = retokenize(receiver, record)
@@ -79,8 +82,8 @@ def peer_samples(
 def pool_with_advantages(
     receiver: Receiver, group: Group, peers_samples: Sequence[TrainingSample]
 ) -> list[TrainingSample]:
-    """Own and peers' samples of one prompt, each with its advantage among all of them."""
-    # own advantages are not known before the peers' rewards are beside them
+    """Own and peers' samples of one prompt, with advantages over all of them."""
+    # own advantages stay 0 until the peers' rewards are known as well
     samples = samples_with([0.0] * len(group.rollouts), group)
     samples += peers_samples
     rewards = torch.tensor([[sample.reward for sample in samples]])  # [1, own + peers']

@@ -1,23 +1,24 @@
 """PRP, Peer Rollout Pooling (arXiv 2605.07244; our reading): peers' rollouts join the group.
 
-The receiver's group for a prompt becomes its own G completions plus each peer's, retokenize;
-advantages are taken over the pooled group. An own completion has the usual ratio. A peer's has
+The receiver's group for a prompt consists of its own G completions and of each peer's completions,
+retokenized. Advantages are computed over this pooled group. An own completion has the usual ratio.
+A peer's completion has
 
     ratio = pi_theta(receiver's tokens) / pi_peer,old(the peer's log-probs, carried over by THL)
 
-clipped at `clip_low`, `clip_high`, whatever the own objective has. What the receiver's tokenizer
-refused takes no part in the pooled advantages.
+clipped at `clip_low` and `clip_high`, whatever the receiver's own objective uses. A completion that
+the receiver's tokenizer refused does not count in the pooled advantages.
 
-Only the density ratio corrects for who wrote a text. The price is its variance, and what alignment
-loses. `ratio_level` says of what the ratio is formed:
+Only this density ratio corrects for who wrote a completion. Its disadvantages are its variance, and
+what alignment loses. `ratio_level` says what the ratio is computed over:
 
-- token: a chunk's log-prob spread over its receiver tokens by bytes; approximate;
-- chunk: both sides summed between shared byte boundaries, nothing is spread (our default). A
-  chunk's ratio stands once in the loss, however many tokens the receiver has in it;
-- sequence: the geometric mean over the whole completion, as in GSPO: little variance, but it
-  corrects for the mean of a token only, so it is biased.
+- token: a chunk's log-prob is spread over its receiver tokens by bytes, which is approximate;
+- chunk: both sides are summed between shared byte boundaries, so nothing is spread (our default). A
+  chunk's ratio counts once in the loss, however many tokens the receiver has in it;
+- sequence: the geometric mean over the whole completion, as in GSPO. It has little variance, but it
+  only corrects for the mean over tokens, so it is biased.
 
-The sums are those of the tokens that were sampled. Other tokenizations of the same text are not
+The sums cover only the tokens that were sampled. Other tokenizations of the same text are not
 counted, so the mean of a ratio over the peer's samples is not exactly 1.
 """
 
@@ -34,7 +35,7 @@ LEVELS = ("token", "chunk", "sequence")
 
 @dataclass
 class PRP(Mode):
-    """Own and peers' rollouts in one group, peers' corrected by the density ratio."""
+    """Own and peers' rollouts in one group; a density ratio corrects the peers' rollouts."""
 
     name = "prp"
     consumes = RolloutRecord
@@ -45,9 +46,9 @@ class PRP(Mode):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """Own and peers' samples of a prompt side by side, advantages over all of them."""
+        """Own and peers' samples of each prompt together, with advantages over all of them."""
         batch = TrainingBatch()
-        # of peers' samples; own ones keep the receiver's objective
+        # for peers' samples; own samples keep the receiver's objective
         objective = replace(
             receiver.objective,
             ratio_level=self.ratio_level,
@@ -58,13 +59,13 @@ class PRP(Mode):
         for group, records in groups_and_records:
             peers_samples = []
             for sample, record in peer_samples(receiver, group, records):
-                # the ratio's denominator: what the peer itself gave this text when it wrote it
+                # the ratio's denominator: the log-probs with which the peer sampled the completion
                 sample.behavior_logprobs, sample.chunk_of = project_logprobs(
                     receiver, record, sample.completion_ids
                 )
                 sample.objective = objective
                 peers_samples.append(sample)
 
-            # advantages need all of them: a peer's success lowers those of own successes
+            # advantages need all samples: a peer's success lowers the advantage of own successes
             batch.samples += pool_with_advantages(receiver, group, peers_samples)
         return batch

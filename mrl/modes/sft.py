@@ -1,17 +1,18 @@
-"""sft: SGT without RL. The control that tells what reinforcement learning adds to a peer's texts.
+"""sft: SGT without RL. This control shows what RL adds to a peer's solutions.
 
-SGT does two things at once: it learns from its own attempts by RL, and it imitates a peer's success
-where all of them failed. `replay` takes the peer away; this mode takes the RL away. Wherever a peer
-has a verified success, one is drawn and imitated, and nothing else is learnt from:
+SGT does two things at once: it learns from its own attempts by RL, and it imitates a peer's
+solution when all own attempts fail. `replay` removes the peer; this mode removes the RL. For each
+prompt that a peer has solved, one of its solutions is drawn and imitated. The policy learns from
+nothing else:
 
-    L_k = mean over prompts x with a peer's success of NLL_k(y_peer | x)
+    L_k = mean over prompts x with a peer's solution of NLL_k(y_peer | x)
 
-NLL is the mean over the receiver's tokens, as in SGT. There is no gate, and each text has weight 1.
-Own attempts are sampled only because the peer learns from their successes in turn.
+NLL is the mean over the receiver's tokens, as in SGT. There is no gate, and every imitated solution
+has weight 1. The policy still samples, because the peer learns from its solutions in turn.
 
-So this is online rejection sampling, between peers. Relatives, where a model imitates its own or a
-larger model's verified texts: STaR (arXiv 2203.14465), ReST-EM (2312.06585), rejection-sampling
-fine-tuning (2308.01825).
+This is online rejection sampling between peers. In related work, a model imitates its own verified
+completions, or those of a larger model: STaR (arXiv 2203.14465), ReST-EM (2312.06585),
+rejection-sampling fine-tuning (2308.01825).
 """
 
 import random
@@ -24,7 +25,7 @@ from mrl.records import SuccessRecord
 
 @dataclass
 class SFT(Mode):
-    """Fine-tuning on peers' verified successes, without RL."""
+    """Fine-tuning on peers' solutions, without RL."""
 
     name = "sft"
     consumes = SuccessRecord
@@ -32,7 +33,7 @@ class SFT(Mode):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """One imitated success for each prompt where a peer has one."""
+        """One imitated solution for each prompt that a peer has solved."""
         batch = TrainingBatch()
         for group, successes in groups_and_records:
             batch.samples += imitation_samples(receiver, group, successes, 1.0, rng)

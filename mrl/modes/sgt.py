@@ -1,16 +1,16 @@
-"""SGT, Success-Gated Transfer (arXiv 2605.07244): imitate a peer only where one failed outright.
+"""SGT, Success-Gated Transfer (arXiv 2605.07244): imitate a peer only when all own attempts fail.
 
-On a prompt where *every* own completion failed, group advantages are all zero: the receiver
-learns nothing, however long it goes on failing. SGT helps exactly there. If some peer has a
-verified success (the prompt is in the *rescue set*), one such success is drawn and imitated, among
-those that the receiver's tokenizer can represent and that are not too long for it:
+If *every* own completion of a prompt fails, all group advantages are zero, and the receiver learns
+nothing from the prompt, however often it fails. SGT helps exactly there. If a peer has a verified
+solution (the prompt is then in the *rescue set*), one solution is drawn and imitated. It is drawn
+among those that the receiver's tokenizer can represent and that are not too long for the receiver:
 
     L_k = L_own,k + lambda * mean over rescued x of NLL_k(y_peer | x)
 
 lambda is `imitation_weight`, 0.1 in the paper. Our reading: NLL is the mean over the receiver's
-tokens of the success, with its own end token if the peer had ended. It is averaged over an update's
-rescued prompts, not over all prompts: a single rescued prompt has the weight that many have
-together.
+tokens of the solution, with its own EOS if the peer's completion was finished. The mean is over the
+rescued prompts of an update, not over all prompts. So the rescued prompts of an update share the
+weight lambda, and a single one gets all of it.
 """
 
 import random
@@ -27,7 +27,7 @@ from mrl.samples import Group, TrainingSample
 
 @dataclass
 class SGT(Mode):
-    """Own objective, plus imitation of one verified peer success where all own attempts failed."""
+    """Own objective; when all own attempts fail, also imitate one solution of a peer."""
 
     name = "sgt"
     consumes = SuccessRecord
@@ -36,7 +36,7 @@ class SGT(Mode):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """Own samples, and for each prompt of the rescue set one imitated success, if any fits."""
+        """Own samples, and one imitated solution for each prompt of the rescue set, if one fits."""
         batch = TrainingBatch()
         for group, successes in groups_and_records:
             batch.samples += own_samples(receiver, group)
@@ -54,9 +54,9 @@ def imitation_samples(
     weight: float,
     rng: random.Random,
 ) -> list[TrainingSample]:
-    """One peer success about the group's prompt, as a sample to imitate; [] if none can be used.
+    """One peer solution of the group's prompt, as a sample to imitate; [] if none can be used.
 
-    Drawn uniformly among those that fit the receiver's tokenizer and its length limit.
+    It is drawn uniformly among those that fit the receiver's tokenizer and its length limit.
     """
     candidates = list(successes)
     while candidates:
@@ -64,7 +64,7 @@ def imitation_samples(
         candidates.remove(success)
         completion_ids, refusal = retokenize(receiver, success)
         if refusal:
-            continue  # another success may do
+            continue  # another solution may fit
 
         sample = TrainingSample(
             prompt_ids=group.prompt_ids,

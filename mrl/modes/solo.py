@@ -1,7 +1,7 @@
-"""solo: independent policies, nothing shared. The control of every comparison.
+"""solo: independent policies that share nothing. It is the control of every comparison.
 
-`solo-x2` is the resource-equivalent control: twice the completions of each prompt and twice the
-updates, for what a receiver pays when it also learns from a peer's group.
+`solo-x2` is the control with equal resources: it doubles the completions per prompt and the
+updates, to match a receiver that also learns from a peer's group.
 """
 
 import random
@@ -18,7 +18,7 @@ from mrl.samples import Group, TrainingSample
 
 @dataclass
 class Solo(Mode):
-    """Every policy learns from its own completions alone."""
+    """Every policy learns only from its own completions."""
 
     name = "solo"
     consumes = None
@@ -26,16 +26,16 @@ class Solo(Mode):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """The receiver's own groups, scored by its own objective's advantage."""
+        """The receiver's own groups, with the advantages of its own objective."""
         batch = TrainingBatch()
-        for group, _ in groups_and_records:  # without a peer's records: nothing crosses
+        for group, _ in groups_and_records:  # the peers' records are not used
             batch.samples += own_samples(receiver, group)
         return batch
 
 
 @dataclass
 class SoloX2(Solo):
-    """As solo, with twice the rollouts and twice the updates."""
+    """Like solo, with twice the rollouts and twice the updates."""
 
     name = "solo-x2"
     rollout_factor = 2
@@ -44,15 +44,15 @@ class SoloX2(Solo):
 def own_samples(
     receiver: Receiver, group: Group, objective: Objective | None = None
 ) -> list[TrainingSample]:
-    """Own completions with group-relative advantages: the on-policy part of most modes.
+    """Own completions with group-relative advantages: the on-policy samples of most modes.
 
-    objective: an objective in place of the receiver's own.
+    objective: replaces the receiver's own objective.
     """
     scale_by_std = (objective or receiver.objective).scale_by_std
     rewards = torch.tensor([group.rewards])  # [1, group]
     advantages = group_advantages(rewards, scale_by_std)
 
-    # where all rewards agree, all advantages are 0: such samples are counted and never computed
+    # if all rewards are equal, all advantages are 0: such samples are counted, but never computed
     return samples_with(advantages[0].tolist(), group, objective)
 
 
@@ -61,9 +61,9 @@ def samples_with(
 ) -> list[TrainingSample]:
     """Own completions of one group with the given advantages.
 
-    Trained on the ids that were sampled, never on re-encoded text (sampled ids are often not the
-    tokenizer's own encoding of their text). The ratio is to the policy as it was when it sampled,
-    also if a mode keeps the group and learns from it in a later step.
+    The samples hold the sampled ids, never re-encoded text: sampled ids often differ from the
+    tokenizer's own encoding of their text. The ratio's denominator is the policy as it was when it
+    sampled, even if a mode keeps the group and learns from it in a later step.
     """
     return [
         TrainingSample(

@@ -92,8 +92,8 @@ def test_out_of_memory_is_one_sentence_that_says_what_to_lower(place, monkeypatc
     assert small("--steps", "2", "--name", "r") == 1
     assert capsys.readouterr().err == (
         "llama-tiny ran out of memory in its learn turn; in the run's config.json lower "
-        "prompts_per_step, group_size or max_new_tokens, set checkpointing to true, or, on a GPU, "
-        "placement to swap. "
+        "prompts_per_step, group_size or max_new_tokens, set gradient_checkpointing to true, or, "
+        "on a GPU, placement to swap. "
         "Go on with: python mini_mrl.py resume runs/r\n"
     )
 
