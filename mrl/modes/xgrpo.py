@@ -32,7 +32,9 @@ class XGRPO(Mode):
     consumes = RewardStats
     # How much the mean of all rewards counts in the baseline. The own mean has the rest, so at 0 it
     # is the baseline. (The mean of all has the own rewards in it, too.) sigma is of all either way.
-    peer_share: float = setting(1.0, "weight of the mean of all in the baseline", least=0, most=1)
+    peer_share: float = setting(
+        1.0, "weight of the mean over all policies' rewards in the baseline", least=0, most=1
+    )
 
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
