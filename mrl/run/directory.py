@@ -36,7 +36,7 @@ CHECKSUMS = "SHA256SUMS"  # a file that `sha256sum --check` can read
 
 
 def new_directory(config: RunConfig) -> Path:
-    """The directory of a new run: the given name, or `<mode>-s<seed>`, with a number if that exists.
+    """The directory of a new run: the given name, or `<mode>-s<seed>` with a number if it exists.
 
     Raises MrlError if the given name is taken.
     """
@@ -72,12 +72,12 @@ def read_run_config(directory: Path) -> RunConfig:
 
 
 def continued_config(directory: Path) -> RunConfig:
-    """The settings of an interrupted run. Raises MrlError if it is finished, or if files are lost."""
+    """The settings of an interrupted run; MrlError if it is finished, or if files are lost."""
     config = read_run_config(directory)
     checkpoint = newest_checkpoint(directory)
     if checkpoint is None:
         logged = max((line["step"] for line in read_metrics(directory)), default=0)
-        # `<`, because a run can be killed after logging a step and before its checkpoint is complete
+        # `<`, because a run can be killed between logging a step and completing its checkpoint
         if 0 < config.checkpoint_every < logged:
             raise MrlError(f"{directory}/checkpoints is missing; restore it, or start a new run.")
     elif step_of(checkpoint) >= config.steps and "after" in read_evaluations(directory):
