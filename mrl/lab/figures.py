@@ -143,7 +143,7 @@ def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
 
     seeds = len({result.seed for result in results})
     figure.suptitle(
-        f"Solve rate in training: mean over {COMPARED_WINDOW}\nsteps, band: range over {seeds} seeds"
+        f"Solve rate in training: {COMPARED_WINDOW}-step mean,\nband: range over {seeds} seeds"
     )
     save_figure(figure, path)
 

@@ -79,7 +79,7 @@ def estimate(
     )  # Gemma 3n has one size per layer
     tokens = prompt_tokens + policy.max_new_tokens
 
-    # weights: trainable and frozen ones, and those of a reference (with LoRA it is the base itself)
+    # the trainable and frozen weights, and a reference's (with LoRA it is the base itself)
     mixed = uses_bfloat16(policy.dtype, device)
     size = 2 if mixed else 4
     learnt = fixed = 0
@@ -123,8 +123,8 @@ def estimate(
 def needed(estimates: Sequence[Estimate], placement: str) -> int:
     """Bytes on one device under a placement.
 
-    `resident`: all policies at rest, and the largest turn. `swap`: the largest policy alone, and the
-    LoRA bases of the others.
+    `resident`: all policies at rest, and the largest turn. `swap`: the largest policy alone, and
+    the LoRA bases of the others.
     `parallel`: the turns of all policies on the device, because they take place at the same time.
     """
     if placement == "parallel":

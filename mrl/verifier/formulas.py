@@ -52,7 +52,7 @@ _MISREAD_LATEX = re.compile(
     r"""
     \^\s*\{?\s*\\circ | \\degree | [$\u00a3\u00a5\u20ac\u00b0]  # a sign for a unit
     | ^[0-9]+([-/.])[0-9]+(?:\1[0-9]+)+$                # a date or a version: 2024-05-01, 1.2.3
-    | :                                                 # a time or a ratio, which is read as a quotient
+    | :                                                 # a time or a ratio, read as a division
     | (?:^|=)\s*[+-]?(?![1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,]))[0-9]+,[0-9]  # 0,5
     """,
     re.VERBOSE,

@@ -26,7 +26,7 @@ _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")
 
 
 def plain_verdict(answer: str, box: str | None, finished: bool = True) -> Verdict | None:
-    """The verdict on the content of a completion's last box; None if it must be compared as a formula.
+    """The verdict on the last box of a completion; None if it must be compared as a formula.
 
     box: None if the completion has no box. finished: the token limit did not cut the completion.
     """
