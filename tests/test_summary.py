@@ -13,7 +13,7 @@ from mrl.run.summary import (
     evaluation_table,
     first_lines,
     last_lines,
-    learnt_sentence,
+    learned_sentence,
     pair_table,
 )
 from mrl.samples import Problem
@@ -149,7 +149,7 @@ def test_the_largest_of_many_gains_has_to_be_larger():
                 entry["skills"] = {f"s{n}": {"pass@1": 0.3, "problems": 40} for n in range(count)}
             if when == "after":
                 entries[0]["skills"]["s0"] = {"pass@1": 0.6, "problems": 40}
-        assert ("s0" in learnt_sentence(evaluations, [])) == praised
+        assert ("s0" in learned_sentence(evaluations, [])) == praised
 
 
 def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():
