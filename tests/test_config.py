@@ -214,9 +214,9 @@ def test_settings_of_another_compared_mode_are_left_out_and_unknown_ones_are_ref
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("sgt", "--set sgt: write it as key=value"),
-        ("=3", "write it as key=value"),
-        ("sgt.=1", "write it as key=value"),
+        ("sgt", "--set sgt: write KEY=VALUE"),
+        ("=3", "write KEY=VALUE"),
+        ("sgt.=1", "write KEY=VALUE"),
         ("stpes=1", "--set stpes=1: there is no setting `stpes`; did you mean `steps`?"),
         ("steps=many", "steps is 'many', but must be of type int"),
         ("group_size=two", "group_size is 'two'"),
@@ -228,7 +228,7 @@ def test_settings_of_another_compared_mode_are_left_out_and_unknown_ones_are_ref
         ("groupsize=4", "there is no setting `groupsize`; did you mean `group_size`?"),
         ("lora_rank=100000", "lora_rank is 100000, but must be 1024 or less"),
         ("path=models/x", "there is no setting `path`"),  # every policy would be the same
-        ("settings={sgt=3}", "write it as key=value, e.g. sgt.imitation_weight=0.5."),
+        ("settings={sgt=3}", "write KEY=VALUE, for example sgt.imitation_weight=0.5."),
     ],
 )
 def test_a_wrong_set_gets_one_sentence(text, part):
@@ -308,7 +308,7 @@ def test_a_mode_named_by_set_has_its_settings_in_the_file(tmp_path):
     path.write_text("[settings.mine]\nimitation_weight = 0.5")
     config = made(f"mode={code}:Mine", file=path)
     assert config.settings == {"mine": {"imitation_weight": 0.5}}
-    with pytest.raises(MrlError, match=r"settings\.mine: there is no such mode"):
+    with pytest.raises(MrlError, match=r"settings\.mine.*no mode `mine`"):
         made(file=path)
 
 

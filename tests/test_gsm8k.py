@@ -71,9 +71,9 @@ def test_questions_become_prompts_and_only_the_final_number_the_answer(
 @pytest.mark.parametrize(
     ("files", "part"),
     [
-        ({"/test.jsonl": TEXT[:-1] + b" "}, "has the SHA-256"),
-        ({"/test.jsonl": TEXT[:40]}, "could not be fetched (IncompleteRead("),
-        ({"/test.jsonl": None}, "could not be fetched (HTTP Error 404: Not Found)"),
+        ({"/test.jsonl": TEXT[:-1] + b" "}, "SHA-256"),
+        ({"/test.jsonl": TEXT[:40]}, "(IncompleteRead("),
+        ({"/test.jsonl": None}, "(HTTP Error 404: Not Found)"),
     ],
 )
 def test_what_goes_wrong_gets_one_sentence_and_leaves_nothing(server, tmp_path, files, part):

@@ -68,7 +68,9 @@ def compare(
         if judge(*question) == "correct" and (suffices or question in calls):
             right.append(record)
     for record in kept:
-        assert record in right, f"it kept what is no success, or was never checked: {shown(record)}"
+        assert record in right, (
+            f"it kept a record that is not a success, or was never checked: {shown(record)}"
+        )
     for record in right:
         assert record in kept, f"it dropped what verify finds correct: {shown(record)}"
 
@@ -96,8 +98,9 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
     return records, answers
 
 
-# Only the first two parts contain lies. In the others, claims are true, and a peer with an incorrect
-# text has no other text. So trusting all claims, or distrusting whole sources, costs two parts only.
+# Only the first two parts contain lies. In the others, claims are true, and a peer with an
+# incorrect text has no other text. So trusting all claims, or distrusting whole sources, costs two
+# parts only.
 # The first two parts and the two about budgets have several successes for one prompt.
 
 
@@ -122,7 +125,7 @@ def test_verdicts(submission: ModuleType) -> None:
     records = [Claim("x", "b", "just 12", verdict="unparsed")]
     records.append(Claim("x", "c", cut, verdict="truncated", finished=False))
     records += [Claim("x", "d", "slow " + RIGHT, verdict="timeout"), Claim("x", "a", RIGHT)]
-    records.append(Claim("y", "a", "cut behind its box: " + RIGHT, finished=False))
+    records.append(Claim("y", "a", "cut after its box: " + RIGHT, finished=False))
     compare(submission, records, {"x": "12", "y": "12"})
 
     ended, went_on = Claim("x", "a", f"{RIGHT} ..."), Claim("x", "b", f"{RIGHT} ...")

@@ -158,7 +158,7 @@ def test_draws(submission: ModuleType, rng: random.Random) -> None:
             drawn.append(LETTERS[rescues[0].completion_ids[0]])
 
         assert drawn[600:] == drawn[:20], (
-            "with the same rng, it drew another success the second time; use only rng for random draws"
+            "with the same rng, it drew another success the second time; use only rng for draws"
         )
 
         times = Counter(drawn[:600])

@@ -110,7 +110,7 @@ def align(
     source: Tokenizer = QWEN,
     receiver: Tokenizer = LLAMA,
 ) -> None:
-    """Show two tokenizations of one text, chunk by chunk, and how much of it they cut alike."""
+    """Show two tokenizations of one text, chunk by chunk, and what they share."""
     sides = []
     for path in (source, receiver):
         codec = ByteCodec(load_tokenizer(expanduser(path)))

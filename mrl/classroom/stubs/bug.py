@@ -13,9 +13,9 @@ Contract of `policy_loss(logprobs, old_logprobs, rewards, mask)`, GRPO's loss:
   completion's tokens, then over completions: a tensor without axes, with a gradient to logprobs.
 
 Task 2. bug-curves.png shows solve rate, length of completions and gradient norm of a healthy run of
-the tiny pair, and of five runs that differ from it in one thing each. Which run has which bug? For each
-run, ask what looks normal, and which bugs that excludes. Each run has a different bug. There are
-eight bugs, so three of them have no run:
+the tiny pair, and of five runs that differ from it in one thing each. Which run has which bug? For
+each run, ask what looks normal, and which bugs that excludes. Each run has a different bug. There
+are eight bugs, so three of them have no run:
 
     mixed groups            the advantages of one prompt are used for another prompt's completions
     sign                    the loss is maximized
