@@ -22,6 +22,7 @@ from tests.end_to_end.small_run import (
     small,
     stop_after,
 )
+from tests.sentences import names_it
 
 COUNTDOWN = Path(__file__).parents[1] / "data" / "examples" / "countdown.py"
 HONEST = "def judge(answer, text):\n    return text == answer\n"
@@ -90,7 +91,7 @@ def test_a_judge_that_cannot_be_loaded_is_refused_with_the_reason(own_judge, cas
     text, reason = LOADING[case]
     with pytest.raises(MrlError, match="cannot be loaded") as refusal:
         own_judge(text)
-    assert reason in str(refusal.value)
+    assert names_it(str(refusal.value), reason)
 
 
 def test_a_judge_that_loads_for_ever_is_refused(own_judge, monkeypatch):
@@ -118,7 +119,7 @@ def test_a_mistake_is_refused_with_an_empty_text_and_later_counted_and_said_once
     verifier, said = own_judge(f"def judge(answer, text):\n    {body}\n", timeout_s=0.5)
     with pytest.raises(MrlError, match="must return False") as refusal:
         verifier.check_answer("a")
-    assert sentence in str(refusal.value)
+    assert names_it(str(refusal.value), sentence)
     assert [verifier.verify("a", "x\n\x1b[2J"), verifier.verify("a", "y")] == [verdict, verdict]
     assert len(said) == 1 and sentence in said[0]
     assert f"counts as {verdict}" in said[0] and "\x1b" not in said[0]

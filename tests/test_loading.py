@@ -14,6 +14,7 @@ from mrl.errors import MrlError
 from mrl.models.loading import load_model, load_policy, load_tokenizer, shape_of
 from mrl.run.directory import save_tokenizer
 from mrl.settings.pairs import pair_settings
+from tests.sentences import names_it
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,7 +36,7 @@ def refused(path, *parts):
     assert sentence.startswith(str(path))
     assert "\n" not in sentence
     for part in parts:
-        assert part in sentence
+        assert names_it(sentence, part)
 
 
 def change_weights(path, change):

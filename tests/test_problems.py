@@ -7,6 +7,7 @@ from mrl.run.problems import load_problems
 from mrl.samples import problems_of_step
 from mrl.settings.settings import system_prompt_of
 from mrl.tiny.skills import SKILLS, generate
+from tests.sentences import names_it
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]
 
@@ -76,7 +77,7 @@ def test_a_broken_problem_file_is_refused_with_its_line(tmp_path, verifier, line
     with pytest.raises(MrlError) as caught:
         load_problems(path, verifier.check_answer)
     assert str(caught.value).startswith(f"{path}{place}")
-    assert part in str(caught.value)
+    assert names_it(str(caught.value), part)
 
 
 def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):

@@ -19,6 +19,7 @@ from mrl.run.run import Run
 from mrl.settings.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.small_run import assert_same_run, lines
+from tests.sentences import names_it
 
 ROOT = Path(mini_mrl.__file__).parent
 
@@ -397,7 +398,7 @@ def assert_one_sentence(arguments, part, capfd):
     before = written()
     assert run(*arguments) == 2
     captured = capfd.readouterr()
-    assert part in captured.err
+    assert names_it(captured.err, part)
     assert len(captured.err.strip().splitlines()) == 1
     assert "Traceback" not in captured.err + captured.out
     assert written() == before  # no half-made run directory

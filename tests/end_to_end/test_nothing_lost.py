@@ -28,6 +28,7 @@ from tests.end_to_end.small_run import (
     wait_for,
     write_problems,
 )
+from tests.sentences import names_it
 
 __all__ = ["place"]  # a fixture
 STEPS, KILLS = 9, 6
@@ -283,7 +284,7 @@ def assert_refused(directory, part, capsys, path=""):
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     assert run("resume", str(directory)) == 2
     error = capsys.readouterr().err
-    assert part in error
+    assert names_it(error, part)
     assert error.startswith(str(path))
     assert len(error.splitlines()) == 1
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before

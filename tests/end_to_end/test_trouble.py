@@ -21,6 +21,7 @@ from tests.end_to_end.small_run import (
     stop_after,
     without_time,
 )
+from tests.sentences import names_it
 
 __all__ = ["place"]  # a fixture
 LLAMA = str(DATA / "tiny" / "llama-tiny")
@@ -129,7 +130,7 @@ def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, 
     error = capsys.readouterr().err
     assert error.startswith("Traceback (most recent call last):\n")
     assert line in error
-    assert part in error
+    assert names_it(error, part)
     assert error.splitlines()[-1] == (
         f"It happened in {place}/own.py, line 13. Continue with: python mini_mrl.py resume runs/r"
     )
