@@ -60,14 +60,10 @@ class GRAFT(Mode):
     consumes = RolloutRecord
     published_updates = 4
     own_objective: str = setting(
-        "dapo",
-        'objective of all samples ("": the policy\'s own objective)',
-        choices=("", *OBJECTIVES),
+        "dapo", "of own and grafted samples; empty: the policy's", choices=("", *OBJECTIVES)
     )
-    min_compatibility: float = setting(
-        0.8, "compatibility that a completion must exceed to be used", least=0
-    )
-    balanced: bool = setting(True, "transfer equally many groups in both directions")
+    min_compatibility: float = setting(0.8, "that a completion must exceed", least=0)
+    balanced: bool = setting(True, "as many groups one way as the other")
 
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random

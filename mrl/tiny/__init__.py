@@ -1,1 +1,1 @@
-"""The tiny pair: two small models, and the word problems that they learn from."""
+"""See the list of files in mrl/cli/RUNNING.md."""
