@@ -292,7 +292,7 @@ def test_ctrl_c_starts_no_further_run(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_ctrl_c_of_a_terminal_comes_to_the_runs_which_stop_and_go_on(tmp_path):
     """The program itself, in a process group as a shell gives it."""
-    few = (DATA / "words" / "heldout.jsonl").read_text().splitlines()[::90]
+    few = (DATA / "words" / "validation.jsonl").read_text().splitlines()[::90]
     (tmp_path / "few.jsonl").write_text("\n".join(few) + "\n")
     (tmp_path / "few.toml").write_text('heldout = ["few.jsonl"]\ncheckpoint_every = 100\n')
     command = [sys.executable, str(ROOT / "mini_mrl.py"), "compare", "--modes", "solo"]
@@ -566,7 +566,7 @@ def test_what_is_compared_is_the_tiny_pair_unless_another_was_asked_for(
 @pytest.mark.slow
 def test_a_short_comparison_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    few = (DATA / "words" / "heldout.jsonl").read_text().splitlines()[::30]
+    few = (DATA / "words" / "validation.jsonl").read_text().splitlines()[::30]
     Path("few.jsonl").write_text("\n".join(few) + "\n")
     Path("few.toml").write_text('heldout = ["few.jsonl"]')
     command = ["compare", "--modes", "solo,sgt", "--seeds", "2", "--steps", "2", "--jobs", "2"]

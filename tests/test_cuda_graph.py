@@ -25,7 +25,7 @@ PROBLEM = [Problem("a", "7*8?", "56")]
 
 @pytest.fixture(scope="module")
 def problems(verifier):
-    return load_problems(DATA / "words" / "heldout.jsonl", verifier.check_answer)[::45]
+    return load_problems(DATA / "words" / "validation.jsonl", verifier.check_answer)[::45]
 
 
 def sampled(policy, problems, temperature=1.0):

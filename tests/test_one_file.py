@@ -48,7 +48,7 @@ def test_it_gives_the_rewards_rescues_and_losses_of_the_program(
     one_file, mode, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    few = load_problems(DATA / "words" / "heldout.jsonl")[:1]
+    few = load_problems(DATA / "words" / "validation.jsonl")[:1]
     (tmp_path / "few.jsonl").write_text(json.dumps(vars(few[0])) + "\n")
     settings = ["--set", "heldout=few.jsonl", "--set", "placement=resident"]
     settings += ["--set", "learning_rate=1e-4", "--set", "updates_per_step=1"]  # as in the file

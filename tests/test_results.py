@@ -501,62 +501,6 @@ def test_without_its_gate_sgt_leaves_a_hole():
     assert not lost.clear  # "own skills lose nothing"
 
 
-def test_the_claims_that_seeds_were_asked_have_their_figures():
-    whole = [with_a_frozen_peer(mode, only("qwen-tiny", "all"), "test") for mode in ("sgt", "sft")]
-    own, in_holes = (
-        gap(five_seeds("sgt", of), without_a_gate(of)) for of in (is_strong, is_blind_spot)
-    )
-    figures = {
-        "SGT's gate": (
-            "on own skills {} below the same without its gate, in blind spots {} above",
-            own,
-            in_holes,
-        ),
-        "SGT teaches": (
-            "ten seeds: {} above `replay`, {} in the blind spots",
-            gap_of_ten("sgt", "replay", split="test"),
-            gap_of_ten("sgt", "replay", is_blind_spot, "test"),
-        ),
-        "it is more than fine-tuning": (
-            "ten seeds: {} below `sft`; beside a frozen peer {} above, "
-            "with liars believed {} above",
-            gap_of_ten("sgt", "sft", split="test"),
-            gap(*whole),
-            gap(with_liars("sgt believed"), with_liars("sft believed")),
-        ),
-        "it gains 3.3 points": (
-            "{} above `solo`, {} above `solo-x2`",
-            gap_of_five("hacpo", "solo"),
-            gap_of_five("hacpo", "solo-x2"),
-        ),
-        "texts that the receiver": (
-            "without its lower end `hacpo` ends {} higher",
-            gap_of_five(NO_LOWER_END, "hacpo"),
-        ),
-        "pooling without": (
-            "{} above `solo`, on own skills {} below",
-            gap_of_five("naive", "solo"),
-            gap_of_five("naive", "solo", is_strong),
-        ),
-        "it ends above GRPO": ("{} above `solo`", gap_of_five("graft", "solo")),
-        "it ends above SGT": ("{} below `sgt`", gap_of_five("graft", "sgt")),
-        "HACPO ends below GRPO": ("{} above `solo`", gap_of_five("hacpo", "solo")),
-    }
-    for begin, (said, *gaps) in figures.items():
-        seen, verdict = claim(begin)
-        ways = re.findall("above|below|higher|in the blind spots", said)
-        assert [gain.mean < 0 for gain in gaps] == [way == "below" for way in ways], begin
-        assert seen == said.format(*map(without_sign, gaps)), begin
-        cannot_be_told = not any(gain.clear for gain in gaps)
-        assert (verdict == "cannot be told here") == cannot_be_told, begin
-
-    assert claim("XGRPO gives")[0].endswith(
-        f"end at {estimate(five_seeds('xgrpo', is_blind_spot))}"
-    )
-    prp = without_sign(gap_of_five("prp", "solo"))
-    assert claim("PRP pays")[0].endswith(f"; {prp} below `solo`")
-
-
 def test_the_claims_that_the_toy_was_asked_have_the_tutorials_figures():
     """tests/test_tutorial.py compares these with what the program prints."""
     table = re.findall(r"│ (\w+) +│ +(\d+%) │ +\d+° │ +([\d.]+) │", TUTORIAL_PAGE)

@@ -302,7 +302,7 @@ def test_rescues_on_sold_cost_what_is_missing_on_given(tmp_path):
 def test_every_command_runs(tmp_path):
     """All of them in order, shortened: six steps, few held-out problems, no long comparison."""
     (tmp_path / "data").symlink_to(ROOT / "data")
-    heldout = (ROOT / "data" / "words" / "heldout.jsonl").read_text().splitlines()[::30]
+    heldout = (ROOT / "data" / "words" / "validation.jsonl").read_text().splitlines()[::30]
     (tmp_path / "few.jsonl").write_text("\n".join(heldout) + "\n")
     (tmp_path / "my_mode.py").write_text(snippet("class Shortest"))
 

@@ -276,7 +276,7 @@ def watched_recordings(scale: Scale) -> Iterator[tuple[list, list[float]]]:
 
 def tiny(scale: Scale, note: Note) -> bool:
     """The share of completions that are the CPU's, with equal seeds."""
-    problems = load_problems(DATA / "words" / "heldout.jsonl")[:: 360 // scale.prompts]
+    problems = load_problems(DATA / "words" / "validation.jsonl")[:: 360 // scale.prompts]
     shares = []
     for name in ("qwen-tiny", "llama-tiny"):
         written = []
