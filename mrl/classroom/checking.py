@@ -148,7 +148,7 @@ def write_csv(grades: Iterable[Grade], path: Path) -> None:
         name = grade.assignment or "no assignment"
         row[f"{name} ({grade.out_of})"] = grade.points
         for part in grade.parts.values():
-            row[f"{name}: {part['split']} ({part['out_of']})"] = part["points"]
+            row[f"{name}: {part['part']} ({part['out_of']})"] = part["points"]
 
         when = datetime.fromtimestamp(grade.handed_in, UTC)
         row[f"{name}: handed in"] = when.isoformat(timespec="seconds")
@@ -169,7 +169,7 @@ def write_gradescope(grades: Iterable[Grade], path: Path) -> None:
         if grade.trouble:
             troubles.append(f"{grade.file}: {grade.trouble}")
         for part in grade.parts.values():
-            name = f"{grade.assignment}: {part['split']}"
+            name = f"{grade.assignment}: {part['part']}"
             test = {"name": name, "score": part["points"], "max_score": part["out_of"]}
             tests.append(test | {"output": part["message"]})
 

@@ -77,7 +77,7 @@ def print_grade(grade: Grade) -> None:
     else:
         for part in grade.parts.values():
             points = f"{part['points']} of {part['out_of']}"
-            lines.append(f"  {points}  {part['split']}: {part['message']}")
+            lines.append(f"  {points}  {part['part']}: {part['message']}")
 
     if grade.trouble:
         lines.append(f"  Ended: {grade.trouble}")
