@@ -319,8 +319,8 @@ def test_what_distillation_does_on_this_pair_was_measured():
     )
     whole = [f"{mean(scores['all'] for scores in of_run.values()):.1f}" for of_run in ends.values()]
     alone = [f"{score:.1f}" for score in ten_seeds("solo", split="test")[:3]]
-    said = f"two models end at {listed(whole)} %, where `solo` ends at {listed(alone)} (`python"
-    assert said in TUTORIAL
+    for row_of in zip(ends, whole, alone, strict=True):
+        assert row(*row_of) in TUTORIAL_PAGE
 
 
 # ------------------------------------------------------------------------- a frozen peer
