@@ -10,7 +10,7 @@ from mrl.lab import figures
 from mrl.lab.report import write_report
 from mrl.run.directory import read_metrics, read_samples
 from mrl.run.problems import save_problems
-from mrl.run.summary import learnt_sentence
+from mrl.run.summary import learned_sentence
 from mrl.tiny.pair import BLIND_SPOTS
 from mrl.tiny.skills import SKILLS, generate
 from tests import browser
@@ -185,13 +185,11 @@ def test_the_sentence_names_the_largest_gain():
     times = {("a", "b", "eats"): 3, ("a", "b", "sold"): 1, ("b", "a", "eats"): 9}
     keys = ("receiver", "source", "skill")
     rescues = [dict(zip(keys, key, strict=True)) for key, n in times.items() for _ in range(n)]
-    assert learnt_sentence({"before": before, "after": after}, rescues) == (
-        'a solved "eats" problems 10% of the time before, 70% after; it was rescued 4 times, '
-        '3 of them on "eats".'
-    )
-    assert learnt_sentence({"before": before}, rescues) == ""
+    sentence = learned_sentence({"before": before, "after": after}, rescues)
+    assert "`eats` of a: 10% -> 70%" in sentence
+    assert learned_sentence({"before": before}, rescues) == ""
     same = {"before": before, "after": before}
-    assert learnt_sentence(same, rescues).startswith("No policy got better at any skill")
+    assert learned_sentence(same, rescues).startswith("No policy improved")
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from mrl.run.run import Run
 from mrl.settings.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.small_run import assert_same_run, lines
+from tests.sentences import names_it
 
 ROOT = Path(mini_mrl.__file__).parent
 
@@ -120,7 +121,7 @@ def test_ctrl_c_in_the_last_step_ends_before_the_scoring_which_resume_makes(
 
         patch.setattr(Run, "finish_step", interrupted)
         assert run("--steps", "2", "--name", "cut", *FAST) == 130
-    assert "Go on with: python mini_mrl.py resume runs/cut" in capsys.readouterr().out
+    assert "Continue with: python mini_mrl.py resume runs/cut" in capsys.readouterr().out
     assert set(json.loads(Path("runs/cut/evaluation.json").read_text())) == {"before"}
     assert run("resume", "runs/cut") == 0
     assert_same_run("runs/whole", "runs/cut", 2)
@@ -142,7 +143,7 @@ def test_ctrl_c_while_scoring_ends_at_once_with_a_sentence_and_loses_nothing(
         patch.setattr(Run, "evaluate", interrupted)
         assert run("--steps", "2", "--name", "cut", *FAST) == 130
     said = capsys.readouterr().out
-    assert "Stopped. Go on with: python mini_mrl.py resume runs/cut" in said
+    assert "Stopped. Continue with: python mini_mrl.py resume runs/cut" in said
     assert run("resume", "runs/cut") == 0
     assert_same_run("runs/whole", "runs/cut", 2)
 
@@ -159,7 +160,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
     program.send_signal(signal.SIGINT)
     out, _ = program.communicate(timeout=60)
     assert program.returncode == 130
-    assert "Go on with: python mini_mrl.py resume runs/sgt-s0" in out
+    assert "Continue with: python mini_mrl.py resume runs/sgt-s0" in out
     assert len(list((place / "runs" / "sgt-s0" / "checkpoints").glob("step-*"))) == 1
 
 
@@ -397,7 +398,7 @@ def assert_one_sentence(arguments, part, capfd):
     before = written()
     assert run(*arguments) == 2
     captured = capfd.readouterr()
-    assert part in captured.err
+    assert names_it(captured.err, part)
     assert len(captured.err.strip().splitlines()) == 1
     assert "Traceback" not in captured.err + captured.out
     assert written() == before  # no half-made run directory
