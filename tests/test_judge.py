@@ -119,10 +119,10 @@ def test_a_mistake_is_refused_with_an_empty_text_and_later_counted_and_said_once
     verifier, said = own_judge(f"def judge(answer, text):\n    {body}\n", timeout_s=0.5)
     with pytest.raises(MrlError, match="must return False") as refusal:
         verifier.check_answer("a")
-    assert names_it(str(refusal.value), sentence)
+    assert sentence in str(refusal.value)
     assert [verifier.verify("a", "x\n\x1b[2J"), verifier.verify("a", "y")] == [verdict, verdict]
     assert len(said) == 1 and sentence in said[0]
-    assert f"counts as {verdict}" in said[0] and "\x1b" not in said[0]
+    assert f"count as {verdict}" in said[0] and "\x1b" not in said[0]
 
 
 def test_a_judge_that_calls_an_empty_text_right_is_refused(own_judge):

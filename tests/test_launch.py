@@ -293,7 +293,7 @@ def test_ctrl_c_stops_after_the_step_and_the_run_goes_on_exactly(place, whole, p
     assert len(lines(directory / "metrics.jsonl")) == 2 * step
     code, output, error = end_of(start(place, "resume", "runs/r", "--plain"))
     assert (code, error) == (0, "")
-    assert f"Going on after step {step} of {STEPS}." in output
+    assert f"Continuing after step {step} of {STEPS}." in output
     assert_same_run(whole, directory, STEPS)
 
 

@@ -129,8 +129,8 @@ def test_a_token_that_no_text_needs_may_lie_beyond_the_model(copied):
 @pytest.mark.parametrize(
     ("values", "parts"),
     [
-        ({"hidden_size": 64}, ["do not fit its config.json", "of another size (model."]),
-        ({"vocab_size": 300}, ["do not fit its config.json", "model.embed_tokens.weight"]),
+        ({"hidden_size": 64}, ["config.json", "of another size (model."]),
+        ({"vocab_size": 300}, ["config.json", "model.embed_tokens.weight"]),
         ({"model_type": "xyz"}, ["its config.json", "your version of Transformers is out of date"]),
         ({"num_attention_heads": 0}, ["cannot be loaded (integer division"]),
         ({"num_hidden_layers": "x"}, ["its config.json cannot be loaded", "expected int, got str"]),

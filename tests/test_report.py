@@ -47,13 +47,13 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     assert "report.html" in capsys.readouterr().out
     page = (finished / "report.html").read_text()
     shown, _, folded = page.partition("<details>")
-    for part in ("better at any skill", 'id="replay"', "judges the final answer alone"):
+    for part in ("Blind spots", 'id="replay"', "judges the final answer alone"):
         assert part in shown, part
     for part in ("Held-out problems", *(title for _, title, _, _ in figures.PICTURES)):
         assert part in folded, part
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert not re.search(r">[^<]*(outcome|groups|exchange|completions)/", folded)  # words, no names
-    assert "solve rate of the step&#x27;s prompts of one skill" in folded
+    assert "on the step&#x27;s prompts of one skill" in folded
     images = re.findall(r"<img ([^>]*)>", page)
     assert len(images) == 7
     assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
@@ -142,7 +142,7 @@ def test_a_run_whose_models_are_gone_has_a_report(finished):
 
 
 def test_no_run_gets_one_sentence(tmp_path, finished):
-    with pytest.raises(MrlError, match="is no run directory"):
+    with pytest.raises(MrlError, match="not a run directory"):
         write_report(tmp_path)
     (finished / "metrics.jsonl").write_text("")
     with pytest.raises(MrlError, match="no finished step"):

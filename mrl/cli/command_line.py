@@ -85,7 +85,7 @@ def run_command(
 def _ending(error: Exception) -> launch.Ending:
     """The exit code and the last sentence for an error; a bug gets its traceback instead."""
     if isinstance(error, BdbQuit):
-        return 1, "You left the debugger. With --debug, `breakpoint()` stops the only process."
+        return 1, "You left the debugger. `breakpoint()` works best with --debug, in one process."
     if isinstance(error, MrlError | RunFailed):
         return error.exit_code, printable(error, 2000)
     if is_out_of_memory(error) or isinstance(error, FloatingPointError):

@@ -29,7 +29,7 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
 
     # gathered, because a process may hold only one of the policies
     learners = team.allocation.gather({p.name: _size_and_rate(p) for p in team.policies})
-    pair_words = {"tiny": "the tiny pair, ", "qwen-smol": "the pretrained pair, "}.get(pair, "")
+    pair_words = {"tiny": "the tiny pair: ", "qwen-smol": "the pretrained pair: "}.get(pair, "")
     groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
     problems = "/".join(Path(config.train).parts[-2:])
     shared = f"{team.record_type.kind} records" if team.record_type else "nothing"

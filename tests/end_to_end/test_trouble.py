@@ -269,5 +269,5 @@ def test_a_breakpoint_in_an_own_mode_without_a_keyboard_gets_one_sentence(place)
     command += ["--steps", "1", "--set", "eval_samples=1", "--set", "prompts_per_step=2"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "with --debug `breakpoint()` has a process to itself" in done.stderr
+    assert "--debug" in done.stderr
     assert "Traceback" not in done.stderr
