@@ -217,7 +217,7 @@ def test_devices(monkeypatch):
     for other in ("mps", "meta"):
         place = SimpleNamespace(device=torch.device(other))
         monkeypatch.setattr(torch, "ones", lambda size, device, place=place: place)
-        with pytest.raises(MrlError, match=rf"device is '{other}'.*nothing was ever computed"):
+        with pytest.raises(MrlError, match=rf"device is '{other}'"):
             pick_device(other)
     current, shares = [], []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -256,10 +256,8 @@ def test_a_worker_that_is_killed_ends_the_run_and_resume_loses_nothing(place, wh
     os.kill(pids[rank], signal.SIGKILL)
     code, output, error = end_of(program)
     assert code == 1, output
-    assert error == (
-        "The process of a policy died (SIGKILL), as when memory runs out. "
-        "Continue with: python mini_mrl.py resume runs/r\n"
-    )
+    assert "SIGKILL" in error and len(error.splitlines()) == 1
+    assert error.endswith("python mini_mrl.py resume runs/r\n")
     assert gone(pids)
     assert 2 <= saved(directory) < STEPS
 
