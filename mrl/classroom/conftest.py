@@ -26,7 +26,7 @@ SUBMISSION = os.environ.get("MRL_SUBMISSION", "")
 REPORT_FILE = Path(os.environ.get("MRL_REPORT", os.devnull))
 PART_S = float(os.environ.get("MRL_PART_S", "60"))
 MEMORY = 4 << 30  # bytes; the limit protects the machine from mistakes
-REPORT = {"parts": {}, "printed": ""}  # parts: by name of the test; printed: by the submission
+REPORT = {"parts": {}, "printed": ""}  # "parts" by test name, "printed" output
 collect_ignore_glob = [] if SUBMISSION else ["test_*.py"]  # the project's own tests are in tests/
 
 

@@ -84,7 +84,7 @@ def test_on_policy(submission: ModuleType, rng: random.Random) -> None:
 
 
 def test_off_policy(submission: ModuleType, rng: random.Random) -> None:
-    """1 point: when the policy has moved"""
+    """1 point: after the policy has changed since sampling"""
     for shape in SHAPES:
         compare(submission, *draw_case(rng, *shape, moved=0.6))
 

@@ -77,7 +77,7 @@ def compare(
     if strict:
         assert own == (records, answers), "`records` or `answers` were changed in place"
         assert kept == right, (
-            f"the records are right, but not a list in their order, or not as often: {shown(kept)}"
+            f"expected the same records as a list, in order and with repetitions; got {shown(kept)}"
         )
 
 

@@ -51,7 +51,7 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
     record_property("points", points)
     record_property("message", words)
     assert points == sum(GAINS.values()), (
-        f"{words}. A gain of 0.5 whose interval is above 0 gives six points; gains of 2, 10 and 20 "
-        "give one more each. The checker sets the length of updates, so only their direction "
-        "matters: on which problems does the receiver learn nothing by itself?"
+        f"{words}. A gain of at least 0.5 whose interval is above 0 gives six points. Each of the "
+        "gains 2, 10 and 20 gives one more point. The checker sets the length of updates, so only "
+        "their direction matters: on which problems does the receiver learn nothing by itself?"
     )

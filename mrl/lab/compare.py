@@ -143,9 +143,7 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
             )
 
     missing = [run for run in runs if not is_finished(run[2])]
-    say(
-        f"{len(runs)} runs, {len(runs) - len(missing)} of them complete; {plan.jobs} in parallel."
-    )
+    say(f"{len(runs)} runs, {len(runs) - len(missing)} of them complete; {plan.jobs} in parallel.")
     say("Ctrl-C stops them after their current steps; the same command continues them.")
 
     started = time.monotonic()

@@ -33,7 +33,7 @@ from mrl.policy import Policy
 from mrl.rollout import sample_completions
 from mrl.samples import derive_seed
 
-TOLERANCE = 2e-2  # nats between two float32 computations of a log-prob; TF32 causes some 1e-3
+TOLERANCE = 2e-2  # largest accepted error of a log-prob, in nats; TF32 alone causes about 1e-3
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # those for which logprobs.py makes masks
 # classes with the same RMSNorm as Llama's; others add 1 to the weight, or have a gate
 SAME_RMS_NORM = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")

@@ -28,7 +28,7 @@ def lying_records(rate: float, seed: int) -> RecordsOf:
         # seeded by step instead of version, because the version of a frozen policy never changes
         rng = random.Random(f"{seed}/liar/{policy.name}/{step}")
         for group in groups:
-            claims = []  # only the lies count as correct: honest successes are published above
+            claims = []  # only lies are marked correct: real successes are published above
             for rollout in group.rollouts:
                 lies = rollout.verdict is not Verdict.CORRECT and rng.random() < rate
                 claims.append(replace(rollout, verdict=Verdict.CORRECT if lies else Verdict.WRONG))

@@ -43,7 +43,7 @@ METRICS = {
     "sampled_otherwise",
     "loss": "loss of the objective over own and peers' samples, mean over updates; it stays near 0 "
     "by construction while ratios are 1 and each group's advantages sum to 0 (solo, sgt)",
-    "loss_nll": "imitation loss, its weight included, mean over updates",
+    "loss_nll": "imitation loss multiplied by its weight, mean over updates",
     "kl": "KL divergence from the reference model in nats (k3 estimate), over own completions with "
     "an advantage, mean over updates; only if kl_coef > 0",
     "updates": "number of optimizer updates in this step",

@@ -48,7 +48,10 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
 
 
 def _problem(fields: dict, number: str) -> Problem:
-    """Make a problem; ValueError if a field is wrong. number: of the line, used as a default id."""
+    """Make a problem. Raises ValueError if a field is wrong.
+
+    number: the number of the line, which is the default id.
+    """
     if type(fields.get("answer")) is int:  # a bool is not
         fields["answer"] = str(fields["answer"])
     defaults = {"id": number, "skill": "all"}

@@ -68,7 +68,10 @@ def last_lines(run: Run, finished: bool) -> list[Table | str]:
 
 
 def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
-    """A table of pass@1 and pass@k in percent, before -> after, by file, skill and policy."""
+    """A table of pass@1 and pass@k in percent, before and after training.
+
+    It has a row per file and skill, and columns per policy.
+    """
     *_, last = evaluations.values()
     metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
 

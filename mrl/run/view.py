@@ -22,7 +22,7 @@ from mrl.run.launch import is_worker
 
 RECENT_STEPS = 10
 OTHER_ROWS = 15  # rows of the live view that are not bars
-COLORS = ("cyan", "dark_orange", "magenta", "green")  # of the policies, in the order of the run
+COLORS = ("cyan", "dark_orange", "magenta", "green")  # one per policy, in the run's order
 FIGURES = ("reward", "groups/all_fail", "rescues", "completions/clipped_ratio")
 MEAN = f"mean of the last {RECENT_STEPS} steps"  # every number shown is such a mean
 
@@ -127,13 +127,13 @@ class View(AbstractContextManager):
     # ------------------------------------------------------------------------------ what happens
 
     def scored(self, scores: list[dict]) -> None:
-        """Note the scores from before training, where each bar gets its mark."""
+        """Store the scores from before training, at which each bar gets its mark."""
         for entry in of_first_split(scores):
             for skill, rates in entry["skills"].items():
                 self.began[entry["policy"], skill] = rates["pass@1"]
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
-        """Note a step's metrics of every policy and its rescues, and update the view."""
+        """Store a step's metrics of every policy and its rescues, and update the view."""
         is_first = not self.history
         self.history.append(lines)
         self.now = step
@@ -213,7 +213,9 @@ class View(AbstractContextManager):
 
         # the column of labels is as wide as the longest; the others share the rest
         room = self.console.width - max(map(len, [*skills, *FIGURES])) - 2
-        size = max(5, min(40, room // len(self.policies) - 9))  # 9: for the percentage and space
+        size = max(
+            5, min(40, room // len(self.policies) - 9)
+        )  # the percentage and spaces take 9 columns
         table = Table("", box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for name, color in self.colors.items():
             table.add_column(cell(name), justify="right", style=color, min_width=size + 6)

@@ -66,7 +66,7 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
             return small, {}
 
     # On a large GPU, many tokens per pass are faster: with few, starting the kernels takes longer
-    # than running them. A policy that runs out of memory halves the number.
+    # than running them. A policy that runs out of memory halves this limit.
     on_gpu = torch.cuda.is_available()
     on_large_card = on_gpu and torch.cuda.get_device_properties(0).total_memory > LARGE_CARD
 

@@ -20,7 +20,7 @@ from mrl.modes.check import place_of
 from mrl.parsing import check_rules, check_table, nearest, parse, read_text, run_file
 from mrl.settings.pairs import pair_settings
 
-NAME = re.compile(r"[^./\\][^/\\]{0,63}")  # of a policy or a run; it also names a directory
+NAME = re.compile(r"[^./\\][^/\\]{0,63}")  # names of policies and runs, also used for directories
 OWN_MODE = re.compile(r"(.+\.py):(\w+)")  # file.py:Class
 # In config.json a path into the program's own `data` begins with "{data}/", so that a run can be
 # resumed in another checkout. DATA_HERE is what "{data}/" stands for in this checkout.
@@ -95,7 +95,7 @@ def load_config(path: Path) -> dict[str, Any]:
     """
     text = read_text(path).replace(OWN_DATA, DATA_HERE)
     table = parse(text, str(path), "JSON" if path.suffix == ".json" else "TOML")
-    of_judge = table.pop("judge_checksum", "")  # from a run of an earlier version
+    of_judge = table.pop("judge_checksum", "")  # runs of earlier versions wrote this field
     if of_judge:
         table["checksums"] = {table["judge"]: of_judge}
     policies = table.pop("policy", table.pop("policies", []))
@@ -179,7 +179,7 @@ def _named(settings: Sequence[str] | dict[str, Any]) -> Iterator[tuple[str, str,
             raise MrlError(f"--set {text}: write KEY=VALUE, for example sgt.imitation_weight=0.5.")
         try:
             document = parse(f"value = {value}", text, "TOML")
-        except MrlError:  # a text, which the user need not quote
+        except MrlError:  # an unquoted text, which is also accepted
             document = {"value": value}
         yield f"--set {text}", key, document["value"]
 
