@@ -332,12 +332,12 @@ from mrl.modes.sgt import SGT
 
 @dataclass
 class Broken(SGT):
-    """SGT, until one policy is at its fourth step."""
+    """SGT, until one policy is at its fourth step and luck is bad."""
     name = "broken"
 
     def training_samples(self, receiver, groups_and_records, rng):
-        if receiver.name == "llama-tiny" and receiver.version == 3:
-            {what}
+        if receiver.name == "llama-tiny" and receiver.version == 3 and os.path.exists("bad luck"):
+            raise RuntimeError("out of luck")
         return super().training_samples(receiver, groups_and_records, rng)
 '''
 
@@ -345,7 +345,8 @@ class Broken(SGT):
 @pytest.mark.slow
 def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
     mode = place / "fails.py"
-    mode.write_text(MODE.format(what="raise RuntimeError('out of luck')"))
+    mode.write_text(MODE)
+    (place / "bad luck").touch()
     code, _, error = end_of(start(place, *PARALLEL, "--mode", "fails.py:Broken"))
     assert code == 1
     assert error.startswith("Traceback (most recent call last):\n")
@@ -353,7 +354,7 @@ def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
     assert error.endswith("Continue with: python mini_mrl.py resume runs/r\n")
     assert error.count("fails.py, line 13. Continue with: ") == 1
     assert saved(place / "runs" / "r") == 2
-    mode.write_text(MODE.format(what="pass"))
+    (place / "bad luck").unlink()  # and not by changing the mode: a run goes on with the same files
     code, _, error = end_of(start(place, "resume", "runs/r", "--plain"))
     assert (code, error) == (0, "")
     assert_same_run(whole, "runs/r", STEPS)
