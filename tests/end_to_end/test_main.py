@@ -58,8 +58,7 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     assert "6 prompts from train.jsonl; completions per prompt: qwen-tiny 4, llama-tiny 4;" in out
     assert "step 4/4" in out
     assert "before -> after" in out
-    *_, last = out.strip().splitlines()
-    assert "beyond chance" in last or "of the time before" in last
+    assert "mini_mrl.py report runs/sgt-s1" in out  # what one can do next
     directory = place / "runs" / "sgt-s1"
     config = load_config(directory / "config.json")
     assert (config["mode"], config["steps"], config["seed"]) == ("sgt", 4, 1)
