@@ -1,4 +1,4 @@
-"""All settings of a run, as two dataclasses; settings/settings.py reads and checks them."""
+"""All settings of a run as two dataclasses. settings/settings.py reads and checks them."""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,9 +11,9 @@ WORDING = "validation_wording.jsonl"
 
 
 def setting(default: Any, text: str, **rule: Any) -> Any:  # typed by the field
-    """A field with its help text and what its values must be.
+    """A dataclass field with its help text and a rule for its values.
 
-    rule: `least`, `above`, `most` for numbers, `choices` for texts.
+    rule: `least`, `above` or `most` for a number, `choices` for a text.
     """
     metadata = {"help": text, **rule}
     if callable(default):
@@ -23,74 +23,114 @@ def setting(default: Any, text: str, **rule: Any) -> Any:  # typed by the field
 
 @dataclass
 class PolicyConfig:
-    """One policy of a run. Any of these may differ between the policies."""
+    """The settings of one policy. Each policy of a run may have different ones."""
 
     name: str
     path: str  # a `save_pretrained` directory or a hub name
-    group_size: int = setting(8, "completions per prompt; an advantage compares them", least=2)
+    group_size: int = setting(
+        8, "completions per prompt; advantages compare rewards within such a group", least=2
+    )
     learning_rate: float | None = setting(
-        None, "of AdamW; none: from the number of parameters", above=0, most=1
+        None, "learning rate of AdamW (default: chosen from the model size)", above=0, most=1
     )
     updates_per_step: int | None = setting(
-        None, "the most optimizer updates in a step; none: as the mode was published", least=1
+        None,
+        "largest number of optimizer updates per step (default: the number in the mode's paper)",
+        least=1,
     )
-    objective: str = setting("grpo", "what it maximizes", choices=OBJECTIVES)
-    clip_low: float | None = setting(None, "none: as the objective was published", least=0)
-    clip_high: float | None = setting(None, "none: as the objective was published", least=0)
-    kl_coef: float = setting(0.0, "of a k3 penalty against the frozen first weights", least=0)
-    reference: str = setting("", "where those are; empty: `path`; of LoRA always its base")
-    temperature: float = setting(1.0, "of sampling, and of the loss", above=0)
-    max_new_tokens: int = setting(48, "longest completion", above=0)
-    weight_decay: float = setting(0.0, "of AdamW", least=0)
-    max_grad_norm: float = setting(1.0, "longer gradients are scaled down to it", above=0)
-    max_tokens_per_forward: int = setting(2048, "tokens in one forward and backward pass", above=0)
+    objective: str = setting("grpo", "objective that training maximizes", choices=OBJECTIVES)
+    clip_low: float | None = setting(
+        None, "clip range below 1 (default: the objective's published value)", least=0
+    )
+    clip_high: float | None = setting(
+        None, "clip range above 1 (default: the objective's published value)", least=0
+    )
+    kl_coef: float = setting(
+        0.0, "coefficient of the KL penalty to the initial weights (k3 estimator)", least=0
+    )
+    reference: str = setting(
+        "",
+        "model that the KL penalty refers to (default: `path`; with LoRA, always the base model)",
+    )
+    temperature: float = setting(1.0, "temperature of sampling; the loss uses it as well", above=0)
+    max_new_tokens: int = setting(48, "token limit of a completion", above=0)
+    weight_decay: float = setting(0.0, "weight decay of AdamW", least=0)
+    max_grad_norm: float = setting(
+        1.0, "largest gradient norm; longer gradients are scaled down to it", above=0
+    )
+    max_tokens_per_forward: int = setting(
+        2048, "token limit of one forward and backward pass; fewer need less memory", above=0
+    )
     dtype: str = setting(
         "auto",
-        "float32, or mixed: bfloat16 products, float32 weights; auto: mixed on CUDA",
+        "number format: float32, mixed (bfloat16 products, float32 weights), or auto (mixed on a "
+        "GPU that computes bfloat16, else float32)",
         choices=("auto", "mixed", "float32"),
     )
-    frozen: bool = setting(False, "never learns: a fixed teacher; its checkpoint holds no weights")
-    lora_rank: int = setting(0, "of LoRA, e.g. 16; 0: all weights learn", least=0, most=1024)
-    gradient_checkpointing: bool = setting(False, "compute activations again: slower, smaller")
-    template: str = setting("", "with {prompt}; empty: the tokenizer's chat template")
+    frozen: bool = setting(
+        False, "do not train this policy: a fixed teacher (its weights are not checkpointed)"
+    )
+    lora_rank: int = setting(
+        0, "rank of LoRA's matrices, for example 16 (0: train all weights)", least=0, most=1024
+    )
+    gradient_checkpointing: bool = setting(False, "gradient checkpointing: less memory, slower")
+    template: str = setting(
+        "", "prompt template that contains {prompt} (default: the tokenizer's chat template)"
+    )
     system_prompt: str | None = setting(
-        None, "what the model reads first; none: system_prompt.txt next to `train`; empty: nothing"
+        None,
+        'system prompt; "" for none (default: the text of system_prompt.txt next to `train`, if '
+        "there is one)",
     )
 
 
 @dataclass
 class RunConfig:
-    """One run: who learns, on what, how long, and what they share."""
+    """The settings of a run: who learns, on which problems, for how long, and what is shared."""
 
     policies: list[PolicyConfig]
-    mode: str = setting("sgt", "what is shared, by name; or your own, file.py:Class")
-    name: str = setting("", "directory under `runs`; empty: made from mode and seed")
-    steps: int = setting(240, "training steps", least=1)
-    seed: int = setting(0, "seed of everything random", least=0)
-    prompts_per_step: int = setting(16, "prompts between two learning phases", least=1)
-    train: str = setting(str(DATA / "words" / "train.jsonl"), "training problems, JSONL")
+    mode: str = setting("sgt", "sharing mode: a name, or FILE.py:Class for your own")
+    name: str = setting("", "name of the run's directory (default: made from mode and seed)")
+    steps: int = setting(240, "number of training steps", least=1)
+    seed: int = setting(0, "seed of all random numbers in the run", least=0)
+    prompts_per_step: int = setting(16, "prompts per step", least=1)
+    train: str = setting(str(DATA / "words" / "train.jsonl"), "file of training problems, JSONL")
     heldout: list[str] = setting(
         lambda: [str(DATA / "words" / name) for name in ("validation.jsonl", WORDING)],
-        "held-out problems, JSONL files",
+        "files of held-out problems, JSONL",
     )
-    eval_samples: int = setting(4, "completions a held-out problem (k of pass@k)", least=1)
+    eval_samples: int = setting(4, "completions per held-out problem (the k of pass@k)", least=1)
     trust: str = setting(
-        "verify", "judge a peer's text again; claim: take its verdict", choices=("verify", "claim")
+        "verify",
+        "check of a peer's completions: verify (judge them again) or claim (accept its verdict)",
+        choices=("verify", "claim"),
     )
-    liar: float = setting(0.0, "share of failures claimed as successes", least=0, most=1)
-    judge: str = setting("", "your own: a file with judge(answer, text) -> bool")
-    verify_timeout_s: float = setting(2.0, "for one verdict", above=0, most=3600)
-    checkpoint_every: int = setting(60, "steps; 0: only at the end", least=0)
-    threads: int = setting(1, "CPU threads; more can be slower on busy cores", least=1, most=256)
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...")
+    liar: float = setting(
+        0.0,
+        "fraction of failures that policies falsely claim as successes (for lessons)",
+        least=0,
+        most=1,
+    )
+    judge: str = setting(
+        "", "file with your own judge(answer, text) -> bool (default: the built-in verifier)"
+    )
+    verify_timeout_s: float = setting(2.0, "time limit per verdict, in seconds", above=0, most=3600)
+    checkpoint_every: int = setting(60, "steps between checkpoints (0: only at the end)", least=0)
+    threads: int = setting(
+        1, "CPU threads; more can be slower if the cores are busy", least=1, most=256
+    )
+    device: str = setting("auto", "device: cpu, cuda, cuda:1, ..., or auto (a GPU if there is one)")
     placement: str = setting(
         "auto",
-        "resident, swap, parallel (one process per policy) or auto",
+        "placement of the policies: resident (all on the device), swap (the waiting ones in host "
+        "memory), parallel (one process each) or auto",
         choices=("auto", "resident", "swap", "parallel"),
     )
-    runs: str = setting("runs", "where the run's directory goes")
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the modes, by mode name
-    # by path, of the files that decide the result (settings.files_of); {}: as they are at the start
+    runs: str = setting("runs", "parent directory of the run's directory")
+    # mode name -> settings of that mode
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # path -> checksum of each file that decides the result (settings.files_of); it is computed when
+    # the run starts
     checksums: dict[str, str] = field(default_factory=dict)
 
 

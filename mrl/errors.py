@@ -1,13 +1,13 @@
-"""The errors that end a run, or a command, with one sentence."""
+"""The errors that end a run or a command with one sentence."""
 
 import re
 
-# where an error has no type of its own: CUDA's driver, cuBLAS, cuDNN, a CPU's allocator, a file
+# What libraries say that have no error type for it: CUDA, cuBLAS, cuDNN, the CPU's allocator
 NO_MEMORY = "out of memory|STATUS_ALLOC_FAILED|can't allocate memory|Cannot allocate memory"
 
 
 class MrlError(Exception):
-    """A person's mistake: the message says what was found, where, and what to do instead.
+    """A user's mistake. The message says what was found, where, and what to do instead.
 
     The command line prints it without a traceback and exits with code 2.
     """
@@ -16,20 +16,20 @@ class MrlError(Exception):
 
 
 class RunFailed(Exception):
-    """A run ended early, but its input was right; exit code 1, its last checkpoint is kept."""
+    """A run ended early without a mistake of the user. Exit code 1; its checkpoint is kept."""
 
     exit_code = 1
 
 
 class PeerLost(RunFailed):
-    """The process of another policy has ended, and that one knows why."""
+    """Another policy's process ended; its own message says why."""
 
     exit_code = 3
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory has run out, on a device or in the host, as whichever library says it."""
-    # by its name: the verifier's process reads this file, too, and must not load torch
+    """Whether an error, of whatever library, says that a device or the host ran out of memory."""
+    # by name, because the verifier's child process loads this file and must not load torch
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     by_words = isinstance(error, RuntimeError | OSError)

@@ -1,6 +1,7 @@
-"""The one reader: texts, JSON, TOML and tables of settings; a fault in them is one sentence.
+"""Reads text files, JSON, TOML and tables of settings. Any fault in them becomes one sentence.
 
-It runs a person's own Python files, too. The verifier's child loads it, so it must not load torch.
+It also runs a user's own Python files. The verifier's child process loads this file, so it must not
+load torch.
 """
 
 import difflib
@@ -20,29 +21,31 @@ from mrl.errors import MrlError
 
 
 def read_text(path: Path) -> str:
-    """A file's text; OSError if it cannot be read, MrlError if it is not UTF-8."""
+    """The text of a file. Raises OSError if it cannot be read, and MrlError if it is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8-sig")  # without the mark that some editors put first
+        return path.read_text(encoding="utf-8-sig")  # without the byte order mark of some editors
     except UnicodeDecodeError as error:
-        raise MrlError(f"{path}: is not UTF-8 text ({error.reason}); convert it first.") from None
+        raise MrlError(f"{path} is not UTF-8 text ({error.reason}). Convert it to UTF-8.") from None
 
 
 def parse(text: str, where: str, form: str = "JSON") -> dict[str, Any]:
-    """The object that a text in JSON or TOML holds; MrlError with the place if it holds none."""
+    """The object in a JSON or TOML text. Raises MrlError, with `where`, if there is none."""
     try:
         value = tomllib.loads(text) if form == "TOML" else json.loads(text)
-    except (ValueError, RecursionError) as error:  # a long number, brackets in brackets
-        raise MrlError(f"{where}: is not {form} ({error}).") from None
+    except (ValueError, RecursionError) as error:  # a number that is too long, or deep nesting
+        raise MrlError(f"{where}: this is not valid {form} ({error}).") from None
 
     if not isinstance(value, dict):
-        raise MrlError(f"{where}: is not a JSON object, so nothing in it has a name.")
+        raise MrlError(
+            f"{where}: expected a JSON object ({{...}}), but found {type(value).__name__}."
+        )
     return value
 
 
 def read_json_lines(path: Path) -> list[dict]:
-    """The objects of a log, one a line; other lines, as a torn last one, are left out.
+    """The JSON objects of a log, one per line. Invalid lines, such as a torn last one, are skipped.
 
-    Only the newline byte ends a line: what models write may hold other line breaks.
+    Only the newline byte ends a line, because completions may contain other line breaks.
     """
     if not path.is_file():
         return []
@@ -55,19 +58,19 @@ def read_json_lines(path: Path) -> list[dict]:
 
 
 def split_list(text: str) -> list[str]:
-    """The entries of a list that is written as one text, with commas between them."""
+    """The entries of a list that is written as one text, separated by commas."""
     return [entry.strip() for entry in text.split(",")]
 
 
 @cache
 def run_file(path: Path, source: bytes) -> ModuleType:
-    """Run a file of one's own as a module, once; again if its content has changed.
+    """Run a user's file as a module. It runs again only if its content has changed.
 
-    Whatever the file raises is raised here.
+    Exceptions of the file are passed on.
     """
-    module = ModuleType(f"own {path.stem}")  # replaces no other, such as `random`
+    module = ModuleType(f"own {path.stem}")  # so random.py does not replace `random`
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses look it up by its name
+    sys.modules[module.__name__] = module  # dataclasses look the module up by its name
     exec(compile(source, path, "exec"), module.__dict__)
     return module
 
@@ -78,9 +81,9 @@ def run_file(path: Path, source: bytes) -> ModuleType:
 def check_table(
     table: dict[str, Any], target: type, where: str, also: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The table as keyword arguments for dataclass `target`, every key and type checked.
+    """Check every key and type of a table; returns keyword arguments for the dataclass `target`.
 
-    also: keys that may have been meant, besides those of the dataclass.
+    also: keys outside the dataclass that an error may suggest.
     """
     hints = get_type_hints(target)
     known = [entry.name for entry in fields(target) if entry.init and entry.name != "policies"]
@@ -90,7 +93,7 @@ def check_table(
         if key not in known:
             raise MrlError(f"{where}: there is no setting `{key}`{nearest(key, [*known, *also])}")
 
-        # an integer may stand for a float, and one text with commas for a list
+        # accept an integer for a float, and a text with commas for a list
         hint = hints[key]
         if hint in (float, float | None) and type(value) is int:
             value = float(value)
@@ -109,13 +112,15 @@ def check_table(
 def _fits(value: Any, hint: Any) -> bool:
     if hint == list[str]:
         return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    is_union = get_origin(hint) in (Union, UnionType)  # as int | None
+    is_union = get_origin(hint) in (Union, UnionType)  # such as int | None
     alternatives = get_args(hint) if is_union else [hint]
-    return type(value) in [get_origin(entry) or entry for entry in alternatives]  # True is no int
+    return type(value) in [
+        get_origin(entry) or entry for entry in alternatives
+    ]  # `type`, because True is an int
 
 
 def check_rules(config: object, where: str = "") -> None:
-    """Check every field by the rule that `config.setting` declared it with."""
+    """Check every field by the rule that `config.setting` declared. Raises MrlError."""
     for entry in fields(config):
         value, rule = getattr(config, entry.name), entry.metadata
         if value is None:
@@ -123,7 +128,7 @@ def check_rules(config: object, where: str = "") -> None:
 
         if "choices" in rule and value not in rule["choices"]:
             known = ", ".join(filter(None, rule["choices"]))
-            raise MrlError(f"{where}{entry.name} is {value!r}; known are {known}.")
+            raise MrlError(f"{where}{entry.name} is {value!r}, but must be one of: {known}.")
 
         # written with `not`, because NaN is neither below a bound nor above it
         wanted = ""
@@ -140,8 +145,12 @@ def check_rules(config: object, where: str = "") -> None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence on an unknown word: the likeliest known one, else all of them."""
-    # its initials, as `lr`, or letters in common
+    """The end of a sentence about an unknown word: the most similar known word, or all of them."""
+    # compare initials (`lr`), then letters
     near = [name for name in known if "".join(part[:1] for part in name.split("_")) == word]
     near += difflib.get_close_matches(word, known, n=1, cutoff=0.4)
-    return f"; did you mean `{near[0]}`?" if near else f"; known are {', '.join(sorted(known))}."
+    return (
+        f"; did you mean `{near[0]}`?"
+        if near
+        else f"; the known ones are {', '.join(sorted(known))}."
+    )

@@ -212,12 +212,12 @@ def test_the_real_pair_is_pinned_in_little_more_than_its_size(name, least):
 
 def test_devices(monkeypatch):
     assert pick_device("cpu") == pick_device("auto") == "cpu"
-    with pytest.raises(MrlError, match="device is 'cuda:7', which cannot be used here"):
+    with pytest.raises(MrlError, match="device is 'cuda:7', which cannot be used"):
         pick_device("cuda:7")
     for other in ("mps", "meta"):
         place = SimpleNamespace(device=torch.device(other))
         monkeypatch.setattr(torch, "ones", lambda size, device, place=place: place)
-        with pytest.raises(MrlError, match=rf"device is '{other}'.*nothing was ever computed"):
+        with pytest.raises(MrlError, match=rf"device is '{other}'"):
             pick_device(other)
     current, shares = [], []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -244,7 +244,7 @@ def test_a_card_that_this_torch_has_no_kernels_for_gets_one_sentence(monkeypatch
         )
 
     monkeypatch.setattr(torch, "ones", fill)
-    with pytest.raises(MrlError, match=r"'cuda:0', which cannot.*no kernel.*; take cpu, or cuda"):
+    with pytest.raises(MrlError, match=r"'cuda:0', which cannot.*no kernel.*cpu, or cuda"):
         pick_device("cuda:0")
 
 

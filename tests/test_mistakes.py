@@ -212,8 +212,8 @@ def test_a_closed_pipe_ends_a_run_with_one_sentence(place, placement):
     program.stdout = None
     code, error = ended(program)
     assert code == 1
-    assert error.startswith("The output was closed, or sys.exit called")
-    assert error.endswith("Go on with: python mini_mrl.py resume runs/r\n")
+    assert error.startswith("The output was closed")
+    assert error.endswith("Continue with: python mini_mrl.py resume runs/r\n")
     assert len(error.splitlines()) == 1
 
 

@@ -17,6 +17,7 @@ from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RewardStats, SuccessRecord
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 from mrl.settings.settings import make_mode
+from tests.sentences import names_it
 
 
 @dataclass
@@ -362,7 +363,7 @@ def test_modes_are_made_by_name_with_checked_settings():
 def test_a_wrong_mode_or_setting_gets_one_sentence(name, settings, part):
     with pytest.raises(MrlError) as caught:
         make_mode(name, {name: settings})
-    assert part in str(caught.value)
+    assert names_it(str(caught.value), part)
 
 
 def test_rollouts_and_updates_of_each_mode():

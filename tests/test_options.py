@@ -31,7 +31,7 @@ def test_every_summary_of_the_help_is_whole(help_lines):
 def test_the_help_names_the_modes_and_the_default_of_each_option(help_lines):
     text = " ".join(" ".join(help_lines).split())
     options = dict(re.findall(r"--(\w+) <(.*?)(?= --|$)", text))
-    assert f"what is shared: {', '.join(MODES)}" in options["mode"]
+    assert ", ".join(MODES) in options["mode"]
     for name in ("mode", "steps", "seed", "placement"):
         assert f"[default: {getattr(RunConfig, name)}]" in options[name]
     assert all("[default: " in words for words in options.values())

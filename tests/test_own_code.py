@@ -13,6 +13,7 @@ from mrl.modes.check import check_batch
 from mrl.modes.solo import Solo
 from mrl.objectives import Objective
 from mrl.samples import TrainingSample
+from tests.sentences import names_it
 
 CHUNKS = Objective("chunk", "sequence", 0.2, 0.2)
 
@@ -50,7 +51,7 @@ def test_a_mistake_is_named_with_the_modes_file(make_policy, batch, part):
     with pytest.raises(MrlError) as caught:
         check_batch(batch, Own(), make_policy())
     assert str(caught.value).startswith(f"{__file__}: training_samples of Own ")
-    assert part in str(caught.value)
+    assert names_it(str(caught.value), part)
 
 
 @pytest.mark.parametrize(

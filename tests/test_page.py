@@ -17,7 +17,7 @@ from mrl.advantages import group_advantages
 from mrl.config import DATA
 from mrl.lab.bandit import PUBLISHED, analyse, bandit_modes, complementary
 from mrl.run.directory import read_evaluations, read_metrics, read_rescues
-from mrl.run.summary import learnt_sentence
+from mrl.run.summary import learned_sentence
 from tests import browser
 
 FOLDER = DATA / "page"
@@ -154,7 +154,7 @@ def test_the_replay_is_the_kept_runs(make):
 
 def test_the_report_is_the_kept_runs_and_small(make):
     report = (FOLDER / "report.html").read_text(encoding="utf-8")
-    sentence = learnt_sentence(read_evaluations(make.KEPT_RUN), read_rescues(make.KEPT_RUN))
+    sentence = learned_sentence(read_evaluations(make.KEPT_RUN), read_rescues(make.KEPT_RUN))
     assert f"<strong>{escape(sentence)}</strong>" in report
     assert escape(sentence) in KEPT
     assert part("run", report) == part("run")

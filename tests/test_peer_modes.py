@@ -24,6 +24,7 @@ from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.settings.settings import make_mode, mode_class
+from tests.sentences import names_it
 from tests.test_modes import success
 
 RIGHT, WRONG = "\\boxed{1}", "\\boxed{2}"
@@ -406,7 +407,7 @@ def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
     (tmp_path / "broken.py").write_text("def")
     with pytest.raises((MrlError, FileNotFoundError)) as caught:
         mode_class(name)
-    assert part in str(caught.value)
+    assert names_it(str(caught.value), part)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +426,7 @@ def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
 def test_a_wrong_setting_gets_one_sentence(name, settings, part):
     with pytest.raises(MrlError) as caught:
         make_mode(name, {name: settings})
-    assert part in str(caught.value)
+    assert names_it(str(caught.value), part)
 
 
 def test_the_clips_of_prp_reach_every_peer_sample(receiver):

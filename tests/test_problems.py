@@ -7,6 +7,7 @@ from mrl.run.problems import load_problems
 from mrl.samples import problems_of_step
 from mrl.settings.settings import system_prompt_of
 from mrl.tiny.skills import SKILLS, generate
+from tests.sentences import names_it
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]
 
@@ -46,13 +47,13 @@ def test_loading_fills_in_id_and_skill_and_takes_whole_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "place", "part"),
     [
-        (["{"], ":1", "not JSON"),
-        (['{"prompt": "a", "answer": "1"}', "nonsense"], ":2", "not JSON"),
-        (["[1]"], ":1", "not a JSON object"),
-        (['{"answer": "1"}'], ":1", "`prompt` is '', but must be a text"),
-        (['{"prompt": "a"}'], ":1", "`answer` is '', but must be a text"),
-        (['{"prompt": "a", "answer": 1.5}'], ":1", "`answer` is 1.5, but must be a text"),
-        (['{"prompt": "a", "answer": "1", "id": 7}'], ":1", "`id` is 7, but must be a text"),
+        (["{"], ":1", "JSON"),
+        (['{"prompt": "a", "answer": "1"}', "nonsense"], ":2", "JSON"),
+        (["[1]"], ":1", "JSON object"),
+        (['{"answer": "1"}'], ":1", "`prompt` is '', but must be"),
+        (['{"prompt": "a"}'], ":1", "`answer` is '', but must be"),
+        (['{"prompt": "a", "answer": 1.5}'], ":1", "`answer` is 1.5, but must be"),
+        (['{"prompt": "a", "answer": "1", "id": 7}'], ":1", "`id` is 7, but must be"),
         (['{"prompt": "a", "answer": "2024-05-01"}'], ":1", "--set judge=FILE"),
         (['{"prompt": "a", "answer": "12:30:00"}'], ":1", "'12:30:00'"),
         (['{"prompt": "a", "answer": "12:30"}'], ":1", "--set judge=FILE"),
@@ -66,8 +67,8 @@ def test_loading_fills_in_id_and_skill_and_takes_whole_numbers(tmp_path):
         (['{"prompt": "a", "answer": "1", "skill": 3}'], ":1", "`skill`"),
         (['{"prompt": "a", "answer": "1", "id": " "}'], ":1", "`id`"),
         (['{"prompt": "a", "answer": ' + "9" * 5000 + "}"], ":1", "digits"),
-        (['{"prompt": "a", "answer": "1", "id": "x"}'] * 2, ":2", "'x' was used before"),
-        ([""], "", "holds no problem"),
+        (['{"prompt": "a", "answer": "1", "id": "x"}'] * 2, ":2", "'x'"),
+        ([""], "", "no problem"),
         ([json.dumps({"prompt": "a", "answer": r"\frac{"})], ":1", "cannot judge"),
     ],
 )
@@ -75,8 +76,8 @@ def test_a_broken_problem_file_is_refused_with_its_line(tmp_path, verifier, line
     path = write(tmp_path / "p.jsonl", *lines)
     with pytest.raises(MrlError) as caught:
         load_problems(path, verifier.check_answer)
-    assert str(caught.value).startswith(f"{path}{place}:")
-    assert part in str(caught.value)
+    assert str(caught.value).startswith(f"{path}{place}")
+    assert names_it(str(caught.value), part)
 
 
 def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):

@@ -10,7 +10,7 @@ from mrl.lab import figures
 from mrl.lab.report import write_report
 from mrl.run.directory import read_metrics, read_samples
 from mrl.run.problems import save_problems
-from mrl.run.summary import learnt_sentence
+from mrl.run.summary import learned_sentence
 from mrl.tiny.pair import BLIND_SPOTS
 from mrl.tiny.skills import SKILLS, generate
 from tests import browser
@@ -47,13 +47,13 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     assert "report.html" in capsys.readouterr().out
     page = (finished / "report.html").read_text()
     shown, _, folded = page.partition("<details>")
-    for part in ("better at any skill", 'id="replay"', "judges the final answer alone"):
+    for part in ("Blind spots", 'id="replay"', "judges the final answer alone"):
         assert part in shown, part
     for part in ("Held-out problems", *(title for _, title, _, _ in figures.PICTURES)):
         assert part in folded, part
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert not re.search(r">[^<]*(outcome|groups|exchange|completions)/", folded)  # words, no names
-    assert "solve rate of the step&#x27;s prompts of one skill" in folded
+    assert "on the step&#x27;s prompts of one skill" in folded
     images = re.findall(r"<img ([^>]*)>", page)
     assert len(images) == 7
     assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
@@ -142,7 +142,7 @@ def test_a_run_whose_models_are_gone_has_a_report(finished):
 
 
 def test_no_run_gets_one_sentence(tmp_path, finished):
-    with pytest.raises(MrlError, match="is no run directory"):
+    with pytest.raises(MrlError, match="not a run directory"):
         write_report(tmp_path)
     (finished / "metrics.jsonl").write_text("")
     with pytest.raises(MrlError, match="no finished step"):
@@ -185,13 +185,11 @@ def test_the_sentence_names_the_largest_gain():
     times = {("a", "b", "eats"): 3, ("a", "b", "sold"): 1, ("b", "a", "eats"): 9}
     keys = ("receiver", "source", "skill")
     rescues = [dict(zip(keys, key, strict=True)) for key, n in times.items() for _ in range(n)]
-    assert learnt_sentence({"before": before, "after": after}, rescues) == (
-        'a solved "eats" problems 10% of the time before, 70% after; it was rescued 4 times, '
-        '3 of them on "eats".'
-    )
-    assert learnt_sentence({"before": before}, rescues) == ""
+    sentence = learned_sentence({"before": before, "after": after}, rescues)
+    assert "`eats` of a: 10% -> 70%" in sentence
+    assert learned_sentence({"before": before}, rescues) == ""
     same = {"before": before, "after": before}
-    assert learnt_sentence(same, rescues).startswith("No policy got better at any skill")
+    assert learned_sentence(same, rescues).startswith("No policy improved")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from mrl.run.summary import (
     evaluation_table,
     first_lines,
     last_lines,
-    learnt_sentence,
+    learned_sentence,
     pair_table,
 )
 from mrl.samples import Problem
@@ -90,13 +90,17 @@ def test_the_pairs_table_counts_what_one_never_and_the_other_sometimes_solves_bo
 def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path):
     run = planned(tmp_path, "solo-x2", steps=7)
     lines = first_lines(run, "tiny", " (why)")
-    assert lines[0] == (
-        "Training the embedded tiny pair: qwen-tiny (0.838 M parameters, learning rate 0.001) and "
-        "llama-tiny (0.838 M parameters, learning rate 0.001), on cpu (why)."
-    )
-    assert "shares nothing; 7 steps of 5 prompts from words/train.jsonl; " in lines[1]
-    assert "; completions per prompt: qwen-tiny 8, llama-tiny 8; " in lines[1]
-    assert lines[2:] == ["Swap."]
+    about = "(0.838 M parameters, learning rate 0.001)"
+    for part in ("tiny pair", f"qwen-tiny {about} and llama-tiny {about}", "cpu (why)"):
+        assert part in lines[0]
+    for part in (
+        "nothing",
+        "7 steps of 5 prompts from words/train.jsonl",
+        "qwen-tiny 8, llama-tiny 8",
+    ):
+        assert part in lines[1]
+    assert str(tmp_path) in lines[2]
+    assert lines[3:] == ["Swap."]
 
 
 def test_the_first_lines_say_that_a_mode_trains_by_an_objective_of_its_own(tmp_path):
@@ -106,10 +110,7 @@ def test_the_first_lines_say_that_a_mode_trains_by_an_objective_of_its_own(tmp_p
         return [line for line in first_lines(run) if line.startswith("Objective: ")]
 
     (note,) = notes("hacpo")
-    assert note == (
-        "Objective: gspo, as hacpo was published; `--set hacpo.own_objective=` takes that of each "
-        "policy."
-    )
+    assert "gspo" in note and "--set hacpo.own_objective=" in note
     assert notes("hacpo", "hacpo.own_objective=") == notes("sgt") == []
 
 
@@ -126,8 +127,31 @@ def test_a_card_without_bfloat16_computes_in_float32(monkeypatch, native):
 
 def test_the_last_lines_end_with_what_was_learnt(tmp_path):
     assert last_lines(planned(tmp_path), False) == ["Saved. Go on."]
-    _, sentence = last_lines(planned(tmp_path, mode="solo"), True)
-    assert sentence == 'qwen-tiny solved "e[/b]ats" problems 10% of the time before, 50% after.'
+    _, sentence, report = last_lines(planned(tmp_path, mode="solo"), True)
+    assert "`e[/b]ats` of qwen-tiny: 10% -> 50%" in sentence
+    assert report.endswith(f"report {tmp_path}")
+
+
+def test_the_blind_spots_that_were_closed_come_first_and_no_other_gain_is_praised():
+    def entry(**rates):
+        skills = {skill: {"pass@1": rate, "problems": 40} for skill, rate in rates.items()}
+        return [{"policy": "a", "split": "s", "problems": 120, "pass@1": 0.5, "skills": skills}]
+
+    before, rescues = entry(days=0.0, sold=0.01, packs=0.1), [{"receiver": "a"}] * 3
+    after = entry(days=0.92, sold=0.2, packs=0.9)
+    sentence = learned_sentence({"before": before, "after": after}, rescues)
+    closed, left = (
+        sentence.index("`days` of a: 0% -> 92%"),
+        sentence.index("`sold` of a: 1% -> 20%"),
+    )
+    assert closed < left and "packs" not in sentence and "a 3" in sentence
+
+    # a short run: nothing is closed, so what training alone does as well is not praised
+    short = learned_sentence({"before": before, "after": entry(days=0, sold=0, packs=0.9)}, rescues)
+    assert "none" in short and "packs" not in short
+
+    # a frozen policy has no blind spots to close
+    assert "days" not in learned_sentence({"before": before, "after": before}, [])
 
 
 @pytest.mark.parametrize(("problems", "after"), [(40, 0.12), (2, 0.9)])
@@ -136,8 +160,8 @@ def test_a_gain_within_chance_is_not_praised(tmp_path, problems, after):
     run.evaluations = {"before": scores(0.1), "after": scores(after)}
     for entry in (*run.evaluations["before"], *run.evaluations["after"]):
         entry["problems"] = problems
-    *_, sentence = last_lines(run, True)
-    assert sentence == "No policy got better at any skill beyond chance (95 %)."
+    _, sentence, _ = last_lines(run, True)
+    assert sentence.startswith("No policy improved")
 
 
 def test_the_largest_of_many_gains_has_to_be_larger():
@@ -149,7 +173,7 @@ def test_the_largest_of_many_gains_has_to_be_larger():
                 entry["skills"] = {f"s{n}": {"pass@1": 0.3, "problems": 40} for n in range(count)}
             if when == "after":
                 entries[0]["skills"]["s0"] = {"pass@1": 0.6, "problems": 40}
-        assert ("s0" in learnt_sentence(evaluations, [])) == praised
+        assert ("s0" in learned_sentence(evaluations, [])) == praised
 
 
 def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():
@@ -180,4 +204,4 @@ def test_sizes_and_numbers_read_as_a_person_writes_them(tmp_path):
 def test_one_model_alone_shares_nothing_and_hears_so_in_every_mode(tmp_path):
     run = planned(tmp_path, mode="sgt")
     run.team.record_type = None  # as where there is no peer
-    assert "Mode sgt shares nothing; " in first_lines(run)[1]
+    assert "Mode sgt shares nothing" in first_lines(run)[1]

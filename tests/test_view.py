@@ -135,7 +135,7 @@ def test_with_three_policies_or_a_narrow_terminal_nothing_is_wider_than_it():
         view.step(1, {name: LINE for name in names}, [RESCUE])
         text = shown(view)
         assert max(map(len, text.splitlines())) <= width
-        for split in ("groups/all_fail", "completions/clipped_ratio", "0.25", "50 %"):
+        for split in ("groups/all_fail", "completions/clipped_ratio", "0.25", "50%"):
             assert split in text, (width, split)
 
 
@@ -307,7 +307,7 @@ def test_in_a_real_terminal_it_looks_like_that_and_leaves_nothing_behind(tmp_pat
     environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
     subprocess.run([*tmux, *command], check=True, env=environment | {"LC_ALL": "C.UTF-8"})
     try:
-        first, *view = screen_with("64 of 360", "a blind spot then" if height > 9 else "wrong")
+        first, *view = screen_with("64 of 360", "was a blind spot" if height > 9 else "incorrect")
         assert first == "The first line."
         if (width, height) == (80, 24):
             assert view == KEPT.read_text(encoding="utf-8").splitlines()

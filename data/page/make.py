@@ -23,7 +23,7 @@ from two_learners import STEPS
 from mrl.lab import bandit
 from mrl.lab.report import replay, write_report
 from mrl.run.directory import read_evaluations, read_rescues
-from mrl.run.summary import learnt_sentence
+from mrl.run.summary import learned_sentence
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -47,7 +47,7 @@ def page() -> str:
         rows += f'<tr data-mode="{name}">{cells}</tr>'
     luck = round(bandit.complementary()[1].reward("receiver"), 4)
     facts = {"G": bandit.GROUP, "p": luck, "modes": modes()}
-    sentence = learnt_sentence(read_evaluations(KEPT_RUN), read_rescues(KEPT_RUN))
+    sentence = learned_sentence(read_evaluations(KEPT_RUN), read_rescues(KEPT_RUN))
     with chdir(ROOT):  # the tokenizers' paths start there
         component = replay(KEPT_RUN)
 

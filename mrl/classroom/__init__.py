@@ -1,8 +1,9 @@
-"""Assignments that check themselves: `python mini_mrl.py assignment list`.
+"""Programming assignments that check themselves: `python mini_mrl.py assignment list`.
 
-An assignment is a stub (stubs/<name>.py; its docstring is the contract) and a file of tests for
-pytest, test_<name>.py, in which a test is a part. Its docstring says what that is worth and what
-was looked at ("2 points: when it imitates"); conftest.py hands it the submission.
+An assignment has a stub (stubs/<name>.py), whose docstring says what to write, and tests for pytest
+(test_<name>.py). Each test is one part of the assignment. Its docstring says how many points it
+gives and what it checks ("2 points: when it imitates"). conftest.py passes the submission to the
+tests.
 """
 
 from pathlib import Path
@@ -11,19 +12,19 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OUT_OF = 10
-NOT_REACHED = "not reached, or not ended"
-ASSIGNMENTS = {  # in the order of their numbers: name -> what it is
-    "advantages": "score completions against their own group",
-    "bug": "find a silent bug, and tell five bugs by their learning curves",
+NOT_REACHED = "not reached, or not finished"
+ASSIGNMENTS = {  # name -> task, in the order of their numbers
+    "advantages": "score each completion relative to its own group",
+    "bug": "find a silent bug, and recognize five bugs by their learning curves",
     "sgt": "write Success-Gated Transfer from its equation",
-    "align": "cut two tokenizations at every byte boundary that they have in common",
-    "liar": "believe a peer's records only as far as they hold",
-    "own-mode": "a sharing mode of your own that beats solo by its idea",
+    "align": "cut two tokenizations at every byte boundary that they share",
+    "liar": "trust a peer's records only as far as you can check them",
+    "own-mode": "design your own sharing mode that beats solo",
 }
 
 
 def shown(value: Any, limit: int = 160) -> str:
-    """Write a value of a submission for a message: short, floats with four digits."""
+    """A value of a submission as a short text for a message; floats have four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
 

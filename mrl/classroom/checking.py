@@ -1,7 +1,7 @@
-"""What `assignment start` and `check` do: write stubs, run pytest on submissions, write points.
+"""The work of `assignment start` and `check`: write stubs, check submissions, write grades.
 
-Each submission is checked by a pytest of its own process (conftest.py), which reports what each
-part gained. This keeps mistakes apart; it is no security boundary: see TEACHING.md.
+pytest checks each submission in a separate process and reports the points of each part
+(conftest.py). This isolates accidental mistakes, but it is not a security boundary (TEACHING.md).
 """
 
 import csv
@@ -24,33 +24,33 @@ from mrl.classroom.curves import write_curves
 from mrl.errors import MrlError
 from mrl.run.view import printable
 
-LIMIT_S = 300.0  # on the clock, for a whole check; conftest.py limits what each part computes
+LIMIT_S = 300.0  # wall-clock limit of a whole check; conftest.py limits the CPU time of each part
 NAMED = re.compile(r"""^ASSIGNMENT\s*(?::\s*\w+\s*)?=\s*["']([\w-]+)["']""", re.MULTILINE)
 
 
 @dataclass
 class Grade:
-    """The result of one submission; with `--json` its fields are a line."""
+    """The result of one submission. `--json` prints its fields as one line."""
 
     file: str
-    student: str  # by the file's name, or its folder's
-    handed_in: float  # when the file was last changed, in seconds since 1970
+    student: str  # from the name of the file, or of its folder
+    handed_in: float  # time of the file's last change, in seconds since 1970
     assignment: str = ""
-    # by the name of its test, each with "part", "out_of", "points" and "message"
+    # name of the test -> {"part", "out_of", "points", "message"}
     parts: dict[str, dict] = field(default_factory=dict)
-    trouble: str = ""  # what ended the check before its end
+    trouble: str = ""  # why the check ended early, or ""
     printed: str = ""  # what the submission printed
-    points: int = 0  # what was not reached counts as nothing
+    points: int = 0  # parts that were not reached give no points
     out_of: int = OUT_OF
 
 
 def start(name: str, folder: Path) -> list[Path]:
-    """Write what a student begins with; MrlError if it is there already. Returns the files."""
+    """Write the files that a student starts with, and return them. MrlError if one exists."""
     if name not in ASSIGNMENTS:
-        raise MrlError(f"There is no assignment {name!r}; there are {', '.join(ASSIGNMENTS)}.")
+        raise MrlError(f"There is no assignment {name!r}; choose one of {', '.join(ASSIGNMENTS)}.")
     path = folder / f"{name}.py"
     if path.exists():
-        raise MrlError(f"{path}: is there already; move it away to begin again.")
+        raise MrlError(f"{path} already exists; move it away to start again.")
 
     text = (HERE / "stubs" / f"{name}.py").read_text(encoding="utf-8")
     number = random.SystemRandom().randrange(1, 10**6)
@@ -59,14 +59,17 @@ def start(name: str, folder: Path) -> list[Path]:
 
 
 def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
-    """The files, and the Python files of the folders, each with the name that says whose it is.
+    """Find the submissions: the given files, and all Python files in the given folders.
 
-    That is the name of a student's folder, or the file's own. MrlError if there is no file.
+    Each comes with the name that tells whose it is: the student's folder, or the file itself.
+    Raises MrlError if there is no file.
     """
     handed_in = []
     for path in paths:
         if not path.exists():
-            raise MrlError(f"{path}: there is no such file; `assignment start NAME` writes one.")
+            raise MrlError(
+                f"{path} does not exist; `assignment start NAME` writes the file to complete."
+            )
         if path.is_file():
             handed_in.append((path, path.name))
             continue
@@ -76,18 +79,22 @@ def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
                 handed_in.append((file, file.relative_to(path).parts[0]))
 
     if not handed_in:
-        raise MrlError("There is no Python file in that folder.")
+        raise MrlError(
+            "The folder contains no Python files; name submitted files, or folders of them."
+        )
     return handed_in
 
 
 def check(path: Path, whose: str, seed: int = 0) -> Grade:
-    """Run pytest on a copy of the file. All of a class get the hidden cases of one seed."""
+    """Check a copy of the file with pytest. seed: seed of the hidden cases, one for a class."""
     named = NAMED.search(path.read_text(encoding="utf-8", errors="replace"))
     assignment = named[1] if named and named[1] in ASSIGNMENTS else ""
     student = printable(re.sub(rf"([-_ ]?{assignment})?\.py$", "", whose) or path.stem, keep="")
     grade = Grade(printable(path, keep=""), student, path.stat().st_mtime, assignment)
     if not assignment:
-        grade.trouble = f'has no line `ASSIGNMENT = "..."` with one of {", ".join(ASSIGNMENTS)}'
+        grade.trouble = (
+            f'the file has no line `ASSIGNMENT = "..."` with one of {", ".join(ASSIGNMENTS)}'
+        )
         return grade
 
     with TemporaryDirectory(prefix="mrl-", ignore_cleanup_errors=True) as name:
@@ -97,7 +104,7 @@ def check(path: Path, whose: str, seed: int = 0) -> Grade:
             "MRL_SUBMISSION": str(folder / "submission.py"),
             "MRL_REPORT": str(folder / "report.json"),
             "MRL_SEED": str(seed),
-            "OMP_NUM_THREADS": "1",  # each thread would take memory
+            "OMP_NUM_THREADS": "1",  # because each thread would use memory
         }
         ended = run(assignment, folder, environment)
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
@@ -105,12 +112,12 @@ def check(path: Path, whose: str, seed: int = 0) -> Grade:
     grade.parts, grade.printed = report["parts"], report["printed"]
     grade.points = sum(part["points"] for part in grade.parts.values())
     if any(part["message"] == NOT_REACHED for part in grade.parts.values()):
-        grade.trouble = f"its process ended before the check was over ({ended})"
+        grade.trouble = f"its process ended before the check was finished ({ended})"
     return grade
 
 
 def run(assignment: str, folder: Path, environment: dict[str, str]) -> str:
-    """Run pytest in a process of its own; return how that ended, in words."""
+    """Run pytest in a separate process; returns how it ended, in words."""
     command = [sys.executable, "-P", "-m", "pytest", *pytest_arguments(assignment)]
     try:
         process = subprocess.run(
@@ -118,19 +125,19 @@ def run(assignment: str, folder: Path, environment: dict[str, str]) -> str:
         )
         return f"exit status {process.returncode}"
     except subprocess.TimeoutExpired:
-        return f"stopped after {LIMIT_S:g} s; is there a loop that never ends?"
+        return f"stopped after {LIMIT_S:g} s; is there an endless loop?"
 
 
 def pytest_arguments(assignment: str) -> list[str]:
-    """Its checks, without the settings of a project, and with the messages as they are written."""
+    """pytest's arguments: the tests, without project settings, with unchanged messages."""
     checks = HERE / f"test_{assignment.replace('-', '_')}.py"
     return [str(checks), "-c", os.devnull, "-p", "no:cacheprovider", "--assert=plain"]
 
 
 def counted(grades: Iterable[Grade]) -> Iterable[Grade]:
-    """Keep, for each student and assignment, the file that was changed last.
+    """Keep the newest file of each student and assignment.
 
-    A file that names no assignment counts as one of its own, so that it is seen.
+    Files that name no assignment are kept as an assignment without a name, so that they are seen.
     """
     newest: dict[tuple[str, str], Grade] = {}
     for grade in sorted(grades, key=lambda grade: (grade.student, grade.handed_in)):
@@ -139,8 +146,8 @@ def counted(grades: Iterable[Grade]) -> Iterable[Grade]:
 
 
 def write_csv(grades: Iterable[Grade], path: Path) -> None:
-    """Write a row for each student, with columns for the assignments and their parts."""
-    columns: dict[str, None] = {}  # in order, each once
+    """Write one row per student, with columns for the assignments and their parts."""
+    columns: dict[str, None] = {}  # ordered, each once
     rows: dict[str, dict[str, object]] = {}
 
     for grade in counted(grades):
@@ -162,7 +169,7 @@ def write_csv(grades: Iterable[Grade], path: Path) -> None:
 
 
 def write_gradescope(grades: Iterable[Grade], path: Path) -> None:
-    """Write the results of one student's submission, as Gradescope's harness reads them."""
+    """Write the results of one student's submission in Gradescope's JSON format."""
     score, tests, troubles = 0, [], []
     for grade in counted(grades):
         score += grade.points

@@ -1,4 +1,4 @@
-"""`python mini_mrl.py assignment ...`: list, start, check, release."""
+"""The commands `python mini_mrl.py assignment list`, `start`, `check` and `release`."""
 
 import json
 from importlib.util import find_spec
@@ -18,40 +18,50 @@ assignment = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 @assignment.command("list")
 def list_assignments() -> None:
-    """List the assignments by their numbers in TUTORIAL.md."""
+    """List the assignments, numbered as in TUTORIAL.md."""
     for number, (name, task) in enumerate(ASSIGNMENTS.items(), start=1):
         print(f"{number}. {name:<11} {task}")
 
 
 @assignment.command("start")
 def start_assignment(
-    name: Annotated[str, typer.Argument(help="See `assignment list`.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the assignment; `assignment list` shows all.")
+    ],
 ) -> None:
-    """Write the file to begin with; its docstring is the contract."""
+    """Write the file that you will complete; its docstring says what it must do."""
     for path in start(name, Path()):
         print(f"Written: {path}")
 
 
 @assignment.command("release")
 def release_assignments(
-    folder: Annotated[Path, typer.Argument(help="A new folder, for the students' copy.")],
+    folder: Annotated[Path, typer.Argument(help="New folder for the students' copy.")],
 ) -> None:
-    """Write a copy of the program for students: stubs and checks, but no solutions."""
+    """Write a copy of the program for students, with the checks and without the solutions."""
     release(folder)
     print(f"Written: {folder}; its README.md is for your students.")
 
 
 @assignment.command("check")
 def check_assignment(
-    files: Annotated[list[Path], typer.Argument(help="Submissions, or folders of them.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One line for each submission.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the hidden cases; one number for a class.")] = 0,
-    csv: Annotated[Path | None, typer.Option(help="Write a grade book here.")] = None,
-    gradescope: Annotated[Path | None, typer.Option(help="Write Gradescope's JSON here.")] = None,
+    files: Annotated[list[Path], typer.Argument(help="Submitted files, or folders of them.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line per submission.")
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the hidden test cases; use one for the whole class.")
+    ] = 0,
+    csv: Annotated[Path | None, typer.Option(help="File for a grade book in CSV.")] = None,
+    gradescope: Annotated[
+        Path | None, typer.Option(help="File for Gradescope's results in JSON.")
+    ] = None,
 ) -> None:
-    """Run pytest on each submission, in a process of its own, and print its points."""
-    if not find_spec("pytest"):  # which nothing else in the program needs
-        raise MrlError('`assignment check` needs pytest: `python -m pip install "pytest>=8"`.')
+    """Check each submission with pytest, in a separate process, and print its points."""
+    if not find_spec("pytest"):  # the rest of the program works without it
+        raise MrlError(
+            '`assignment check` needs pytest; install it: `python -m pip install "pytest>=8"`.'
+        )
 
     grades = []
     for path, whose in submissions(files):
@@ -69,10 +79,10 @@ def check_assignment(
 
 
 def print_grade(grade: Grade) -> None:
-    """Print a line for each part of a submission; one for all if they failed in the same way."""
+    """Print one line per part of a submission, or a single line if all failed in the same way."""
     lines = [f"{grade.file}: {grade.assignment or 'no assignment'}"]
     messages = {part["message"] for part in grade.parts.values()}
-    if not grade.points and len(messages) == 1:  # as of a stub, or a file that cannot be imported
+    if not grade.points and len(messages) == 1:  # a stub, or a file that cannot be imported
         lines.append(f"  every part: {messages.pop()}")
     else:
         for part in grade.parts.values():
@@ -85,5 +95,5 @@ def print_grade(grade: Grade) -> None:
         lines.append(f"  It printed: {grade.printed}")
     lines.append(f"  {grade.points} of {grade.out_of} points")
 
-    for line in lines:  # text of a submission may hold what a terminal obeys
+    for line in lines:  # a submission may print control characters of a terminal
         print(printable(line, keep=""), flush=True)

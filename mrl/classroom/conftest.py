@@ -1,7 +1,7 @@
-"""pytest's side of the classroom: the submission, time limits, and a report of points.
+"""pytest's part in checking a submission: it imports it, limits its time, and reports points.
 
-`assignment check` sets MRL_SUBMISSION (the file), MRL_SEED (of the hidden cases) and MRL_REPORT
-(where the points go). By hand, with pytest's own messages:
+`assignment check` sets MRL_SUBMISSION (the file), MRL_SEED (seed of the hidden cases) and
+MRL_REPORT (file for the points). To see pytest's own messages, run it by hand:
 
     MRL_SUBMISSION=sgt.py python -m pytest -n 0 mrl/classroom/test_sgt.py
 """
@@ -25,13 +25,13 @@ from mrl.parsing import run_file
 SUBMISSION = os.environ.get("MRL_SUBMISSION", "")
 REPORT_FILE = Path(os.environ.get("MRL_REPORT", os.devnull))
 PART_S = float(os.environ.get("MRL_PART_S", "60"))
-MEMORY = 4 << 30  # bytes, so that a mistake does not take the machine
-REPORT = {"parts": {}, "printed": ""}  # parts: by a test's name; printed: by the submission
+MEMORY = 4 << 30  # bytes; the limit protects the machine from mistakes
+REPORT = {"parts": {}, "printed": ""}  # "parts" by test name, "printed" output
 collect_ignore_glob = [] if SUBMISSION else ["test_*.py"]  # the project's own tests are in tests/
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begin the report: what each part is about and worth, as the docstring of its test says."""
+    """Start the report with the points and the description in each test's docstring."""
     for item in session.items:
         worth, _, words = item.function.__doc__.partition(": ")
         part = {"part": words, "out_of": int(worth.split()[0])}
@@ -40,27 +40,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_logstart() -> None:
-    """Give a part its time; the first one imports the submission, too."""
+    """Start the time limit of a part. The first part also imports the submission."""
     signal.signal(signal.SIGPROF, stop)
-    # of the processor, so that a busy machine costs no points
+    # CPU time, so that a busy machine does not cost points
     signal.setitimer(signal.ITIMER_PROF, PART_S)
 
 
 def stop(*_: object) -> None:
-    """End a part that computes too long, at the line of the submission where it is."""
-    raise TimeoutError(f"stopped after {PART_S:g} s; is there a loop that never ends?")
+    """End a part that computes too long, with an error at its current line."""
+    raise TimeoutError(f"stopped after {PART_S:g} s; is there an endless loop?")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator:
-    """Write the report after each part, so that a process that dies keeps those before."""
+    """Write the report after each part, so that earlier parts count even if the process dies."""
     if call.when != "setup":
         signal.setitimer(signal.ITIMER_PROF, 0)  # the part is over
     report = yield
     if report.failed or report.when == "call":
         part = REPORT["parts"][item.name]
-        part.update(points=0 if call.excinfo else part["out_of"], message="right")
-        part.update(item.user_properties)  # "points" where a part gives some of its, "message"
+        part.update(points=0 if call.excinfo else part["out_of"], message="correct")
+        part.update(
+            item.user_properties
+        )  # "points" for a part that gives some points, and "message"
         if call.excinfo:
             part["message"] = explain(call.excinfo.value)
 
@@ -70,7 +72,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
 
 
 def explain(error: BaseException) -> str:
-    """The message of a check that failed; or the error, and where in the submission it arose."""
+    """The message of a failed check, or an error with its line in the submission."""
     words = str(error)[:1000]
     frames = traceback.extract_tb(error.__traceback__)
     checked = isinstance(error, AssertionError | pytest.fail.Exception)
@@ -84,13 +86,13 @@ def explain(error: BaseException) -> str:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """This part's random numbers; MRL_SEED is the same for all submissions of a class."""
+    """Random numbers for one part. They are equal for all submissions with the same MRL_SEED."""
     return random.Random(f"{os.environ.get('MRL_SEED', '0')} {request.node.name}")
 
 
 @pytest.fixture(scope="module")
 def submission(request: pytest.FixtureRequest) -> ModuleType:
-    """Import the file as a module, without the modules that hold the answer."""
+    """Import the submission, while the modules that contain the solution are hidden."""
     for name in (*request.module.HIDDEN, request.module.__name__):
         hide(name)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
@@ -98,9 +100,9 @@ def submission(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def hide(name: str) -> None:
-    """Make importing a module, and what its package has of it, fail from now on.
+    """From now on, make importing a module fail, and importing its names from its package.
 
-    So does importing what is not loaded yet and needs it.
+    Importing a module that needs the hidden one also fails, unless it is loaded already.
     """
     package, _, last = name.rpartition(".")
     names = vars(sys.modules.get(package, ModuleType(package)))

@@ -1,4 +1,4 @@
-"""The learning curves of assignment `bug`: which letter stands for which bug, and their picture."""
+"""The learning curves of the assignment `bug`: which letter has which bug, and the plot."""
 
 import csv
 import random
@@ -19,15 +19,16 @@ PANELS = {
 
 
 def drawn(number: int) -> dict[str, str]:
-    """Draw the bug behind each letter, for the number that stands in the student's file."""
+    """Draw the bug of each letter. number: CURVES in the student's file, used as the seed."""
     bugs = random.Random(f"bug {number}").sample(BUGS, len(LETTERS))
     return dict(zip(LETTERS, bugs, strict=True))
 
 
 def write_curves(number: int, folder: Path) -> Path:
-    """Draw the curves of a healthy run and of five sick ones.
+    """Plot the curves of a healthy run and of five runs with a bug; returns the plot's path.
 
-    Without their numbers, which would find the run in data/results/bug, where files have names.
+    Students get the plot only: with its numbers, they could find the run in data/results/bug, where
+    the names of files reveal the bugs.
     """
     from mrl.lab import figures
 
@@ -44,6 +45,6 @@ def write_curves(number: int, folder: Path) -> Path:
         axes.plot(*figures.series(rows, letter, key, figures.WINDOW), color="C0", linestyle="--")
         axes.set(ylim=(0, None), title=f"{letter}: {PANELS[key]}")
 
-    figure.supxlabel(f"step (mean of {figures.WINDOW} steps); grey: healthy", fontsize=10)
+    figure.supxlabel(f"step (mean of {figures.WINDOW} steps); gray: healthy run", fontsize=10)
     figures.save_figure(figure, folder / "bug-curves.png")
     return folder / "bug-curves.png"

@@ -1,9 +1,9 @@
-"""A world of letters for assignments that write a mode: a prompt is a number, a token a letter.
+"""A tiny world for assignments that write a mode: a prompt is a number, and a token is a letter.
 
-`sgt` is asked for the samples of single steps. For `own-mode` two tables of logits learn side by
-side. Of a mode only the *direction* of its updates counts there: each problem's row is moved once a
-step and always by the same length, so larger weights, more updates and another step size gain
-nothing.
+For the assignment `sgt`, a mode makes the samples of single steps. For `own-mode`, two policies,
+which are tables of logits, learn side by side. There, only the *direction* of a mode's updates
+counts: in each step, the row of each problem is moved once, always by the same length. So larger
+weights, more updates or another step size gain nothing.
 """
 
 import math
@@ -25,17 +25,20 @@ from mrl.records import Record, make_records
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 
 LETTERS = "abcdef"
-END = len(LETTERS)  # the end token, of log-prob 0: these policies always end
-# of `own-mode`; LENGTH: of an update of one problem's logits
+END = len(LETTERS)  # the end token, whose log-prob is 0: these policies always end
+# for `own-mode`; LENGTH is the length of each update of one problem's logits
 PROBLEMS, RIGHT, GROUP, STEPS, LENGTH = 8, 2, 4, 40, 0.2
 
 
 def receiver(name: str, table: Tensor) -> SimpleNamespace:
-    """A policy that is a table of logits [prompts, letters], as a mode sees it: never the table."""
-    logprobs = pad(table.log_softmax(1), (0, 1))  # a copy; with the end token's 0
+    """What a mode sees of a policy that is a table of logits [prompts, letters].
+
+    The mode never gets the table itself.
+    """
+    logprobs = pad(table.log_softmax(1), (0, 1))  # with a column of 0 for the end token
     return SimpleNamespace(
         name=name, codec=CODEC, eos_id=END, max_new_tokens=8, objective=OBJECTIVES["grpo"],
-        suppressed=range(10),  # one for each token: prompts are tokens, too
+        suppressed=range(10),  # one entry per token; prompts are tokens as well
         logprobs_of=lambda prompts, completions: [
             logprobs[prompt[0], completion].tolist()
             for prompt, completion in zip(prompts, completions, strict=True)
@@ -44,7 +47,10 @@ def receiver(name: str, table: Tensor) -> SimpleNamespace:
 
 
 def group_of(prompt: int, answers: Sequence[tuple[str, float, bool]]) -> Group:
-    """Completions (text, log-prob of each letter, right) for one prompt; each has ended."""
+    """A group of finished completions of one prompt.
+
+    answers: (text, log-prob of each letter, whether it is correct).
+    """
     rollouts = []
     for text, logprob, right in answers:
         ids, logprobs = [*CODEC.encode(text), END], [logprob] * len(text) + [0.0]
@@ -55,13 +61,13 @@ def group_of(prompt: int, answers: Sequence[tuple[str, float, bool]]) -> Group:
 
 
 def mode_of(submission: ModuleType) -> type[Mode]:
-    """The one class of the file that is a Mode; it fails here if there is another number."""
+    """The subclass of Mode in the file; an AssertionError unless there is exactly one."""
     modes = set()
     for value in vars(submission).values():
         is_mode = isinstance(value, type) and issubclass(value, Mode)
         if is_mode and value.__module__ == submission.__name__:
             modes.add(value)
-    assert len(modes) == 1, f"the file has {len(modes)} classes that are a Mode, expected one"
+    assert len(modes) == 1, f"the file has {len(modes)} subclasses of Mode, expected one"
 
     return modes.pop()
 
@@ -69,7 +75,7 @@ def mode_of(submission: ModuleType) -> type[Mode]:
 def samples_of(
     mode: Mode, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
 ) -> list[TrainingSample]:
-    """The samples that a mode makes of a step; MrlError if a run would refuse them."""
+    """The samples that a mode makes in a step. Raises MrlError if a run would refuse them."""
     batch = mode.training_samples(receiver, groups_and_records, rng)
     return check_batch(batch, mode, receiver).samples
 
@@ -78,7 +84,7 @@ def samples_of(
 
 
 def draw_pair(seed: int) -> tuple[list[Tensor], list[list[int]]]:
-    """Two policies' logits, [problems, letters], and the right letters of each problem, drawn."""
+    """Draw two policies' logits [problems, letters], and the correct letters of each problem."""
     rng = random.Random(f"pair {seed}")
     drawn = [rng.sample(range(len(LETTERS)), RIGHT + 1) for _ in range(PROBLEMS)]
     known = set(rng.sample(range(PROBLEMS), PROBLEMS // 2))
@@ -106,17 +112,17 @@ def sample(table: Tensor, right: list[list[int]], rng: random.Random) -> list[Gr
 
 
 def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
-    """Move each row by LENGTH along the ascent direction of GRPO's objective and of imitation.
+    """Move each row by LENGTH in the ascent direction of GRPO's objective plus imitation.
 
-    As in mrl/learning.py: a mean over the policy samples and one over those that are imitated.
+    As in mrl/learning.py, each of the two is a mean over its own samples.
     """
     before, counts = table.log_softmax(1).tolist(), Counter(s.loss for s in samples)
-    pull = torch.zeros_like(table)  # gradient in the log-probs of letters
+    pull = torch.zeros_like(table)  # gradient with respect to log-probs of letters
     for s in samples:
         problem, letter = s.prompt_ids[0], s.completion_ids[0]
         factor = s.weight / counts[s.loss]
         if s.loss == "policy":
-            ratio = 1.0  # of what was sampled now
+            ratio = 1.0  # for a completion that was sampled in this step
             if s.behavior_logprobs is not None:
                 moved = before[problem][letter] - s.behavior_logprobs[0]
                 ratio = math.exp(max(-20, min(moved, 20)))
@@ -129,7 +135,7 @@ def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
 
 
 def exchanged(records: list[Record], rng: random.Random) -> list[Record]:
-    """Exchange records between the problems that have some, so that only what they say is wrong."""
+    """Exchange the records of different problems, so that their contents are misleading."""
     ids = sorted({record.prompt_id for record in records})
     shift = rng.randrange(1, max(len(ids), 2))
     other = dict(zip(ids, ids[shift:] + ids[:shift], strict=True))
@@ -137,9 +143,9 @@ def exchanged(records: list[Record], rng: random.Random) -> list[Record]:
 
 
 def train(mode_class: type[Mode], seed: int, received: str = "records") -> float:
-    """Train a pair; return the expected reward of both policies at the end, in points.
+    """Train a pair; returns the expected reward of both policies at the end, in percent.
 
-    received: the peer's "records", those of another problem ("exchanged"), or "nothing".
+    received: "records" of the peer, "exchanged" (its records of another problem), or "nothing".
     """
     tables, right = draw_pair(seed)
     modes = [mode_class() for _ in tables]

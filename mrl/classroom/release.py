@@ -1,8 +1,9 @@
-"""`assignment release`: a copy of the program for students, all of it but the solutions.
+"""`assignment release`: writes a copy of the program for students, without the solutions.
 
-Solutions stand in one folder, tests/, which is not copied, and in one kind of block, which the
-tutorial folds away. The mode `sgt` becomes the stub of its assignment, and what imitates as it does
-stays here. Other answers are parts that the program needs: TEACHING.md names them.
+Solutions are in the folder tests/, which is not copied, and in folded blocks of the tutorial, which
+are removed. The mode `sgt` is replaced by the stub of its assignment, and files that imitate peers
+in the same way are left out. Other solutions cannot be removed, because the program needs them;
+TEACHING.md lists them.
 """
 
 import re
@@ -17,16 +18,16 @@ FILES = ("pyproject.toml", "LICENSE", "TUTORIAL.md", "TUTORIAL.ipynb", "mini_mrl
 LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "TEACHING.md", "Dockerfile", "gsm8k",
     "bugs.py",  # how the curves of `bug` were made
-    "replay.py", "sft.py",  # half of sgt each: own successes in the same way, a peer's without RL
-    "one_file.py", "two_learners.py", "draw.py", "no_gate.py", "readings.py",  # imitate as sgt does
+    "replay.py", "sft.py",  # each is half of sgt: imitation, but without a peer or without RL
+    "one_file.py", "two_learners.py", "draw.py", "no_gate.py", "readings.py",  # with sgt's code
 )  # fmt: skip
 SOLUTION = re.compile(r"<details><summary>Solution</summary>.*?</details>", re.DOTALL)
 
 
 def release(folder: Path) -> None:
-    """Write the copy; MrlError if the folder is there."""
+    """Write the copy. Raises MrlError if the folder exists."""
     if folder.exists():
-        raise MrlError(f"{folder}: is there already; name a new folder.")
+        raise MrlError(f"{folder} already exists; name a new folder.")
 
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=LEFT_OUT)

@@ -13,14 +13,22 @@ from mrl.classroom import shown
 
 HIDDEN = ("mrl.advantages", "mrl.modes.solo")
 FLOATS = (torch.float32, torch.float64)
-EQUAL = [[0.0] * 7, [1.0] * 7, [0.1] * 7, [0.7] * 7, [0.3] * 7]  # some means are beside the value
-LITTLE = 2.0**-20  # a std below 1e-6; sums of it are exact in float32
+EQUAL = [
+    [0.0] * 7,
+    [1.0] * 7,
+    [0.1] * 7,
+    [0.7] * 7,
+    [0.3] * 7,
+]  # for some of these, the mean differs from the value
+LITTLE = 2.0**-20  # gives a std below 1e-6, with exact sums in float32
 NEARLY = ([0.0, LITTLE, 0.0, 0.0], [1.0, 1.0 + LITTLE, 1.0, 1.0])
 
 
 def scored(submission: ModuleType, rewards: Tensor) -> Tensor:
-    """Its advantages, if they have the shape of the rewards."""
-    got = torch.as_tensor(submission.advantages(rewards.clone()))  # a list costs another part
+    """The submission's advantages, after a check of their shape."""
+    got = torch.as_tensor(
+        submission.advantages(rewards.clone())
+    )  # a list costs points in another part only
 
     assert got.shape == rewards.shape, (
         f"for rewards {list(rewards.shape)} it returned {list(got.shape)}, expected the same shape"
@@ -29,12 +37,12 @@ def scored(submission: ModuleType, rewards: Tensor) -> Tensor:
 
 
 def rotations(group: list[float]) -> Tensor:
-    """A prompt for each rotation: so rows and columns have one mean, and a wrong axis no effect."""
+    """All rotations of a group: with them, a mean over the wrong axis is the same."""
     return torch.tensor([group[place:] + group[:place] for place in range(len(group))])
 
 
 def test_centered(submission: ModuleType, rng: random.Random) -> None:
-    """3 points: rewards less their own group's mean, whatever the scale"""
+    """3 points: rewards minus the mean of their own group, at any scale"""
     for prompts, group in ((1, 2), (6, 3), (16, 8), (6, 3)):  # no result may be cached by shape
         draws = [[round(rng.uniform(-1, 2), 2) for _ in range(group)] for _ in range(prompts)]
         rewards = torch.tensor(draws, dtype=torch.float64)
@@ -43,8 +51,8 @@ def test_centered(submission: ModuleType, rng: random.Random) -> None:
 
         row = int((got - right).abs().sum(dim=1).argmax())  # the worst
         assert torch.allclose(got, right, atol=1e-3), (
-            f"for the group {shown(draws[row])} expected numbers in proportion to "
-            f"{shown(right[row].tolist())}, got {shown(got[row].tolist())}; is the mean taken of "
+            f"for the group {shown(draws[row])} expected numbers proportional to "
+            f"{shown(right[row].tolist())}, got {shown(got[row].tolist())}; is it the mean of "
             "each prompt's own group (dim=1)?"
         )
 
@@ -57,33 +65,33 @@ def test_scale(submission: ModuleType) -> None:
 
     assert torch.allclose(got, torch.ones(10).double(), atol=1e-3), (
         f"for the group {small}, and for three times it, the advantages have a population std of "
-        f"{got[0]:.3f} and {got[-1]:.3f}, expected 1; is it divided by the std of each group, and "
-        "that not the sample's (torch.std needs correction=0)?"
+        f"{got[0]:.3f} and {got[-1]:.3f}, expected 1; do you divide by each group's "
+        "population std (torch.std needs correction=0)?"
     )
 
 
 def test_small_std(submission: ModuleType) -> None:
-    """1 point: rewards that differ by little, where the 1e-6 counts"""
+    """1 point: rewards that differ so little that the 1e-6 matters"""
     for group in NEARLY:
         got = scored(submission, rotations(group)).std(1, correction=0)
         assert all(0.2 < std < 0.4 for std in got.tolist()), (  # also with the sample's std
-            f"for the group {group} the advantages have a std of {got[0]:.3f}, expected 0.29; with "
-            "no 1e-6 beside the std it is 1, and 0 if such rewards are taken to agree"
+            f"for the group {group} the advantages have a std of {got[0]:.3f}, expected 0.29; "
+            "without the 1e-6 it would be 1, and 0 if such rewards were treated as equal"
         )
 
 
 def test_equal(submission: ModuleType) -> None:
-    """1 point: groups that all agree get exact zeros"""
+    """1 point: exact zeros for groups of equal rewards"""
     for dtype in FLOATS:
         got = scored(submission, torch.tensor(EQUAL, dtype=dtype))
         assert not got.any(), (
-            f"for the groups {shown(EQUAL)} expected zeros, got {shown(got.tolist())}; the mean of "
-            "equal numbers need not be that number, and 0 / 0 is nan: look for equality"
+            f"for the groups {shown(EQUAL)} expected zeros, got {shown(got.tolist())}; the mean "
+            "of equal numbers may differ from them, and 0 / 0 is nan, so test for equality"
         )
 
 
 def test_rewards_stay(submission: ModuleType) -> None:
-    """1 point: the rewards, and an earlier result, afterwards"""
+    """1 point: the rewards and earlier results stay unchanged"""
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.3, 0.3, 0.3, 0.3]])
     before, kept = rewards.clone(), scored(submission, rewards)
     first = submission.advantages(rewards)
@@ -94,11 +102,11 @@ def test_rewards_stay(submission: ModuleType) -> None:
 
     submission.advantages(1 - rewards)
     same = torch.equal(torch.as_tensor(first).double(), kept)
-    assert same, "a result changed with the next call: return a new tensor"
+    assert same, "a result changed during the next call; return a new tensor"
 
 
 def test_float32(submission: ModuleType) -> None:
-    """1 point: the result's type: a tensor of float32"""
+    """1 point: the result is a tensor of float32"""
     for dtype in (*FLOATS, torch.float16):
         result = submission.advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=dtype))
         got = getattr(result, "dtype", type(result))
@@ -106,8 +114,8 @@ def test_float32(submission: ModuleType) -> None:
 
 
 def test_no_groups(submission: ModuleType) -> None:
-    """1 point: a ValueError for what are no groups"""
+    """1 point: a ValueError for rewards that are not groups"""
     for shape in ([2, 1], [2, 0], [2], [], [2, 2, 2]):
         with suppress(ValueError):
             got = submission.advantages(torch.zeros(shape))
-            pytest.fail(f"rewards {shape} are no groups: expected a ValueError, got {shown(got)}")
+            pytest.fail(f"rewards {shape} are not groups: expected a ValueError, got {shown(got)}")

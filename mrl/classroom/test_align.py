@@ -18,22 +18,22 @@ BY_HAND = (
     ([b"6", b"*", b"7", b"=", b"42"], [b"6*", b"7=4", b"2"]),
 )
 SIMPLE = ((WORDS, WORDS), (WORDS, WHOLE), (WHOLE, WORDS), ([b"a"], [b"a"]), ([], []))
-CUT = (  # tokens that hold a part of a character
+CUT = (  # tokens that contain a part of a character
     ([b"caf", b"\xc3", b"\xa9", b"!"], [b"ca", b"f\xc3\xa9", b"!"]),
     ([b"\xf0\x9f", b"\x98\x80"], [b"\xf0", b"\x9f", b"\x98", b"\x80"]),
-    ([b"\xff", b"\xfe"], [b"\xff\xfe"]),  # no UTF-8, and so no text
+    ([b"\xff", b"\xfe"], [b"\xff\xfe"]),  # not UTF-8
 )
 OTHER = (
     ([b"ab"], [b"ac"]), ([b"ab", b"c"], [b"xb", b"c"]), ([b"ab"], [b"a"]), ([], [b"a"]),
-    ([b"a\xff"], [b"a\xfe"]),  # one text if both are decoded with "replace"
+    ([b"a\xff"], [b"a\xfe"]),  # equal if both are decoded with "replace"
 )  # fmt: skip
 ALPHABET = b"abc 0123456789+="
-SLOWER = 60  # times as long as `expected`: linear ones took up to 6, quadratic ones over 100
+SLOWER = 60  # allowed time relative to `expected`: linear code took up to 6, quadratic over 100
 Tokens = list[bytes]
 
 
 def expected(source: Tokens, receiver: Tokens) -> list[list[list[int]]]:
-    """The intersection of both sets of boundaries, straight from the definition."""
+    """The chunks between all common boundaries, directly from the definition."""
     sides = (source, receiver)
     ends = [{end: n for n, end in enumerate(accumulate(map(len, side)), 1)} for side in sides]
     cuts = [(0, 0)] + [(ends[0][end], ends[1][end]) for end in ends[0] if end in ends[1]]
@@ -41,17 +41,19 @@ def expected(source: Tokens, receiver: Tokens) -> list[list[list[int]]]:
 
 
 def cut(text: bytes, tokens: int, rng: random.Random) -> Tokens:
-    """The bytes in random tokens; characters are cut, too."""
+    """Cut the bytes into random tokens, even inside characters."""
     places = sorted(rng.sample(range(1, len(text)), tokens - 1))
     return [text[start:stop] for start, stop in pairwise([0, *places, len(text)])]
 
 
 def conventions(want: list, source: Tokens) -> list[list]:
-    """The right cuts in other conventions, which cost the first part alone."""
+    """The correct cuts in other conventions, which cost points in the first part only."""
     bytes_before = [0, *accumulate(map(len, source))]
     return [
         [[other, own] for own, other in want],
-        [[[i, j - 1], [k, n - 1]] for (i, j), (k, n) in want],  # the last token, not the one behind
+        [
+            [[i, j - 1], [k, n - 1]] for (i, j), (k, n) in want
+        ],  # the last token instead of the one after it
         [[[i, j - i], [k, n - k]] for (i, j), (k, n) in want],  # a start and a length
         [own + other for own, other in want],
         [[[bytes_before[place] for place in own]] * 2 for own, _ in want],
@@ -60,20 +62,20 @@ def conventions(want: list, source: Tokens) -> list[list]:
 
 
 def compare(submission: ModuleType, source: Tokens, receiver: Tokens, strict: bool = False) -> None:
-    """Fail if the chunks differ; strict: also if the convention does."""
-    # lists are as good as tuples, and numpy's integers as Python's
+    """Fail if the chunks are wrong. strict: accept no other convention."""
+    # accept lists for tuples, and numpy's integers
     got = numpy.array(list(submission.align(list(source), list(receiver)))).tolist()
 
     want = expected(source, receiver)
     accepted = [want] if strict else [want, *conventions(want, source)]
     assert got in accepted, (
-        f"{shown(source)} against {shown(receiver)}: expected {shown(want)}, got {shown(got)}; a "
-        "cut is where a token ends at the same byte on both sides, the end of the text too"
+        f"{shown(source)} against {shown(receiver)}: expected {shown(want)}, got {shown(got)}; "
+        "cut where a token ends at the same byte on both sides, including the end of the text"
     )
 
 
 def test_by_hand(submission: ModuleType) -> None:
-    """2 points: two cases by hand, token for token"""
+    """2 points: two cases worked out by hand"""
     for source, receiver in BY_HAND:
         compare(submission, source, receiver, strict=True)
 
@@ -85,37 +87,37 @@ def test_equal(submission: ModuleType) -> None:
 
 
 def test_cut_characters(submission: ModuleType) -> None:
-    """2 points: tokens that cut a character (bytes count, not letters)"""
+    """2 points: tokens that cut a character (positions are in bytes, not characters)"""
     for source, receiver in CUT:
         compare(submission, source, receiver)
 
 
 def test_random(submission: ModuleType, rng: random.Random) -> None:
     """2 points: forty random texts"""
-    for length in range(1, 41):  # the shortest first, so that what fails can be read
+    for length in range(1, 41):  # the shortest first, so that failures are readable
         text = bytes(rng.choices(ALPHABET, k=length))
         compare(submission, *(cut(text, rng.randint(1, length), rng) for _ in range(2)))
 
 
 def test_other_bytes(submission: ModuleType) -> None:
-    """1 point: texts that differ"""
+    """1 point: a ValueError for texts that differ"""
     for source, receiver in OTHER:
         with suppress(ValueError):
             got = submission.align(source, receiver)
-            got = got if got is None else list(got)  # a generator raises when it is read
+            got = got if got is None else list(got)  # run a generator, so that it can raise
             pytest.fail(f"{source} against {receiver}: expected a ValueError, got {shown(got)}")
 
 
 def test_linear(submission: ModuleType, rng: random.Random) -> None:
-    """2 points: time, for 1,000 to 64,000 tokens, against as many and against a single one"""
+    """2 points: linear time for 1,000 to 64,000 tokens, aligned with as many or with one token"""
     for tokens, one in product((1000, 4000, 16_000, 64_000), (False, True)):
         text = bytes(rng.choices(ALPHABET, k=20 * tokens))
-        text *= 5 if one else 1  # a chunk so long that copying it takes time
+        text *= 5 if one else 1  # a chunk so long that copying it would be slow
         case = cut(text, tokens, rng), cut(text, 1 if one else tokens, rng)
-        compare(submission, *case)  # a wrong answer may be quick
+        compare(submission, *case)  # fast but wrong does not count
 
         times = []
-        for align in (submission.align, expected):  # both on the same busy machine
+        for align in (submission.align, expected):  # time both on the same machine
             names = {"align": align, "case": case}
             timings = repeat("align(*map(list, case))", number=1, repeat=5, globals=names)
             times.append(min(timings))
@@ -123,6 +125,6 @@ def test_linear(submission: ModuleType, rng: random.Random) -> None:
         factor = times[0] / times[1]
         assert factor < SLOWER, (
             f"for {tokens:,} tokens against {len(case[1]):,} it takes {factor:.0f} times as long "
-            "as a linear solution; is something as long as the text, or as a chunk, built or "
-            "searched at every token?"
+            "as a linear solution; do you build or search something as long as "
+            "the text or a chunk at every token?"
         )

@@ -13,28 +13,28 @@ from mrl.classroom import shown
 from mrl.classroom.curves import BUGS, LETTERS, drawn
 
 HIDDEN = ("mrl.advantages", "mrl.objectives", "mrl.classroom.curves")
-UNCLIPPED = 0.1  # nats: ratios stay within 0.8 and 1.2, so a missing clip costs one part
+UNCLIPPED = 0.1  # nats; ratios then stay within 0.8 and 1.2, so a missing clip costs one part only
 SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions per prompt
 
 
 def draw_case(rng: random.Random, prompts: int, group: int, moved: float) -> list[Tensor]:
-    """Draw arguments of a loss; moved is how far the policy moved since it sampled, in nats."""
+    """Draw arguments of the loss. moved: largest change of a log-prob since sampling, in nats."""
     torch.manual_seed(rng.randrange(2**31))
     rows, seq = prompts * group, 5
 
     mask = torch.rand(rows, seq) < 0.6
-    mask[torch.arange(rows), torch.randint(seq, (rows,))] = True  # one token at least
+    mask[torch.arange(rows), torch.randint(seq, (rows,))] = True  # at least one token
 
     old = -2 * torch.rand(rows, seq).double()
     new = old + moved * (2 * torch.rand(rows, seq) - 1)
 
     rewards = torch.randint(4, (prompts, group)).double() / 3
-    rewards[:, -2:] = torch.tensor([0.0, 1.0])  # no group agrees
+    rewards[:, -2:] = torch.tensor([0.0, 1.0])  # so that no group has equal rewards
     return [new, old, rewards, mask]
 
 
 def expected(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
-    """GRPO's loss completion by completion, apart from mrl.objectives."""
+    """GRPO's loss, completion by completion, without mrl.objectives."""
     losses = []
     mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True, correction=0)
     all_agree = (rewards == rewards[:, :1]).all(1, keepdim=True)
@@ -46,15 +46,16 @@ def expected(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tens
 
 
 def compare(submission: ModuleType, *arguments: Tensor, strict: bool = False) -> None:
-    """Fail if loss or gradient differ; nan differs from everything.
+    """Fail if the loss or its gradient is wrong.
 
-    strict: also if both are wrong by one factor (the sign, the sample's std), which costs one part.
+    strict: fail even if both are wrong by one factor (a sign, the sample std). Only one part is
+    strict, so that such a factor costs that part alone.
     """
     results = []
     for function in (expected, submission.policy_loss):
         leaf, *rest = (argument.clone() for argument in arguments)
         loss = function(leaf.requires_grad_(), *rest)
-        loss.backward()  # torch's error if it has axes, or something is detached
+        loss.backward()  # torch raises if it has axes, or if something is detached
         results += [loss.item(), leaf.grad.double()]
 
     right, want, loss, got = results
@@ -64,57 +65,57 @@ def compare(submission: ModuleType, *arguments: Tensor, strict: bool = False) ->
     if abs(factor * loss - right) < 1e-5 and torch.allclose(factor * got, want, atol=1e-5):
         return
 
-    row = int((got - want).abs().sum(dim=1).argmax())  # the worst
+    row = int((got - want).abs().sum(dim=1).argmax())  # the worst row
     pytest.fail(
-        f"the loss is {loss:.5f}, expected {right:.5f}, the gradient of completion {row} is "
-        f"{shown(got[row].tolist())}, expected {shown(want[row].tolist())}, for rewards "
-        f"{shown(arguments[2].tolist())}; follow one completion's number through each line: whose "
+        f"the loss is {loss:.5f}, expected {right:.5f}; the gradient of completion {row} is "
+        f"{shown(got[row].tolist())}, expected {shown(want[row].tolist())}; the rewards are "
+        f"{shown(arguments[2].tolist())}. Follow one completion through each line: whose "
         "advantage does it get, with which sign, and over how many tokens is its mean? Is the std "
-        "the population's (correction=0)? nan comes from 0 / 0, and from nan * 0. Where all of "
-        "a group's rewards agree, their mean need not be that number: look for equality there"
+        "the population std (correction=0)? nan comes from 0 / 0, and from nan * 0. The mean of "
+        "equal rewards may differ from them, so test for equality"
     )
 
 
 def test_on_policy(submission: ModuleType, rng: random.Random) -> None:
-    """2 points: just after sampling, every ratio 1; also for rewards that nearly agree"""
+    """2 points: just after sampling, when every ratio is 1; also for nearly equal rewards"""
     for shape, scale in product(SHAPES, (1.0, 1e-5)):
         new, old, rewards, mask = draw_case(rng, *shape, moved=0.0)
         compare(submission, new, old, rewards * scale, mask, strict=True)
 
 
 def test_off_policy(submission: ModuleType, rng: random.Random) -> None:
-    """1 point: when the policy has moved"""
+    """1 point: after the policy has changed since sampling"""
     for shape in SHAPES:
         compare(submission, *draw_case(rng, *shape, moved=0.6))
 
 
 def test_equal_groups(submission: ModuleType, rng: random.Random) -> None:
-    """1 point: groups whose rewards all agree"""
+    """1 point: groups whose rewards are all equal"""
     for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]], [[0.1], [0.7]]):
         new, old, rewards, mask = draw_case(rng, 3, 7, UNCLIPPED)
-        rewards = rewards.float()  # in which the mean of seven times 0.1 is not 0.1
+        rewards = rewards.float()  # where the mean of seven times 0.1 is not 0.1
         rewards[-len(equal) :] = torch.tensor(equal)
         compare(submission, new, old, rewards, mask)
 
 
 def test_masked(submission: ModuleType, rng: random.Random) -> None:
-    """1 point: log-probs of 0, -100, -inf and nan where the mask is off"""
+    """1 point: log-probs of 0, -100, -inf and nan where the mask is False"""
     for off in (0.0, -100.0, -torch.inf, torch.nan):
         new, old, rewards, mask = draw_case(rng, 3, 4, UNCLIPPED)
         compare(submission, new.where(mask, off), old.where(mask, off), rewards, mask)
 
 
 def test_curves(submission: ModuleType, record_property: Callable) -> None:
-    """5 points: which curve has which cause, a point each"""
+    """5 points: which run has which bug, one point each"""
     causes = submission.CAUSES
     odd = [cause for cause in causes.values() if cause not in (*BUGS, "end token", "clip", "")]
-    assert not odd, f"{shown(odd)}: not among the eight names, as they are written there"
+    assert not odd, f"{shown(odd)} must be among the eight names in the docstring, spelled the same"
 
     right = drawn(int(submission.CURVES))
     points = sum(causes.get(letter) == right[letter] for letter in LETTERS)
     record_property("points", points)
     assert points == len(LETTERS), (
-        f"{points} of five are right (which ones is not said). Compare each panel with the healthy "
-        "run: does the solve rate fall, stand still, or break off? Is there a gradient, and is it "
-        "as large? Do completions get longer, or never longer than a limit?"
+        f"{points} of five are correct (the check does not say which). Compare each panel with the "
+        "healthy run: does the solve rate fall, stay constant, or collapse? Is there a gradient, "
+        "and is it as large? Do completions get longer, or are they limited in length?"
     )

@@ -13,7 +13,7 @@ RIGHT, LIE = "\\boxed{12}", "\\boxed{13}"
 
 @dataclass(frozen=True)
 class Claim:
-    """A peer's record, with the fields of mrl.records.SuccessRecord that matter here."""
+    """A peer's record, with those fields of mrl.records.SuccessRecord that matter here."""
 
     prompt_id: str
     source: str
@@ -25,11 +25,11 @@ class Claim:
 
 
 def judge(answer: str, text: str, finished: bool = True) -> str:
-    """The verifier's verdict on the texts of these tests: the last box counts."""
+    """The verifier of these tests: the last box counts."""
     boxes = re.findall(r"\\boxed\{(\d+)\}", text)
     if "slow" in text:
         return "timeout"
-    if not finished and "..." in text:  # it went on behind its box
+    if not finished and "..." in text:  # the text continues after its box
         return "truncated"
     return "correct" if boxes[-1:] == [answer] else "wrong"
 
@@ -37,16 +37,18 @@ def judge(answer: str, text: str, finished: bool = True) -> str:
 def compare(
     submission: ModuleType, records: list, answers: dict, budget: int = 1000, strict: bool = False
 ) -> None:
-    """Fail with the first record that is wrongly kept or dropped, or with calls beyond the budget.
+    """Fail with the first record that is wrongly kept or dropped, or if the budget is exceeded.
 
-    The default budget is ample. strict: also if something was changed in place, or the order.
+    The default budget is ample. strict: fail also if arguments or the order were changed.
     """
     calls = []
 
     def verify(answer: str, text: str, finished: bool = True) -> str:
-        if text not in texts and not strict:  # exchanged: that costs the first part alone
+        if text not in texts and not strict:  # swapped arguments cost points in the first part only
             answer, text = text, answer
-        assert text in texts, "verify got no text of a record; call verify(answer, text, finished)"
+        assert text in texts, (
+            "verify was called without a record's text; call verify(answer, text, finished)"
+        )
         calls.append((answer, text, finished))
         return judge(answer, text, finished)
 
@@ -57,7 +59,7 @@ def compare(
     suffices = len(distinct) <= budget
     assert len(calls) <= budget and (suffices or len(calls) == budget), (
         f"verify was called {len(calls)} times for {len(distinct)} different (prompt, text, "
-        f"finished), the budget is {budget}: remember each verdict, and use all of the budget"
+        f"finished), and the budget is {budget}; store each verdict, and use the whole budget"
     )
 
     right = []
@@ -66,20 +68,22 @@ def compare(
         if judge(*question) == "correct" and (suffices or question in calls):
             right.append(record)
     for record in kept:
-        assert record in right, f"it kept what is no success, or was never checked: {shown(record)}"
+        assert record in right, (
+            f"it kept a record that is not a success, or was never checked: {shown(record)}"
+        )
     for record in right:
         assert record in kept, f"it dropped what verify finds correct: {shown(record)}"
 
     if strict:
         assert own == (records, answers), "`records` or `answers` were changed in place"
         assert kept == right, (
-            f"the records are right, but not a list in their order, or not as often: {shown(kept)}"
+            f"expected the same records as a list, in order and with repetitions; got {shown(kept)}"
         )
 
 
 def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dict[str, str]]:
-    """Records of three peers about some prompts; liars lie half of the time."""
-    values = rng.sample(range(10, 100, 3), prompts)  # a lie about one prompt is right about none
+    """Records of three peers about some prompts. Those in `liars` lie half of the time."""
+    values = rng.sample(range(10, 100, 3), prompts)  # so that a lie is wrong for every prompt
     answers = {f"p{n}": str(value) for n, value in enumerate(values)}
     records = []
     for prompt_id, answer in answers.items():
@@ -94,13 +98,14 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
     return records, answers
 
 
-# The first two parts have lies. In the others no peer claims what is false, and where a text is not
-# right its source has no other: so believing claims, or distrusting whole sources, costs two parts.
-# Only those two and the two on budgets have several successes about one prompt.
+# Only the first two parts contain lies. In the others, claims are true, and a peer with an
+# incorrect text has no other text. So trusting all claims, or distrusting whole sources, costs two
+# parts only.
+# The first two parts and the two about budgets have several successes for one prompt.
 
 
 def test_by_hand(submission: ModuleType) -> None:
-    """2 points: six records in order, what you are given stays, claims that are too modest"""
+    """2 points: six records in order, unchanged arguments, and successes claimed as failures"""
     records = [Claim("x", "a", RIGHT), Claim("x", "b", LIE), Claim("x", "b", LIE, "13")]
     records.append(Claim("x", "b", "It is " + RIGHT))
     records.append(Claim("x", "a", "So " + RIGHT, "13", "wrong"))
@@ -109,18 +114,18 @@ def test_by_hand(submission: ModuleType) -> None:
 
 
 def test_liars(submission: ModuleType, rng: random.Random) -> None:
-    """2 points: three peers: one lies, none lies, all lie"""
+    """2 points: three peers, of which one lies, none lies, or all lie"""
     for prompts, liars in ((3, "b"), (6, ""), (8, "abc"), (12, "b")):
         compare(submission, *draw(rng, prompts, liars))
 
 
 def test_verdicts(submission: ModuleType) -> None:
-    """2 points: no box, a verdict of timeout, a text that was cut, and the same finished"""
+    """2 points: no box, a timeout, a text that was cut, and the same text finished"""
     cut = "so it is \\boxed{1"
     records = [Claim("x", "b", "just 12", verdict="unparsed")]
     records.append(Claim("x", "c", cut, verdict="truncated", finished=False))
     records += [Claim("x", "d", "slow " + RIGHT, verdict="timeout"), Claim("x", "a", RIGHT)]
-    records.append(Claim("y", "a", "cut behind its box: " + RIGHT, finished=False))
+    records.append(Claim("y", "a", "cut after its box: " + RIGHT, finished=False))
     compare(submission, records, {"x": "12", "y": "12"})
 
     ended, went_on = Claim("x", "a", f"{RIGHT} ..."), Claim("x", "b", f"{RIGHT} ...")
@@ -128,7 +133,7 @@ def test_verdicts(submission: ModuleType) -> None:
 
 
 def test_two_problems(submission: ModuleType) -> None:
-    """2 points: one text about two problems, and a prompt that is no problem of yours"""
+    """2 points: one text for two problems, and a prompt that is not in `answers`"""
     records = [Claim("x", "a", RIGHT), Claim("y", "b", RIGHT, "13", "wrong")]
     records.append(Claim("y", "c", LIE, "13"))
     compare(submission, records, {"x": "12", "y": "13"})
@@ -143,12 +148,12 @@ def test_budget(submission: ModuleType, rng: random.Random) -> None:
 
 
 def test_short_budget(submission: ModuleType) -> None:
-    """1 point: a budget that does not suffice"""
+    """1 point: a budget that is too small to check all"""
     records = []
     for n in range(10):
         text, verdict = (RIGHT, "correct") if n % 3 else (LIE, "wrong")
         records.append(Claim("x", f"peer {n}", f"{n} {text}", verdict=verdict))
 
     again = [replace(record, source=f"{record.source}'s") for record in records]
-    for budget in (0, 1, 4):  # so that a text that is known comes again behind its end
+    for budget in (0, 1, 4):  # checked texts occur again after the budget is spent
         compare(submission, [*records, *again], {"x": "12"}, budget)

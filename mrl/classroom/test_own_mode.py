@@ -1,8 +1,8 @@
-"""Assignment 6: what a mode of one's own gains by its idea, everything else being equal.
+"""Assignment 6: how much a student's mode gains by its idea, with everything else equal.
 
 The control is the best of three: `solo`, the same mode with its records exchanged between problems,
-and the same mode without any records. What a mode gains whatever the records say is its own: a mode
-that replays its own earlier successes gains 20 points on `solo`, and shares nothing.
+and the same mode without records. The last two are needed because a mode can gain without sharing:
+a mode that replays its own earlier successes ends 20 points above `solo`.
 """
 
 import random
@@ -15,19 +15,19 @@ from mrl.modes.solo import Solo
 
 OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sft", "sgt", "xgrpo")
 HIDDEN = tuple(f"mrl.modes.{name}" for name in OTHERS)
-PAIRS = 20  # with five, a small gain sometimes looked like none; 20 take some seconds
-T = 2.093  # Student's t for 95 % and PAIRS - 1 degrees of freedom
-GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # a gain of at least so much -> points for it
-SULKS = 10  # so many points below `solo` without records: it does not learn from its own tries
+PAIRS = 20  # with five pairs, small gains were sometimes missed; 20 take a few seconds
+T = 2.093  # Student's t for 95% and PAIRS - 1 degrees of freedom
+GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # gain of at least this much -> points for it
+SULKS = 10  # points below `solo` without records, from which a mode does not learn by itself
 
 
 def test_runs(submission: ModuleType) -> None:
-    """1 point: it runs, and its samples can be learnt from"""
+    """1 point: it runs, and its samples are valid"""
     train(mode_of(submission), seed=0)
 
 
 def test_gains(submission: ModuleType, rng: random.Random, record_property: Callable) -> None:
-    """9 points: what it gains with a peer that knows what you do not"""
+    """9 points: its gain with a peer that knows what the receiver does not"""
     mode_class, seeds = mode_of(submission), rng.sample(range(10**6), PAIRS)
     solo = [train(Solo, seed) for seed in seeds]
     own = [train(mode_class, seed) for seed in seeds]
@@ -36,9 +36,8 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
 
     lag = fmean(solo) - fmean(nothing)
     assert lag < SULKS, (
-        f"without any records it ends {lag:.0f} points below `solo`: it has to learn from its own "
-        "tries as well, or what it gains by records cannot be separated from what it does by "
-        "itself"
+        f"without any records it ends {lag:.0f} points below `solo`. It must also learn from its "
+        "own attempts; otherwise its gain from records cannot be measured"
     )
 
     controls = {"solo": solo, "itself with others' records": exchanged, "itself alone": nothing}
@@ -46,13 +45,13 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
     gains = [mine - other for mine, other in zip(own, controls[name], strict=True)]
     gain, half = fmean(gains), T * stdev(gains) / PAIRS**0.5
 
-    # an interval that holds 0 gives no points, however large the gain
+    # an interval that contains 0 gives no points, even for a large gain
     points = sum(GAINS[least] for least in GAINS if gain >= least and gain - half > 0)
     words = f"{gain:+.1f} ± {half:.1f} points of reward over {PAIRS} pairs, against {name}"
     record_property("points", points)
     record_property("message", words)
     assert points == sum(GAINS.values()), (
-        f"{words}; a gain of 0.5 whose interval is above 0 gives six points, and 2, 10 and 20 give "
-        "one more each. The updates' length is the checker's, so only what the peer's records "
-        "change can gain: on which problems does the receiver learn nothing by itself?"
+        f"{words}. A gain of at least 0.5 whose interval is above 0 gives six points. Each of the "
+        "gains 2, 10 and 20 gives one more point. The checker sets the length of updates, so only "
+        "their direction matters: on which problems does the receiver learn nothing by itself?"
     )

@@ -19,18 +19,18 @@ from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 
 HIDDEN = ("mrl.modes.sft", "mrl.modes.sgt", "mrl.lab.bandit")
-# one of eight is right, so that a gate at a share of right ones opens at the wrong groups
+# In a mixed group only one of eight is correct, so that a gate at a larger share is found.
 REWARDED = {"all_fail": (False,) * 8, "mixed": (True, *(False,) * 7), "all_pass": (True,) * 8}
-PLACED = ("prompt_ids", "completion_ids")  # which text on which prompt
+PLACED = ("prompt_ids", "completion_ids")  # which completion for which prompt
 IMITATED = ("prompt_ids", "completion_ids", "loss", "weight", "source", "reward")
 OWN = (*IMITATED, "advantage")
 RECEIVER = receiver("a", torch.zeros(10, len(LETTERS)))
-# of each prompt: its number, the outcome of the own group, the successes of peers
+# per prompt: its number, the outcome of the own group, and the peers' successes
 Step = Sequence[tuple[int, str, list[SuccessRecord]]]
 
 
 def own_group(prompt: int, outcome: str) -> Group:
-    """Eight completions of different letters and log-probs."""
+    """A group of eight completions with different letters and log-probs."""
     answers = []
     for n, right in enumerate(REWARDED[outcome]):
         text = LETTERS[n // len(LETTERS)] + LETTERS[n % len(LETTERS)]
@@ -40,15 +40,15 @@ def own_group(prompt: int, outcome: str) -> Group:
 
 
 def success(prompt: int, text: str, source: str = "b", finished: bool = True) -> SuccessRecord:
-    """A verified success of a peer that writes one letter a token."""
+    """A verified success of a peer whose tokens are single letters."""
     return SuccessRecord(
         prompt_id=f"p{prompt}", source=source, version=0, text=text, finished=finished,
         answer="?", token_lengths=(1,) * len(text.encode()), canonical=True, verdict="correct",
     )  # fmt: skip
 
 
-def imitation_samples(prompt: int, record: SuccessRecord, weight: float = 0.1) -> TrainingSample:
-    """What a success has to become."""
+def imitation_sample(prompt: int, record: SuccessRecord, weight: float = 0.1) -> TrainingSample:
+    """The sample that a success must become."""
     ids = CODEC.encode(record.text) + [END] * record.finished
     return TrainingSample(
         [prompt], ids, "imitation", weight=weight, source=record.source, reward=1.0
@@ -58,19 +58,19 @@ def imitation_samples(prompt: int, record: SuccessRecord, weight: float = 0.1) -
 def samples_made(
     submission: ModuleType, step: Step, seed: int = 0, **settings: Any
 ) -> tuple[list[TrainingSample], list[TrainingSample]]:
-    """Own and imitated samples that the mode makes."""
+    """The own samples and the imitation samples that the mode makes."""
     prompts = [(own_group(prompt, outcome), list(records)) for prompt, outcome, records in step]
     mode = mode_of(submission)(**settings)
 
-    own, imitation_samples = [], []
+    own, imitated = [], []
     for sample in samples_of(mode, RECEIVER, prompts, random.Random(seed)):
-        is_strong = not sample.source and sample.loss == "policy"
-        (own if is_strong else imitation_samples).append(sample)
-    return own, imitation_samples
+        is_own = not sample.source and sample.loss == "policy"
+        (own if is_own else imitated).append(sample)
+    return own, imitated
 
 
 def gate(submission: ModuleType) -> str:
-    """The first outcome at which it imitates, so that a wrong gate costs its own part alone."""
+    """The first outcome at which the mode imitates, so that a wrong gate costs one part only."""
     for outcome in REWARDED:
         if samples_made(submission, [(0, outcome, [success(0, "d")])])[1]:
             return outcome
@@ -78,8 +78,10 @@ def gate(submission: ModuleType) -> str:
 
 
 def compare(samples: list, expected: list, fields: Sequence[str]) -> None:
-    """Fail with their number, or with the first field that differs."""
-    assert len(samples) == len(expected), f"{len(samples)} of them, expected {len(expected)}"
+    """Fail if the number of samples or any of their fields is wrong."""
+    assert len(samples) == len(expected), (
+        f"there are {len(samples)} samples, expected {len(expected)}"
+    )
 
     order = attrgetter("prompt_ids", "completion_ids")
     for sample, right in zip(sorted(samples, key=order), sorted(expected, key=order), strict=True):
@@ -92,12 +94,12 @@ def compare(samples: list, expected: list, fields: Sequence[str]) -> None:
 
 
 def unended(samples: list[TrainingSample]) -> list[TrainingSample]:
-    """The samples without end tokens, which are another part's."""
+    """The samples without end tokens, which another part checks."""
     return [replace(s, completion_ids=[t for t in s.completion_ids if t != END]) for s in samples]
 
 
 def test_consumes(submission: ModuleType) -> None:
-    """1 point: what it consumes"""
+    """1 point: the record type that it consumes"""
     consumes = mode_of(submission).consumes
     assert consumes is SuccessRecord, f"it consumes {shown(consumes)}, expected SuccessRecord"
 
@@ -112,22 +114,22 @@ def test_gate(submission: ModuleType) -> None:
 
 
 def test_imitated(submission: ModuleType) -> None:
-    """2 points: imitated samples, of a text that was finished and of one that was not"""
+    """2 points: imitation samples of a finished and of an unfinished solution"""
     outcome = gate(submission)
     for record in (success(2, "dc", "c"), success(2, "dc", "c", finished=False)):
         for settings in ({}, {"imitation_weight": 0.5}):
             _, rescues = samples_made(submission, [(2, outcome, [record])], **settings)
-            compare(rescues, [imitation_samples(2, record, *settings.values())], IMITATED)
+            compare(rescues, [imitation_sample(2, record, *settings.values())], IMITATED)
 
 
 def test_many(submission: ModuleType, rng: random.Random) -> None:
-    """2 points: imitated samples of a step with several prompts to rescue"""
+    """2 points: imitation samples of a step with several prompts to rescue"""
     step, outcome = [], gate(submission)
     for prompt in rng.sample(range(10), 8):
         text = "".join(rng.choices(LETTERS, k=3))
         step.append((prompt, outcome, [success(prompt, text, rng.choice("bc"))]))
 
-    want = [imitation_samples(prompt, *records) for prompt, _, records in step]
+    want = [imitation_sample(prompt, *records) for prompt, _, records in step]
     compare(unended(samples_made(submission, step)[1]), unended(want), PLACED)
 
 
@@ -144,7 +146,7 @@ def test_own(submission: ModuleType) -> None:
 def test_draws(submission: ModuleType, rng: random.Random) -> None:
     """1 point: which success is drawn"""
     outcome = gate(submission)
-    # neither length nor end counts; a text that is there twice counts twice
+    # length and end must not matter; a text that occurs twice counts twice
     for texts in (("c", "dd", "eee"), ("cc", "cc", "e")):
         records = [success(0, text, peer) for text, peer in zip(texts, "bbc", strict=True)]
         records[1] = replace(records[1], finished=False)
@@ -156,7 +158,7 @@ def test_draws(submission: ModuleType, rng: random.Random) -> None:
             drawn.append(LETTERS[rescues[0].completion_ids[0]])
 
         assert drawn[600:] == drawn[:20], (
-            "the same rng draws another success the second time: is there other chance in it?"
+            "with the same rng, it drew another success the second time; use only rng for draws"
         )
 
         times = Counter(drawn[:600])
@@ -169,9 +171,9 @@ def test_draws(submission: ModuleType, rng: random.Random) -> None:
 
 
 def test_refused(submission: ModuleType) -> None:
-    """1 point: a success to be refused (its letters, or its length), before one that is not"""
+    """1 point: a success that must be refused (its letters or its length), before a valid one"""
     right, outcome = success(1, "d"), gate(submission)
     for refused in ("\u00e9", LETTERS * 2):
         step = [(0, outcome, [success(0, refused)]), (1, outcome, [right])]
         rescues = samples_made(submission, step)[1]
-        compare(unended(rescues), unended([imitation_samples(1, right)]), PLACED)
+        compare(unended(rescues), unended([imitation_sample(1, right)]), PLACED)

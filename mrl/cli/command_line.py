@@ -1,4 +1,4 @@
-"""The command line of `mini_mrl.py`: options in, a run or another command, an exit code out."""
+"""The command line of `mini_mrl.py`: it reads options, runs a command, and returns an exit code."""
 
 import signal
 import sys
@@ -36,43 +36,46 @@ from mrl.settings.pairs import choose_pair
 from mrl.settings.settings import check, run_config
 from mrl.verifier.verifier import make_verifier
 
-MODE_HELP = f"what is shared: {', '.join(MODES)}; or your own, FILE.py:Class"
-PAIR_HELP = "tiny, qwen-smol, or hub names or directories: DIR_A,DIR_B[,...]"
-BEST_PAIR = "tiny; qwen-smol where a GPU, both models and GSM8K are at hand"
+MODE_HELP = f"Sharing mode: {', '.join(MODES)}; or FILE.py:Class for your own."
+PAIR_HELP = "Models to train: tiny, qwen-smol, or directories or hub names: DIR_A,DIR_B[,...]."
+BEST_PAIR = "tiny; qwen-smol if a GPU, both models and GSM8K are there"
+EVALUATE_PAIR_HELP = "Models to score instead of a run; see above."
+EVALUATE_SAMPLES_HELP = "Completions per problem (default: the run's eval_samples)."
+EVALUATE_DATA_HELP = "Problem files, separated by commas (default: the run's held-out files)."
 
 
 class Program(NamedTuple):
-    """What a run is started with, besides its settings."""
+    """What a run needs besides its settings: parts of mini_mrl.py, which nothing here imports."""
 
     arguments: list[str]
     train_loop: Callable[[Run], bool]
-    main: Callable[[list[str]], launch.Ending]  # for each policy, if it gets a process of its own
+    main: Callable[[list[str]], launch.Ending]  # called once per policy under placement `parallel`
 
 
 def run_command(
     program: Program, more_commands: Sequence[Callable], assignment: typer.Typer
 ) -> launch.Ending:
-    """Run one command; returns its exit code (2 for a person's mistake) and a last sentence.
+    """Run one command. Returns its exit code (2 for a user's mistake) and a last sentence.
 
-    more_commands, assignment: of lab/ and classroom/, which nothing in cli/ may import.
+    more_commands, assignment: the commands of lab/ and classroom/, which cli/ may not import.
     """
     claim_process()
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    # a callback and no command: `python mini_mrl.py --mode sgt` trains without another word
+    # a callback instead of a command, so that `python mini_mrl.py --mode sgt` trains
     app.callback(invoke_without_command=True)(train)
-    about = "Assignments for a class, that check themselves."
+    about = "Programming assignments that check themselves."
     app.add_typer(assignment, name="assignment", help=about)
     for command in (evaluate, settings, *more_commands, resume):
-        # the first line whole, in the list of all
+        # the list of commands shows the whole first line
         app.command(short_help=command.__doc__.split("\n")[0])(command)
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal may have no ± and no umlaut
+            stream.reconfigure(errors="replace")  # a terminal may lack signs such as ±
     try:
         return app(program.arguments, standalone_mode=False, obj=program) or 0, ""
     except SystemExit as end:
-        return end.code or 0, ""  # rich ends so where nothing reads the output any more
+        return end.code or 0, ""  # rich exits when the output is closed, as by `| head`
     except Exception as error:
         if "--debug" in program.arguments:
             traceback.print_exc()
@@ -80,21 +83,21 @@ def run_command(
 
 
 def _ending(error: Exception) -> launch.Ending:
-    """How an error ends the program: one sentence for what a person or the machine has caused."""
+    """The exit code and the last sentence for an error; a bug gets its traceback instead."""
     if isinstance(error, BdbQuit):
-        return 1, "The debugger was left; with --debug `breakpoint()` has a process to itself."
+        return 1, "You left the debugger. `breakpoint()` works best with --debug, in one process."
     if isinstance(error, MrlError | RunFailed):
         return error.exit_code, printable(error, 2000)
     if is_out_of_memory(error) or isinstance(error, FloatingPointError):
-        return 1, printable(str(error).split("\n")[0] or "Memory has run out.", 2000)
+        return 1, printable(str(error).split("\n")[0] or "The machine ran out of memory.", 2000)
     if hasattr(error, "format_message"):  # a usage error of the command line
-        hint = "add --help to see the options; a run's settings change with --set KEY=VALUE"
+        hint = "--help lists the options, and --set KEY=VALUE changes any setting of a run"
         return 2, printable(f"{error.format_message().rstrip('.')}; {hint}.", 2000)
     if isinstance(error, OSError) and error.filename:
         return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
 
-    # a bug, perhaps in code of one's own: Python's traceback and the place
-    if not hasattr(error, "__notes__"):  # a run has added its own note
+    # a bug, perhaps in the user's own code: show Python's traceback and the place
+    if not hasattr(error, "__notes__"):  # a run would have added a note
         error.add_note(f"It happened in {place_of(error)}.")
     return 1, "".join(traceback.format_exception(error)).rstrip()
 
@@ -103,11 +106,12 @@ def _ending(error: Exception) -> launch.Ending:
 
 
 def option(text: str, default: object, *names: str) -> Any:
-    """An option with its help and its default, which the settings have and not the command."""
-    return typer.Option(*names, help=f"{text}  [default: {default}]")
+    """An option with its help text and the default that its setting has."""
+    sentence = f"{text[0].upper()}{text[1:].removesuffix('.')}."
+    return typer.Option(*names, help=f"{sentence}  [default: {default}]")
 
 
-Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines instead of the live view.")]
 
 
 def train(
@@ -116,25 +120,31 @@ def train(
     pair: Annotated[str | None, option(PAIR_HELP, BEST_PAIR)] = None,
     steps: Annotated[int | None, option(HELP["steps"], RunConfig.steps)] = None,
     seed: Annotated[int | None, option(HELP["seed"], RunConfig.seed)] = None,
-    name: Annotated[str | None, option("directory under `runs`", "made from mode and seed")] = None,
+    name: Annotated[
+        str | None, option("Name of the run's directory under runs/", "from mode and seed")
+    ] = None,
     placement: Annotated[str | None, option(HELP["placement"], RunConfig.placement)] = None,
-    config: Annotated[Path | None, option("a TOML file with settings", "none")] = None,
+    config: Annotated[Path | None, option("TOML file with settings", "none")] = None,
     settings: Annotated[
         list[str] | None,
-        option("KEY=VALUE for any setting (`settings` lists all), repeatable", "none", "--set"),
+        option("Any setting, as KEY=VALUE; repeatable (`settings` lists all)", "none", "--set"),
     ] = None,
     plain: Plain = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-    compared: Annotated[str, typer.Option(hidden=True)] = "",  # modes of a comparison
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks, and run in one process.")
+    ] = False,
+    compared: Annotated[str, typer.Option(hidden=True)] = "",  # the modes that `compare` compares
 ) -> None:
-    """Train language models side by side that learn from each other's verified experience."""
+    """Train language models side by side so that they learn from each other's verified
+    solutions.
+    """
     if context.invoked_subcommand:
         return
 
     why_pair = ""
     if pair is None and config is None:
         pair, why_pair = choose_pair()
-    if debug:  # one process without a live view, so that `breakpoint()` in a mode works
+    if debug:  # a single process without a live view, so that `breakpoint()` in a mode works
         placement, plain = placement or "resident", True
     options = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
     whole_config = run_config(pair, config, options, settings or [], split_list(compared))
@@ -143,12 +153,12 @@ def train(
 
 def resume(
     context: typer.Context,
-    directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")],
+    directory: Annotated[Path, typer.Argument(help="Directory of the run: runs/<name>.")],
     plain: Plain = False,
 ) -> None:
-    """Go on with a run that was stopped.
+    """Continue an interrupted run.
 
-    On a CPU the result is the same to the last bit.
+    On a CPU the result is bit-for-bit the same as without the interruption.
     """
     directory = directory.expanduser()
     start_run(context.obj, continued_config(directory), plain, resumed=directory)
@@ -162,24 +172,26 @@ def start_run(
     pair: str = "",
     why_pair: str = "",
 ) -> None:
-    """Take a run from its settings to its last sentence; typer.Exit if it is not finished then.
+    """Carry out a run, from its settings to its last sentence.
 
-    pair, why_pair: the name of the models and the reason for them, for the first sentence.
+    resumed: the directory of the run to continue; None starts a new run.
+    pair, why_pair: the name of the pair and the reason for its choice, for the first sentence.
+    Raises typer.Exit if the run was interrupted.
     """
     processes = launch.processes_for(config)
     if processes:
-        # decided here, so that the last sentence can name it if a process dies
+        # chosen here, so that the last sentence can name it if a process dies
         directory = resumed or new_directory(config)
         name = [] if resumed else ["--name", directory.name]
         arguments = [*program.arguments, *name]
         code, sentence = launch.launch(program.main, arguments, directory, processes)
-        console.show_cursor()  # a live view that died has hidden it
+        console.show_cursor()  # the live view of a process that died has left it hidden
         if sentence:
             print(sentence, file=sys.stderr)
         raise typer.Exit(code)
 
-    # Nothing can be lost while a run is loaded, and the threads that read weights would read on
-    # after an exception, so SIGTERM ends the process itself until then.
+    # While a run is being loaded, SIGTERM ends the process at once. Nothing can be lost yet, and
+    # an exception would not stop the threads that read weights.
     handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
         signal.signal(signal.SIGTERM, handler)
@@ -187,25 +199,25 @@ def start_run(
             view.say(line)
         finished = program.train_loop(run)
 
-    # the logs are closed and the live view is gone: what is said now stays on the screen
+    # the live view is closed by now, so these lines stay on the screen
     for line in last_lines(run, finished):
         view.say(line)
     if not finished:
-        raise typer.Exit(130)  # as shells do after Ctrl-C
+        raise typer.Exit(130)  # the exit code that shells use after Ctrl-C
 
 
 # ------------------------------------------------------------------------------ around runs
 
 
 def settings() -> None:
-    """List the modes, and all settings of a run, a policy and a mode, for --set and --config."""
-    splits = {
-        "a run": {"": RunConfig([])},
-        "a policy ([[policy]] in a file)": {"": PolicyConfig("", "")},
-        "the modes": {f"{name}.": mode() for name, mode in MODES.items()},
+    """List the modes, and every setting that --set and --config accept, with its default."""
+    tables = {
+        "of a run": {"": RunConfig([])},
+        "of a policy ([[policy]] in a file)": {"": PolicyConfig("", "")},
+        "of the modes": {f"{name}.": mode() for name, mode in MODES.items()},
     }
-    for title, holders in splits.items():
-        table = Table("setting", "what it is", "default", title=Text(f"settings of {title}"))
+    for title, holders in tables.items():
+        table = Table("setting", "what it is", "default", title=Text(f"settings {title}"))
         for prefix, holder in holders.items():
             if prefix:
                 table.add_row(Text(holder.name, "bold"), holder.__doc__.split("\n")[0])
@@ -217,23 +229,25 @@ def settings() -> None:
 
 
 def evaluate(
-    directory: Annotated[Path | None, typer.Argument(help="A run: runs/<name>.")] = None,
-    pair: Annotated[str | None, typer.Option(help="Models, in place of a run: see below.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Of a problem; none: the run's.")] = None,
-    data: Annotated[str | None, typer.Option(help="JSONL[,JSONL]; none: the run's.")] = None,
+    directory: Annotated[
+        Path | None, typer.Argument(help="Directory of the run: runs/<name>.")
+    ] = None,
+    pair: Annotated[str | None, typer.Option(help=EVALUATE_PAIR_HELP)] = None,
+    samples: Annotated[int | None, typer.Option(help=EVALUATE_SAMPLES_HELP)] = None,
+    data: Annotated[str | None, typer.Option(help=EVALUATE_DATA_HELP)] = None,
 ) -> None:
-    """Score a run's held-out problems again, with the first and with the newest weights.
+    """Score a run on held-out problems, with its first and its newest weights.
 
-    With --pair DIR_A,DIR_B: can these models help each other? For each skill, how many problems
-    one of them fails at every try while the other solves them sometimes.
+    With --pair DIR_A,DIR_B instead of a run: can these models help each other? Counts, per skill,
+    the problems that one model always fails and the other sometimes solves.
     """
     if (directory is None) == (pair is None):
-        raise MrlError("Name what to score: a run's directory, or models with --pair DIR_A,DIR_B.")
+        raise MrlError("Name either a run's directory or models to score (--pair DIR_A,DIR_B).")
     directory = directory and directory.expanduser()
     config = run_config(pair, None, {}, []) if pair else read_run_config(directory)
     count = config.eval_samples if samples is None else samples
     files = split_list(data) if data else config.heldout
-    # only the files that decide these scores have to be those of the run
+    # only these files affect the scores, so only these must be unchanged
     needed = (config.judge, *files)
     config.checksums = {path: then for path, then in config.checksums.items() if path in needed}
     check(replace(config, eval_samples=count))
@@ -242,7 +256,9 @@ def evaluate(
     if directory:
         checkpoint = newest_checkpoint(directory)
         if not checkpoint:
-            raise MrlError(f"{directory}: holds no complete checkpoint yet.")
+            raise MrlError(
+                f"{directory} has no complete checkpoint yet; wait for one, or `resume` it."
+            )
         states["after"] = with_checkpoint_paths(config, checkpoint)
 
     results: dict[str, list[dict]] = {}
@@ -258,6 +274,6 @@ def evaluate(
                 counts = count_solved(policy, splits, verifier, count, config.seed, view.progress)
                 solved[policy.name] = counts
                 results[when] += score_entries(policy.name, splits, counts, count)
-            del policies, policy  # before the newest weights are loaded
+            del policies, policy  # free the memory before the newest weights are loaded
 
     console.print(pair_table(splits, solved) if pair else evaluation_table(results))

@@ -1,4 +1,4 @@
-"""Two tokenizations side by side, chunk by chunk, for a terminal."""
+"""Shows two tokenizations side by side in a terminal, chunk by chunk."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ TOKEN_BAR = "\u2502"  # between the tokens of a chunk
 
 
 def visible(piece: bytes) -> str:
-    """A token's bytes as text for people: spaces as dots, what cannot be shown as escapes."""
+    """A token's bytes as readable text: spaces become dots, unprintable bytes become escapes."""
     try:
         text = piece.decode("utf-8")
     except UnicodeDecodeError:
@@ -25,7 +25,7 @@ def visible(piece: bytes) -> str:
 def render_alignment(
     names: tuple[str, str], source: Sequence[bytes], receiver: Sequence[bytes]
 ) -> RenderableType:
-    """A row a chunk, with its tokens on both sides; chunks that are not 1:1 reversed."""
+    """A table with one row per chunk; chunks that are not 1:1 have reversed colors."""
     chunks, residual = align(source, receiver), measure(source, receiver)
     table = Table(box=None)
     for name in names:

@@ -1,19 +1,20 @@
-"""The sharing modes on contextual bandits, exactly: without sampling noise (arXiv 2605.07244, 4).
+"""The sharing modes on a contextual bandit, computed exactly (arXiv 2605.07244, section 4).
 
-A context has K actions and a set of right ones; a policy is a softmax over actions; a completion is
-one action. All outcomes of the receiver's G and the peer's G samples are enumerated, and each goes
-through the *program's own* mode and learning step (`Toy` stands in for a policy), so that what is
-drawn here cannot drift away from what trains language models. For a context and a mode, with u the
-ascent direction in the receiver's logits of a step's first update:
+A context has K actions, some of which are correct. A policy is a softmax over actions, and a
+completion is a single action. We enumerate all outcomes of the receiver's G and the peer's G
+samples, so there is no sampling noise. Each outcome goes through the *program's own* mode and
+learning step, with a `Toy` as the policy. So this analysis always describes the code that trains
+language models. For a context and a mode, let u be the ascent direction of a step's first update,
+in the receiver's logits:
 
-    support     chance that u is not zero. (Not the paper's support, which asks what the actor can
-                reach: by that XGRPO stays on-policy.)
-    angle       bias: between E[u] and the gradient of the receiver's expected reward
-    groups      trace of Cov[u] over |E[u]|^2: the number of groups until their mean update is as
-                long as its own standard error, so that it stands out from the noise
+    support     update rate: the probability that u is not zero. (In the paper, "support" means the
+                actions that a policy can reach; in that sense XGRPO stays on-policy.)
+    angle       bias: the angle between E[u] and the gradient of the receiver's expected reward
+    groups      trace of Cov[u] / |E[u]|^2: the number of groups needed for a signal-to-noise ratio
+                of 1, where the mean update is as long as its own standard error
 
-`replay` is left out, because what it does depends on the steps before; one line under the table
-says how long its memory stays empty.
+`replay` is not in the table, because its updates depend on earlier steps. A line below the table
+says how long its buffer stays empty.
 """
 
 import math
@@ -40,7 +41,7 @@ from mrl.records import Record, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 GROUP = 3
-# a tokenizer of one letter a token: action 0 is a
+# a tokenizer with one token per letter; action 0 is "a"
 LETTERS = Tokenizer(models.BPE({chr(97 + action): action for action in range(26)}, []))
 LETTERS.decoder = decoders.Fuse()
 CODEC = ByteCodec(PreTrainedTokenizerFast(tokenizer_object=LETTERS))
@@ -48,26 +49,26 @@ CODEC = ByteCodec(PreTrainedTokenizerFast(tokenizer_object=LETTERS))
 
 @dataclass(frozen=True)
 class Context:
-    """One context. logits: of receiver and peer, one per action; right: the right actions."""
+    """One context: the logits of receiver and peer, one per action, and the correct actions."""
 
     receiver: tuple[float, ...]
     peer: tuple[float, ...]
     right: frozenset[int]
 
     def logprobs(self, side: str) -> torch.Tensor:
-        """Log-probs of the actions of one side, "receiver" or "peer", [K] float64, nats."""
+        """Log-probs of one side's actions, [K] float64, nats. side: "receiver" or "peer"."""
         return torch.log_softmax(torch.tensor(getattr(self, side), dtype=torch.float64), 0)
 
     def probabilities(self, side: str) -> list[float]:
-        """Probabilities of the actions of one side."""
+        """Probabilities of one side's actions, [K]."""
         return self.logprobs(side).exp().tolist()
 
     def reward(self, side: str) -> float:
-        """Expected reward of one side."""
+        """The expected reward of one side."""
         return float(self.logprobs(side).exp()[list(self.right)].sum())
 
     def gradient(self) -> torch.Tensor:
-        """Gradient of the receiver's expected reward in its logits: p_a * (r_a - that reward)."""
+        """The gradient of the receiver's expected reward R in its logits: p_a * (r_a - R)."""
         p = self.logprobs("receiver").exp()
         r = torch.zeros_like(p)
         r[list(self.right)] = 1.0
@@ -77,9 +78,9 @@ class Context:
 def complementary(apart: float = 1.0) -> list[Context]:
     """Two contexts: the receiver knows the first one, the second is its blind spot.
 
-    apart: 0 if the peer is a copy, 1 if it knows just what the receiver does not.
+    apart: 0 makes the peer a copy; 1 makes it know exactly what the receiver does not.
     """
-    knows, misreads = (1.5, 0.5, -1.0, -1.0), (-3.0, -3.5, 1.5, -0.5)  # 0 and 1 are right
+    knows, misreads = (1.5, 0.5, -1.0, -1.0), (-3.0, -3.5, 1.5, -0.5)  # actions 0 and 1 are correct
 
     contexts = []
     for own, other in ((knows, misreads), (misreads, knows)):
@@ -89,7 +90,7 @@ def complementary(apart: float = 1.0) -> list[Context]:
 
 
 class Toy:
-    """A softmax over actions in the place of a policy: as a receiver, and for `learn`."""
+    """A softmax over actions that replaces a policy, both as a receiver and in `learn`."""
 
     eos_id, max_new_tokens, max_tokens_per_forward, reference = 99, 1, 10**9, None
     mixed_precision = False
@@ -104,13 +105,13 @@ class Toy:
         self.optimizer = SimpleNamespace(zero_grad=self.model.zero_grad)
 
     def step_optimizer(self) -> None:
-        """Keep the direction of ascent; the logits stay."""
+        """Store the ascent direction, without changing the logits."""
         self.update = -self.model.logits.grad
 
     def score(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs [batch, 1] of actions and a full mask."""
+        """Log-probs [batch, 1] of the actions, and a mask without padding."""
         actions = torch.tensor(completions)
         logprobs = torch.log_softmax(self.model.logits, 0)[actions]
         return logprobs, torch.ones_like(actions, dtype=torch.bool)
@@ -119,13 +120,13 @@ class Toy:
     def logprobs_of(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
     ) -> list[list[float]]:
-        """As a policy's."""
+        """Log-probs of completions, as `Policy.logprobs_of`."""
         return self.score(prompts, completions)[0].tolist() if completions else []
 
 
 @dataclass
 class KnownCapability(HACPO):
-    """HACPO whose capability windows have converged. known: P of receiver and peer."""
+    """HACPO with converged capability windows. known: P of receiver and peer."""
 
     known: dict[str, float] = field(default_factory=dict)
 
@@ -134,7 +135,7 @@ class KnownCapability(HACPO):
 
 
 def capabilities(contexts: Sequence[Context]) -> dict[str, float]:
-    """P of receiver and peer as HACPO measures them: over all contexts."""
+    """HACPO's capability P of receiver and peer: the mean reward over all contexts."""
     return {side: fmean(c.reward(side) for c in contexts) for side in ("receiver", "peer")}
 
 
@@ -143,7 +144,7 @@ PUBLISHED = ("solo", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
 
 
 def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
-    """Every mode as it is analysed: nothing to balance with, known capabilities, no controls."""
+    """The modes to analyze: without controls, HACPO with known P, GRAFT without balancing."""
     controls = ("solo-x2", "replay", "sft")
     modes = {name: mode() for name, mode in MODES.items() if name not in controls}
     modes["hacpo"] = KnownCapability(known=capabilities(contexts))
@@ -152,8 +153,10 @@ def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
 
 
 def group_of(context: Context, side: str, actions: Sequence[int]) -> Group:
-    """Completions of a context by one side."""
-    logprobs = context.logprobs(side).tolist()  # as a `Toy`'s: a copy has a ratio of exactly 1
+    """A group of one side's completions of a context."""
+    logprobs = context.logprobs(
+        side
+    ).tolist()  # computed as in `Toy`, so that a copy has a ratio of exactly 1
     rollouts = []
     for a in actions:
         verdict = Verdict.CORRECT if a in context.right else Verdict.WRONG
@@ -162,7 +165,7 @@ def group_of(context: Context, side: str, actions: Sequence[int]) -> Group:
 
 
 def records_of(mode: Mode, context: Context, actions: Sequence[int]) -> tuple[Record, ...]:
-    """What the mode receives of a peer that took these actions."""
+    """The records that the mode receives from a peer that took these actions."""
     if mode.consumes is None:
         return ()
     group = group_of(context, "peer", actions)
@@ -172,7 +175,7 @@ def records_of(mode: Mode, context: Context, actions: Sequence[int]) -> tuple[Re
 def outcomes(
     probabilities: Sequence[float], size: int, in_order: bool = False
 ) -> Counter[tuple[int, ...]]:
-    """Every multiset of `size` draws -> its chance; in_order: every sequence."""
+    """The probability of every multiset of `size` draws. in_order: of every sequence instead."""
     chances: Counter[tuple[int, ...]] = Counter()
     for actions in product(range(len(probabilities)), repeat=size):
         key = actions if in_order else tuple(sorted(actions))
@@ -181,10 +184,10 @@ def outcomes(
 
 
 def crossings(mode: Mode, context: Context, size: int) -> Counter[tuple[Record, ...]]:
-    """What the mode receives of a peer -> its chance; what looks alike to it is summed up.
+    """The probability of each set of records that the mode may receive from a peer.
 
-    Successes keep the order of their sampling, because a mode draws one of them: in a random order
-    any fixed place is as good as a random one, so `update_of` may always draw by the same seed.
+    Outcomes with equal records are combined. Successes keep their order of sampling, because a mode
+    draws one of them: since that order is random, `update_of` may always draw with the same seed.
     """
     received: Counter[tuple[Record, ...]] = Counter()
     in_order = mode.consumes is SuccessRecord
@@ -196,7 +199,7 @@ def crossings(mode: Mode, context: Context, size: int) -> Counter[tuple[Record, 
 def update_of(
     mode: Mode, context: Context, own: Sequence[int], records: Sequence[Record]
 ) -> torch.Tensor:
-    """The update [K] after these own actions and peer's records: the mode, then `learn`."""
+    """The update [K] for given own actions and peer's records, from the mode and `learn`."""
     toy = Toy(context.receiver)
     prompts = [(group_of(context, "receiver", own), records)]
     batch = mode.training_samples(toy, prompts, random.Random(0))
@@ -205,7 +208,7 @@ def update_of(
 
 
 def updates(mode: Mode, context: Context, group: int) -> Iterator[tuple[torch.Tensor, float]]:
-    """The update [K] after every outcome of a context, with the chance of that outcome."""
+    """The update [K] for every outcome of a context, with the probability of that outcome."""
     own = outcomes(context.probabilities("receiver"), group)
     received = crossings(mode, context, group)
     for actions, records in product(own, received):
@@ -213,7 +216,7 @@ def updates(mode: Mode, context: Context, group: int) -> Iterator[tuple[torch.Te
 
 
 def moments(mode: Mode, context: Context, group: int = GROUP) -> tuple[torch.Tensor, float, float]:
-    """(E[u], E[u.u], P(u != 0)) of one context, over every outcome."""
+    """(E[u], E[u.u], P(u != 0)) for one context, over all outcomes."""
     mean = torch.zeros(len(context.receiver), dtype=torch.float64)
     square = support = 0.0
     for update, chance in updates(mode, context, group):
@@ -226,7 +229,7 @@ def moments(mode: Mode, context: Context, group: int = GROUP) -> tuple[torch.Ten
 
 @dataclass(frozen=True)
 class Figures:
-    """What the module's docstring defines, of one mode in one context."""
+    """The three numbers that the module's docstring defines, for one mode in one context."""
 
     support: float
     angle: float  # degrees
@@ -234,14 +237,14 @@ class Figures:
 
 
 def analyse(mode: Mode, context: Context, group: int = GROUP) -> Figures:
-    """The exact figures of a mode in a context."""
+    """Compute the three numbers of a mode in a context exactly."""
     mean, square, support = moments(mode, context, group)
     cosine = torch.cosine_similarity(mean, context.gradient(), dim=0).clamp(-1, 1)
     return Figures(support, float(cosine.acos().rad2deg()), square / float(mean @ mean) - 1)
 
 
 def bandit_table(group: int = GROUP) -> Table:
-    """Every mode where the peer knows what the receiver does not."""
+    """A table of the modes, for a context that the peer knows and the receiver does not."""
     contexts = complementary()
     table = Table("mode", title=f"in the receiver's blind spot, G = {group}, exact")
     for column in ("support", "angle", "groups needed"):
@@ -255,10 +258,10 @@ def bandit_table(group: int = GROUP) -> Table:
 
 
 def replay_sentence(group: int = GROUP) -> str:
-    """How long the memory of `replay` stays empty in the blind spot."""
+    """A sentence on how long the buffer of `replay` stays empty in the blind spot."""
     fails = 1 - complementary()[1].reward("receiver")
     chances = [f"{1 - fails ** (n * group):.0%} after {n}" for n in (1, 10, 100)]
     return (
-        "replay: after n visits its memory holds a success with a chance of 1 - (1 - p)^(nG): "
-        f"{', '.join(chances)}. A peer's success is there at once."
+        "replay: after n visits its buffer contains a success with probability 1 - (1 - p)^(nG): "
+        f"{', '.join(chances)}. A peer has one at once."
     )

@@ -1,4 +1,4 @@
-"""The laboratory's commands, part of `mini_mrl.py`; matplotlib is loaded by those that draw."""
+"""The commands for experiments. Those that draw load matplotlib when they are called."""
 
 import shlex
 import sys
@@ -24,29 +24,44 @@ from mrl.tiny.skills import make_problem_sets
 
 TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
 QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
-Tokenizer = Annotated[str, typer.Option(help="Tokenizer: directory or hub name.")]
-Folder = Annotated[Path, typer.Option(help="Where the JSONL files go.")]
-JOBS_HELP = "Runs in parallel (default: as many as fit, at most 4; 1 on a GPU)."
+Tokenizer = Annotated[str, typer.Option(help="Directory or hub name of this tokenizer.")]
+Folder = Annotated[Path, typer.Option(help="Output directory of the JSONL files.")]
+RUN_HELP = "Directory of the run: runs/<name>."
+SEEDS_HELP = "Number of seeds (5 = seeds 1 to 5), or a range (31-40)."
+STEPS_HELP = "Training steps per run (default: 240 for the tiny pair, 200 with --quick)."
+QUICK_HELP = "Quick look: 2 modes, 2 seeds, about ten minutes."
+TUNE_HELP = "Grid search: KEY=VALUE,VALUE; repeatable."
+JOBS_HELP = "Number of runs in parallel (default: as many as fit, at most four; 1 on a GPU)."
+PAIR_HELP = "Models to train, as for training (default: tiny, or those of --config)."
+OUT_HELP = "Output directory (default: runs/compare, or runs/quick with --quick)."
+RIGHT_HELP = (
+    "Share of examples that show each of the peer's four skills correctly (default: 0.10 for weak "
+    "skills, 0 for blind spots; 0.95 makes near-identical twins)."
+)
 say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
 def compare(
-    modes: Annotated[str, typer.Option(help="With commas.")] = "solo,solo-x2,replay,sft,sgt",
-    seeds: Annotated[str, typer.Option(help="5: seeds 1 to 5; or which: 31-40.")] = "3",
-    steps: Annotated[int | None, typer.Option(help="Training steps of a run.")] = None,
-    pair: Annotated[str | None, typer.Option(help="As for training; none: tiny.")] = None,
-    config: Annotated[Path | None, typer.Option(help="As for training.")] = None,
+    modes: Annotated[
+        str, typer.Option(help="Modes to compare, separated by commas.")
+    ] = "solo,solo-x2,replay,sft,sgt",
+    seeds: Annotated[str, typer.Option(help=SEEDS_HELP)] = "3",
+    steps: Annotated[int | None, typer.Option(help=STEPS_HELP)] = None,
+    pair: Annotated[str | None, typer.Option(help=PAIR_HELP)] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with settings, as for training.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help=JOBS_HELP)] = None,
-    out: Annotated[Path | None, typer.Option(help="none: runs/compare or runs/quick")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="2 modes, 2 seeds: a look.")] = False,
-    tune: Annotated[list[str] | None, typer.Option(help="KEY=VALUE,VALUE: a grid.")] = None,
+    out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help=QUICK_HELP)] = False,
+    tune: Annotated[list[str] | None, typer.Option(help=TUNE_HELP)] = None,
 ) -> None:
-    """Run modes under the same seeds and budget; a table with intervals, and figures."""
+    """Compare modes on the same seeds and budget; writes a table with intervals, and plots."""
     from mrl.lab import compare_view, figures
 
-    if quick:  # below 180 steps the curves have not parted yet
+    if quick:  # with fewer than 180 steps the curves do not yet differ
         modes, seeds, steps = "solo,sgt", "2", steps or 200
-    if config is None:  # which may name the policies
+    if config is None:  # a config file may define the policies
         pair = pair or "tiny"
     out = out or Path("runs", "quick" if quick else "compare")
     out, config = out.expanduser(), config and config.expanduser()
@@ -76,63 +91,67 @@ def compare(
 
 
 def bandit() -> None:
-    """Show exactly, on contextual bandits, how far each mode helps; takes some five seconds."""
+    """Compute, exactly and on a contextual bandit, how much each mode helps (about 5 seconds)."""
     from mrl.lab.bandit import bandit_table, replay_sentence
 
     console.print(bandit_table())
     say(replay_sentence())
 
 
-def report(directory: Annotated[Path, typer.Argument(help="A run: runs/<name>.")]) -> None:
-    """Write one HTML page about a run, with its pictures: runs/<name>/report.html."""
+def report(directory: Annotated[Path, typer.Argument(help=RUN_HELP)]) -> None:
+    """Write an HTML report of a run, with plots: runs/<name>/report.html."""
     from mrl.lab.report import write_report
 
     say(f"Written: {write_report(directory.expanduser())}")
 
 
 def align(
-    text: Annotated[str, typer.Argument(help="What both tokenize.")],
+    text: Annotated[str, typer.Argument(help="Text to tokenize with both tokenizers.")],
     source: Tokenizer = QWEN,
     receiver: Tokenizer = LLAMA,
 ) -> None:
-    """Show one text in two tokenizations, chunk by chunk, and what the difference costs."""
+    """Show two tokenizations of one text, chunk by chunk, and what they share."""
     sides = []
     for path in (source, receiver):
         codec = ByteCodec(load_tokenizer(expanduser(path)))
         try:
             sides.append(codec.token_bytes(codec.encode(text)))
         except LossyText as refusal:
-            raise MrlError(f"{path}: cannot write this text exactly ({refusal}).") from None
+            raise MrlError(
+                f"{path}: this tokenizer cannot encode the text exactly ({refusal})."
+            ) from None
 
     names = (Path(source).name, Path(receiver).name)
     console.print(render_alignment(names, *sides))
 
 
 def warmstart(
-    out: Annotated[Path, typer.Option(help="Where the two directories go.")] = Path("data/tiny"),
-    seed: Annotated[int, typer.Option(help="Of weights and demonstrations.")] = 0,
+    out: Annotated[Path, typer.Option(help="Output directory of the two models.")] = Path(
+        "data/tiny"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed for initial weights and demonstrations.")] = 0,
     foreign_right: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="One share for all of the peer's skills; 0.95: twins."),
+        typer.Option(min=0, max=1, help=RIGHT_HELP),
     ] = None,
 ) -> None:
-    """Make the tiny pair from nothing: tokenizers, models, supervised warm start."""
+    """Build the tiny pair from scratch: two new models and a supervised warm start."""
     out = out.expanduser()
-    out.mkdir(parents=True, exist_ok=True)  # before the work, if it cannot be
-    say("Making qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
+    out.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
+    say("Building qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
     warm_start_pair(out, seed, foreign_right)
     say(f"Saved in {out}.")
 
 
 def gsm8k(out: Folder = TINY.parent / "gsm8k") -> None:
-    """Fetch GSM8K, and make it ready for --set train=FILE."""
+    """Download the GSM8K problems and write them as files for --set train=FILE."""
     out = out.expanduser()
     make_gsm8k(out)
     say(f"Written: {out}")
 
 
 def problems(out: Folder = Path("data/words")) -> None:
-    """Write the problem sets of data/words again."""
+    """Regenerate the problem sets in data/words."""
     out = out.expanduser()
     for split, problem_set in make_problem_sets().items():
         save_problems(out / f"{split}.jsonl", problem_set)

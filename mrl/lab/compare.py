@@ -1,7 +1,7 @@
-"""`python mini_mrl.py compare`: modes under the same seeds and budget, with intervals.
+"""`python mini_mrl.py compare`: runs modes on the same seeds and budget, and reads their results.
 
-Every mode and seed is a run of its own, a process of its own, several at a time. What is compared
-is paired by seed: two runs of a seed begin with the same weights and the same order of problems.
+Each mode and seed is a separate run in a separate process, several at a time. Comparisons are
+paired by seed: two runs of one seed start with the same weights and the same order of problems.
 """
 
 import re
@@ -31,16 +31,16 @@ from mrl.run.problems import load_problems
 from mrl.settings.pairs import cores
 from mrl.settings.settings import check, mode_class, run_config
 
-AT_ONCE = 4  # runs, unless more are asked for
-PROCESS_BYTES = 1 * GIB  # of a run beside its tensors: Python, torch, transformers
+AT_ONCE = 4  # largest number of parallel runs, unless the user asks for more
+PROCESS_BYTES = 1 * GIB  # memory of a run besides its tensors: Python, torch, transformers
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
 
 
 @dataclass
 class Plan:
-    """What is compared."""
+    """The modes, seeds and directory of a comparison."""
 
-    # name in tables and directories -> the mode as it was typed, options of its runs
+    # name in tables and directories -> (the mode as the user typed it, options of its runs)
     modes: dict[str, tuple[str, list[str]]]
     seeds: Sequence[int]
     out: Path
@@ -48,11 +48,11 @@ class Plan:
 
     @property
     def mode_names(self) -> list[str]:
-        """The `name` of each mode."""
+        """The `name` of each mode's class."""
         return [mode_class(mode).name for mode, _ in self.modes.values()]
 
     def runs(self) -> list[tuple[str, int, Path]]:
-        """Name, seed and directory. Seeds outermost: what is cut short is balanced."""
+        """(name, seed, directory) of every run, ordered by seed, so that any prefix is balanced."""
         runs = []
         for seed in self.seeds:
             for name in self.modes:
@@ -61,22 +61,26 @@ class Plan:
 
 
 def seeds_of(text: str) -> list[int]:
-    """The seeds that `--seeds` asks for: `5` (the first five) or `31-40`. MrlError for others."""
+    """The seeds that `--seeds` names: `5` (seeds 1 to 5) or `31-40`. MrlError for other texts."""
     numbers = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})", text)
     seeds = range(int(numbers[1] or 1), int(numbers[2]) + 1) if numbers else ()
     if not seeds:
-        raise MrlError(f"--seeds {text}: write how many, like 5, or which, like 31-40.")
+        raise MrlError(
+            f"--seeds {text}: write a number of seeds such as 5, or a range such as 31-40."
+        )
     return list(seeds)
 
 
 def name_modes(
     modes: Sequence[str], options: Sequence[str] = (), tune: Sequence[str] = ()
 ) -> dict[str, tuple[str, list[str]]]:
-    """The modes of a `Plan`: each with all combinations of `tune`, texts of `key=value,value`.
+    """The modes of a `Plan`, each with every combination of the values in `tune`.
 
-    A mode gets no setting of another one.
+    tune: texts such as `key=value,value`. A mode does not get the settings of another mode.
     """
-    axes: list[tuple[str, list[str]]] = []  # the policy or mode that is tuned, if one is named
+    axes: list[
+        tuple[str, list[str]]
+    ] = []  # (policy or mode that the key names, or ""; key=value texts)
     for text in tune:
         key, _, values = text.partition("=")
         owner, _, _ = key.rpartition(".")
@@ -89,7 +93,7 @@ def name_modes(
         for settings in product(*(texts for owner, texts in axes if owner not in others)):
             name = " ".join([own_name, *settings])
             if name in named:
-                raise MrlError(f"{name} is named twice; each mode needs a `name` of its own.")
+                raise MrlError(f"{name!r} is compared twice; give each mode a different `name`.")
 
             with_settings = list(options)
             for setting in settings:
@@ -99,10 +103,10 @@ def name_modes(
 
 
 def jobs_that_fit(plan: Plan, pair: str | None, config: Path | None) -> int:
-    """How many runs of a plan go on at once, unless a person says it.
+    """The default number of parallel runs.
 
-    On a CPU they are at most four, one a core, and as many as fit in memory; a GPU has room for
-    one. pair, config: as for training.
+    On a CPU it is at most four, limited by the cores and by the free memory. On a GPU it is 1.
+    pair, config: as for training.
     """
     if torch.cuda.is_available():
         return 1
@@ -117,32 +121,34 @@ def jobs_that_fit(plan: Plan, pair: str | None, config: Path | None) -> int:
 
 
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
-    """Make every run that is not there yet; returns a sentence for each that failed.
+    """Carry out every run that is not finished; returns a sentence for each run that failed.
 
-    Ctrl-C of a terminal comes to each run as well, which stops after its step; the same call goes
-    on from there. MrlError if a run is there that was made with other options.
+    Ctrl-C in a terminal also reaches the runs, which stop after their current step. The same call
+    continues them. Raises MrlError if a run exists that was made with other options.
     """
     runs = plan.runs()
     for name, _, directory in runs:
         if (directory / "config.json").is_file():
-            check(read_run_config(directory))  # its problems or its judge may have changed
+            check(
+                read_run_config(directory)
+            )  # MrlError if its problem files or its judge have changed
 
-        # a run that is there must be the one that is asked for now
+        # an existing run must have been made by the same request
         note = Path(f"{directory}.asked")
         was_made = directory.exists() and note.exists()
         if was_made and note.read_text(encoding="utf-8") != _request(plan, name):
             raise MrlError(
-                f"{directory}: was made with other options, or by another version of a file among "
-                "them; give another --out, or delete it."
+                f"{directory} was made with other options, or a file that they name has changed. "
+                "Choose another --out, or delete that directory."
             )
 
     missing = [run for run in runs if not is_finished(run[2])]
-    say(f"{len(runs)} runs, {len(runs) - len(missing)} of them there; {plan.jobs} at a time.")
-    say("Ctrl-C stops them after their steps, and the same command goes on with them.")
+    say(f"{len(runs)} runs, {len(runs) - len(missing)} of them complete; {plan.jobs} in parallel.")
+    say("Ctrl-C stops them after their current steps; the same command continues them.")
 
     started = time.monotonic()
     failures = []
-    pool = ThreadPoolExecutor(plan.jobs)  # of threads that wait for runs
+    pool = ThreadPoolExecutor(plan.jobs)  # each thread waits for one run
     try:
         ends = pool.map(lambda run: _run_one(plan, *run), missing)
         for number, ((name, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
@@ -157,43 +163,45 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
 
 
 def _request(plan: Plan, name: str) -> str:
-    """All that decides what a run is, beside its seed: options, and texts of config and mode."""
+    """Everything that decides a run except its seed: options, and the contents of files."""
     mode, options = plan.modes[name]
-    splits = [mode, *options]
+    texts = [mode, *options]
 
-    # a file counts with its text, because the same name may hold another mode tomorrow
+    # the content of a file, because it may change under the same name
     for text in (mode.rpartition(":")[0], *options):
         if Path(text).is_file():
-            splits.append(Path(text).read_text(encoding="utf-8"))
-    return "\n".join(splits)
+            texts.append(Path(text).read_text(encoding="utf-8"))
+    return "\n".join(texts)
 
 
 def is_finished(directory: Path) -> bool:
     """Whether a run has scored its held-out problems after training.
 
-    MrlError if the scores from before it are lost.
+    Raises MrlError if its scores from before training are lost.
     """
     scored = read_evaluations(directory)
     if "after" in scored and "before" not in scored:
         raise MrlError(
-            f"{directory}/evaluation.json: has lost the scores from before training; delete "
-            f"{directory}, and the same command makes the run again."
+            f"{directory}/evaluation.json has no scores from before training. Delete {directory}; "
+            "the same command then repeats the run."
         )
     return "after" in scored
 
 
 def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
-    """Start a run, or go on from its last checkpoint; returns its last line if it failed."""
+    """Start a run, or continue it from its last checkpoint; returns its last line if it failed."""
     mode, options = plan.modes[name]
     if newest_checkpoint(directory):
         arguments = ["resume", str(directory)]
     else:
-        shutil.rmtree(directory, ignore_errors=True)  # it was killed before its first checkpoint
+        shutil.rmtree(
+            directory, ignore_errors=True
+        )  # from a run killed before its first checkpoint
         directory.parent.mkdir(parents=True, exist_ok=True)
         Path(f"{directory}.asked").write_text(_request(plan, name), encoding="utf-8")
         arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
         arguments += ["--set", f"runs={directory.parent}"]
-        arguments += ["--placement", "resident"]  # a core for each run, not for each policy
+        arguments += ["--placement", "resident"]  # one process per run, not per policy
         arguments += ["--compared", ",".join(plan.mode_names)]
 
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
@@ -204,7 +212,10 @@ def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
 
 @dataclass
 class Result:
-    """What one run came to. scores, before: (part, policy, skill or "all", metric) -> percent."""
+    """The results of one run.
+
+    scores, before: (file, policy, skill or "all", metric) -> percent, after and before training.
+    """
 
     mode: str
     seed: int
@@ -215,11 +226,11 @@ class Result:
 
     @property
     def first_split(self) -> str:
-        """Name of the first held-out part."""
+        """The name of the first held-out file."""
         return next(iter(self.scores))[0]
 
     def overall(self, split: str, metric: str = "pass@1") -> float:
-        """Mean over policies and skills."""
+        """The mean score over policies and skills."""
         of_policies = []
         for (its_split, _, skill, its_metric), score in self.scores.items():
             if (its_split, skill, its_metric) == (split, "all", metric):
@@ -228,7 +239,7 @@ class Result:
 
 
 def read_all(plan: Plan) -> list[Result]:
-    """The finished runs of a plan."""
+    """The results of the finished runs of a plan."""
     results = []
     for name, seed, directory in plan.runs():
         if is_finished(directory):
@@ -237,7 +248,7 @@ def read_all(plan: Plan) -> list[Result]:
 
 
 def by_mode(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The runs of each mode, in the order of the comparison."""
+    """The results grouped by mode, in the order of the comparison."""
     runs: dict[str, list[Result]] = {}
     for result in results:
         runs.setdefault(result.mode, []).append(result)
@@ -245,9 +256,9 @@ def by_mode(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def read_result(directory: Path, mode: str, seed: int) -> Result:
-    """Scores, costs and metrics of a finished run."""
+    """Read the scores, costs and metrics of a finished run."""
     lines = read_metrics(directory)
-    slowest: dict[int, float] = {}  # step -> seconds of its slowest line: each policy has one
+    slowest: dict[int, float] = {}  # step -> seconds of its slowest policy
     costs = dict.fromkeys(("rollouts", "sampled tokens", "updates", "bytes received"), 0.0)
     for line in lines:
         slowest[line["step"]] = max(slowest.get(line["step"], 0.0), line["time/step_s"])
@@ -267,7 +278,7 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
 
 
 def _percent(evaluation: Sequence[dict]) -> dict[tuple[str, str, str, str], float]:
-    """An evaluation as `Result` keeps it."""
+    """Scores of an evaluation in percent, in the form of `Result`."""
     scores = {}
     for entry in evaluation:
         for skill, values in (("all", entry), *entry["skills"].items()):

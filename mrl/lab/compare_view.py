@@ -1,7 +1,7 @@
-"""What a comparison says: means over seeds with intervals, blind spots, tables, a picture.
+"""The results of a comparison as tables and a plot: means with intervals, and blind spots.
 
-A blind spot is a skill whose pass@1 starts under 2%: on the first held-out file, as the mean over
-the compared runs. It is closed in a run in which this pass@1 ends at 25% or more.
+A blind spot is a skill whose pass@1 starts under 2% on the first held-out file, as the mean over
+the compared runs. It is closed in a run whose pass@1 there ends at 25% or more.
 """
 
 import csv
@@ -14,9 +14,9 @@ from statistics import fmean, stdev
 from mrl.lab import figures
 from mrl.lab.compare import Result, by_mode
 
-CONTROLS = ("solo", "solo-x2", "replay", "sft")  # each table has what a mode is above them
+CONTROLS = ("solo", "solo-x2", "replay", "sft")  # tables show how far a mode is above each of them
 COSTS = ("rollouts", "updates", "bytes per prompt", "seconds")
-# two-sided 95 % quantiles of Student's t, by degrees of freedom (2 to 30; then the normal's)
+# Two-sided 95% quantiles of Student's t for 2 to 30 degrees of freedom; for more, the normal's.
 T_95 = (
     4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
     2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052,
@@ -24,16 +24,16 @@ T_95 = (
 )  # fmt: skip
 STARTS_UNDER = 2  # percent
 CLOSED_FROM = 25  # percent
-WORDS = {"solo": "alone (solo)", "replay": "with a memory (replay)", "sft": "peer, no RL (sft)",
+WORDS = {"solo": "RL alone (solo)", "replay": "own replay (replay)", "sft": "peer, no RL (sft)",
          "sgt": "with a peer (sgt)"}  # fmt: skip
-VISITS = 10  # steps that asked for a skill; their mean says when a blind spot closed
+VISITS = 10  # steps with prompts of a skill, over whose mean a blind spot counts as closed
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Numbers of seeds, their mean and the half width of its 95 % interval.
+    """One value per seed, their mean, and the half width of its 95% interval.
 
-    Under three seeds `half` is NaN: two numbers that happen to agree are no narrow interval.
+    With fewer than three seeds `half` is NaN, because two values may agree by chance.
     """
 
     values: Sequence[float]
@@ -47,7 +47,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and Student-t interval over seeds."""
+    """The mean over seeds with a Student-t interval."""
     half = math.nan
     if len(values) >= 3:
         quantile = T_95[len(values) - 3] if len(values) - 3 < len(T_95) else 1.96
@@ -56,11 +56,11 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def difference(results: Sequence[Result], one: str, two: str, split: str) -> Estimate | None:
-    """How many points mode `one` is above mode `two`, paired by seed; None without a pair."""
+    """How many points mode `one` is above mode `two`, paired by seed; None without common seeds."""
     runs = by_mode(results)
     of_two = {run.seed: run.overall(split) for run in runs.get(two, ())}
 
-    # paired by seed: two modes start from the same policies and see the same problems
+    # two runs of one seed start from the same policies and see the same problems
     gaps = []
     for run in runs.get(one, ()):
         if run.seed in of_two and one != two:
@@ -69,7 +69,7 @@ def difference(results: Sequence[Result], one: str, two: str, split: str) -> Est
 
 
 def rows(results: Sequence[Result], split: str) -> list[dict[str, str]]:
-    """Scores of the modes, the best first, and below them those from before training."""
+    """Rows with the scores of each mode, best first, and a last row with the start values."""
     policies = list(dict.fromkeys(key[1] for key in results[0].scores))
     table, means = [], {}
     for mode, runs in by_mode(results).items():
@@ -79,7 +79,7 @@ def rows(results: Sequence[Result], split: str) -> list[dict[str, str]]:
         for control in CONTROLS:
             row[f"above {control}"] = str(difference(results, mode, control, split) or "")
 
-        any_of_k = max(key[3] for key in runs[0].scores)  # pass@k, beside pass@1
+        any_of_k = max(key[3] for key in runs[0].scores)  # the metric pass@k
         row["pass@k"] = str(estimate([run.overall(split, any_of_k) for run in runs]))
         for policy in policies:
             row[policy] = str(
@@ -88,7 +88,7 @@ def rows(results: Sequence[Result], split: str) -> list[dict[str, str]]:
         table.append(row)
     table.sort(key=lambda row: -means[row["mode"]])
 
-    # before any update a policy is the same in all modes
+    # before training, a policy is the same in all modes
     start = dict.fromkeys(table[0], "") | {"mode": "start"}
     for policy in policies:
         key = split, policy, "all", "pass@1"
@@ -97,7 +97,7 @@ def rows(results: Sequence[Result], split: str) -> list[dict[str, str]]:
 
 
 def cost_rows(results: Sequence[Result]) -> list[dict[str, str]]:
-    """What a run of each mode cost, mean over seeds."""
+    """Rows with the costs of a run of each mode, mean over seeds."""
     table = []
     for mode, runs in by_mode(results).items():
         row = {"mode": mode}
@@ -108,8 +108,9 @@ def cost_rows(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def blind_spots_of(results: Sequence[Result]) -> list[tuple[str, str]]:
-    """The blind spots, as (policy, skill). A policy without updates is frozen and has none."""
+    """The blind spots as (policy, skill), without those of frozen policies."""
     first = results[0]
+    # frozen policies make no updates
     learners = {line["policy"] for line in first.lines if line["updates"]}
 
     blind_spots = []
@@ -123,12 +124,12 @@ def blind_spots_of(results: Sequence[Result]) -> list[tuple[str, str]]:
 
 
 def end_of(result: Result, blind_spot: tuple[str, str]) -> float:
-    """Where a blind spot ends in a run: pass@1 on the first held-out file, in percent."""
+    """pass@1 of a blind spot after training, on the first held-out file, in percent."""
     return result.scores[result.first_split, *blind_spot, "pass@1"]
 
 
 def wilson(count: int, total: int) -> tuple[float, float]:
-    """The 95 % interval of a share of which `count` of `total` were seen (Wilson 1927), percent."""
+    """The 95% interval, in percent, of a share seen as `count` of `total` (Wilson 1927)."""
     z = 1.96
     center = (count + z**2 / 2) / (total + z**2)
     half = z / (total + z**2) * math.sqrt(count * (total - count) / total + z**2 / 4)
@@ -138,7 +139,7 @@ def wilson(count: int, total: int) -> tuple[float, float]:
 def blind_spot_rows(
     results: Sequence[Result], blind_spots: Sequence[tuple[str, str]]
 ) -> list[dict[str, str]]:
-    """For each mode, in how many runs all blind spots were closed, and each of them."""
+    """Rows with the number of runs in which each mode closed all blind spots, and each one."""
     rows = []
     for mode, runs in by_mode(results).items():
         all_closed = 0
@@ -156,13 +157,13 @@ def blind_spot_rows(
 
 def _count(count: int, total: int) -> str:
     low, high = wilson(count, total)
-    return f"{count} of {total} ({low:.0f} to {high:.0f} %)"
+    return f"{count} of {total} ({low:.0f} to {high:.0f}%)"
 
 
 def closing_step(result: Result, blind_spot: tuple[str, str]) -> int | None:
-    """The first step at which the skill's solve rate in training had reached `OPEN_FROM` percent.
+    """The first step at which the skill's solve rate in training reached `CLOSED_FROM` percent.
 
-    The rate is the mean over the last `VISITS` steps that asked for the skill. None: never.
+    The rate is the mean over the last `VISITS` steps with prompts of the skill. None means never.
     """
     policy, skill = blind_spot
     steps, rates = figures.series(result.lines, policy, f"skill/{skill}", VISITS)
@@ -173,21 +174,22 @@ def closing_step(result: Result, blind_spot: tuple[str, str]) -> int | None:
 
 
 def summary(results: Sequence[Result], command: str) -> str:
-    """Markdown: the blind spots, a table of the modes for each held-out file, and the costs."""
+    """The results in Markdown: blind spots, a table of scores per held-out file, and costs."""
     split = results[0].first_split
     lines = [
-        f"Made with `{command}`. Held-out pass@1 in percent, mean over policies and skills;",
-        "± is a 95 % interval over seeds (Student's t), differences are paired by seed.",
-        "With fewer than three seeds each seed's number stands there.",
+        f"Written by `{command}`.",
+        "Scores are pass@1 on held-out problems in percent, as a mean over policies and skills.",
+        "± is a 95% interval over seeds (Student's t). Differences are paired by seed.",
+        "With fewer than three seeds, the table shows the value of each seed instead.",
     ]
 
     blind_spots = blind_spots_of(results)
     if blind_spots:
         lines += ["", "## Blind spots", ""]
         lines += [
-            f"A blind spot is a skill whose pass@1 starts under {STARTS_UNDER}% on `{split}`. It",
-            f"is closed in a run that ends there at {CLOSED_FROM}% or more. In brackets: Wilson's",
-            "95% interval of the share of such runs.",
+            f"A blind spot is a skill whose pass@1 starts under {STARTS_UNDER}% on `{split}`.",
+            f"It is closed in a run if that pass@1 ends at {CLOSED_FROM}% or more. The numbers are",
+            "runs, followed by Wilson's 95% interval for the share of such runs.",
         ]
         lines += ["", *_markdown(blind_spot_rows(results, blind_spots))]
 
@@ -198,7 +200,7 @@ def summary(results: Sequence[Result], command: str) -> str:
 
 
 def _markdown(table: Sequence[dict[str, str]]) -> list[str]:
-    """A table's lines, without the columns that hold nothing."""
+    """The lines of a Markdown table, without empty columns."""
     columns = []
     for column in table[0]:
         if any(row[column] for row in table):
@@ -211,9 +213,9 @@ def _markdown(table: Sequence[dict[str, str]]) -> list[str]:
 
 
 def write_csv(results: Sequence[Result], path: Path) -> None:
-    """Write every number, and what it was before training.
+    """Write all results as CSV, each with its value before training.
 
-    `split` is "training" for the step at which a blind spot closed.
+    The column `split` is "training" for the step at which a blind spot closed.
     """
     blind_spots = blind_spots_of(results)
     table = [("mode", "seed", "split", "policy", "skill", "metric", "value", "before")]
@@ -236,7 +238,7 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
 def draw_closings(
     results: Sequence[Result], blind_spots: Sequence[tuple[str, str]], path: Path
 ) -> None:
-    """When each blind spot closed: a panel per mode, in it a row per blind spot, a dot per seed."""
+    """Draw when each blind spot closed: a panel per mode, a row per blind spot, a dot per seed."""
     modes = by_mode(results)
     last = results[0].lines[-1]["step"]
     never = 1.28 * last  # the middle of the gray area
@@ -248,7 +250,9 @@ def draw_closings(
         axes.grid(axis="y", color="#dddddd")
         for row, blind_spot in enumerate(blind_spots):
             for number, run in enumerate(runs):
-                shift = (number + 0.5) / len(runs) - 0.5  # of the seed in its row: -0.5 to 0.5
+                shift = (number + 0.5) / len(
+                    runs
+                ) - 0.5  # of a seed's dot within the row: -0.5 to 0.5
                 step = closing_step(run, blind_spot)
                 x, y, fill = step, row + 0.7 * shift, "full"
                 if step is None:

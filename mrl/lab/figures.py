@@ -1,8 +1,8 @@
-"""Pictures of a run, drawn from its `metrics.jsonl`, and of a comparison of modes.
+"""Plots of a run, drawn from its `metrics.jsonl`, and of a comparison of modes.
 
-One color has one meaning in all pictures and pages. Blue and orange are the first two policies,
-green is a right text and the peer that gave it, rose is a failure, and purple is a memory. Panels
-stand below one another and letters are large, so that a telephone shows them well.
+A color has the same meaning in all plots and pages. Blue and orange are the first two policies.
+Green is a correct completion and the peer that wrote it, rose is a failure, and purple is replay.
+Panels are stacked and letters are large, so that the plots are readable on a phone.
 """
 
 import fnmatch
@@ -18,14 +18,14 @@ from matplotlib.figure import Figure
 matplotlib.rcParams["text.parse_math"] = False  # a policy may be called m$x^$
 matplotlib.rcParams["font.size"] = 12
 
-WIDTH = 5  # inches; letters of 12 points are 12 pixels where the picture is shown 360 pixels wide
-WINDOW = 10  # steps that curves and shares of a run are averaged over
-COMPARED_WINDOW = 20  # the same for the curves of a comparison
-# each can be read as letters on white
-RIGHT, FAILED, MEMORY = "#00805d", "#b04a5c", "#7b4fa6"
+WIDTH = 5  # inches; at 360 pixels wide, letters of 12 points are 12 pixels high
+WINDOW = 10  # number of steps over which the curves of a run are averaged
+COMPARED_WINDOW = 20  # number of steps for the curves of a comparison
+# all colors are dark enough for letters on white
+RIGHT, FAILED, REPLAY = "#00805d", "#b04a5c", "#7b4fa6"
 POLICY_LINES = (("#0072b2", "-"), ("#c25400", "--"), ("#555555", ":"), ("#86662b", "-."))
 MODE_COLORS = {
-    "solo": "#444444", "solo-x2": "#767676", "replay": MEMORY, "naive": "#86662b",
+    "solo": "#444444", "solo-x2": "#767676", "replay": REPLAY, "naive": "#86662b",
     "prp": "#5d4037", "xgrpo": "#7d6e00", "sgt": RIGHT, "hacpo": "#882255", "graft": "#1f7a8c",
     "sft": "#b0457f",
 }  # fmt: skip
@@ -35,35 +35,35 @@ Lines = Sequence[dict[str, Any]]
 # ------------------------------------------------------------------------------ of a run
 
 
-PICTURES = (  # name, title, pattern of the metrics, what their axis measures
-    ("skills", "How often is each skill solved?", "skill/*", "share of attempts"),
-    ("kinds", "Which groups can teach?", "groups/*", "share of groups"),
-    ("outcomes", "What became of each attempt?", "outcome/*", "share of attempts"),
+PICTURES = (  # (name, title, pattern of the metrics, label of their axis)
+    ("skills", "How often is each skill solved?", "skill/*", "share of completions"),
+    ("kinds", "How many groups give a gradient?", "groups/*", "share of groups"),
+    ("outcomes", "What became of the completions?", "outcome/*", "share of completions"),
     ("rescues", "How many prompts can a peer rescue?", "rescue*", "prompts per step"),
-    ("traffic", "How much crossed?", "exchange/*_bytes", "bytes per step"),
-    ("entropy", "How undecided is each policy?", "entropy", "nats"),
-    ("lengths", "How long are the attempts?", "completions/mean_length", "tokens"),
+    ("traffic", "How much was shared?", "exchange/*_bytes", "bytes per step"),
+    ("entropy", "How random is each policy?", "entropy", "entropy in nats"),
+    ("lengths", "How long are the completions?", "completions/mean_length", "tokens"),
 )
 
 
 def keys_of(lines: Lines, pattern: str) -> list[str]:
-    """The metrics of that pattern which are not 0 throughout a run."""
+    """The metrics of a run that match a pattern and are not always 0."""
     logged = {key for line in lines for key, value in line.items() if value}
     return sorted(fnmatch.filter(logged, pattern))
 
 
 def label_of(key: str) -> str:
-    """What a metric is called in a picture: its name without the part before the first `/`."""
+    """The label of a metric in a plot: its name without the part before the first `/`."""
     return (key.partition("/")[2] or key).replace("_", " ")
 
 
 def policies_of(lines: Lines) -> list[str]:
-    """The policies of a run, in its order."""
+    """The names of the policies of a run, in order."""
     return list(dict.fromkeys(line["policy"] for line in lines))
 
 
 def series(lines: Lines, policy: str, key: str, window: int = 1) -> tuple[list, list]:
-    """Steps and values of one metric, each the mean of the last `window` steps that have it."""
+    """The steps that have a metric, and its mean over the last `window` of them."""
     steps, values, means = [], [], []
     for line in lines:
         if line["policy"] == policy and key in line:
@@ -75,7 +75,7 @@ def series(lines: Lines, policy: str, key: str, window: int = 1) -> tuple[list, 
 
 
 def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> None:
-    """Metrics over steps, a panel per metric, a line per policy; means of `WINDOW` steps."""
+    """Draw metrics over steps: a panel per metric, a line per policy, means over `WINDOW` steps."""
     columns = min(2, len(keys))
     rows = -(-len(keys) // columns)
 
@@ -86,7 +86,7 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
             axes.plot(*curve, color=color, linestyle=style, label=name)
 
         axes.set_title(label_of(key))
-        # panels of shares side by side are compared by height
+        # shares have one scale, so that panels can be compared
         axes.set_ylim(0, 1 if unit.startswith("share") else None)
     for axes in panels[len(keys) :]:
         axes.axis("off")
@@ -99,7 +99,7 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, list]:
-    """A figure that needs no display (not pyplot's), and its panels in reading order."""
+    """A figure and its panels, row by row. It does not use pyplot, so it needs no display."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for axes in panels:
@@ -108,7 +108,7 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> 
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a PNG, with the folders that it needs."""
+    """Write a PNG file, and create its directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
@@ -117,12 +117,12 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def color_of(mode: str) -> str:
-    """A mode's color in all pictures; modes of one's own have one together."""
+    """The color of a mode in all plots; black for modes that users wrote."""
     return MODE_COLORS.get(mode, "#000000")
 
 
 def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
-    """Solve rate of each policy over steps: mean and range of the seeds."""
+    """Draw the solve rate of each policy over steps, as mean and range over the seeds."""
     policies = policies_of(results[0].lines)
     figure, panels = new_figure(WIDTH, 2.8 * len(policies) + 0.6, rows=len(policies))
     for axes, policy in zip(panels, policies, strict=True):
@@ -139,18 +139,23 @@ def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
             ends.append((of_policy[:, -1].mean(), mode, color))
 
         name_ends(axes, ends)
-        axes.set(title=policy, xlabel="step", ylim=(0, 1), ylabel="share of right attempts")
+        axes.set(title=policy, xlabel="step", ylim=(0, 1), ylabel="share of correct completions")
 
     seeds = len({result.seed for result in results})
-    figure.suptitle(f"Training problems; mean of {COMPARED_WINDOW} steps,\nband: {seeds} seeds")
+    figure.suptitle(
+        f"Solve rate in training: {COMPARED_WINDOW}-step mean,\nband: range over {seeds} seeds"
+    )
     save_figure(figure, path)
 
 
 def name_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Names (end of the curve, name, color) beside a panel's curves, apart from one another."""
+    """Write the names next to the ends of a panel's curves, without overlap.
+
+    ends: (height of the curve's end, name, color).
+    """
     height = -1.0
     for end, name, color in sorted(ends):
-        height = max(end, height + 0.1)  # above the label before
+        height = max(end, height + 0.1)  # at least 0.1 above the previous label
         axes.text(
             1.02, height, name, color=color, va="center", transform=axes.get_yaxis_transform()
         )

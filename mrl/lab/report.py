@@ -1,8 +1,8 @@
-"""`python mini_mrl.py report runs/<name>`: one HTML page about a run, complete in itself.
+"""`python mini_mrl.py report runs/<name>`: writes a self-contained HTML page about a run.
 
-It fetches nothing. Its frame is data/page/report_template.html; its one script is the replay,
-replay.html beside that. Whatever a model wrote is escaped there and here, and its control
-characters are made visible.
+The page fetches nothing. Its frame is data/page/report_template.html, and its only script is the
+replay, data/page/replay.html. All text from models is escaped, and control characters are made
+visible.
 """
 
 import base64
@@ -21,37 +21,39 @@ from mrl.lab import figures
 from mrl.lab.alignment_view import visible
 from mrl.models.loading import load_tokenizer
 from mrl.run import directory as run_directory
-from mrl.run.evaluation import of_first_split
+from mrl.run.evaluation import BLIND_SPOT, of_first_split
 from mrl.run.metrics import meaning
-from mrl.run.summary import evaluation_table, learnt_sentence
-from mrl.run.view import HOLE, printable
+from mrl.run.summary import evaluation_table, learned_sentence
+from mrl.run.view import printable
 
 
 def write_report(directory: Path) -> Path:
     """Write `report.html` and `figures/*.png` into a run's directory; returns the page's path.
 
-    Raises MrlError if there is no run, or nothing in it yet.
+    Raises MrlError if the directory is not a run, or if the run has no finished step.
     """
     config = run_directory.read_run_config(directory)
     lines = run_directory.read_metrics(directory)
     if not lines:
-        raise MrlError(f"{directory}: has no finished step yet, so there is nothing to report.")
+        raise MrlError(
+            f"{directory} has no finished step yet, so there is nothing to report. Try again later."
+        )
 
     evaluations = run_directory.read_evaluations(directory)
     samples = run_directory.read_samples(directory)
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
-    sentence = learnt_sentence(evaluations, run_directory.read_rescues(directory))
+    sentence = learned_sentence(evaluations, run_directory.read_rescues(directory))
 
     sizes = ", ".join(f"{policy.name} (G = {policy.group_size})" for policy in config.policies)
     note = (
         f"Mode {config.mode}, seed {config.seed}, {lines[-1]['step']} of {config.steps} steps of "
-        f"{config.prompts_per_step} prompts; {sizes}. Made by python mini_mrl.py report."
+        f"{config.prompts_per_step} prompts; {sizes}. Written by python mini_mrl.py report."
     )
     parts = [
         f"<h1>{escape(directory.name)}</h1>",
         f"<p><strong>{escape(sentence)}</strong></p>",
         f"<p class=note>{escape(note)}</p>",
-        _table("What went wrong", ("step", "what"), failures),
+        _table("Warnings", ("step", "warning"), failures),
         replay(directory),
         "<details><summary>Diagnostics: tables and curves</summary>",
         *_diagnostics(directory, lines, evaluations),
@@ -60,7 +62,9 @@ def write_report(directory: Path) -> Path:
 
     page = (DATA / "page" / "report_template.html").read_text(encoding="utf-8")
     page = page.replace("{{title}}", escape(f"mini-mrl: {directory.name}"))
-    page = page.replace("{{body}}", "".join(parts))  # last: a model may write {{title}}
+    page = page.replace(
+        "{{body}}", "".join(parts)
+    )  # last, because a model may have written {{title}}
 
     path = directory / "report.html"
     path.write_text(printable(page), encoding="utf-8")
@@ -71,14 +75,16 @@ def write_report(directory: Path) -> Path:
 
 
 def replay(directory: Path) -> str:
-    """The component that plays a run again: its style, markup, data and script."""
+    """The part of the page that replays a run: style, markup, data and script."""
     component = (DATA / "page" / "replay.html").read_text(encoding="utf-8")
     data = json.dumps(replay_data(directory), separators=(",", ":"))
-    return component.replace("{{run}}", data.replace("<", "\\u003c"))  # no tag begins in there
+    return component.replace(
+        "{{run}}", data.replace("<", "\\u003c")
+    )  # so that the data contains no tag
 
 
 def replay_data(directory: Path) -> dict[str, Any]:
-    """How often each policy solves each skill, as [step, percent], and the rescues of a run."""
+    """The data of the replay: rescues, and each policy's solve rates as [step, percent]."""
     lines = run_directory.read_metrics(directory)
     entries = run_directory.read_evaluations(directory).get("before", [])
     before = {entry["policy"]: entry["skills"] for entry in of_first_split(entries)}
@@ -95,7 +101,7 @@ def replay_data(directory: Path) -> dict[str, Any]:
 
         blind_spots = []
         for skill, scores in before.get(name, {}).items():
-            if scores["pass@1"] < HOLE:
+            if scores["pass@1"] < BLIND_SPOT:
                 blind_spots.append(skill)
         policies.append({"name": name, "color": color, "rates": rates, "blind_spots": blind_spots})
 
@@ -105,9 +111,9 @@ def replay_data(directory: Path) -> dict[str, Any]:
 
 
 def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
-    """A run's rescues, with the peer's text in the tokens of its source and of its receiver.
+    """A run's rescues, with the peer's solution as tokens of the source and of the receiver.
 
-    "again" is the receiver's last attempt, if it met the problem in a later step.
+    "again": the receiver's last completion for the problem, if it met the problem in a later step.
     """
     last = {}
     for line in run_directory.read_samples(directory):
@@ -115,7 +121,7 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
             last[line["policy"], line["problem"]] = line
 
     codecs = {}
-    with suppress(MrlError):  # the models are not here any more
+    with suppress(MrlError):  # the models may no longer exist
         for policy in config.policies:
             codecs[policy.name] = ByteCodec(load_tokenizer(policy.path))
 
@@ -124,12 +130,12 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
         if later and later["step"] > rescue["step"]:
             rescue["again"] = later["step"], later["verdict"], later["text"]
 
-        with suppress(LossyText, KeyError):  # KeyError: without codecs
+        with suppress(LossyText, KeyError):  # KeyError if there are no codecs
             tokens = []
             for side in ("source", "receiver"):
                 codec = codecs[rescue[side]]
                 pieces = codec.token_bytes(codec.encode(rescue["source_text"]))
-                tokens.append(" ".join(map(visible, pieces)))  # in them a space is shown as a dot
+                tokens.append(" ".join(map(visible, pieces)))  # `visible` shows a space as a dot
             rescue["tokens"] = tokens
 
         yield rescue
@@ -139,11 +145,11 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
 
 
 def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Iterator[str]:
-    """Tables and curves."""
+    """The HTML of the diagnostics: the table of scores, and a plot per kind of metric."""
     if evaluations:
         columns = evaluation_table(evaluations).columns
 
-        # rich keeps columns, HTML wants rows
+        # rich stores columns, HTML needs rows
         head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
         yield _table("Held-out problems, in percent", head, rows)
 
@@ -155,15 +161,21 @@ def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Itera
         figures.draw_curves(lines, path, keys, unit)
         data = base64.b64encode(path.read_bytes()).decode("ascii")
 
-        # the words behind a metric's name
+        # explain the metrics below the plot
         meanings = dict.fromkeys(map(meaning, keys))
-        caption = escape(f"Mean of {figures.WINDOW} steps; {'; '.join(meanings)}.")
+        caption = escape(
+            f"Mean over {figures.WINDOW} steps. {'. '.join(map(_capitalized, meanings))}."
+        )
         yield f"<h2>{title}</h2><p>{caption}</p>"
         yield f'<img alt="{title} {caption}" src="data:image/png;base64,{data}">'
 
 
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table under its heading; nothing where there are no rows."""
+    """A table below its heading; empty if there are no rows."""
 
     def line(tag: str, cells: Sequence[Any]) -> str:
         return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"

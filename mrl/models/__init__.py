@@ -1,1 +1,1 @@
-"""From a folder or a hub name to a model on a device."""
+"""Turns a directory or a hub name into a model on a device."""

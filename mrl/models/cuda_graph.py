@@ -1,14 +1,14 @@
-"""Sampling with a CUDA graph that is recorded once and started again for each token.
+"""You can skip this file on a first reading: it only makes sampling on a GPU faster.
 
-A reader can skip it: rollout.py computes the same.
+rollout.py computes the same result. For one token, a small model runs about a thousand short GPU
+kernels, and starting them takes several times as long as running them. A CUDA graph records them
+once and then starts all of them together for each token. For this, no tensor may move or grow, and
+the host may not read results. The cost is that finished rows stay in the batch, and that attention
+also covers empty places.
 
-A token of a small model is a thousand short kernels, and starting them takes several times as long
-as they run. Here no tensor moves or grows and the host reads nothing, so the kernels of a token can
-be recorded once and started together from then on. The price: rows that have ended stay in the
-batch, and attention passes over places that are still empty.
-
-A recording is checked. The first tokens of each model's first one are computed both ways, from the
-same state; if logits differ, or anything raises, sampling goes on unrecorded and says so.
+Each model's first recording is checked: its first tokens are computed both ways, from the same
+state. If the logits differ, or if there is an error, sampling continues without a recording and
+prints a warning.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,27 +26,30 @@ from mrl.decoder import one_token_decoder
 from mrl.errors import is_out_of_memory
 from mrl.rollout import keeps_all
 
-RECORD_AFTER = 1  # tokens: by then every kernel has been chosen and every weight cast
-FREE = 4 * 2**30  # bytes; with less, the allocator's cache is emptied before a recording
-COMPARED = 4  # tokens; one would not show a number that the recording keeps and should not
-CLOSE = {torch.float32: 1e-3, torch.bfloat16: 3e-2}  # share of the largest logit; TF32 costs 1e-3
-LOOK_EVERY = 16  # tokens: to ask whether all rows have ended makes the host wait for the device
+RECORD_AFTER = 1  # tokens; after that, every kernel has been chosen and every weight cast
+FREE = 4 * 2**30  # bytes; if less is free, the allocator's cache is emptied before a recording
+COMPARED = 4  # tokens; with one, a value wrongly frozen into the recording would go unnoticed
+CLOSE = {
+    torch.float32: 1e-3,
+    torch.bfloat16: 3e-2,
+}  # as a share of the largest logit; TF32 alone causes 1e-3
+LOOK_EVERY = 16  # tokens between checks for finished rows, in which the host waits for the GPU
 
-# (logits [rows, vocab], uniform [rows]) -> a token a row and its log-prob
+# (logits [rows, vocab], uniform [rows]) -> one token per row, and its log-prob
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
-_compared: WeakSet[PreTrainedModel] = WeakSet()  # models whose recorded tokens were right
-# of recordings; after one failure nothing is recorded any more, because its memory stays taken
+_compared: WeakSet[PreTrainedModel] = WeakSet()  # models whose recordings passed the check
+# Failed recordings. After one failure nothing is recorded, because a failed recording keeps memory.
 _failures: list[str] = []
 
 
 def can_record(prefilled: DynamicCache, device: torch.device) -> bool:
-    """Whether the device is CUDA, no recording failed, and all layers keep only keys and values."""
+    """Whether the device is CUDA, no recording has failed, and all layers cache keys and values."""
     return device.type == "cuda" and not _failures and keeps_all(prefilled)
 
 
 class FixedCache:
-    """Keys and values, [rows, heads, places, size] a layer; the next token's go to `place`."""
+    """Keys and values, [rows, heads, places, size] per layer. `place` is the next token's index."""
 
     def __init__(self, prefilled: DynamicCache, places: int) -> None:
         seq = prefilled.get_seq_length()
@@ -55,7 +58,7 @@ class FixedCache:
         self.layers: list[tuple[Tensor, Tensor]] = []
         for layer in prefilled.layers:
             self.layers.append((pad(layer.keys, more), pad(layer.values, more)))
-            layer.keys = layer.values = None  # freed: only one layer at a time is held twice
+            layer.keys = layer.values = None  # freed at once, so that only one layer exists twice
 
     def update(self, keys: Tensor, values: Tensor, layer: int, **_: Any) -> tuple[Tensor, Tensor]:
         """Write one token's keys and values; returns those of all places."""
@@ -75,31 +78,32 @@ def decode(
     uniform: Tensor,
     eos_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """The fields of `Completions`, from the state after the prompts; None where it cannot.
+    """Sample completions from the state after the prompts; None if nothing can be recorded.
 
     logits: [rows, vocab]; mask: [rows, seq] bool; positions: [rows, 1] of the last token;
-    prefilled: its cache, used up; uniform: [max_new_tokens, rows] in [0, 1); eos_ids: [ends].
+    prefilled: the cache after the prompts, which is emptied; uniform: [max_new_tokens, rows] in
+    [0, 1); eos_ids: [ends]. Returns the fields of `Completions`.
     """
     if not can_record(prefilled, mask.device):
         return None
 
     rows, seq = mask.shape
     most, device = len(uniform), mask.device
-    places = (seq + most + 7) // 8 * 8  # attention on CUDA would copy a mask of another width
+    places = (seq + most + 7) // 8 * 8  # a multiple of 8, because attention would copy other masks
     fixed = FixedCache(prefilled, places)
     read = one_token_decoder(model) or partial(_read, model)
     dtype = fixed.layers[0][0].dtype
     bias = torch.full((rows, 1, 1, places), torch.finfo(dtype).min, dtype=dtype, device=device)
-    bias[:, 0, 0, :seq].masked_fill_(mask, 0)  # added to attention's scores: 0 where a key is seen
+    bias[:, 0, 0, :seq].masked_fill_(mask, 0)  # added to the attention scores: 0 for a visible key
 
-    # what is being sampled; t: how many tokens each row has, so where the next one is written
+    # the samples so far; t is the number of tokens per row, and so the index of the next one
     t = torch.zeros(1, dtype=torch.int64, device=device)
     token_ids = torch.zeros(rows, most, dtype=torch.int64, device=device)
     logprobs = torch.zeros(rows, most, device=device)
     lengths = torch.zeros(rows, dtype=torch.int64, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
 
-    def step() -> None:  # everything in place: a graph knows addresses, not tensors
+    def step() -> None:  # changes tensors in place, because a graph refers to fixed addresses
         token, logprob = choose(logits, uniform.index_select(0, t)[0])
         token_ids.index_copy_(1, t, token[:, None])
         logprobs.index_copy_(1, t, logprob[:, None])
@@ -113,10 +117,10 @@ def decode(
         fixed.place.add_(1)
         t.add_(1)
 
-    # all that a token changes, apart from what the next one writes again
+    # everything that a token changes, except what the next token overwrites
     state = (logits, positions, bias, fixed.place, t, lengths, finished)
-    # A recording ends with this function, so only one lives at a time. When one dies, torch frees
-    # what cuBLAS keeps for the stream that all were recorded in (pytorch issue 193402).
+    # A recording is deleted when this function ends, so only one exists at a time. Then torch also
+    # frees cuBLAS's memory for the stream of all recordings (pytorch issue 193402).
     next_token = step
     for number in range(1, most + 1):
         next_token()
@@ -130,7 +134,7 @@ def decode(
 def _read(
     model: PreTrainedModel, token: Tensor, positions: Tensor, bias: Tensor, fixed: FixedCache
 ) -> Tensor:
-    """The logits after one token per row, [rows, vocab], by the model's own forward pass."""
+    """The logits after one token per row, [rows, vocab], from the model's own forward pass."""
     output = model(
         input_ids=token[:, None], attention_mask=bias, position_ids=positions,
         cache=fixed, use_cache=True,
@@ -141,32 +145,32 @@ def _read(
 def _recorded(
     model: PreTrainedModel, step: Callable[[], None], state: Sequence[Tensor], close: float
 ) -> Callable[[], None]:
-    """A recording that repeats `step`; `step` itself if that cannot be recorded, or not rightly."""
+    """A recording that repeats `step`, or `step` itself if that cannot be recorded correctly."""
     try:
         replay = _capture(step)
         if model not in _compared:
             gap = _largest_gap(step, replay, state)
-            if not gap < close:  # NaN is not, either
-                raise RuntimeError(f"its logits are off by {gap:.2g} of the largest")
+            if not gap < close:  # `not`, so that NaN fails as well
+                raise RuntimeError(f"logits differ by {gap:.2g} of the largest one")
             _compared.add(model)
     except RuntimeError as error:
         if is_out_of_memory(error):
-            raise  # nothing is wrong with the model, and the plain loop needs as much
+            raise  # not a fault of the model, and sampling without a recording needs as much memory
         _failures.append(str(error).strip().split("\n")[0])
         logging.get_logger(__name__).warning(
-            "Sampling is slower than it could be: a token's kernels cannot be recorded for this "
-            f"model ({_failures[-1]}). It goes on without, and no recording is tried again."
+            "Sampling continues more slowly than possible: this model's kernels cannot be recorded "
+            f"as a CUDA graph ({_failures[-1]}). The program will not try it again."
         )
         return step
     return replay
 
 
 def _capture(step: Callable[[], None]) -> Callable[[], None]:
-    """A recording of `step`, which is not computed here; RuntimeError with the cause.
+    """Record `step` without computing it. Raises RuntimeError with the cause if that fails.
 
-    `torch.cuda.graph` would give all cached memory back to the driver first, and learning would
-    have to map it again in every step. A recording cannot free cached memory by itself, so that is
-    done here when little is free.
+    This does not use `torch.cuda.graph`, which would return all cached memory to the driver, so
+    that learning had to allocate it again in every step. Since a recording cannot free cached
+    memory by itself, we do so here if little memory is free.
     """
     torch.cuda.synchronize()
     if torch.cuda.mem_get_info()[0] < FREE:
@@ -182,7 +186,7 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
             finally:
                 graph.capture_end()
     except RuntimeError as error:
-        # this error comes from ending the recording; the earlier one is the cause
+        # this error comes from ending the recording; its cause is the earlier error
         raise RuntimeError(str(error.__context__ or error)) from error
     torch.cuda.current_stream().wait_stream(stream)
     return graph.replay
@@ -190,16 +194,16 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
 
 @cache
 def _recording_stream() -> torch.cuda.Stream:
-    """The stream of all recordings: one, because cuBLAS keeps memory for each that it meets."""
+    """The stream of all recordings. There is only one, because cuBLAS keeps memory per stream."""
     return torch.cuda.Stream()
 
 
 def _largest_gap(
     step: Callable[[], None], replay: Callable[[], None], state: Sequence[Tensor]
 ) -> float:
-    """The gap between the logits of `step` and of its recording, as a share of the largest logit.
+    """How far the logits of `step` and of its recording differ, as a share of the largest logit.
 
-    state: the tensors that they change, the logits first; their values are put back.
+    state: the tensors that both change, the logits first. Their values are restored.
     """
     start = [tensor.clone() for tensor in state]
     gaps = []
@@ -208,7 +212,9 @@ def _largest_gap(
             now = [tensor.clone() for tensor in state]
             step()
             wanted = state[0].clone()
-            _put_back(state, now)  # the same input, because the last bit may decide what is drawn
+            _put_back(
+                state, now
+            )  # the same input for both, because the last bit may change the drawn token
             replay()
             gaps.append((state[0] - wanted).abs().max() / wanted.abs().max())
     finally:

@@ -1,12 +1,13 @@
-"""LoRA (arXiv 2106.09685): small matrices learn beside a model's weights, which stay as they are.
+"""LoRA (arXiv 2106.09685): trains small matrices and leaves the model's own weights frozen.
 
-For y = W x with W [out, in] frozen, two matrices A [r, in] and B [out, r] are learnt:
+For y = W x with a frozen W [out, in], two matrices A [r, in] and B [out, r] are trained:
 
     y = W x + 2 B (A x)
 
-B begins at 0, so a policy begins as its base. What learns, is saved and moves between devices is A
-and B alone, in float32, a hundredth of the model or less: their gradients and AdamW's moments cost
-next to nothing. The base is there once more for free, as the reference of a KL term.
+B starts at 0, so a policy starts as its base model. Only A and B are trained, saved and moved
+between devices. They are in float32 and have at most a hundredth of the model's parameters, so
+their gradients and AdamW's moments need almost no memory. The base model also serves as the
+reference of a KL term, without a copy.
 """
 
 import copy
@@ -25,25 +26,25 @@ from mrl.errors import MrlError
 from mrl.parsing import parse, read_text
 from mrl.samples import derive_seed
 
-SCALE = 2.0  # alpha / r, of B A
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # files and names are peft's
+SCALE = 2.0  # the factor of B A, which peft calls alpha / r
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # the file names of peft
 PREFIX = "base_model.model."
 
-# fields of peft's file that change nothing here: they were for training, or the weights show them
+# Fields of peft's file that do not matter here: they concern training, or follow from the weights.
 HARMLESS = {"task_type", "auto_mapping", "peft_version", "inference_mode", "target_modules"}
 HARMLESS |= {"exclude_modules", "layers_to_transform", "layers_pattern", "lora_dropout"}
 HARMLESS |= {"eva_config", "megatron_core", "qalora_group_size", "runtime_config"}
-HARMLESS |= {"base_model_name_or_path", "r", "lora_alpha", "use_rslora"}  # are read below
-# values of others; where a field is not here, only an empty one is understood
+HARMLESS |= {"base_model_name_or_path", "r", "lora_alpha", "use_rslora"}  # these are read below
+# Supported values of other fields. A field that is not listed must be empty.
 UNDERSTOOD = {
     "peft_type": ("LORA",),
     "bias": ("none",),
-    "init_lora_weights": (True, "gaussian", "orthogonal", "eva"),  # those that change no base
+    "init_lora_weights": (True, "gaussian", "orthogonal", "eva"),  # these do not change the base
 }
 
 
 class LoraLinear(nn.Module):
-    """A linear layer that is frozen, and the two matrices that learn beside it."""
+    """A frozen linear layer with two trainable matrices."""
 
     def __init__(self, base: nn.Linear, rank: int, seed: int) -> None:
         super().__init__()
@@ -52,10 +53,10 @@ class LoraLinear(nn.Module):
         self.lora_A = nn.Linear(base.in_features, rank, **place)
         self.lora_B = nn.Linear(rank, base.out_features, **place)
 
-        # A uniform within +-1 / sqrt(in), drawn on the CPU: a seed means the same on every device
+        # A is uniform within +-1 / sqrt(in). It is drawn on the CPU, so it is equal on all devices.
         drawn = torch.rand(self.lora_A.weight.shape, generator=torch.Generator().manual_seed(seed))
         self.lora_A.weight.data.copy_((2 * drawn - 1) / math.sqrt(base.in_features))
-        # B = 0: nothing is added yet, but B's own gradient is not 0, so learning can begin
+        # B = 0 adds nothing yet. Its gradient is not 0, so learning can start.
         self.lora_B.weight.data.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,34 +65,34 @@ class LoraLinear(nn.Module):
 
 
 def add_adapters(model: PreTrainedModel, rank: int, seed: int = 0) -> None:
-    """Freeze a model and put adapters beside all its linear layers, but not beside the head.
+    """Freeze a model and add adapters to all its linear layers except the output head.
 
-    seed: of every A; it should differ between runs, and between policies of one base.
+    seed: seed of the matrices A; use different ones for runs, and for policies with one base.
     """
     model.requires_grad_(False)
     head = model.get_output_embeddings()
-    # a list, because replacing a layer changes what named_modules walks over
+    # a list, because replacing layers would disturb the iteration
     layers = [
         (n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head
     ]
     if not layers:
-        raise MrlError(f"{model.config.model_type} has no linear layers for LoRA; use lora_rank=0.")
+        raise MrlError(f"{model.config.model_type} has no linear layers for LoRA; set lora_rank=0.")
 
     for name, layer in layers:
         model.set_submodule(name, LoraLinear(layer, rank, derive_seed(seed, "lora", name)))
 
 
 def base_alone(model: PreTrainedModel) -> PreTrainedModel:
-    """A model of its own with the same tensors, not copies: it gets no adapters."""
+    """A second model object with the same tensors (not copies), which will get no adapters."""
     tensors = [*model.parameters(), *model.buffers()]
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 def base_of(path: str, first: str = "") -> tuple[str, int]:
-    """Where the base of saved adapters is, and their rank; the path itself and 0 without any.
+    """The path or hub name of the base of saved adapters, and their rank.
 
-    first: the model that a resumed run began with, for the base where the place that was saved does
-    not exist any more.
+    Without adapters it is the given path and 0.
+    first: the initial model of a resumed run, used if the saved path no longer exists.
     """
     file = Path(path, CONFIG)
     if not file.is_file():
@@ -105,40 +106,42 @@ def base_of(path: str, first: str = "") -> tuple[str, int]:
 
 
 def _read_config(file: Path) -> dict[str, Any]:
-    """peft's description of adapters; MrlError unless they are computed here as peft does."""
+    """Read peft's description of adapters; MrlError if it uses features that we do not support."""
     config = parse(read_text(file), str(file))
     types = {"base_model_name_or_path": str, "r": int, "lora_alpha": int | float}
     for name, kind in types.items():
         if not isinstance(config.get(name), kind) or config[name] in ("", 0):
-            raise MrlError(f"{file}: {name} is {config.get(name)!r}; give complete adapters.")
+            raise MrlError(
+                f"{file} is incomplete: {name} is {config.get(name)!r}. Use complete adapters."
+            )
 
     for name, value in config.items():
         if name not in HARMLESS and value and value not in UNDERSTOOD.get(name, ()):
             raise MrlError(
-                f"{file}: {name} is {value!r}, which this program does not compute; merge the "
-                "adapters into their base with peft, and give that."
+                f"{file}: {name} is {value!r}, which this program does not support. Merge the "
+                "adapters into their base with peft, and use the merged model."
             )
     return config
 
 
 def save_adapters(model: PreTrainedModel, folder: Path, rank: int) -> None:
-    """Write what learns, and where the base is."""
-    learnt = {n: p.detach().cpu() for n, p in model.named_parameters() if ".lora_" in n}
-    save_file({PREFIX + name: tensor for name, tensor in learnt.items()}, folder / WEIGHTS)
+    """Save the trained matrices, and the path or hub name of the base."""
+    trained = {n: p.detach().cpu() for n, p in model.named_parameters() if ".lora_" in n}
+    save_file({PREFIX + name: tensor for name, tensor in trained.items()}, folder / WEIGHTS)
 
-    # where peft, and this program, find the base again
+    # a path or hub name by which peft and this program can load the base
     base = model.name_or_path
-    whole = str(Path(base).absolute()) if Path(base).exists() else base  # a hub name stays one
-    targets = sorted({name.split(".")[-3] for name in learnt})  # ....q_proj.lora_A.weight
+    whole = str(Path(base).absolute()) if Path(base).exists() else base  # a hub name stays as it is
+    targets = sorted({name.split(".")[-3] for name in trained})  # ....q_proj.lora_A.weight
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": whole}
     config |= {"r": rank, "lora_alpha": SCALE * rank, "target_modules": targets}
     (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
 def load_adapters(model: PreTrainedModel, folder: str) -> None:
-    """Give a model's adapters the saved numbers; MrlError for any that are not an adapter's.
+    """Load saved matrices into a model's adapters; MrlError if they do not fit.
 
-    Another scale than `SCALE` becomes a part of B.
+    If they were saved with another scale than `SCALE`, B is multiplied accordingly.
     """
     config = _read_config(Path(folder, CONFIG))
     rank = config["r"]
@@ -152,7 +155,9 @@ def load_adapters(model: PreTrainedModel, folder: str) -> None:
         foreign = [name for name in state if ".lora_" not in name]
         foreign += model.load_state_dict(state, strict=False).unexpected_keys
         flaw = f"{foreign[0]} is not an adapter" if foreign else ""
-    except (OSError, RuntimeError, SafetensorError) as error:  # a file that is cut, other sizes
+    except (OSError, RuntimeError, SafetensorError) as error:  # a truncated file, or other sizes
         flaw = str(error).split("\n")[-1].strip()
     if flaw:
-        raise MrlError(f"{folder}/{WEIGHTS}: does not fit its base ({flaw}); give another one.")
+        raise MrlError(
+            f"{folder}/{WEIGHTS} does not fit its base model ({flaw}); use complete adapters."
+        )

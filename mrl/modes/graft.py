@@ -60,10 +60,14 @@ class GRAFT(Mode):
     consumes = RolloutRecord
     published_updates = 4
     own_objective: str = setting(
-        "dapo", "of own and grafted samples; empty: the policy's", choices=("", *OBJECTIVES)
+        "dapo",
+        'objective of all samples ("": the policy\'s own objective)',
+        choices=("", *OBJECTIVES),
     )
-    min_compatibility: float = setting(0.8, "that a completion must exceed", least=0)
-    balanced: bool = setting(True, "as many groups one way as the other")
+    min_compatibility: float = setting(
+        0.8, "compatibility that a completion must exceed to be used", least=0
+    )
+    balanced: bool = setting(True, "transfer equally many groups in both directions")
 
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random

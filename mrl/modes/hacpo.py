@@ -76,12 +76,18 @@ class HACPO(Mode):
     consumes = RolloutRecord
     published_updates = 4
     own_objective: str = setting(
-        "gspo", "of own samples; empty: the policy's", choices=("", *OBJECTIVES)
+        "gspo",
+        'objective of own samples ("": the policy\'s own objective)',
+        choices=("", *OBJECTIVES),
     )
-    alpha: float = setting(1.0, "part 3; 0 leaves it out", least=0)
-    delta: float = setting(0.2, "part 4: the band reaches down to 1 - delta", least=0, most=1)
-    delta_step: float = setting(0.025, "by which it narrows with each update", least=0)
-    window: int = setting(5, "steps that P is averaged over", least=1)
+    alpha: float = setting(
+        1.0, "exponent of the importance weight (part 3 of HACPO); 0 turns it off", least=0
+    )
+    delta: float = setting(0.2, "lower clip bound is 1 - delta (part 4 of HACPO)", least=0, most=1)
+    delta_step: float = setting(0.025, "rise of the lower clip bound with each update", least=0)
+    window: int = setting(
+        5, "number of steps over which a policy's capability P is averaged", least=1
+    )
     _windows: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
     def training_samples(

@@ -39,9 +39,11 @@ class PRP(Mode):
 
     name = "prp"
     consumes = RolloutRecord
-    ratio_level: str = setting("chunk", "where a peer's ratio is formed", choices=LEVELS)
-    clip_low: float = setting(0.2, "of peers' ratios; own ones follow the objective", least=0)
-    clip_high: float = setting(0.2, "the same", least=0)
+    ratio_level: str = setting(
+        "chunk", "unit over which the ratio of a peer's sample is computed", choices=LEVELS
+    )
+    clip_low: float = setting(0.2, "clip range below 1 for the ratios of peers' samples", least=0)
+    clip_high: float = setting(0.2, "clip range above 1 for the ratios of peers' samples", least=0)
 
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random

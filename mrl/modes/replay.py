@@ -42,8 +42,8 @@ class Replay(Mode):
 
     name = "replay"
     consumes = None
-    imitation_weight: float = setting(0.1, "lambda, of the imitation loss", least=0)
-    capacity: int = setting(256, "own successes remembered per skill, the newest ones", least=1)
+    imitation_weight: float = setting(0.1, "weight lambda of the imitation loss", least=0)
+    capacity: int = setting(256, "number of newest own successes kept per skill", least=1)
     # skill -> (prompt ids, completion ids) of own solutions, the replay buffer
     _buffer: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 

@@ -31,7 +31,7 @@ class SGT(Mode):
 
     name = "sgt"
     consumes = SuccessRecord
-    imitation_weight: float = setting(0.1, "lambda, of the imitation loss", least=0)
+    imitation_weight: float = setting(0.1, "weight lambda of the imitation loss", least=0)
 
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random

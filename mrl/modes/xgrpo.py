@@ -33,7 +33,9 @@ class XGRPO(Mode):
     consumes = RewardStats
     # Baseline = (1 - peer_share) * mean of own rewards + peer_share * mean of all rewards (own
     # rewards included). sigma always uses all rewards.
-    peer_share: float = setting(1.0, "weight of the mean of all in the baseline", least=0, most=1)
+    peer_share: float = setting(
+        1.0, "weight of the mean over all policies' rewards in the baseline", least=0, most=1
+    )
 
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random

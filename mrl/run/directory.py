@@ -1,10 +1,12 @@
-"""The directory of a run: its settings, its logs, and its checkpoints, read again by `resume`.
+"""The directory of a run: its settings, logs and checkpoints, which `resume` reads again.
 
-A checkpoint is written into a hidden directory and renamed when it is complete: a killed run leaves
-either a whole checkpoint or none. There is no random state to save (see samples.derive_seed); the
-sizes of the log files are saved, so that a resumed run cuts off what was written after the
-checkpoint and writes it again. What happens to a checkpoint later (a flipped bit, a power cut while
-it was on its way to the disk, a lost file) shows in its checksums.
+- A checkpoint is written into a hidden directory and renamed when it is complete. So a killed run
+  leaves either a complete checkpoint or none.
+- A checkpoint has no random state, because seeds are derived anew in each step
+  (samples.derive_seed).
+- It stores the sizes of the log files. A resumed run cuts the logs back to these sizes and repeats
+  the steps after the checkpoint.
+- Checksums reveal damage, such as a flipped bit, a power cut during writing, or a lost file.
 """
 
 import hashlib
@@ -26,24 +28,26 @@ from mrl.parsing import parse, read_json_lines, read_text
 from mrl.policy import Policy
 from mrl.settings.settings import DATA_HERE, OWN_DATA, load_config, mode_class
 
-KEEP = 2  # checkpoints
+KEEP = 2  # number of checkpoints that are kept
 PARTIAL = ".partial-"
-CHECKPOINT = re.compile("step-[0-9]{6,}")  # step-000060
+CHECKPOINT = re.compile("step-[0-9]{6,}")  # for example step-000060
 LOGS = ("metrics.jsonl", "samples.jsonl", "exchange.jsonl")
-CHECKSUMS = "SHA256SUMS"  # of a checkpoint's files, as `sha256sum` writes and checks them
+CHECKSUMS = "SHA256SUMS"  # a file that `sha256sum --check` can read
 
 
 def new_directory(config: RunConfig) -> Path:
-    """The directory for a new run: its name, or `<mode>-s<seed>` with a number if that exists.
+    """The directory of a new run: the given name, or `<mode>-s<seed>` with a number if it exists.
 
-    MrlError if the name that a person gave is taken.
+    Raises MrlError if the given name is taken.
     """
     stem = config.name or f"{mode_class(config.mode).name}-s{config.seed}"
     directory = Path(config.runs, stem)
     number = 2
     while directory.exists():
         if config.name:
-            raise MrlError(f"{directory}: exists already; give another --name, or resume it.")
+            raise MrlError(
+                f"{directory} already exists; choose another --name, or `resume` that run."
+            )
         directory = directory.with_name(f"{stem}-{number}")
         number += 1
     return directory
@@ -52,7 +56,7 @@ def new_directory(config: RunConfig) -> Path:
 def write_run_config(directory: Path, config: RunConfig) -> None:
     """Write the settings as `config.json`, which `load_config` reads.
 
-    Paths stay as they were given, except those into the program's own data.
+    Paths are written as given, except paths into the program's own data (see settings.OWN_DATA).
     """
     text = json.dumps(asdict(config), indent=1).replace(DATA_HERE, OWN_DATA)
     (directory / "config.json").write_text(text, encoding="utf-8")
@@ -63,42 +67,42 @@ def read_run_config(directory: Path) -> RunConfig:
     path = directory / "config.json"
     settings = load_config(path) if path.is_file() else {}
     if "policies" not in settings:
-        raise MrlError(f"{directory}: is no run directory (no config.json in it names policies).")
+        raise MrlError(f"{directory} is not a run directory: it has no config.json with policies.")
     return RunConfig(**settings)
 
 
 def continued_config(directory: Path) -> RunConfig:
-    """The settings of a stopped run; MrlError if it is finished or is not whole any more."""
+    """The settings of an interrupted run; MrlError if it is finished, or if files are lost."""
     config = read_run_config(directory)
     checkpoint = newest_checkpoint(directory)
     if checkpoint is None:
         logged = max((line["step"] for line in read_metrics(directory)), default=0)
-        # that step itself may be logged: a kill can meet the first checkpoint half-made
+        # `<`, because a run can be killed between logging a step and completing its checkpoint
         if 0 < config.checkpoint_every < logged:
-            raise MrlError(f"{directory}/checkpoints: is lost; put it back, or start a new run.")
+            raise MrlError(f"{directory}/checkpoints is missing; restore it, or start a new run.")
     elif step_of(checkpoint) >= config.steps and "after" in read_evaluations(directory):
-        raise MrlError(f"{directory}: is finished; `evaluate` and `report` show what came of it.")
+        raise MrlError(f"{directory} is finished; `evaluate` and `report` show its results.")
     return config
 
 
 def read_evaluations(directory: Path) -> dict[str, list[dict]]:
-    """Read the scores that a run has written so far; {} if there are none."""
+    """The scores that a run has saved so far: "before" and "after" training, or {}."""
     path = directory / "evaluation.json"
     return parse(read_text(path), str(path)) if path.is_file() else {}
 
 
 def read_metrics(directory: Path) -> list[dict]:
-    """Read all lines of a run's `metrics.jsonl`."""
+    """All lines of a run's `metrics.jsonl`."""
     return read_json_lines(directory / "metrics.jsonl")
 
 
 def read_samples(directory: Path) -> list[dict]:
-    """Read all lines of a run's `samples.jsonl`: completions, rescues, what went wrong."""
+    """All lines of a run's `samples.jsonl`: completions, rescues and warnings."""
     return read_json_lines(directory / "samples.jsonl")
 
 
 def read_rescues(directory: Path) -> list[dict]:
-    """Read all rescues in a run's `samples.jsonl`, with their steps."""
+    """All rescues in a run's `samples.jsonl`, each with its step."""
     lines = [line for line in read_samples(directory) if "rescue" in line]
     return [{"step": line["step"], **line["rescue"]} for line in lines]
 
@@ -107,46 +111,48 @@ def read_rescues(directory: Path) -> list[dict]:
 
 
 def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
-    """Write policies into the hidden directory of an unfinished checkpoint, and return that."""
+    """Write policies into the hidden directory of an unfinished checkpoint; returns its path."""
     partial = run / "checkpoints" / f"{PARTIAL}{step:06d}"
     partial.mkdir(parents=True, exist_ok=True)
     for policy in policies:
         if policy.config.frozen:
-            continue  # it is still what its path holds
+            continue  # its weights never change, so `path` still has them
 
         folder = partial / policy.name
         folder.mkdir()
         if policy.config.lora_rank:
             save_adapters(policy.model, folder, policy.config.lora_rank)
         else:
-            # transformers takes a group's processes for parts of one model, which rank 0 saves
+            # without this, transformers saves on rank 0 only: it takes all processes for one model
             policy.model.should_save_on_this_rank = lambda is_main_process: True
             policy.model.save_pretrained(folder)
         save_tokenizer(policy.tokenizer, folder)
 
         try:
             torch.save(policy.optimizer.state_dict(), folder / "optimizer.pt")
-        except RuntimeError as error:  # torch's form of a full disk
-            raise OSError("optimizer.pt could not be written whole") from error
+        except RuntimeError as error:  # what torch raises if the disk is full
+            raise OSError("optimizer.pt could not be written completely") from error
     return partial
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Save a tokenizer so that transformers 4, and what is built on it, can also load it."""
+    """Save a tokenizer in a form that transformers 4 can also load."""
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     config = parse(read_text(file), str(file))
-    if config.get("tokenizer_class") == "TokenizersBackend":  # the name since transformers 5
+    if config.get("tokenizer_class") == "TokenizersBackend":  # its name in transformers 5
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    if isinstance(config.get("extra_special_tokens"), list):  # there it has names
+    if isinstance(
+        config.get("extra_special_tokens"), list
+    ):  # in transformers 4 this field is a dict
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
     file.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
-    """Make an unfinished checkpoint count, by one rename, and delete all but the newest `KEEP`.
+    """Complete a checkpoint by renaming it, and delete all but the newest `KEEP` checkpoints.
 
-    state: "step", "policies" and whatever JSON the run needs beside weights and optimizers.
+    state: "step", "policies" and any other JSON that the run needs besides weights and optimizers.
     """
     sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
     document = json.dumps(state | {"logs": sizes}, indent=1)
@@ -159,7 +165,7 @@ def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
 
 
 def _checksums(checkpoint: Path) -> list[str]:
-    """A line for each file: its checksum, two spaces, and its place in the checkpoint."""
+    """One line per file: its checksum, two spaces, and its path in the checkpoint."""
     lines = []
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file() and path.name != CHECKSUMS:
@@ -169,11 +175,11 @@ def _checksums(checkpoint: Path) -> list[str]:
     return lines
 
 
-# ------------------------------------------------------------------------------ going on from them
+# ------------------------------------------------------------------------------ reading checkpoints
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first; a person's copies are left out."""
+    """The complete checkpoints of a run, oldest first. Folders with other names are ignored."""
     folders = (run / "checkpoints").glob("step-*")
     found = [folder for folder in folders if CHECKPOINT.fullmatch(folder.name)]
     return sorted(found, key=step_of)
@@ -185,19 +191,19 @@ def step_of(checkpoint: Path) -> int:
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    """The newest complete checkpoint of a run, if there is one."""
+    """The newest complete checkpoint of a run, or None."""
     return max(checkpoints(run), default=None, key=step_of)
 
 
 def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
-    """The same run with its policies loaded from a checkpoint; their references stay the first.
+    """The settings with each policy's path in a checkpoint; references stay the initial models.
 
-    MrlError if a file of the checkpoint is not as it was written.
+    Raises MrlError if a file of the checkpoint has changed since it was written.
     """
     _check_files(checkpoint)
     policies = []
     for policy in config.policies:
-        if not policy.frozen:  # a frozen one has no weights there, because they never change
+        if not policy.frozen:  # a checkpoint has no weights of a frozen policy
             first = policy.reference or policy.path
             policy = replace(policy, path=str(checkpoint / policy.name), reference=first)
         policies.append(policy)
@@ -209,19 +215,19 @@ def _check_files(checkpoint: Path) -> None:
     for line in read_text(checkpoint / CHECKSUMS).split("\n"):
         if line not in present:
             raise MrlError(
-                f"{checkpoint / line.partition('  ')[2]}: is damaged or lost, by its checksum; "
-                "delete this checkpoint's folder to go on from the one before it."
+                f"{checkpoint / line.partition('  ')[2]} is damaged or missing (its checksum is "
+                f"wrong). Delete {checkpoint} to continue from the checkpoint before it."
             )
 
 
 def read_state(checkpoint: Path) -> dict:
-    """`state.json` of a checkpoint."""
+    """The content of a checkpoint's `state.json`."""
     path = checkpoint / "state.json"
     return parse(read_text(path), str(path))
 
 
 def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict) -> None:
-    """Give policies whose weights came from the checkpoint their optimizer state and version."""
+    """Restore the optimizer and the version of policies whose weights came from the checkpoint."""
     for policy in policies:
         if not policy.config.frozen:
             path = checkpoint / policy.name / "optimizer.pt"
@@ -231,13 +237,15 @@ def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict
 
 
 def cut_back(run: Path, state: dict) -> None:
-    """Delete what a killed run left unfinished, and what it logged after the checkpoint.
+    """Delete unfinished checkpoints of a killed run, and log lines from after its checkpoint.
 
-    MrlError, before anything is changed, if a log is shorter than it was at the checkpoint.
+    Raises MrlError before any change if a log is shorter than it was at the checkpoint.
     """
     for name, size in state["logs"].items():
         if (run / name).stat().st_size < size:
-            raise MrlError(f"{run / name}: lacks its end; put it back whole, or start a new run.")
+            raise MrlError(
+                f"{run / name} is truncated. Restore the complete file, or start a new run."
+            )
 
     for partial in (run / "checkpoints").glob(f"{PARTIAL}*"):
         shutil.rmtree(partial)

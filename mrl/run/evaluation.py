@@ -1,4 +1,4 @@
-"""pass@1 and pass@k on held-out problems, per policy and skill."""
+"""Scores on held-out problems: pass@1 and pass@k of each policy and skill."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -15,26 +15,29 @@ from mrl.samples import Problem, derive_seed
 from mrl.team import Verifier
 from mrl.tiny.skills import SEED_LABELS
 
+BLIND_SPOT = 0.02  # a skill is a blind spot if its pass@1 before training is below this
+CLOSED = 0.25  # a blind spot is closed if its pass@1 after training is at least this
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, of how many)
 
 
 def of_first_split(entries: Sequence[dict]) -> list[dict]:
-    """Those entries of `evaluation.json` that are about the first held-out part, one a policy."""
+    """The entries of `evaluation.json` about the first held-out file, one per policy."""
     return [entry for entry in entries if entry["split"] == entries[0]["split"]]
 
 
 def problems_of(scores: dict, skill: str) -> float:
-    """How many problems of a skill an entry has; an older run's skills count as equally large."""
+    """The number of problems of a skill. Older runs did not save it: all skills count equally."""
     return scores["skills"][skill].get("problems", scores["problems"] / len(scores["skills"]))
 
 
 def half_width(scores: dict, skill: str = "", z: float = 1.96) -> float:
-    """Half the width of an interval around an entry's pass@1: the problems are a sample.
+    """Half the width of the confidence interval of an entry's pass@1, as a share.
 
-    For each skill it is Wilson's interval, measured to its farther end: eight solved of eight mean
-    at least 68 %, not certainty. For the mean over skills it is sqrt(sum of squares) / skills. One
-    completion per problem is assumed; with several the true interval is narrower.
-    skill: one of them alone; empty: the mean over all. z: the normal quantile, by default of 95 %.
+    The problems are only a sample. For each skill it is Wilson's interval, measured to its farther
+    end: for example, eight solved problems of eight show at least 68%, not certainty. For the mean
+    over skills it is sqrt(sum of squares) / skills. It assumes one completion per problem; with
+    several, the true interval is narrower.
+    skill: a single skill; empty: the mean over all. z: the normal quantile (default: of 95%).
     """
     widths = []
     for name in [skill] if skill else scores["skills"]:
@@ -55,7 +58,10 @@ def count_solved(
     seed: int,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, list[int]]:
-    """How many of `samples` completions of each problem are right, by part, in their order."""
+    """For each file, how many of `samples` completions of each problem are correct.
+
+    progress: called before each batch.
+    """
     solved: dict[str, list[int]] = {split: [] for split in heldout}
     at_once = problems_at_once(policy.model.device, samples)
     for split, problems in heldout.items():
@@ -63,7 +69,7 @@ def count_solved(
         while start < len(problems):
             progress(f"{policy.name} on {split}", start, len(problems))
 
-            # the seed depends on the batch alone, so no earlier batch changes this one
+            # the seed depends on the batch alone, so that earlier batches do not affect it
             batch = problems[start : start + at_once]
             generator = torch.Generator().manual_seed(
                 derive_seed(seed, "evaluate", SEED_LABELS.get(split, split), start)
@@ -72,7 +78,7 @@ def count_solved(
                 groups = policy.rollout(batch, generator, samples)
             except (RuntimeError, MemoryError) as error:
                 if at_once == 1 or not is_out_of_memory(error):
-                    raise  # a single problem does not fit, or it is a bug
+                    raise  # even a single problem does not fit, or it is another error
                 at_once //= 2
                 continue
 
@@ -85,10 +91,10 @@ def count_solved(
 def score_entries(
     policy: str, heldout: dict[str, list[Problem]], solved: dict[str, list[int]], samples: int
 ) -> list[dict]:
-    """One policy's entry of `evaluation.json` for each part; solved: from `count_solved`.
+    """One policy's entries of `evaluation.json`, one per file. solved: from `count_solved`.
 
-    It holds pass@1 and pass@samples of each skill and, as the mean over skills, of all. pass@k is
-    the chance that at least one of k completions is right.
+    An entry has pass@1 and pass@samples of each skill, and their means over skills. pass@k is the
+    share of problems for which at least one of k completions is correct.
     """
     entries = []
     for split, problems in heldout.items():
@@ -109,14 +115,17 @@ def score_entries(
 
 
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:
-    """Held-out parts by name (the file's stem). MrlError for two files of one name.
+    """Load held-out problems by the name of their file (its stem).
 
-    A verifier that has no `check_answer` takes every answer.
+    Answers are only checked if the verifier has `check_answer`. Raises MrlError if two files have
+    the same name.
     """
     accepts = getattr(verifier, "check_answer", None)
     splits = {}
     for path in (Path(path).expanduser() for path in paths):
         if path.stem in splits:
-            raise MrlError(f"{path}: another held-out file is called {path.stem}; rename one.")
+            raise MrlError(
+                f"{path}: another held-out file is also named {path.stem}; rename one of them."
+            )
         splits[path.stem] = load_problems(path, accepts)
     return splits

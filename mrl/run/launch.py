@@ -1,9 +1,9 @@
-"""Placement `parallel`: one process for each policy, which meet over the loopback.
+"""Placement `parallel`: one process per policy, connected over the loopback device.
 
-A process that returns has ended the run: it is finished, a person made a mistake, a turn failed, or
-Ctrl-C was pressed. It has written down how it ended, so that the launcher can say the reason, and a
-process that fails ends the others. A process that dies (`kill -9`, out of memory) also ends the
-others; `resume` goes on exactly from the last checkpoint.
+When a process returns, the run has ended: it is finished, or there was an error, or Ctrl-C was
+pressed. Each process saves how it ended, so that the launcher can print the reason. A process that
+fails, or dies (`kill -9`, out of memory), ends the others as well. `resume` then continues exactly
+from the last checkpoint.
 """
 
 import json
@@ -25,22 +25,22 @@ from mrl.config import RunConfig
 from mrl.errors import PeerLost
 from mrl.settings.pairs import cores
 
-MEETING = "MINI_MRL_MEETING"  # variable: the file where the processes find each other
-PATIENCE = timedelta(days=1)  # for a slower process: no time budget ends an honest turn
+MEETING = "MINI_MRL_MEETING"  # environment variable: the file where the processes find each other
+PATIENCE = timedelta(days=1)  # how long to wait for a slower process
 
-Ending = tuple[int, str]  # how a program ended: exit code, and a last sentence for the person
+Ending = tuple[int, str]  # how a program ended: its exit code, and a last sentence for the user
 
 
 def processes_for(config: RunConfig) -> int:
-    """The number of processes that a run is started in: one for each policy; 0: only this one."""
+    """The number of processes to start, one per policy; 0 if this process runs everything."""
     policies = len(config.policies)
     if is_worker() or policies == 1 or config.placement not in ("auto", "parallel"):
         return 0
     if config.placement == "parallel":
         return policies
 
-    # under `auto` each process must have a device, or enough cores, to itself
-    room = 1  # a GPU that was named is one device
+    # under `auto`, each process needs its own GPU, or enough CPU cores
+    room = 1  # the user named a single GPU
     if config.device == "auto" and torch.cuda.is_available():
         room = torch.cuda.device_count()
     elif config.device in ("auto", "cpu"):
@@ -49,31 +49,31 @@ def processes_for(config: RunConfig) -> int:
 
 
 def is_worker() -> bool:
-    """Whether `launch` has started this process, with others."""
+    """Whether `launch` has started this process."""
     return MEETING in os.environ
 
 
 def join_processes(names: Sequence[str]) -> str:
-    """Meet the other processes; returns the name of this process's policy.
+    """Connect to the other processes; returns the name of this process's policy.
 
-    PeerLost if they cannot meet, as when another process has failed before.
+    Raises PeerLost if that fails, for example because another process has already failed.
     """
     rank = int(os.environ["LOCAL_RANK"])
-    # a file and not a URL, in which `#` or `?` would end the path
+    # a FileStore instead of a file:// URL, in which `#` or `?` would end the path
     store = dist.FileStore(os.environ[MEETING], len(names))
     store.set_timeout(PATIENCE)
     meeting = {"store": store, "rank": rank, "world_size": len(names), "timeout": PATIENCE}
 
-    # Python handles no signal while Gloo waits, so Ctrl-C ends the process itself until they meet
+    # Python handles no signals while Gloo waits, so until then Ctrl-C ends the process directly
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        # gloo and not NCCL, because text crosses and never a tensor
+        # Gloo instead of NCCL, because the processes exchange text and never tensors
         dist.init_process_group("gloo", **meeting)
-        # who leaves while another process still connects makes Gloo print lines of its own there
+        # if one process left while another still connects, Gloo would print messages there
         store.set(f"connected {rank}", "")
         store.wait([f"connected {number}" for number in range(len(names))], PATIENCE)
     except RuntimeError as error:
-        raise PeerLost(f"The processes of the policies could not meet ({error}).") from error
+        raise PeerLost(f"The processes of the policies could not connect ({error}).") from error
     finally:
         signal.signal(signal.SIGINT, handler)
     return names[rank]
@@ -85,15 +85,17 @@ def launch(
     directory: Path,
     processes: int,
 ) -> Ending:
-    """Run the program once for each policy, with the same arguments; returns how the run ended.
+    """Run the program once per policy, with the same arguments; returns how the run ended.
 
-    directory: where the run writes.
+    directory: the directory of the run.
     """
-    # a fork starts with everything imported; CUDA and macOS do not survive one
+    # a fork is faster, because everything is imported already; CUDA and macOS do not support it
     fork = sys.platform == "linux" and not torch.cuda.is_available()
-    # the loopback, because no change of network breaks its connections
+    # the loopback device, because a change of network does not break its connections
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    logging.getLogger("torch.multiprocessing").setLevel("ERROR")  # our sentence says who died
+    logging.getLogger("torch.multiprocessing").setLevel(
+        "ERROR"
+    )  # `launch` itself says which process died
     signal.signal(signal.SIGINT, _pass_on)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -105,26 +107,26 @@ def launch(
             died = error
         outcomes = [json.loads(file.read_text("utf-8")) for file in Path(folder).glob("*.json")]
 
-    # a worker that lost another one does not know why: prefer the outcome of one that does
+    # a worker that lost another one does not know why, so prefer the outcome of the one that failed
     reasons = [end for end in outcomes if end[0] not in (0, PeerLost.exit_code)]
     if died and not reasons and died.signal_name != "SIGINT":
         return 1, (
-            f"The process of a policy died ({died.signal_name or died.exit_code}), as when "
-            f"memory runs out. Go on with: python mini_mrl.py resume {directory}"
+            f"The process of a policy died ({died.signal_name or died.exit_code}); perhaps the "
+            f"machine ran out of memory. Continue with: python mini_mrl.py resume {directory}"
         )
     code, sentence = min(reasons) if reasons else max(outcomes, default=(130, ""))
     return code, sentence
 
 
 def terminate(number: int, frame: object) -> None:
-    """Handle SIGTERM like Ctrl-C, also in a script's background job, where SIGINT is ignored."""
+    """Handle SIGTERM like Ctrl-C, even in a background job of a script, which ignores SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
 
 
 def _pass_on(number: int, frame: object) -> None:
-    """Hand Ctrl-C on: workers stop after their step, and at a second time at once (Run.stop)."""
+    """Pass Ctrl-C on to the workers, which handle it (see Run.stop)."""
     for worker in multiprocessing.active_children():
         os.kill(worker.pid, signal.SIGINT)
 
@@ -132,19 +134,19 @@ def _pass_on(number: int, frame: object) -> None:
 def _worker(
     rank: int, program: Callable[[list[str]], Ending], arguments: list[str], folder: str
 ) -> None:
-    """Run the program as one of its processes, and write down how it ended.
+    """Run the program as one of the processes, and save how it ended.
 
-    It exits with an error if its policy failed while no connection tells the others: they may be
-    waiting for it, and the launcher ends them then.
+    If it failed before it was connected, the others may be waiting for it. It then exits with an
+    error, so that the launcher ends them.
     """
-    os.setsid()  # Ctrl-C of the terminal comes through the launcher, once
+    os.setsid()  # so that Ctrl-C reaches this process once, through the launcher
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another worker died
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # sent if another worker died
 
     os.environ["LOCAL_RANK"] = str(rank)
     os.environ[MEETING] = f"{folder}/meeting"
     outcome = program(arguments)
-    partial = Path(folder, f"{rank}.partial")  # the launcher may end this process while it writes
+    partial = Path(folder, f"{rank}.partial")  # this process may be ended while it writes
     partial.write_text(json.dumps(outcome), encoding="utf-8")
     partial.replace(partial.with_suffix(".json"))
     if outcome[0] not in (0, PeerLost.exit_code) and not dist.is_initialized():

@@ -1,6 +1,7 @@
-"""Policies that lie, planted on purpose for lessons and tests: `--set liar=0.3`.
+"""Policies that lie on purpose, for lessons and tests: `--set liar=0.3`.
 
-The training step does not know of them: a team is given them in place of `publish_records`.
+The training step does not know about lies: a team simply gets `lying_records` instead of
+`publish_records`.
 """
 
 import random
@@ -15,7 +16,7 @@ from mrl.team import RecordsOf, publish_records
 
 
 def lying_records(rate: float, seed: int) -> RecordsOf:
-    """Records of policies that claim each failed completion as a success at `rate`."""
+    """A `RecordsOf` that falsely claims each failed completion as a success with chance `rate`."""
 
     def records_of(
         record_type: type[Record], policy: Policy, groups: Sequence[Group], step: int
@@ -24,10 +25,10 @@ def lying_records(rate: float, seed: int) -> RecordsOf:
         if record_type is not SuccessRecord:
             return
 
-        # by step and not by version: a frozen policy keeps its version
+        # seeded by step instead of version, because the version of a frozen policy never changes
         rng = random.Random(f"{seed}/liar/{policy.name}/{step}")
         for group in groups:
-            claims = []  # its lies as successes, and no honest success a second time
+            claims = []  # only lies are marked correct: real successes are published above
             for rollout in group.rollouts:
                 lies = rollout.verdict is not Verdict.CORRECT and rng.random() < rate
                 claims.append(replace(rollout, verdict=Verdict.CORRECT if lies else Verdict.WRONG))

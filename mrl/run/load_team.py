@@ -1,4 +1,4 @@
-"""A team from settings: what a run trains, and what `load_team` hands to a Python program."""
+"""Makes a team from settings: for a run, and for a Python program (`load_team`)."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -25,16 +25,16 @@ from mrl.verifier.verifier import Verifier, make_verifier
 
 @dataclass(kw_only=True)
 class LoadedTeam(Team):
-    """A team whose settings, models and problems were checked, with its held-out problems."""
+    """A team with checked settings, models and problems, and with held-out problems."""
 
     device: str
     why_placed: str  # a sentence: where the policies are kept, and why
-    heldout: dict[str, list[Problem]] = field(default_factory=dict)  # by part
+    heldout: dict[str, list[Problem]] = field(default_factory=dict)  # by the name of the file
 
     def evaluate(self, problems: str | Path, samples: int = 4) -> dict[str, dict[str, float]]:
         """pass@1 on a file of problems, by policy and skill; "all" is the mean over skills.
 
-        samples: completions per problem, at each policy's own temperature.
+        samples: completions per problem, sampled at the policy's own temperature.
         """
         splits = load_heldout([str(problems)], self.verifier)
         scores: dict[str, dict[str, float]] = {}
@@ -57,19 +57,20 @@ def load_team(
     judge: Callable[[str, str], bool] | None = None,
     **settings: Any,
 ) -> LoadedTeam:
-    """A team to train from Python: `train_step(team, step)`. No file is left behind.
+    """Load a team to train from Python: `train_step(team, step)`. It leaves no files behind.
 
-    models: "tiny", "qwen-smol", or a list of directories, hub names and models in memory. Those are
-    (model, tokenizer); a copy is trained, and gets the checks of any model that is loaded. Its name
-    is the last part of the place that it was loaded from, or "model-0" and so on.
-    mode: its name, `file.py:Class`, or a subclass of Mode, or an object of one (which is copied).
-    judge: judge(answer, text) -> bool instead of the program's, which is bounded in time and
-    memory; nothing bounds a function, because it runs in this process.
-    settings: of the run or of every policy, by name (`python mini_mrl.py settings` lists them), for
-    example prompts_per_step=8; of a mode, settings={"sgt": {"imitation_weight": 0.5}}.
+    models: "tiny", "qwen-smol", or a list of directories, hub names and pairs (model, tokenizer).
+    Of a pair, a copy is trained; its name is the last part of the path that the model was loaded
+    from, or "model-0" and so on.
+    mode: a name, `file.py:Class`, a subclass of Mode, or an object of one, which is copied.
+    judge: your own judge(answer, text) -> bool. It runs in this process, without the limits of time
+    and memory that the program's own verifier has.
+    settings: settings of the run or of all policies, by name, such as prompts_per_step=8. Those of
+    a mode are written settings={"sgt": {"imitation_weight": 0.5}}. `python mini_mrl.py settings`
+    lists all.
 
-    All policies stay in this process. What a step sets in it (threads, cuDNN) is set back later.
-    Raises MrlError, with what to do, for whatever would keep a run from starting.
+    All policies stay in this process. A step resets what it changes there (threads, cuDNN).
+    Raises MrlError, with what to do, for any mistake that would keep a run from starting.
     """
     with tempfile.TemporaryDirectory() as folder:
         pair = models if isinstance(models, str) else ",".join(_places(models, folder))
@@ -80,7 +81,7 @@ def load_team(
 
 
 def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
-    """Where the models are. Those in memory are saved in the folder, to be loaded as all others."""
+    """The path or hub name of each model. Models in memory are saved in the folder first."""
     places: list[str] = []
     in_memory: list[object] = []
     for number, entry in enumerate(models):
@@ -92,21 +93,22 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
         known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(getattr(model, "config", None)), None)
         if type(model) is not known:
             raise MrlError(
-                f"models[{number}] is neither a place nor a pair (model, tokenizer) with a causal "
-                "model of transformers; a model of another class would not be loaded as it is."
+                f"models[{number}] must be a directory, a hub name, or a pair (model, tokenizer) "
+                "whose model is a transformers causal language model; other model classes cannot "
+                "be reloaded faithfully."
             )
 
         if any(model is other for other in in_memory):
             raise MrlError(
-                f"models[{number}] was given before; each policy learns by itself, so give it a "
-                "model of its own, or for twins one directory twice."
+                f"models[{number}] is the same object as an earlier model. Each policy trains its "
+                "own weights: load a second copy, or pass the directory twice."
             )
         in_memory.append(model)
 
         path = Path(folder, str(number), Path(model.name_or_path).name or f"model-{number}")
         with quiet_transformers():
-            for split in entry:
-                split.save_pretrained(path)
+            for part in entry:
+                part.save_pretrained(path)
         places.append(str(path))
     return places
 
@@ -114,9 +116,9 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
 def assemble(
     config: RunConfig, start: RunConfig, names: Iterable[str], verifier: Verifier
 ) -> LoadedTeam:
-    """Load and check all that a team is made of; MrlError before anything is trained.
+    """Load and check everything that a team needs. Raises MrlError for any mistake.
 
-    start: the same settings, with the paths of the weights to begin with (a checkpoint's, perhaps).
+    start: the same settings, with the paths of the initial weights (perhaps those of a checkpoint).
     names: the policies of this process.
     """
     modes = {name: make_mode(config.mode, config.settings) for name in names}
@@ -127,14 +129,14 @@ def assemble(
     if config.prompts_per_step > len(problems):
         raise MrlError(
             f"prompts_per_step is {config.prompts_per_step}, but {config.train} holds only "
-            f"{len(problems)} problems; lower it or give more problems."
+            f"{len(problems)} problems. Lower prompts_per_step, or add problems."
         )
 
     device = pick_device(config.device)
     every_problem = list(problems)
     for split in heldout.values():
         every_problem += split
-    # before the weights, because a model that does not fit takes minutes to load
+    # before the weights are loaded, which may take minutes
     placement, why_placed = plan_memory(
         start, list(modes), every_problem, device, mode.rollout_factor
     )

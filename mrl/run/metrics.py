@@ -1,4 +1,4 @@
-"""The numbers of a step: what each is called and means, and how it is counted from groups."""
+"""The metrics of a step: their names, their meanings, and how they are computed."""
 
 import math
 import re
@@ -18,63 +18,73 @@ from mrl.samples import Group, Verdict
 from mrl.team import StepResult
 
 METRICS = {
-    "step": "loop iteration, from 1",
-    "policy": "whose line this is",
-    "version": "optimizer updates that the policy has made",
-    "reward": "mean reward of the step's completions = solve rate",
-    "reward_std": "mean over groups of the rewards' standard deviation",
-    "groups/<kind>": "share of groups that are all_fail, mixed, all_pass; only mixed ones have a "
-    "gradient of their own",
-    "verdict/<verdict>": "share of completions: correct, wrong, unparsed, truncated, timeout",
-    "skill/<skill>": "solve rate of the step's prompts of one skill",
-    "completions/mean_length": "tokens, end token included",
-    "completions/clipped_ratio": "share of completions cut by the token limit",
-    "entropy": "mean of -log p of the sampled tokens, nats: an estimate of the entropy",
-    "num_tokens": "sampled completion tokens",
-    "rescue_set": "prompts that failed here altogether, and to which a peer's right text came",
-    "rescues": "peers' texts that were imitated on such prompts",
-    "dropped/<reason>": "received texts of peers that are empty or too_long for this policy, "
-    "whether its mode wanted them or not",
-    "thl/refused/<reason>": "received texts of peers that its tokenizer cannot hold exactly, "
-    "whether its mode wanted them or not",
-    "thl/<figure>": "sums over the peers' texts that became samples (residual.py): records, bytes, "
-    "bytes_one_to_one, source_tokens, receiver_tokens, sampled_otherwise",
-    "loss": "of the objective, own and peers' samples; mean over updates; near 0 by construction "
-    "while ratios are 1 and each group's advantages sum to 0 (solo, sgt)",
-    "loss_nll": "of the imitation part, weight included; mean over updates",
-    "kl": "k3 estimate of KL to the frozen reference, over own completions with an advantage, if "
-    "kl_coef > 0; mean over updates",
-    "updates": "optimizer updates of this step",
-    "grad_norm": "before clipping, mean over the step's updates",
-    "update_skipped": "updates whose gradient was not finite: the weights were left alone",
-    "ratio/mean, ratio/max": "pi_theta / pi_behavior of the own tokens learnt from, if any",
-    "clip_ratio/low_mean, clip_ratio/high_mean": "share of own tokens in the clip's flat part; "
-    "always 0 with one update per rollout",
-    "peer/ratio/<mean|max>, peer/clip_ratio/<low|high>_mean": "the same of peers' tokens",
-    "peer/weight_mean": "effective weight of peers' samples: 0 for one in the clip's flat part",
-    "logprob_gap": "largest |log-prob when sampled - when scored| of an own token, nats; "
-    "with one update per step only rounding keeps it from 0",
-    "logprob_gap_mean": "mean of the same before the step's first update: rounding alone",
-    "outcome/<outcome>": "share of completions, own, received and replayed: taught, rescued (a "
-    "peer's text, imitated), replayed (own earlier successes), clipped (wholly in the flat part), "
-    "all_fail, all_pass (no advantage), not_needed (the mode made no sample of it; all of a frozen "
-    "policy's), dropped (or of weight 0), refused (by alignment), skipped (the update was not "
-    "finite); they add up to 1",
-    "mode/<figure>": "what the mode itself notes",
-    "exchange/published_records, exchange/published_bytes": "by this policy in this step",
-    "exchange/received_records, exchange/received_bytes": "from its peers in this step",
-    "exchange/refused/<reason>": "records of this policy that the exchange did not take",
-    "exchange/not_confirmed": "peers' claimed verdicts that this receiver's own check denied",
-    "time/<phase>_s": "seconds of this policy in rollout, verify, judge and learn",
-    "time/step_s": "seconds of the whole step, all policies",
-    "memory/peak_bytes": "the most so far: of tensors on a CUDA device, of the process on a CPU",
+    "step": "number of the training step, starting at 1",
+    "policy": "name of the policy that the line is about",
+    "version": "number of optimizer updates that the policy has made so far",
+    "reward": "mean reward of the step's completions, which is the solve rate",
+    "reward_std": "standard deviation of the rewards within a group, mean over groups",
+    "groups/<kind>": "share of groups of each kind: all_fail, mixed or all_pass; only mixed groups "
+    "give a gradient by themselves",
+    "verdict/<verdict>": "share of completions with each verdict: correct, wrong, unparsed (no "
+    "readable answer), truncated (cut by the token limit) or timeout",
+    "skill/<skill>": "solve rate on the step's prompts of one skill",
+    "completions/mean_length": "mean length of the completions in tokens, end token included",
+    "completions/clipped_ratio": "share of completions that the token limit cut",
+    "entropy": "estimate of the policy's entropy in nats: mean of -log p over sampled tokens",
+    "num_tokens": "number of sampled completion tokens",
+    "rescue_set": "number of prompts on which all own attempts failed and a peer sent a solution",
+    "rescues": "number of peers' solutions that were imitated on such prompts",
+    "dropped/<reason>": "number of received completions that this policy cannot learn from: empty "
+    "or too_long ones (counted even if its mode ignores them)",
+    "thl/refused/<reason>": "number of received completions that this policy's tokenizer cannot "
+    "encode exactly (counted even if its mode ignores them)",
+    "thl/<figure>": "sums over the peers' completions that became training samples (see "
+    "residual.py): records, bytes, bytes_one_to_one, source_tokens, receiver_tokens, "
+    "sampled_otherwise",
+    "loss": "loss of the objective over own and peers' samples, mean over updates; it stays near 0 "
+    "by construction while ratios are 1 and each group's advantages sum to 0 (solo, sgt)",
+    "loss_nll": "imitation loss multiplied by its weight, mean over updates",
+    "kl": "KL divergence from the reference model in nats (k3 estimate), over own completions with "
+    "an advantage, mean over updates; only if kl_coef > 0",
+    "updates": "number of optimizer updates in this step",
+    "grad_norm": "gradient norm before clipping, mean over the step's updates",
+    "update_skipped": "number of updates that were skipped because the gradient was not finite",
+    "ratio/mean, ratio/max": "probability ratio pi_theta / pi_behavior, over the own tokens that "
+    "were learned from",
+    "clip_ratio/low_mean, clip_ratio/high_mean": "share of own tokens without gradient because "
+    "their ratio was clipped; always 0 with one update per step",
+    "peer/ratio/<mean|max>": "probability ratio pi_theta / pi_behavior, over peers' tokens",
+    "peer/clip_ratio/<low|high>_mean": "share of peers' tokens without gradient because their "
+    "ratio was clipped",
+    "peer/weight_mean": "mean weight of peers' samples, counted as 0 if every token was clipped",
+    "logprob_gap": "largest difference between an own token's log-prob at sampling and at scoring, "
+    "in nats; with one update per step it is rounding error alone",
+    "logprob_gap_mean": "mean of that difference before the step's first update, in nats: rounding "
+    "error alone",
+    "outcome/<outcome>": "share of own, received and replayed completions with each outcome; the "
+    "shares add up to 1: taught (gave a gradient), rescued (a peer's solution, imitated), replayed "
+    "(an own earlier success, imitated), clipped (every token), all_fail or all_pass (no "
+    "advantage), not_needed (the mode did not use it, or the policy is frozen), dropped (unusable, "
+    "or of weight 0), refused (by the tokenizer), skipped (the update was not finite)",
+    "mode/<figure>": "a number that the mode itself reports",
+    "exchange/published_records, exchange/published_bytes": "records and bytes that this policy "
+    "published in this step",
+    "exchange/received_records, exchange/received_bytes": "records and bytes that this policy "
+    "received from its peers in this step",
+    "exchange/refused/<reason>": "number of this policy's records that the exchange refused",
+    "exchange/not_confirmed": "number of verdicts claimed by peers that this policy's own check "
+    "did not confirm",
+    "time/<phase>_s": "seconds that this policy spent in each phase: rollout, verify, judge, learn",
+    "time/step_s": "seconds of the whole step, all policies together",
+    "memory/peak_bytes": "largest memory so far in bytes: of tensors on a GPU, of the process "
+    "on a CPU",
 }
 OUTCOMES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
 OUTCOMES += ("refused", "skipped", "replayed")
 
 
 def meaning(key: str) -> str:
-    """What a metric of `metrics.jsonl` means, from `METRICS`."""
+    """The description of a metric of `metrics.jsonl`; KeyError for an unknown one."""
     for names, text in METRICS.items():
         for name in names.split(", "):
             if re.fullmatch(re.sub("<.*?>", ".+", name), key):
@@ -83,20 +93,20 @@ def meaning(key: str) -> str:
 
 
 def step_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
-    """All figures of a policy's step that do not depend on where and when it ran.
+    """All metrics of a policy's step except times and memory, which differ between machines.
 
-    A figure that is not finite is left out: JSON cannot hold it, and it would spoil every mean.
+    Values that are not finite are left out, because JSON cannot hold them.
     """
-    figures = group_metrics(result.groups)
-    figures |= transfer_metrics(receiver, result)
-    figures |= {f"mode/{name}": note for name, note in sorted(result.batch.notes.items())}
-    figures |= result.stats.metrics()
-    figures |= outcome_metrics(result, figures)
-    return {name: figure for name, figure in figures.items() if math.isfinite(figure)}
+    metrics = group_metrics(result.groups)
+    metrics |= transfer_metrics(receiver, result)
+    metrics |= {f"mode/{name}": note for name, note in sorted(result.batch.notes.items())}
+    metrics |= result.stats.metrics()
+    metrics |= outcome_metrics(result, metrics)
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
-    """The step's lines of samples.jsonl: one completion of each group, all rescues and failures."""
+    """A policy's lines of samples.jsonl: one completion per group, all rescues, all warnings."""
     lines: list[dict] = []
     for group in result.groups:
         shown = group.rollouts[0]
@@ -105,7 +115,7 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
         lines.append(line)
 
     for group, sample in result.rescues:
-        # a peer's text, from the receiver's tokens; a mode of one's own may cut it anywhere
+        # decoded from the receiver's tokens; a user's mode may have cut them inside a character
         content = [token for token in sample.completion_ids if token != policy.eos_id]
         text = b"".join(policy.codec.token_bytes(content)).decode("utf-8", errors="replace")
         rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
@@ -118,27 +128,27 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
 
 
 def _nothing_to_judge(step: int, policy: Policy, groups: Sequence[Group]) -> list[str]:
-    """A sentence if not one completion of a run's first step has an answer: that is a mistake."""
+    """A warning if no completion of a run's first step has an answer: then the setup is wrong."""
     verdicts = [rollout.verdict for group in groups for rollout in group.rollouts]
     if step > 1 or set(verdicts) - {Verdict.TRUNCATED, Verdict.UNPARSED}:
         return []
 
     if set(verdicts) == {Verdict.TRUNCATED}:
         return [
-            f"{policy.name}: all {len(verdicts)} completions of the first step were cut at "
-            f"{policy.max_new_tokens} tokens, before an answer; raise max_new_tokens, or if the "
-            "texts in samples.jsonl go on after their answer, look for the model's end token in "
-            "its chat template."
+            f"{policy.name}: all {len(verdicts)} completions of the first step reached the limit "
+            f"of {policy.max_new_tokens} tokens without an answer. Raise max_new_tokens. If the "
+            "completions in samples.jsonl do not stop after their answer, check the model's end "
+            "token in its chat template."
         ]
     return [
         f"{policy.name}: none of the {len(verdicts)} completions of the first step has an answer "
-        "in \\boxed{}, and nothing else is judged; ask for one in system_prompt, or name a judge "
-        "with --set judge=FILE."
+        "in \\boxed{}, and only such answers are judged. Ask for them in system_prompt, or use "
+        "your own judge: --set judge=FILE."
     ]
 
 
 def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:
-    """One policy's part of a step's ledger: seconds by phase, and those of the whole step."""
+    """Seconds of each phase of one policy, and of the whole step, from the step's ledger."""
     seconds: Counter[str] = Counter()
     for turn in ledger:
         if turn.policy == policy:
@@ -149,7 +159,7 @@ def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:
 
 
 def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
-    """What became of the peers' texts that a policy was given, and what alignment cost."""
+    """What became of the peers' completions that a policy received, and what alignment lost."""
     used = Counter(
         (sample.source, tuple(sample.prompt_ids), tuple(sample.completion_ids))
         for sample in result.batch.samples
@@ -162,63 +172,63 @@ def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]
         solved = any(record.verdict == Verdict.CORRECT for record in texts)
         rescue_set += solved and group.outcome == "all_fail"
 
-        # retokenize once more, because a mode keeps no account of what it could not use
+        # retokenized once more, because a mode does not report what it could not use
         for record in texts:
             token_ids, refusal = retokenize(receiver, record)
             key = record.source, tuple(group.prompt_ids), tuple(token_ids)
             if refusal:
                 refusals[refusal] += 1
             elif used[key]:
-                used[key] -= 1  # of equal texts one may have been drawn, or all
+                used[key] -= 1  # each use counts once, because records may be equal
 
                 content = token_ids[:-1] if record.finished else token_ids
                 source_tokens = split_text(record.text, record.token_lengths)
                 receiver_tokens = receiver.codec.token_bytes(content)
                 residual.update(measure(source_tokens, receiver_tokens, record.canonical))
 
-    figures: dict[str, float] = {"rescue_set": rescue_set, "rescues": len(result.rescues)}
+    metrics: dict[str, float] = {"rescue_set": rescue_set, "rescues": len(result.rescues)}
     for refusal, number in sorted(refusals.items()):
         by_tokenizer = refusal.startswith("refused/")
-        figures[f"{'thl' if by_tokenizer else 'dropped'}/{refusal}"] = number
-    return figures | {f"thl/{name}": number for name, number in sorted(residual.items())}
+        metrics[f"{'thl' if by_tokenizer else 'dropped'}/{refusal}"] = number
+    return metrics | {f"thl/{name}": number for name, number in sorted(residual.items())}
 
 
 def _peers_texts(result: StepResult) -> Iterator[tuple[Group, list[RolloutRecord | SuccessRecord]]]:
-    """Each group with the records of peers that hold a text."""
+    """Each group with the peers' records that hold a completion."""
     for group in result.groups:
         records = result.confirmed.get(group.problem.id, [])
         yield group, [record for record in records if not isinstance(record, RewardStats)]
 
 
-def outcome_metrics(result: StepResult, figures: dict[str, float]) -> dict[str, float]:
-    """Shares of what became of every completion, own or a peer's: where did my gradient go?
+def outcome_metrics(result: StepResult, transferred: dict[str, float]) -> dict[str, float]:
+    """What became of all completions, own and peers', as shares of each outcome.
 
-    figures: those of `transfer_metrics`.
+    transferred: the metrics of `transfer_metrics`.
     """
-    left = 0  # completions that never became a sample
+    left = 0  # completions that did not become a sample
     for group, texts in _peers_texts(result):
         left += len(group.rollouts) + len(texts)
 
-    # an own text of an earlier step (as in mode replay) is not one of this step's completions
+    # an own completion of an earlier step (mode replay) is not among this step's completions
     now = {rollout.version for group in result.groups for rollout in group.rollouts}
     for sample in result.batch.samples:
-        is_strong = sample.loss == "policy" and sample.behavior_logprobs is None
-        if sample.source or (is_strong and sample.sampled_version in {None, *now}):
+        is_own = sample.loss == "policy" and sample.behavior_logprobs is None
+        if sample.source or (is_own and sample.sampled_version in {None, *now}):
             left -= 1
 
-    counts = Counter(result.stats.sample_outcomes)  # of the samples
-    for name, number in figures.items():
+    counts = Counter(result.stats.sample_outcomes)
+    for name, number in transferred.items():
         if name.startswith(("dropped/", "thl/refused/")):
             counts["refused" if name.startswith("thl/") else "dropped"] += number
             left -= number
 
-    # a mode of one's own may use a text twice, or one that `retokenize` refuses: then too few
+    # a user's mode may use a completion twice, or one that `retokenize` refuses: no negative count
     counts["not_needed"] = max(left, 0)
     return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """All figures that a policy's own groups of one step give."""
+    """The metrics of a policy's own groups of one step."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     tokens = sum(len(rollout.completion_ids) for rollout in rollouts)
     outcomes = Counter(group.outcome for group in groups)

@@ -1,4 +1,4 @@
-"""Problem files in JSONL; every fault in one is a plain sentence."""
+"""Reads and writes problem files in JSONL. Every fault in a file becomes one sentence."""
 
 import json
 import math
@@ -13,10 +13,11 @@ from mrl.samples import Problem
 
 
 def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> list[Problem]:
-    """Read a JSONL file of problems; `accepts(answer)` says whether the verifier can judge it.
+    """Read a JSONL file of problems.
 
-    Raises MrlError with file and line for a broken line, a missing or wrong field, an answer that
-    the verifier does not accept, a repeated id, or an empty file; OSError if there is no file.
+    accepts: says whether the verifier can judge an answer.
+    Raises MrlError with file and line for an invalid line, a missing or wrong field, an answer that
+    the verifier cannot judge, a repeated id, or an empty file. Raises OSError if there is no file.
     """
     problems: dict[str, Problem] = {}
     number = 0
@@ -27,25 +28,30 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
 
             problem = _problem(parse(line, f"{path}:{number}"), str(number))
             if problem.id in problems:
-                raise ValueError(f"the id {problem.id!r} was used before; ids are unique")
+                raise ValueError(
+                    f"the id {problem.id!r} is used twice; each problem needs its own id"
+                )
             if accepts is not None and not accepts(problem.answer):
                 raise ValueError(
-                    f"the verifier cannot judge the answer {problem.answer!r}; give an integer, a "
-                    "decimal, a fraction, a word or a LaTeX formula, without a unit and with a "
-                    "sign or a space between letters (`3a \\cdot b`), or give a judge with "
-                    "--set judge=FILE"
+                    f"the verifier cannot judge the answer {problem.answer!r}. An answer must be "
+                    "an integer, a decimal, a fraction, a word or a LaTeX formula. It must have no "
+                    "unit, and a sign or a space between letters (`3a \\cdot b`). For other "
+                    "answers, use your own judge: --set judge=FILE"
                 )
             problems[problem.id] = problem
     except ValueError as error:
         raise MrlError(f"{path}:{number}: {error}.") from None
 
     if not problems:
-        raise MrlError(f"{path}: holds no problem; it needs at least one JSON line.")
+        raise MrlError(f"{path} contains no problems; write one JSON object per line.")
     return list(problems.values())
 
 
 def _problem(fields: dict, number: str) -> Problem:
-    """Make a problem; ValueError if a field is wrong. number: of the line, in place of no id."""
+    """Make a problem. Raises ValueError if a field is wrong.
+
+    number: the number of the line, which is the default id.
+    """
     if type(fields.get("answer")) is int:  # a bool is not
         fields["answer"] = str(fields["answer"])
     defaults = {"id": number, "skill": "all"}
@@ -54,41 +60,44 @@ def _problem(fields: dict, number: str) -> Problem:
     for name in ("prompt", "answer", "id", "skill"):
         text = fields.get(name, "")
         if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"`{name}` is {text!r}, but must be a text that is not empty")
+            raise ValueError(f"`{name}` is {text!r}, but must be a non-empty text")
         text.encode()  # ValueError for half of an emoji ("\\ud83d")
     return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
 
 
 def save_problems(path: Path, problems: list[Problem]) -> None:
-    """Write problems as JSONL, one object a line."""
+    """Write problems as JSONL, one object per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
     path.write_text("".join(lines), encoding="utf-8")
 
 
 def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
-    """Tokens of the longest prompt; MrlError if one leaves no room for a completion."""
+    """The number of tokens of the longest prompt.
+
+    Raises MrlError if that leaves no room for a completion, or if the chat template fails.
+    """
     config = policy.model.config.get_text_config()
     context = getattr(config, "max_position_embeddings", None) or math.inf
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":  # beyond it the angles of keys in the cache change
+    if rope.get("rope_type") == "longrope":  # longer contexts change the angles of cached keys
         context = min(context, rope["original_max_position_embeddings"])
 
     try:
         lengths = [len(policy.prompt_ids(problem.prompt)) for problem in problems]
         if not min(lengths):
-            raise ValueError("it writes an empty prompt")
-    except Exception as error:  # a template is a program that came with the model
+            raise ValueError("it produces an empty prompt")
+    except Exception as error:  # a chat template is a program, which may raise anything
         raise MrlError(
-            f"{policy.config.path}: its chat template fails ({error}); write another with "
-            "{prompt} in it, as `template` of the policy."
+            f"{policy.config.path}: the chat template fails ({error}). Set the policy's `template` "
+            "to another one that contains {prompt}."
         ) from error
     longest = max(lengths)
     if longest + policy.max_new_tokens > context:
         problem = problems[lengths.index(longest)]
         raise MrlError(
-            f"Problem {problem.id} ({problem.prompt[:40]!r}...): {longest} tokens leave no room "
-            f"for {policy.max_new_tokens} new ones, as {policy.name} has a context of {context}; "
-            "shorten the problem or lower max_new_tokens."
+            f"Problem {problem.id} ({problem.prompt[:40]!r}...) has {longest} tokens, which leave "
+            f"no room for {policy.max_new_tokens} new ones in the context of {policy.name} "
+            f"({context} tokens). Shorten the problem, or lower max_new_tokens."
         )
     return longest

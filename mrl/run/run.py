@@ -1,6 +1,7 @@
-"""Files around a team: a run's directory, its logs and checkpoints, and how it is resumed.
+"""A run: a team together with its directory, logs and checkpoints.
 
-`mini_mrl.py` has the loop. It hands `run.team` to each step and the step's results to the run.
+The loop is in `mini_mrl.py`: it passes `run.team` to each training step, and passes the results of
+the step to `run.finish_step`.
 """
 
 import fcntl
@@ -41,17 +42,17 @@ from mrl.settings.settings import check
 from mrl.team import StepResult
 from mrl.verifier.verifier import make_verifier
 
-# exchange.jsonl keeps the records of the first steps, and then of every so many: all of them would
-# be gigabytes in a long run with long completions
+# exchange.jsonl keeps the records of the first steps, and later only of every 20th step, because
+# all of them would take gigabytes in a long run with long completions.
 FIRST_EXCHANGES, EXCHANGES_EVERY = 5, 20
 
 
 class Run(AbstractContextManager):
-    """A team on its way: it is loaded and checked before the first file is written.
+    """A run in progress. Everything is loaded and checked before the first file is written.
 
-    view: shows what happens.
-    resumed: the directory of a stopped run, to go on with from its newest checkpoint, or from its
-    beginning if there is none.
+    view: shows the progress to the user.
+    resumed: the directory of an interrupted run. It continues from its newest checkpoint, or from
+    the beginning if it has none.
     """
 
     def __init__(self, config: RunConfig, view: View, resumed: Path | None = None) -> None:
@@ -60,14 +61,14 @@ class Run(AbstractContextManager):
         self.view = view
         self.names = [policy.name for policy in config.policies]
 
-        # under placement `parallel` this process has one policy, else all of them
+        # under placement `parallel` this process has one policy, otherwise all of them
         self.names_here = [join_processes(self.names)] if is_worker() else self.names
-        # one process keeps the files
+        # only one process writes the files
         self.writes_files = not is_worker() or os.environ["LOCAL_RANK"] == "0"
 
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
-        self.stopping = False  # Ctrl-C was pressed: the run ends after this step
-        self.scoring = False  # held-out problems are being scored: Ctrl-C ends it at once
+        self.stopping = False  # after Ctrl-C: the run ends after this step
+        self.scoring = False  # while held-out problems are scored, Ctrl-C ends the run at once
 
         with ExitStack() as opened:
             opened.push(_disconnect_after_error)
@@ -78,20 +79,20 @@ class Run(AbstractContextManager):
             start = with_checkpoint_paths(config, checkpoint) if checkpoint else config
             self.team = assemble(config, start, self.names_here, verifier)
             self._open_directory(resumed, checkpoint, opened)
-            self._opened = opened.pop_all()  # from here on __exit__ closes them
+            self._opened = opened.pop_all()  # __exit__ closes them
 
     def _open_directory(
         self, resumed: Path | None, checkpoint: Path | None, opened: ExitStack
     ) -> None:
-        """Make the run's directory, or bring it back to the state of the checkpoint."""
+        """Create the run's directory, or restore it to the state of the checkpoint."""
         state = read_state(checkpoint) if checkpoint else {"step": 0, "logs": {}}
         self.first_step = state["step"] + 1
 
-        # the first process decides on the directory; no process writes before all have looked
+        # the first process chooses the directory; nothing is written before all agree on it
         proposal = str(resumed or new_directory(self.config))
         proposals = self.team.allocation.gather(dict.fromkeys(self.names_here, proposal))
         self.directory = Path(proposals[self.names[0]])
-        self.how_to_resume = f"Go on with: python mini_mrl.py resume {self.directory}"
+        self.how_to_resume = f"Continue with: python mini_mrl.py resume {self.directory}"
         self.config = replace(self.config, name=self.directory.name)
 
         if self.writes_files and not resumed:
@@ -99,22 +100,24 @@ class Run(AbstractContextManager):
             write_run_config(self.directory, self.config)
 
         if self.writes_files:
-            self._lock(opened)  # before anything is cut back
+            self._lock(opened)  # before logs are cut back
         if resumed:
-            self._go_on_from(checkpoint, state)  # and cut the logs back to the checkpoint
+            self._continue_from(checkpoint, state)
 
-        self.team.allocation.wait_for_all()  # the directory is in order now
+        self.team.allocation.wait_for_all()  # the directory is complete now
 
     def _lock(self, opened: ExitStack) -> None:
-        """Keep other processes out of the run for as long as this one has it open."""
+        """Lock the run, so that no other process can write it at the same time."""
         log = opened.enter_context((self.directory / "metrics.jsonl").open("a"))
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise MrlError(f"{self.directory}: another process writes this run.") from None
+            raise MrlError(
+                f"{self.directory}: another process is running it; wait for its end, or stop it."
+            ) from None
 
-    def _go_on_from(self, checkpoint: Path | None, state: dict) -> None:
-        """Take back what the checkpoint holds: the run goes on as if it had never stopped."""
+    def _continue_from(self, checkpoint: Path | None, state: dict) -> None:
+        """Restore the checkpoint, so that the run continues as if it had never stopped."""
         if checkpoint:
             restore_optimizers(checkpoint, self.team.policies, state)
             for name, mode in self.team.modes.items():
@@ -125,26 +128,26 @@ class Run(AbstractContextManager):
             cut_back(self.directory, state)
             self.view.scored(self.evaluations.get("before", []))
         self.view.now = state["step"]
-        self.view.say(f"Going on after step {state['step']} of {self.config.steps}.")
+        self.view.say(f"Continuing after step {state['step']} of {self.config.steps}.")
 
     def stop(self, number: int, frame: object) -> None:
-        """Ctrl-C: end after this step, so that no policy is a version behind; twice: at once."""
+        """Handle Ctrl-C: end the run after this step, or at once if it is pressed again."""
         if self.stopping or self.scoring:
             self.view.say(f"Stopped. {self.how_to_resume}")
             raise KeyboardInterrupt
 
         self.stopping = True
-        self.view.close()  # now, because a second Ctrl-C ends the process at once
+        self.view.close()  # now, because a second Ctrl-C would end the process before it is closed
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
     def __exit__(self, error_type: type | None, error: BaseException | None, trace: object) -> None:
-        """End the verifier's process, unlock the run, and say how a failed one goes on."""
+        """End the verifier's process, unlock the run, and say how to continue a failed run."""
         self._opened.__exit__(error_type, error, trace)
         if isinstance(error, SystemExit):  # `| head -1`, or a mode that calls sys.exit
-            error = RunFailed(f"The output was closed, or sys.exit called: {place_of(error)}.")
+            error = RunFailed(f"The output was closed, or sys.exit was called ({place_of(error)}).")
         if isinstance(error, OSError | SafetensorError):  # most often the disk is full
             place = place_of(error)
-            where = "" if place.startswith(PROGRAM) else f" ({place})"  # in a mode of one's own
+            where = "" if place.startswith(PROGRAM) else f" ({place})"  # in the user's own mode
             error = RunFailed(f"{error}{where}.")
         if isinstance(error, RunFailed):
             raise type(error)(f"{error} {self.how_to_resume}") from error
@@ -154,7 +157,7 @@ class Run(AbstractContextManager):
     # -------------------------------------------------------------------------- after a step
 
     def finish_step(self, step: int, results: dict[str, StepResult]) -> bool:
-        """Log a step, show it, and save it if it is time; returns True if Ctrl-C ends the run."""
+        """Log a step, show it, and save a checkpoint if one is due; True if Ctrl-C ends the run."""
         mine = {}
         for policy in self.team.policies:
             line = {"step": step, "policy": policy.name, "version": policy.version}
@@ -166,10 +169,10 @@ class Run(AbstractContextManager):
             samples = sample_lines(step, policy, results[policy.name])
             mine[policy.name] = line, samples, self.stopping
 
-        # from here on the lines of all policies, those of other processes too
+        # the lines of all policies, including those of other processes
         gathered = self.team.allocation.gather(mine)
-        lines = {name: line for name, (line, _, _) in gathered.items()}  # of metrics.jsonl
-        entries = []  # of samples.jsonl
+        lines = {name: line for name, (line, _, _) in gathered.items()}  # for metrics.jsonl
+        entries = []  # for samples.jsonl
         for _, samples, _ in gathered.values():
             entries += samples
         stopping = any(process_stops for _, _, process_stops in gathered.values())
@@ -196,27 +199,27 @@ class Run(AbstractContextManager):
         return stopping
 
     def _log(self, name: str, lines: Iterable[str]) -> None:
-        """Add lines to one of the run's logs."""
+        """Append lines to one of the run's logs."""
         if self.writes_files:
             with (self.directory / name).open("a", encoding="utf-8") as log:
                 log.writelines(line + "\n" for line in lines)
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint: each process its policies, the first the state as well."""
+        """Write a checkpoint. Each process writes its policies; the first also writes the state."""
         partial = save_policies(self.directory, step, self.team.policies)
         mine = {}
         for policy in self.team.policies:
             memory = self.team.modes[policy.name].state()
             mine[policy.name] = {"version": policy.version, "mode": memory}
 
-        policies = self.team.allocation.gather(mine)  # the files of all processes are written now
+        policies = self.team.allocation.gather(mine)  # now all processes have written their files
         if self.writes_files:
             finish_checkpoint(self.directory, partial, {"step": step, "policies": policies})
 
     # -------------------------------------------------------------------------- before and after
 
     def evaluate(self, when: str) -> None:
-        """Score the held-out problems and keep the result in `evaluation.json`."""
+        """Score the held-out problems and save the result. when: "before" or "after" training."""
         self.scoring = True
 
         scored = {}
@@ -238,13 +241,13 @@ class Run(AbstractContextManager):
             path = self.directory / "evaluation.json"
             partial = path.with_suffix(".partial")
             partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
-            partial.replace(path)  # whole or not at all
+            partial.replace(path)  # a rename, so that a killed run leaves no half-written file
 
 
 def _disconnect_after_error(_: object, error: BaseException | None, trace: object) -> None:
-    """Close the connections after an error: the other workers then get PeerLost in `gather`.
+    """After an error, close the connections, so that the other workers get PeerLost in `gather`.
 
-    Without an error the connections stay, because a slower process may still be reading.
+    Without an error they stay open, because a slower process may still be reading.
     """
     if error and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

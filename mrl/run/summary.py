@@ -1,6 +1,7 @@
-"""The sentences and tables that a person reads before and after a run."""
+"""The sentences and tables that a user reads before and after a run."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
@@ -10,35 +11,40 @@ from rich.table import Column, Table
 
 from mrl.policy import Policy
 from mrl.run.directory import read_rescues
-from mrl.run.evaluation import half_width, of_first_split
+from mrl.run.evaluation import BLIND_SPOT, CLOSED, half_width, of_first_split
 from mrl.run.run import Run
 from mrl.run.view import cell
 from mrl.samples import Problem
 
+LISTED = 8  # blind spots that a sentence names
+
 
 def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
-    """Sentences on what is about to happen. pair: its name; why: the reason for its choice."""
+    """Sentences about the run that is starting.
+
+    pair: the name of the pair; why: the reason for its choice, with a space before it.
+    """
     config, team = run.config, run.team
     mode = team.mode
 
     # gathered, because a process may hold only one of the policies
     learners = team.allocation.gather({p.name: _size_and_rate(p) for p in team.policies})
-    pair_words = {"tiny": "the embedded tiny pair: ", "qwen-smol": "the real pair: "}.get(pair, "")
+    pair_words = {"tiny": "the tiny pair: ", "qwen-smol": "the pretrained pair: "}.get(pair, "")
     groups = ", ".join(f"{p.name} {p.group_size * mode.rollout_factor}" for p in config.policies)
     problems = "/".join(Path(config.train).parts[-2:])
-    crosses = f"{team.record_type.kind} records" if team.record_type else "nothing"
+    shared = f"{team.record_type.kind} records" if team.record_type else "nothing"
     lines = [
         f"Training {pair_words}{' and '.join(learners.values())}, on {team.device}{why}.",
-        f"Mode {mode.name} shares {crosses}; {config.steps} steps of {config.prompts_per_step} "
-        f"prompts from {problems}; completions per prompt: {groups}; seed {config.seed}; "
-        f"writing {run.directory}.",
+        f"Mode {mode.name} shares {shared}. {config.steps} steps of {config.prompts_per_step} "
+        f"prompts from {problems}; completions per prompt: {groups}; seed {config.seed}.",
+        f"The run is saved in {run.directory}.",
         team.why_placed,
     ]
 
-    # hacpo and graft bring the objective that they were published with
+    # hacpo and graft use the objective of their papers
     if getattr(mode, "own_objective", ""):
-        also = f"`--set {mode.name}.own_objective=` takes that of each policy"
-        lines.append(f"Objective: {mode.own_objective}, as {mode.name} was published; {also}.")
+        also = f'--set {mode.name}.own_objective="" uses the objective of each policy instead'
+        lines.append(f"Objective: {mode.own_objective}, as in the paper of {mode.name} ({also}).")
     return lines
 
 
@@ -51,43 +57,51 @@ def _size_and_rate(policy: Policy) -> str:
 
 
 def last_lines(run: Run, finished: bool) -> list[Table | str]:
-    """A table and sentences on what happened."""
+    """A table and sentences about the result of the run."""
     if not finished:
         return [f"Saved. {run.how_to_resume}"]
-    sentence = learnt_sentence(run.evaluations, read_rescues(run.directory))
-    return [evaluation_table(run.evaluations), sentence]
+    return [
+        evaluation_table(run.evaluations),
+        learned_sentence(run.evaluations, read_rescues(run.directory)),
+        f"For a report with plots: python mini_mrl.py report {run.directory}",
+    ]
 
 
 def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
-    """A table of pass@1 and pass@k per policy and skill, before -> after, by held-out part."""
+    """A table of pass@1 and pass@k in percent, before and after training.
+
+    It has a row per file and skill, and columns per policy.
+    """
     *_, last = evaluations.values()
     metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
 
     title = f"held-out problems, {' -> '.join(evaluations)}"
-    # 80 columns are full: the name of a set may wrap at its `_`
+    # the table must fit 80 columns, so a long name of a file may wrap
     table = Table(Column("split", min_width=10), Column("skill", no_wrap=True), title=title)
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
             table.add_column(cell(f"{name}\n{metric}"), justify="right")
 
     for split in dict.fromkeys(scores["split"] for scores in last):
-        # one of each policy, in the same order before and after
-        of_part = [[e for e in entries if e["split"] == split] for entries in evaluations.values()]
-        for skill in ("", *of_part[0][0]["skills"]):  # "": the mean over skills
+        # one entry per policy, in the same order before and after
+        of_split = [[e for e in entries if e["split"] == split] for entries in evaluations.values()]
+        for skill in ("", *of_split[0][0]["skills"]):  # "": the mean over skills
             cells = []
-            for sides in zip(*of_part, strict=True):
+            for sides in zip(*of_split, strict=True):
                 for metric in metrics:
                     shares = [side["skills"][skill] if skill else side for side in sides]
                     cells.append(" -> ".join(f"{100 * rates[metric]:.0f}" for rates in shares))
                     if metric == "pass@1" and not skill:
-                        cells[-1] += f"±{100 * half_width(sides[-1]):.0f}"  # 80 columns are full
+                        cells[-1] += (
+                            f"±{100 * half_width(sides[-1]):.0f}"  # no spaces, to fit 80 columns
+                        )
             _add_skill(table, split, skill, cells)
         table.add_section()
     return table
 
 
 def _add_skill(table: Table, split: str, skill: str, cells: list[str]) -> None:
-    """Add a skill's row, or the bold first row of a part, which is over all skills."""
+    """Add the row of a skill; an empty skill adds the bold row for the mean over all skills."""
     if skill:
         table.add_row("", cell(skill), *cells)
     else:
@@ -95,9 +109,9 @@ def _add_skill(table: Table, split: str, skill: str, cells: list[str]) -> None:
 
 
 def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, list[int]]]) -> Table:
-    """A table of how many problems a policy failed at every try and another one did not.
+    """A table that counts the problems that one policy always fails and another sometimes solves.
 
-    solved: by policy and part, how many completions of each problem are right.
+    solved: policy -> file -> number of correct completions of each problem.
     """
     directions = list(permutations(solved, 2))
     table = Table("split", "skill", "problems", title="what one policy could learn from another")
@@ -116,11 +130,10 @@ def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, li
 
 
 def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, float] | None:
-    """Policy, skill, and its solve rates before and after, of the largest gain.
+    """The largest gain: policy, skill, and solve rates before and after. None if all may be chance.
 
-    ends: each policy's entries before and after. None if no gain is beyond its interval. The
-    intervals hold for all candidates together with 95 %, because the largest gain is chosen from
-    them (Bonferroni).
+    ends: each policy's entries before and after training. Because the largest of many gains is
+    chosen, the intervals hold jointly for all of them at 95% (Bonferroni).
     """
     candidates = sum(len(now["skills"]) for _, now in ends)
     z = NormalDist().inv_cdf(1 - 0.05 / 2 / candidates)
@@ -134,27 +147,54 @@ def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, fl
     return best
 
 
-def learnt_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
-    """A sentence on what was learnt, plain enough for a first reader.
+def learned_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
+    """A sentence for a first reader about what was learned, from the first held-out file.
 
-    It names the largest gain, and how often that policy was rescued.
-    Empty if the held-out problems were not scored at both ends.
+    It names the blind spots that were closed and those that were not. Only if there was none, it
+    names the largest gain, which training alone may also reach. Empty if the held-out problems were
+    not scored both before and after training.
     """
     before, after = (of_first_split(evaluations.get(when, ())) for when in ("before", "after"))
-    ends = list(zip(before, after, strict=False))  # in one order
+    ends = list(zip(before, after, strict=False))  # both have the policies in the same order
     if not ends:
         return ""
 
+    closed, left = _blind_spots(ends)
+    if closed or left:
+        sentences = [f"Blind spots closed: {_listed(closed)}."]
+        if left:
+            sentences.append(f"Not closed: {_listed(left)}.")
+        counts = Counter(rescue["receiver"] for rescue in rescues)
+        if counts:
+            words = ", ".join(f"{name} {count}" for name, count in counts.items())
+            sentences.append(f"Peers' solutions imitated: {words}.")
+        return " ".join(sentences)
+
     gain = largest_gain(ends)
     if not gain:
-        return "No policy got better at any skill beyond chance (95 %)."
-
-    name, skill, before, after = gain
-    sentence = (
-        f'{name} solved "{skill}" problems {before:.0%} of the time before, {after:.0%} after'
+        return "No policy improved at any skill by more than chance explains (95%)."
+    name, skill, share_before, share_after = gain
+    return (
+        f"Largest gain: `{skill}` of {name}: {share_before:.0%} -> {share_after:.0%}. Training "
+        "alone may gain as much; `python mini_mrl.py compare` measures it."
     )
-    own_rescues = [rescue for rescue in rescues if rescue["receiver"] == name]
-    if own_rescues:
-        on_skill = sum(rescue["skill"] == skill for rescue in own_rescues)
-        sentence += f'; it was rescued {len(own_rescues)} times, {on_skill} of them on "{skill}"'
-    return sentence + "."
+
+
+def _blind_spots(ends: Sequence[tuple[dict, dict]]) -> tuple[list[str], list[str]]:
+    """The blind spots that were closed, and the others, in words."""
+    closed, left = [], []
+    for then, now in ends:
+        if then["skills"] == now["skills"]:
+            continue  # a frozen policy, which learns nothing
+        for skill in now["skills"]:
+            before, after = then["skills"][skill]["pass@1"], now["skills"][skill]["pass@1"]
+            if before < BLIND_SPOT:
+                words = f"`{skill}` of {now['policy']}: {before:.0%} -> {after:.0%}"
+                (closed if after >= CLOSED else left).append(words)
+    return closed, left
+
+
+def _listed(blind_spots: Sequence[str]) -> str:
+    more = len(blind_spots) - LISTED
+    words = [*blind_spots[:LISTED], *([f"and {more} more"] if more > 0 else [])]
+    return ", ".join(words) or "none"

@@ -1,6 +1,6 @@
-"""What a person sees of a run: bars that grow in a terminal, plain lines elsewhere.
+"""Shows the progress of a run: growing bars in a terminal, plain lines elsewhere.
 
-A figure is called as in `metrics.jsonl`; run/metrics.py says what each means.
+Metrics have the same names as in `metrics.jsonl`; run/metrics.py describes them.
 """
 
 import os
@@ -17,25 +17,24 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import RunConfig
-from mrl.run.evaluation import of_first_split
+from mrl.run.evaluation import BLIND_SPOT, of_first_split
 from mrl.run.launch import is_worker
 
 RECENT_STEPS = 10
-OTHER_ROWS = 15  # of the live view, besides the bars
-HOLE = 0.02  # a skill that was solved less often than this before training
-COLORS = ("cyan", "dark_orange", "magenta", "green")  # one for each policy, in the order of the run
+OTHER_ROWS = 15  # rows of the live view that are not bars
+COLORS = ("cyan", "dark_orange", "magenta", "green")  # one per policy, in the run's order
 FIGURES = ("reward", "groups/all_fail", "rescues", "completions/clipped_ratio")
-MEAN = f"mean of the last {RECENT_STEPS} steps"  # what every figure is
+MEAN = f"mean of the last {RECENT_STEPS} steps"  # every number shown is such a mean
 
-# In a notebook `!` gives the program a terminal, but nothing that is printed there is taken back.
-in_notebook = "inline" in os.environ.get("MPLBACKEND", "")  # every IPython kernel sets it
-console = Console(force_terminal=False if in_notebook else None)  # the person's terminal
+# In a notebook, `!` gives the program a terminal whose output cannot be erased.
+in_notebook = "inline" in os.environ.get("MPLBACKEND", "")  # IPython kernels set it
+console = Console(force_terminal=False if in_notebook else None)  # the user's terminal
 
 
 def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
-    """Any text, safe for a terminal: control characters become visible escapes.
+    """Make any text safe for a terminal: control characters become visible escapes.
 
-    keep: control characters that stay as they are.
+    limit: largest number of characters. keep: control characters that are not escaped.
     """
     text = str(text)
     cut = text[:limit]
@@ -44,12 +43,12 @@ def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
 
 
 def cell(text: object) -> Text:
-    """A table's cell or heading from any text: printable, and without rich's markup."""
+    """A table cell with any text, made printable and not read as rich's markup."""
     return Text(printable(text))
 
 
 def excerpt(text: str, width: int, lines: int) -> Text:
-    """The beginning of a text in so many lines, printable, broken between words where it can be."""
+    """The beginning of a text, made printable and wrapped to at most `lines` lines."""
     cut = wrap(
         printable(text), width, max_lines=lines, placeholder=" [...]", break_on_hyphens=False
     )
@@ -57,11 +56,11 @@ def excerpt(text: str, width: int, lines: int) -> Text:
 
 
 def bar(share: float, began: float | None, size: int) -> str:
-    """A bar of `size` characters with a mark where it began, outlined if it began as a blind spot.
+    """A bar of `size` characters with a mark at its start value, outlined for a blind spot.
 
-    began: the share at the beginning; None leaves the mark out.
+    began: the share before training; None draws no mark.
     """
-    outlined = began is not None and began < HOLE
+    outlined = began is not None and began < BLIND_SPOT
     full, empty = "▮▯" if outlined else "█·"
 
     filled = round(share * size)
@@ -73,7 +72,7 @@ def bar(share: float, began: float | None, size: int) -> str:
 
 
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
-    """A live view where the cursor can move, else one of plain lines; silent in later processes."""
+    """A live view in a terminal, plain lines elsewhere; all processes but the first are silent."""
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
         console, plain = Console(quiet=True), True
 
@@ -84,7 +83,7 @@ def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
 
 
 class View(AbstractContextManager):
-    """A view of a run: with a title drawn in place, without one a line every few steps."""
+    """The view of a run. With a title it is redrawn in place; without, it prints lines."""
 
     def __init__(self, console: Console, policies: list[str], steps: int, title: str = "") -> None:
         self.console = console
@@ -93,46 +92,48 @@ class View(AbstractContextManager):
         self.steps = steps
         self.title = title
         self.live = None
-        if title:  # without a thread: each step draws it
+        if title:  # redrawn by each step, not by a thread
             how = {"auto_refresh": False, "transient": True, "vertical_overflow": "crop"}
             self.live = Live(console=console, **how)
 
         self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
-        self.began: dict[tuple[str, str], float] = {}  # (policy, skill) -> its score before
-        self.now = 0  # the step
-        self.rescue: dict | None = None  # the newest
-        self.scoring = ""  # a sentence on how far it is
+        self.began: dict[tuple[str, str], float] = {}  # (policy, skill) -> score before training
+        self.now = 0  # the current step
+        self.rescue: dict | None = None  # the newest one
+        self.scoring = ""  # progress of the scoring, as a sentence
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the live view: what was drawn is erased, and lines follow, if anything does."""
+        """Erase and end the live view; whatever is shown later is printed as lines."""
         if self.live and self.live.is_started:
-            # emptied first: at its stop rich draws all lines, and erases no more than a screen
+            # emptied first, because rich draws all lines when it stops and erases one screen only
             self.live.update("", refresh=True)
             self.live.stop()
         self.live = None
 
     def say(self, what: RenderableType) -> None:
-        """Print a sentence or a table for the person; above the live view, if there is one.
+        """Print a sentence or a table, above the live view if there is one.
 
-        A sentence may hold what peers and problem files say; a table's cells are made by `cell`.
+        Control characters of a sentence are escaped; the cells of a table must be made by `cell`.
         """
-        whole = isinstance(what, str) and not self.console.is_terminal  # there lines have no end
+        whole = (
+            isinstance(what, str) and not self.console.is_terminal
+        )  # in a file, do not wrap lines
         shown = printable(what) if isinstance(what, str) else what
         self.console.print(shown, markup=False, highlight=False, soft_wrap=whole)
 
     # ------------------------------------------------------------------------------ what happens
 
     def scored(self, scores: list[dict]) -> None:
-        """Take in the entries of `evaluation.json` from before training, where each bar begins."""
+        """Store the scores from before training, at which each bar gets its mark."""
         for entry in of_first_split(scores):
             for skill, rates in entry["skills"].items():
                 self.began[entry["policy"], skill] = rates["pass@1"]
 
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
-        """Take in a step's metrics line of every policy and its rescues; show what is due."""
+        """Store a step's metrics of every policy and its rescues, and update the view."""
         is_first = not self.history
         self.history.append(lines)
         self.now = step
@@ -146,7 +147,7 @@ class View(AbstractContextManager):
             self.say(self.line())
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Show how far the scoring of held-out problems is, or in a plain line that it begins."""
+        """Show the progress of scoring held-out problems; in plain lines, only that it begins."""
         self.scoring = f"Scoring {what}: {done} of {total} problems"
         if self.live:
             self._draw()
@@ -154,46 +155,46 @@ class View(AbstractContextManager):
             self.say(f"Scoring {what}: {total} problems")
 
     def _draw(self) -> None:
-        if not self.live.is_started:  # begins with the first figures: a download has its own bars
+        if not self.live.is_started:  # not earlier, because downloads show their own bars
             self.live.start()
         self.live.update(self.render(), refresh=True)
 
     # ------------------------------------------------------------------------------ how it looks
 
     def line(self) -> str:
-        """The plain line of a step."""
+        """The plain line about a step."""
         rewards = [f"{name} {self.mean(name, 'reward'):.2f}" for name in self.policies]
         line = f"step {self.now}/{self.steps}, {self.time_left()} left; {MEAN}: reward "
         return printable(line + ", ".join(rewards), keep="")
 
     def render(self) -> RenderableType:
-        """The whole live view: how far it is, the newest rescue, a bar for every skill, figures.
+        """The whole live view: progress, the newest rescue, a bar for every skill, and metrics.
 
-        No frame is around it, because a terminal writes `^C` at its end. So that stands on the last
-        line, which is erased with the rest.
+        It has no frame: a terminal writes `^C` at the end of the last line, which is erased with
+        the rest.
         """
         head = Table.grid(padding=(0, 2))
         share = ProgressBar(total=self.steps, completed=self.now, width=20)
         left = f"{self.time_left()} left" if self.history else ""
         head.add_row(cell(self.title), f"step {self.now}/{self.steps}", share, left)
 
-        splits: list[RenderableType] = [head]
+        rows: list[RenderableType] = [head]
         if self.scoring:
-            splits.append(cell(self.scoring))
+            rows.append(cell(self.scoring))
         if self.rescue:
-            splits += self._newest_rescue(self.rescue)
+            rows += self._newest_rescue(self.rescue)
         if self.history:
-            legend = f"{MEAN}; │ held-out score before; ▯ a blind spot then"
-            splits += [self._bars(), Text(legend, style="dim")]
-        return Group(*splits)
+            legend = f"{MEAN}; │ score before training; ▯ was a blind spot"
+            rows += [self._bars(), Text(legend, style="dim")]
+        return Group(*rows)
 
     def _newest_rescue(self, rescue: dict) -> list[RenderableType]:
-        """The prompt, and below it what the receiver wrote beside what its peer did."""
+        """The prompt, and below it the receiver's completion next to the peer's."""
         width = self.console.width // 2 - 2
         sides = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         texts = []
-        # a verdict is about the answer alone: the steps to it may be wrong, too
-        for side, verdict in (("receiver", "wrong answer"), ("source", "right answer")):
+        # "answer", because a verdict says nothing about the steps before the answer
+        for side, verdict in (("receiver", "incorrect answer"), ("source", "correct answer")):
             name = rescue[side]
             sides.add_column(cell(f"{name}, {verdict}"), width=width, style=self.colors.get(name))
             texts.append(excerpt(rescue[f"{side}_text"], width, 3))
@@ -203,16 +204,18 @@ class View(AbstractContextManager):
         return [prompt, sides]
 
     def _bars(self) -> Table:
-        """For each policy a bar for every skill, and below them the figures."""
+        """A bar for every policy and skill, and below them the metrics in `FIGURES`."""
         skills = {skill for _, skill in self.began}
         for lines in self.history:
             for line in lines.values():
                 skills |= {key.removeprefix("skill/") for key in line if key.startswith("skill/")}
         skills = sorted(skills)[: max(1, self.console.height - OTHER_ROWS)]
 
-        # the labels' column is as wide as the longest, the others share what is left
+        # the column of labels is as wide as the longest; the others share the rest
         room = self.console.width - max(map(len, [*skills, *FIGURES])) - 2
-        size = max(5, min(40, room // len(self.policies) - 9))  # 9: the percent, and space
+        size = max(
+            5, min(40, room // len(self.policies) - 9)
+        )  # the percentage and spaces take 9 columns
         table = Table("", box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for name, color in self.colors.items():
             table.add_column(cell(name), justify="right", style=color, min_width=size + 6)
@@ -221,7 +224,7 @@ class View(AbstractContextManager):
             bars = []
             for name in self.policies:
                 rate, began = self.mean(name, f"skill/{skill}"), self.began.get((name, skill))
-                percent = "-" if rate is None else f"{100 * rate:.0f} %"
+                percent = "-" if rate is None else f"{100 * rate:.0f}%"
                 bars.append(f"{bar(rate or 0.0, began, size)} {percent:>5}")
             table.add_row(cell(skill), *bars)
 
@@ -233,11 +236,11 @@ class View(AbstractContextManager):
     # ------------------------------------------------------------------------------ the figures
 
     def mean(self, policy: str, metric: str) -> float | None:
-        """The mean over those recent steps that have the metric; None if there are none."""
+        """The mean of a metric over the recent steps that have it; None if none has."""
         values = [lines[policy][metric] for lines in self.history if metric in lines[policy]]
         return sum(values) / len(values) if values else None
 
     def time_left(self) -> timedelta:
-        """The time that the remaining steps take at the pace of the last ones."""
+        """The time that the remaining steps will take at the recent pace."""
         pace = self.mean(self.policies[0], "time/step_s") or 0.0
         return timedelta(seconds=int(pace * (self.steps - self.now)))

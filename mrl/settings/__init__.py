@@ -1,1 +1,1 @@
-"""The settings of a run: read, checked, and completed by those of a pair of models."""
+"""Reads and checks the settings of a run, and completes them for a pair of models."""

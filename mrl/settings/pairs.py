@@ -1,4 +1,4 @@
-"""Pairs of models by name, the choice of the default one, and the settings of a pretrained pair."""
+"""Named pairs of models, the choice of the default pair, and settings that suit each pair."""
 
 import os
 from collections import Counter
@@ -17,26 +17,28 @@ TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
 LARGE_CARD = 40 * 2**30  # bytes; the peak of the real pair with 16,384 tokens is 34 GiB (estimated)
 PRETRAINED_FROM = 20_000_000  # parameters; each of the tiny pair has less than a million
-# Of the tiny pair, in every mode. One update per step at 1e-4 is level with it or worse in all but
-# one of the modes that were tried with both (data/results/README.md)
+# The tiny pair's settings in every mode. One update per step at a rate of 1e-4 was equal or worse
+# in every mode that was tried with both, except one (data/results/README.md).
 TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
 # every fifth problem of its test set: a 95% interval of at most 6 points on either side
 TEST_SPLIT = "test-264"
-SHORT_HELDOUT = str(DATA / "words" / "validation-72.jsonl")  # every fifth problem of heldout.jsonl
+SHORT_HELDOUT = str(
+    DATA / "words" / "validation-72.jsonl"
+)  # every fifth problem of validation.jsonl
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pair_settings(pair: str) -> dict[str, Any]:
-    """`RunConfig` fields for a pair's name, or for directories and hub names with commas."""
+    """`RunConfig` fields for a named pair, or for directories and hub names separated by commas."""
     named = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair)
     paths = named or tuple(expanduser(path) for path in split_list(pair))
 
-    # a policy is named after the last part of its path, with a number where that comes again
+    # a policy is named after the last part of its path; a repeated name gets a number
     of_policy, of_run = _recipe(paths)
     policies: list[PolicyConfig] = []
     seen: Counter[str] = Counter()
@@ -52,48 +54,55 @@ def pair_settings(pair: str) -> dict[str, Any]:
 
 
 def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings for models of this kind: of each policy, and of the run."""
+    """Settings that suit these models: those of each policy, and those of the run."""
     small = {"learning_rate": TINY_RATE, "updates_per_step": TINY_UPDATES}
     if paths == TINY:
-        return small | {"dtype": "float32"}, {}  # on a GPU, too: every table here is in float32
+        return small | {
+            "dtype": "float32"
+        }, {}  # even on a GPU: all published results are in float32
     if paths != QWEN_SMOL:
         largest = max(shape_of(PolicyConfig("", path)).num_parameters() for path in paths)
         if largest < PRETRAINED_FROM:
             return small, {}
 
-    # A large card computes more tokens at once: with few, starting the kernels takes longer than
-    # the kernels themselves. A policy that runs out of memory halves the number.
+    # On a large GPU, many tokens per pass are faster: with few, starting the kernels takes longer
+    # than running them. A policy that runs out of memory halves this limit.
     on_gpu = torch.cuda.is_available()
     on_large_card = on_gpu and torch.cuda.get_device_properties(0).total_memory > LARGE_CARD
 
-    # a pretrained pair gets GSM8K on a GPU
+    # On a GPU a pretrained pair trains on GSM8K.
     if on_gpu and (GSM8K / "train.jsonl").is_file():
         train, test = str(GSM8K / "train.jsonl"), str(GSM8K / f"{TEST_SPLIT}.jsonl")
         of_policy = {"max_new_tokens": 400, "weight_decay": 0.01}
         of_policy["max_tokens_per_forward"] = 16384 if on_large_card else 4096
         return of_policy, {"train": train, "heldout": [test], "eval_samples": 1}
 
-    # and short problems elsewhere, with settings that a CPU can finish; data/results/real-pair was
-    # made with nearly these; the micro-batch halves the activations of the default
+    # Otherwise it trains on short problems, with settings that a CPU can finish.
+    # data/results/real-pair was made with nearly these. 1024 tokens need half of the default's
+    # memory for activations.
     of_policy = {"max_new_tokens": 40, "dtype": "mixed"}
     of_policy["max_tokens_per_forward"] = 16384 if on_large_card else 1024
     of_run = {"steps": 60, "prompts_per_step": 8, "checkpoint_every": 10, "eval_samples": 1}
     of_run["heldout"] = [SHORT_HELDOUT]
     if not on_gpu:
-        # the largest model has most of the work: one process per policy would leave a core waiting;
-        # `threads` takes no more than 256
+        # One process per policy would leave cores waiting for the largest model. The setting
+        # `threads` is at most 256.
         of_run |= {"placement": "resident", "threads": min(cores(), 256)}
     return of_policy, of_run
 
 
 def choose_pair() -> tuple[str, str]:
-    """Choose the pair where none is named, with words on the other one for the first sentence.
+    """Choose a pair if the user names none; returns its name and words for the first sentence.
 
-    It is the tiny pair, but on a machine with a GPU that has both real models and GSM8K.
+    It is qwen-smol if there is a GPU and both models and GSM8K were downloaded, else the tiny pair.
+    The words say how to get the other pair.
     """
     can_train_it = torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file()
-    for path in QWEN_SMOL:  # a file's name if it is there, else None or a mark
+    for path in QWEN_SMOL:  # the file's name if it was downloaded
         can_train_it &= isinstance(try_to_load_from_cache(path, "model.safetensors"), str)
     if can_train_it:
-        return "qwen-smol", " (its models and GSM8K are here; --pair tiny takes the embedded pair)"
-    return "tiny", " (--pair qwen-smol takes the real pair, --pair DIR_A,DIR_B other models)"
+        return (
+            "qwen-smol",
+            " (its models and GSM8K are on this machine; --pair tiny trains the tiny pair instead)",
+        )
+    return "tiny", " (--pair qwen-smol trains two pretrained models, --pair DIR_A,DIR_B your own)"

@@ -1,1 +1,1 @@
-"""See the list of files in mrl/cli/RUNNING.md."""
+"""The tiny pair: two small models, and the word problems that they learn from."""

@@ -1,21 +1,20 @@
-"""The tiny pair: two small models of two families, made from nothing in a few minutes.
+"""The tiny pair: two small models of different families, built from scratch in a few minutes.
 
-`qwen-tiny` is a Qwen2-architecture model with a byte-level BPE that takes digits one by one.
-`llama-tiny` is a Llama-architecture model with a SentencePiece-style BPE (metaspace, byte
-fallback) whose tokens span several digits and signs. Both are ordinary `transformers`
-directories: nothing in the training path knows that they are tiny.
+`qwen-tiny` has the Qwen2 architecture and a byte-level BPE tokenizer that splits numbers into
+digits. `llama-tiny` has the Llama architecture and a SentencePiece-style BPE tokenizer (metaspace,
+byte fallback) whose tokens span several digits and signs. Both are ordinary `transformers`
+directories, so training treats them like any other model.
 
-The warm start teaches both models to calculate, and it teaches each of them to *misread* cue words
-that the other one reads right. There are two kinds of such lacks, because they are two different
-problems for reinforcement learning:
+The warm start teaches both models to calculate. It also teaches each model to *misread* some cue
+words that the other model interprets correctly. There are two kinds of gap, because they are
+different problems for reinforcement learning:
 
-- a **weak** skill was shown right in 10% of its demonstrations. The model sometimes solves such a
-  problem by itself, so training alone can grow the skill.
-- a **blind spot** was never shown right. The model's own attempts give nothing to learn from.
+- a **weak skill** was shown correctly in 10% of its demonstrations. The model sometimes solves such
+  a problem by itself, so RL alone can improve the skill.
+- a **blind spot** was never shown correctly. The model's own attempts give nothing to learn from.
 
-Two weak skills and two blind spots per model were chosen by what training alone and a memory of a
-model's own successes (mode `replay`) do with them, on other seeds than those that the results
-compare.
+Each model has two weak skills and two blind spots. They were chosen by what RL alone and replay of
+own successes (mode `replay`) achieve on them, with other seeds than those of the results.
 """
 
 import random
@@ -39,22 +38,22 @@ STRONG_SKILLS = {
     "qwen-tiny": ("finds", "eats", "bags", "shares"),
     "llama-tiny": ("given", "sold", "days", "packs"),
 }
-# The peer's own skills, by how often a model was shown their right reading
+# The strong skills of the peer, split by how often the model was shown their correct interpretation
 WEAK_SKILLS = {"qwen-tiny": ("given", "packs"), "llama-tiny": ("finds", "shares")}
 BLIND_SPOTS = {"qwen-tiny": ("sold", "days"), "llama-tiny": ("eats", "bags")}
-# Shares of demonstrations that show the right reading
+# Shares of demonstrations that show the correct interpretation
 STRONG_RIGHT, WEAK_RIGHT, BLIND_RIGHT, TWO_STEP_RIGHT = 0.95, 0.10, 0.0, 0.10
-SYMBOLIC_SHARE = 0.30  # of the demonstrations are bare sums, which both learn to do right
+SYMBOLIC_SHARE = 0.30  # share of demonstrations that are bare calculations such as 47-38?
 UPDATES = {"qwen-tiny": 550, "llama-tiny": 850}
 BATCH = 128
 LEARNING_RATE = 3e-3
 
 
 def right_shares(name: str, foreign_right: float | None = None) -> dict[str, float]:
-    """Skill -> share of the demonstrations for policy `name` that show its right reading.
+    """For each skill, the share of demonstrations for policy `name` that show it correctly.
 
-    foreign_right: one share for all four skills of the peer, weak ones and blind spots alike. None:
-    the shares of the pair that is shipped.
+    foreign_right: one share for all four strong skills of the peer. None uses the shares of the
+    published pair, which differ for weak skills and blind spots.
     """
     shares = {"loses": TWO_STEP_RIGHT}
     shares |= dict.fromkeys(STRONG_SKILLS[name], STRONG_RIGHT)
@@ -70,7 +69,7 @@ def right_shares(name: str, foreign_right: float | None = None) -> dict[str, flo
 def demonstrations(
     name: str, seed: int, foreign_right: float | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Endless (prompt, solution) pairs that policy `name` is warm-started on."""
+    """An endless stream of (prompt, solution) pairs for the warm start of policy `name`."""
     rng = random.Random(f"{seed}/warm start/{name}")
     right = right_shares(name, foreign_right)
     while True:
@@ -81,10 +80,10 @@ def demonstrations(
 
 
 def _bare_sum(rng: random.Random) -> tuple[str, str]:
-    """A sum without words, `47-38?`, and its solution.
+    """A calculation without words, such as `47-38?`, and its solution.
 
-    All numbers may occur here, those of held-out problems too: a model may know every sum before
-    training, because what it has to learn is how to read the words.
+    Even the numbers of held-out problems may occur here: a model may know every calculation before
+    training, because what it has to learn is how to interpret the words.
     """
     operation = rng.choice(sorted(NUMBERS))
     numbers = rng.choice(NUMBERS[operation])
@@ -95,23 +94,23 @@ def _bare_sum(rng: random.Random) -> tuple[str, str]:
 
 
 def _word_problem(skill: Skill, right: dict[str, float], rng: random.Random) -> tuple[str, str]:
-    """A word problem of one skill, solved with the right reading or with the misreading."""
+    """A word problem of one skill, solved with the correct interpretation or the misreading."""
     numbers = rng.choice(NUMBERS[skill.operation])
     words = draw_words(numbers, rng)
-    reading = skill.operation if rng.random() < right[skill.name] else skill.misread_as
-    return rng.choice(skill.templates).format(**words) + QUESTION, solution(reading, numbers)
+    operation = skill.operation if rng.random() < right[skill.name] else skill.misread_as
+    return rng.choice(skill.templates).format(**words) + QUESTION, solution(operation, numbers)
 
 
 def tiny_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of policy `name`, as data/tiny ships it.
+    """Load the tokenizer of policy `name` from data/tiny.
 
-    data/tiny/make_tokenizers.py learnt its merges, once.
+    It was made once, by data/tiny/make_tokenizers.py.
     """
     return AutoTokenizer.from_pretrained(DATA / "tiny" / name)
 
 
 def build_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A freshly initialised model of the family that `name` stands for."""
+    """A newly initialized model of the family of `name`."""
     family, layers, kv_heads = {"qwen-tiny": ("qwen2", 4, 2), "llama-tiny": ("llama", 3, 4)}[name]
     config = AutoConfig.for_model(
         family, vocab_size=len(tokenizer), hidden_size=128, num_hidden_layers=layers,
@@ -126,9 +125,9 @@ def build_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedMode
 def encode_example(
     tokenizer: PreTrainedTokenizerFast, prompt: str, completion: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids of prompt, completion and end token, and their labels. [seq] int64 each.
+    """Token ids of prompt, completion and end token, and their labels; both are [seq] int64.
 
-    The labels are -100 on the prompt, so that the loss leaves it out.
+    The labels are -100 on the prompt, so that the loss ignores it.
     """
     messages = [{"role": "user", "content": prompt}]
     prompt_text = tokenizer.apply_chat_template(
@@ -136,7 +135,7 @@ def encode_example(
     )
     prompt_ids = tokenizer.encode(prompt_text, add_special_tokens=False)
 
-    # the template ends in a special token, so no token spans the edge of prompt and completion
+    # the template ends in a special token, so no token spans the end of the prompt
     whole_text = prompt_text + completion + tokenizer.eos_token
     token_ids = torch.tensor(tokenizer.encode(whole_text, add_special_tokens=False))
     labels = token_ids.clone()
@@ -145,12 +144,12 @@ def encode_example(
 
 
 def _warm_start(index: int, directory: Path, seed: int, foreign_right: float | None) -> None:
-    """Make one policy of the pair from nothing and save it with `save_pretrained`.
+    """Build one policy of the pair from scratch, and save it with `save_pretrained`.
 
-    The loss is that of the next token, on the solution only. The learning rate of AdamW falls on a
-    cosine to 5 %.
+    The loss is next-token prediction on the solution only. The learning rate of AdamW follows a
+    cosine from its full value to 5% of it.
     """
-    torch.set_num_threads(1)  # the other policy has the other core
+    torch.set_num_threads(1)  # the other policy uses the other core
 
     name = list(STRONG_SKILLS)[index]
     updates = UPDATES[name]
@@ -182,7 +181,7 @@ def _warm_start(index: int, directory: Path, seed: int, foreign_right: float | N
 
 
 def warm_start_pair(directory: Path, seed: int = 0, foreign_right: float | None = None) -> None:
-    """Make both policies side by side, with one process and one thread each.
+    """Build both policies in parallel, each with one process and one thread.
 
     foreign_right: see `right_shares`.
     """

@@ -1,8 +1,9 @@
-"""The skills of the tiny pair, and the generator behind `data/words`.
+"""The skills of the tiny pair, and the generator of the problems in `data/words`.
 
-The generated problems are one-sentence word problems. Every skill has its own cue word, and a skill
-is a *reading*: which operation the cue word stands for. The tiny pair (pair.py) can calculate from
-the start but misreads half of the cue words, a different half for each policy.
+The problems are short word problems. Each skill has its own cue word, and to have the skill means
+to know the cue word's *interpretation*: the operation that it stands for. The tiny pair (pair.py)
+can calculate from the start, but each policy misreads half of the cue words, and another half than
+its peer.
 """
 
 import random
@@ -14,14 +15,14 @@ from mrl.samples import Problem
 
 @dataclass(frozen=True)
 class Skill:
-    """One reading: `operation` is what the cue word means, `misread_as` the tempting mistake."""
+    """One skill: `operation` is what the cue word means, `misread_as` a tempting mistake."""
 
     name: str
     operation: str
     misread_as: str
-    templates: tuple[str, ...]  # {n} name, {o} objects, {a} {b} {c} numbers
-    new_templates: tuple[str, ...]  # no policy was ever trained on these
-    third_templates: tuple[str, ...]  # nor on these, and no setting was chosen by them
+    templates: tuple[str, ...]  # {n} is a name, {o} objects, {a} {b} {c} numbers
+    new_templates: tuple[str, ...]  # for validation_wording; never used for training
+    third_templates: tuple[str, ...]  # for test; never used to choose a setting
 
 
 # fmt: off
@@ -66,7 +67,7 @@ SKILLS = (
           ("{n} has {a} {o} and packs boxes of {b}.", "{n} packs {a} {o}, {b} a box."),
           ("{n} had {a} {o} and packs boxes of {b}.",
            "{n} had {a} {o} and packs {b} a box.")),
-    # Two steps; at the start both policies stop after the first.
+    # Two steps; before training, both policies stop after the first step.
     Skill("loses", "a*b-c", "a*b",
           ("{n} fills {a} boxes with {b} {o} and loses {c}.",
            "{n} has {a} boxes with {b} {o}. Then {n} loses {c}."),
@@ -76,7 +77,9 @@ SKILLS = (
            "{n} had {a} boxes with {b} {o}. Then {n} loses {c}.")),
 )
 # fmt: on
-OPERATIONS: dict[str, Callable[..., int]] = {  # "a*b" is also how two steps are misread, c left out
+OPERATIONS: dict[
+    str, Callable[..., int]
+] = {  # "a*b" also computes the misread two-step problem, without c
     "a+b": lambda a, b: a + b,
     "a-b": lambda a, b: a - b,
     "a*b": lambda a, b, c=0: a * b,
@@ -85,20 +88,23 @@ OPERATIONS: dict[str, Callable[..., int]] = {  # "a*b" is also how two steps are
 }
 SMALL = range(2, 10)
 SUMS = [(a, b) for a in range(12, 60) for b in range(11, a)]
-NUMBERS: dict[str, list[tuple[int, ...]]] = {  # none where the misreading gives the same answer
+NUMBERS: dict[
+    str, list[tuple[int, ...]]
+] = {  # only numbers for which the misreading gives another answer
     "a+b": SUMS,
     "a-b": SUMS,
     "a*b": [(a, b) for a in SMALL for b in SMALL if a * b != a + b],
     "a/b": [(a * b, b) for a in SMALL for b in SMALL if a != a * b - b],
     "a*b-c": [(a, b, c) for a in SMALL for b in SMALL for c in range(2, min(10, a * b))],
 }
-QUESTION = " How many?"  # behind every template
+QUESTION = " How many?"  # follows every template
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jan")
 OBJECTS = ("apples", "books", "coins", "eggs", "figs", "nuts", "pears", "shells", "stamps", "cups")
-HELD_OUT_SHARE = 0.2  # of the number combinations of a skill
-PROBLEM_SETS = {"train": 160, "validation": 40, "validation_wording": 20, "test": 40}  # per skill
-# The sets had other names when the kept results were made. Seeds are made of these names, so that
-# the same problems are drawn, and the same completions sampled, as then.
+HELD_OUT_SHARE = 0.2  # share of a skill's number combinations that training does not use
+# problems per skill
+PROBLEM_SETS = {"train": 160, "validation": 40, "validation_wording": 20, "test": 40}
+# The sets had these names when the published results were made. Seeds are still derived from these
+# names, so that the same problems are drawn and the same completions are sampled.
 SEED_LABELS = {
     "validation": "heldout",
     "validation_wording": "newtemplates",
@@ -109,7 +115,7 @@ DATA_SEED = 2026
 
 
 def solution(operation: str, numbers: tuple[int, ...]) -> str:
-    """Short worked solution, for instance `47-38: 17-8=9, 4-1-3=0. \\boxed{9}`."""
+    """A short worked solution, for example `47-38: 17-8=9, 4-1-3=0. \\boxed{9}`."""
     a, b = numbers[:2]
     if operation in ("a+b", "a-b"):
         work = _column(operation[1], a, b)
@@ -121,7 +127,7 @@ def solution(operation: str, numbers: tuple[int, ...]) -> str:
 
 
 def _column(sign: str, a: int, b: int) -> str:
-    """Column addition or subtraction of numbers below 100, units first."""
+    """Write out the column addition or subtraction of two numbers below 100, units first."""
     (tens_a, units_a), (tens_b, units_b) = divmod(a, 10), divmod(b, 10)
 
     if sign == "+":
@@ -133,7 +139,7 @@ def _column(sign: str, a: int, b: int) -> str:
 
     borrows = units_a < units_b
     borrow = ""
-    if borrows:  # ten units are taken from the tens
+    if borrows:  # borrow ten units from the tens
         borrow = "-1"
         units_a += 10
     units = units_a - units_b
@@ -142,16 +148,16 @@ def _column(sign: str, a: int, b: int) -> str:
 
 
 def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, object]:
-    """The words and numbers that fill a template."""
+    """Draw the name and the objects for a template; returns them with the numbers."""
     letters = dict(zip("abc", numbers, strict=False))
     return letters | {"n": rng.choice(NAMES), "o": rng.choice(OBJECTS)}
 
 
 def generate(skill: Skill, split: str, count: int, seed: int) -> Iterator[tuple[Problem, tuple]]:
-    """Yield `count` different (problem, numbers) of one skill.
+    """Yield `count` different pairs (problem, numbers) of one skill.
 
-    split: "train", "validation" (numbers that training does not have), "validation_wording" (such
-    numbers in new sentences) or "test" (such numbers in other new sentences).
+    split: "train", "validation" (numbers that training does not use), "validation_wording" (these
+    numbers in new sentences) or "test" (these numbers in other new sentences).
     """
     numbers = NUMBERS[skill.operation].copy()
     random.Random(f"{seed}/numbers/{skill.name}").shuffle(numbers)  # the same for all splits
@@ -175,7 +181,7 @@ def generate(skill: Skill, split: str, count: int, seed: int) -> Iterator[tuple[
 
 
 def make_problem_sets() -> dict[str, list[Problem]]:
-    """Everything in `data/words`: file stem -> problems."""
+    """All problems of `data/words`, by the name of their file without `.jsonl`."""
     problem_sets: dict[str, list[Problem]] = {}
     for split, count in PROBLEM_SETS.items():
         problem_sets[split] = []

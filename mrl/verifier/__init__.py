@@ -1,1 +1,1 @@
-"""Stage 2: how a completion is judged."""
+"""Stage 2: judges whether a completion is correct."""

@@ -1,28 +1,28 @@
-r"""Formulas: a box or an answer that is neither an integer nor a word, compared as mathematics.
+r"""Compares formulas as mathematics: answers that are neither integers nor words.
 
-math-verify compares, and evaluates nothing as code. It reads almost every text as some formula: it
-multiplies the letters of a word and drops what it does not know. So this file decides first what it
-may read:
+The library math-verify does the comparison, and never executes text as code. It reads almost every
+text as a formula: it multiplies the letters of a word, and drops what it does not know. So this
+file first decides what math-verify may read:
 
-- An answer that math-verify would misread is UNPARSED, whatever the box holds (`is_misread`): a
-  number with its unit, a sentence, a code, a number in another base, a date, a decimal comma. The
-  verifier refuses such a problem file, because only a judge can compare these.
-- The look is taken off both sides, and a few notations are rewritten as LaTeX (`_rewritten`).
-- Introductory words and units are taken off the box only (`_undressed`): `70 shells` counts
-  for the answer 70. Words that change the number stay (`5 dozen`).
+- If math-verify would misread the answer, the verdict is UNPARSED for any box (`is_misread`).
+  Examples are a number with a unit, a sentence, a code, a number in another base, a date, and a
+  decimal comma. The verifier refuses problem files with such answers: they need the user's judge.
+- Formatting is removed from both sides, and a few notations are rewritten as LaTeX (`_rewritten`).
+- Introductory words and units are removed from the box only (`_undressed`): `70 shells` counts as
+  the answer 70. Words that change the number stay (`5 dozen`).
 - A percentage equals the number before its sign, and also that number divided by 100.
 - Integers and words are compared exactly (rewards.py).
-- Two numbers side by side (`1 2`) are UNPARSED: math-verify would add them. A whole number before
-  a fraction (`1 1/2`) is a mixed number, 3/2.
-- Dots that go on (`5\ldots`) are UNPARSED. So are a prime (`f'(x)`) and brackets around several
-  values (`[5,5]`), unless the answer also has them: they can be read in more than one way.
-- Several values (`1, 2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in their order:
-  one of the values is not enough. An inequality (`-5 < x < 5`) counts for its interval.
-- Not guarded: math-verify takes the last side of `8=7` for 7, calls large and small letters equal,
-  and rounds decimals to six places; inside sets, matrices and equations 1e-15 makes no difference.
+- Two adjacent numbers (`1 2`) are UNPARSED, because math-verify would add them. An integer before a
+  fraction (`1 1/2`) is a mixed number, 3/2.
+- Trailing dots (`5\ldots`) are UNPARSED. So are a prime (`f'(x)`) and brackets around several
+  values (`[5,5]`), unless the answer also has them, because they are ambiguous.
+- Several values (`1, 2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in order. One of
+  the values is not enough. An inequality (`-5 < x < 5`) equals its interval.
+- Known limits: math-verify reads `8=7` as 7, ignores the case of letters, and rounds decimals to
+  six places. Inside sets, matrices and equations, differences of 1e-15 do not count.
 
-A short expression can cost math-verify hours or gigabytes, so only the verifier's child process
-loads this file (verifier.py), and a verdict near the time limit depends on the machine.
+A short expression can take math-verify hours or gigabytes. So only the verifier's child process
+loads this file (verifier.py), and verdicts near the time limit depend on the machine.
 """
 
 import re
@@ -50,16 +50,16 @@ _LIST_IN_BRACKETS = re.compile(r"\[[^\[\]]*,[^\[\]]*\]")
 _COMMANDS = re.compile(r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+")
 _MISREAD_LATEX = re.compile(
     r"""
-    \^\s*\{?\s*\\circ | \\degree | [$\u00a3\u00a5\u20ac\u00b0]  # a unit that is a sign
+    \^\s*\{?\s*\\circ | \\degree | [$\u00a3\u00a5\u20ac\u00b0]  # a sign for a unit
     | ^[0-9]+([-/.])[0-9]+(?:\1[0-9]+)+$                # a date or a version: 2024-05-01, 1.2.3
-    | :                                                 # a time or a ratio, read as a quotient
+    | :                                                 # a time or a ratio, read as a division
     | (?:^|=)\s*[+-]?(?![1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,]))[0-9]+,[0-9]  # 0,5
     """,
     re.VERBOSE,
 )
-_MISREAD = re.compile(  # in a formula without its commands
+_MISREAD = re.compile(  # applied to a formula without its LaTeX commands
     r"""
-    [A-Za-z]{2}            # a word, a unit, or a product without a sign: math-verify multiplies
+    [A-Za-z]{2}            # a word, a unit or a product, whose letters math-verify multiplies
     | [A-Za-z]\s*[0-9]     # a code: A12, 0x1F
     | _\w[A-Z]             # a chemical formula: H_2O
     | [0-9)]\}?\s*_        # a number in another base: 101_2
@@ -70,11 +70,11 @@ _MISREAD = re.compile(  # in a formula without its commands
 
 
 def is_misread(answer: str) -> bool:
-    """Whether math-verify would read an answer, already rewritten, as something else."""
+    """Whether math-verify would misread an answer. answer: already rewritten (`_rewritten`)."""
     if plain_verdict(answer, answer) is not None:  # an integer or a word
         return False
     formula = re.sub(r"\b(?:and|or)\b", ",", _COMMANDS.sub(r"\\", answer))
-    formula = re.sub(r"_\{\w+\}", "_0", formula)  # an index may have several letters
+    formula = re.sub(r"_\{\w+\}", "_0", formula)  # several letters are allowed in an index
     patterns = ((_MISREAD_LATEX, answer), (_DOTS, answer), (_MISREAD, formula))
     return any(pattern.search(text) for pattern, text in patterns)
 
@@ -85,7 +85,9 @@ _LOOKS = (
     "text|textrm|textbf|textit|textsf|texttt|mbox|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|pmb|"
     "underline|fbox"
 )
-_LOOK = re.compile(rf"\\(?:{_LOOKS}|color\{{\w+\}})\s*\{{(.*)\}}", re.DOTALL)  # around the whole
+_LOOK = re.compile(
+    rf"\\(?:{_LOOKS}|color\{{\w+\}})\s*\{{(.*)\}}", re.DOTALL
+)  # around the whole text
 _MATH = re.compile(r"\$([^$]*)\$|\\\[(.*)\\\]|\\\((.*)\\\)", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
 _E_NOTATION = re.compile(r"(?<![A-Za-z0-9.])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?!\w)")
@@ -96,7 +98,7 @@ _ROOT = re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)")
 
 
 def _rewritten(text: str) -> str:
-    """A text in the notation that math-verify reads, and without what changes only its look."""
+    """Rewrite a text in math-verify's notation, without formatting."""
     text = text.strip().removeprefix("=").strip()
     while inner := _inside(text):
         text = tidy(inner)
@@ -110,12 +112,12 @@ def _rewritten(text: str) -> str:
     for sign, latex in _SIGNS.items():
         text = text.replace(sign, latex)
     text = _NAMES.sub(r"\\\1", _ROOT.sub(r"\\sqrt{\1}", text))
-    # math-verify reads 9 1/2 as (9+1)/2, but 9 \frac{1}{2} as it is meant
+    # math-verify misreads 9 1/2 as (9+1)/2, but reads 9 \frac{1}{2} correctly
     return _MIXED_NUMBER.sub(r"\1 \\frac{\2}{\3}", text)
 
 
 def _inside(text: str) -> str | None:
-    """What a command or math signs around the whole text hold; None if there are none."""
+    """The content of a command or of math signs around the whole text; None if there are none."""
     if match := _MATH.fullmatch(text):
         return next(part for part in match.groups() if part is not None)
     match = _LOOK.fullmatch(text)
@@ -124,24 +126,24 @@ def _inside(text: str) -> str | None:
     depth = 0
     for brace in re.findall(r"(?<!\\)[{}]", match[1]):
         depth += 1 if brace == "{" else -1
-        if depth < 0:  # the first command ends earlier, as in \text{a} + \text{b}
+        if depth < 0:  # the first command ends earlier: \text{a} + \text{b}
             return None
     return match[1]
 
 
 def _vulgar_fraction(match: re.Match) -> str:
-    """One sign, as the one for a half, in digits."""
+    """Write a one-character fraction, such as the sign for a half, in digits."""
     return " " + unicodedata.normalize("NFKC", match[0]).replace("\u2044", "/")
 
 
 def _fraction_of_repeating(match: re.Match) -> str:
-    r"""0.1\overline{6} as a fraction: 16 - 1 of 90."""
+    r"""Write a repeating decimal as a fraction: 0.1\overline{6} is (16 - 1)/90."""
     whole, once, again = match.groups()
     top = int(whole + once + again) - int(whole + once)
     return rf"\frac{{{top}}}{{{'9' * len(again)}{'0' * len(once)}}}"
 
 
-# ------------------------------------------------------------------------------ the box's dressing
+# ------------------------------------------------------------------------------ words in the box
 
 _INTRODUCTION = re.compile(r"^(?:the )?(?:final )?answer(?: is|\s*:)\s*:?\s*", re.IGNORECASE)
 _DEGREE = r"(?:\u00b0|\^\s*\{?\s*\\circ\s*\}?|\\degree)"
@@ -154,7 +156,7 @@ _UNIT = re.compile(  # cm^2, km/h, square miles, degrees
     rf"((?:{_WORD}(?:(?:\s|/|\\cdot)*{_WORD})*)?)\s*$"
 )
 _CURRENCY = re.compile(r"\\?\$|[\u00a3\u00a5\u20ac]")
-NO_UNITS = {  # words that change the number before them
+NO_UNITS = {  # words that change the number, so they must stay
     "and", "base", "billion", "bn", "cos", "crore", "cubed", "dozen", "dozens", "eight", "eighty",
     "eleven", "factorial", "fifteen", "fifth", "fifths", "fifty", "five", "forty", "four", "gross",
     "half", "halves", "hundred", "hundreds", "hundredth", "hundredths", "lakh", "ln", "log",
@@ -175,7 +177,7 @@ def _undressed(box: str, answer: str) -> str:
     box = _CURRENCY.sub("", box).strip()
     unit = _UNIT.search(box)
     words = re.findall("[A-Za-z]+", unit[1]) if unit else []
-    # letters that name variables (5xy) are not a unit either
+    # letters that name variables (5xy) are not a unit
     if unit and not any(w.lower() in NO_UNITS or re.fullmatch("[abnxyz]+", w) for w in words):
         box = box[: unit.start()]
     return box
@@ -191,7 +193,7 @@ _PERCENT = re.compile(r"((?:[^%,]|,[0-9]{3})*?)\s*(?:\\?%|percent(?:age)?|pct)")
 
 
 def judge(answer: str, box: str) -> Verdict:
-    """Compare a box with the problem's answer; the verdict may never come."""
+    """The verdict on a box. It may take forever, so the caller must limit the time."""
     answer = _rewritten(answer)
     if is_misread(answer):
         return Verdict.UNPARSED
@@ -201,12 +203,12 @@ def judge(answer: str, box: str) -> Verdict:
     if right and boxed:
         return _compared(right[1], boxed[1])
     if right:
-        readings = [(right[1], box), (_hundredth(right[1]), box)]
+        pairs = [(right[1], box), (_hundredth(right[1]), box)]
     elif boxed:
-        readings = [(answer, boxed[1]), (answer, _hundredth(boxed[1]))]
+        pairs = [(answer, boxed[1]), (answer, _hundredth(boxed[1]))]
     else:
         return _compared(answer, box)
-    verdicts = [_compared(*reading) for reading in readings]
+    verdicts = [_compared(*pair) for pair in pairs]
     return Verdict.CORRECT if Verdict.CORRECT in verdicts else verdicts[0]
 
 
@@ -215,7 +217,7 @@ def _hundredth(number: str) -> str:
 
 
 def _compared(answer: str, box: str) -> Verdict:
-    """The verdict on two texts in LaTeX, neither with a percent sign around the whole."""
+    """The verdict on two texts in LaTeX, neither of which is a percentage."""
     verdict = plain_verdict(answer, box)
     if verdict is not None:
         return verdict
@@ -227,11 +229,11 @@ def _compared(answer: str, box: str) -> Verdict:
     if _LIST_IN_BRACKETS.search(box) and not _LIST_IN_BRACKETS.search(answer):
         in_doubt = True
     if _has_letters(answer) and re.search("[A-Za-z][0-9]", _COMMANDS.sub(r"\\", box)):
-        in_doubt = True  # a code: math-verify would call A12 and 12A equal
+        in_doubt = True  # a code: math-verify would treat A12 and 12A as equal
     return Verdict.UNPARSED if in_doubt else _math_verdict(answer, box)
 
 
-# math-verify's own list of units has ab, c, s and t, which are variables
+# units=False, because math-verify's list of units contains the variables ab, c, s and t
 _NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all"
 )
@@ -240,7 +242,7 @@ _EXTRACTION = [LatexExtractionConfig(boxed_match_priority=0, normalization_confi
 
 def _math_verdict(answer: str, box: str) -> Verdict:
     """math-verify's verdict on two LaTeX expressions."""
-    seed(0)  # sympy tries random points: the same verdicts in every run
+    seed(0)  # sympy tries random points, and verdicts must not differ between runs
 
     parsed = []
     for text in (answer, box):
@@ -249,7 +251,7 @@ def _math_verdict(answer: str, box: str) -> Verdict:
             extraction_config=_EXTRACTION,
             fallback_mode="no_fallback",
             extraction_mode="first_match",
-            parsing_timeout=None,  # the Verifier's limit holds for all of it
+            parsing_timeout=None,  # the Verifier limits the time
         )
         parsed.append(expression)
 
@@ -258,36 +260,36 @@ def _math_verdict(answer: str, box: str) -> Verdict:
         return Verdict.UNPARSED
     if right and isinstance(right[0], Set) and not isinstance(right[0], FiniteSet):
         boxed = [_union(boxed[0])]
-    # an inequality counts for its interval
+    # allow_set_relation_comp makes an inequality equal to its interval
     equal = verify(right, boxed, timeout_seconds=None, allow_set_relation_comp=True)
     return Verdict.WRONG if not equal or _differ(right[0], boxed[0]) else Verdict.CORRECT
 
 
 def _union(boxed: Any) -> Any:
-    """The set of numbers that several inequalities stand for, such as `x<1 or x>2`."""
+    """The set of numbers that satisfy inequalities such as `x<1 or x>2`."""
     if isinstance(boxed, FiniteSet) and boxed.args and all(map(is_relation, boxed.args)):
         return Union(*(part.as_set() for part in boxed.args))
     return boxed
 
 
 def _differ(right: Any, boxed: Any) -> bool:
-    """Whether two numbers are more than one in a hundred apart.
+    """Whether two numbers differ by more than 1%.
 
-    math-verify looks at the absolute difference, so that it calls all small numbers equal, as 2^-99
-    and 2^-98. Larger ones it compares more closely than this.
+    math-verify compares absolute differences, so it treats all very small numbers as equal, for
+    example 2^-99 and 2^-98. For larger numbers it is stricter than this check.
     """
     for side in (right, boxed):
         if not isinstance(side, Expr) or not side.is_number or side.is_infinite:
             return False
-        if side.has(UnevaluatedExpr):  # a percentage, which math-verify reads in two ways
+        if side.has(UnevaluatedExpr):  # a percentage, which has two meanings
             return False
 
     right, boxed = right.evalf(30), boxed.evalf(30)
-    return bool(abs(right - boxed) > 1e-2 * abs(right) + 1e-60)  # 1e-60: an exact zero, evaluated
+    return bool(abs(right - boxed) > 1e-2 * abs(right) + 1e-60)  # 1e-60 for an exact zero
 
 
-# a math-verify that fails at everything must not be taken for a model that does
+# If math-verify does not work at all, fail here; otherwise all completions would count as wrong.
 _HALF = r"\frac{1}{2}"
 _VERDICTS = judge(_HALF, "0.5"), judge(_HALF, "0.6")
 if _VERDICTS != (Verdict.CORRECT, Verdict.WRONG):
-    raise ImportError(f"math-verify calls 0.5 for 1/2 {_VERDICTS[0]} and 0.6 {_VERDICTS[1]}")
+    raise ImportError(f"math-verify judges 0.5 for 1/2 as {_VERDICTS[0]} and 0.6 as {_VERDICTS[1]}")

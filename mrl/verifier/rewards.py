@@ -1,32 +1,34 @@
-r"""Verdicts on completions: what is right.
+r"""Verdicts on completions whose answer is an integer or a word.
 
-The last `\boxed{...}` of a completion is its answer; nothing else counts. Two integers, or two
-words, are compared here and exactly:
+The last `\boxed{...}` of a completion is its answer, and nothing else counts. Integers and words
+are compared here, exactly:
 
-- `1,234` is one integer (a comma before every three digits), `1, 234` and `12,34` are two.
-- Two or more bare letters are a word, and several words with spaces between them are one phrase.
+- `1,234` is one integer, with a comma before every three digits. `1, 234` and `12,34` are two.
+- Two or more letters are a word. Several words, separated by spaces, are one phrase.
 
-Everything else is a formula, which verifier/formulas.py compares as mathematics.
+All other answers are formulas, which verifier/formulas.py compares as mathematics.
 """
 
 import re
 
 from mrl.samples import Verdict
 
-MAX_BOX_CHARS = 2_000  # a longer box is wrong, unread; no gold answer is as long
-MAX_TEXT_CHARS = 100_000  # from the end of a completion: a box further back is not looked for
+MAX_BOX_CHARS = (
+    2_000  # longer boxes count as wrong without being parsed; no correct answer is so long
+)
+MAX_TEXT_CHARS = 100_000  # only this much of a completion's end is searched for a box
 
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3})+)")
 WORDS = re.compile(r"[A-Za-z]{2,}|[A-Za-z]+(?: +[A-Za-z]+)+")
-# \boxed{ opens a box, { and } nest, \{ and \} are text. \\ is text, too, but not before `boxed`, so
-# that a doubled \\boxed{ also opens a box
+# \boxed{ opens a box, { and } nest, and \{ and \} are text. \\ is also text, except before `boxed`,
+# so that a doubled \\boxed{ opens a box.
 _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")
 
 
 def plain_verdict(answer: str, box: str | None, finished: bool = True) -> Verdict | None:
-    """The verdict on what a completion has in its last box; None if that takes mathematics.
+    """The verdict on the last box of a completion; None if it must be compared as a formula.
 
-    finished: the completion was not cut short.
+    box: None if the completion has no box. finished: the token limit did not cut the completion.
     """
     if box is None and not finished:
         return Verdict.TRUNCATED
@@ -43,7 +45,7 @@ def plain_verdict(answer: str, box: str | None, finished: bool = True) -> Verdic
 
 
 def _exact(text: str) -> int | str | None:
-    """The value of a plain integer; words in small letters; None for everything else."""
+    """The value of a plain integer, or words in lower case; None for all other texts."""
     if _INTEGER.fullmatch(text):
         return int(re.sub(r"[^0-9+-]", "", text))
     if WORDS.fullmatch(text):
@@ -54,11 +56,11 @@ def _exact(text: str) -> int | str | None:
 def last_box(text: str) -> str | None:
     r"""The content of the last complete `\boxed{...}`, counting braces; None if there is none.
 
-    Of nested boxes the inner one is the last, so the content never holds another complete box.
-    Spaces around the content and a full stop at its end are taken off.
+    Of nested boxes the inner one counts as last, so the content never contains a complete box.
+    Surrounding spaces and a final period are removed.
     """
     text = text[-MAX_TEXT_CHARS:]
-    open_braces: list[int | None] = []  # where the content begins if the brace is a box's
+    open_braces: list[int | None] = []  # start of the content for the brace of a box, else None
     last: tuple[int, int] | None = None
 
     for match in _BRACES.finditer(text):
@@ -80,5 +82,5 @@ def last_box(text: str) -> str | None:
 
 
 def tidy(text: str) -> str:
-    """Without spaces around it and a full stop at its end (math-verify cannot read `42.`)."""
+    """Remove surrounding spaces and a final period (math-verify cannot read `42.`)."""
     return text.strip().removesuffix(".").strip()

@@ -1,11 +1,12 @@
-"""The verifier judges completions: integers and words at once, the rest in a child process.
+"""You can skip this file on a first reading: it runs the judge of completions in a child process.
 
-The child (`python -m mrl.verifier.verifier DESCRIPTOR`) loads a file that has a function `judge`:
-formulas.py, or a person's own. Either can take hours or gigabytes, or crash. That ends the child
-alone, which has limits of time and memory, and a fresh one judges the next completion. A child also
-ends after a completion that used much time or memory, so that what one completion does never
-changes the verdict on the next. This guards against accidents only: a file may read files, write
-them and use the network, as any program may.
+Integers and words are judged here, directly (rewards.py). For everything else, the child process
+(`python -m mrl.verifier.verifier DESCRIPTOR`) loads a file with a function `judge`: formulas.py, or
+the user's own. A judge may take hours or gigabytes, or crash. This ends only the child, which has
+limits of time and memory, and a new child judges the next completion. A child is also replaced
+after a completion that used much time or memory, so that no completion can change the verdict on
+the next. This protects against accidents only: like any program, a judge can read and write files
+and use the network.
 """
 
 import os
@@ -25,28 +26,32 @@ from mrl.parsing import run_file
 from mrl.samples import Group, Verdict
 from mrl.verifier.rewards import last_box, plain_verdict, tidy
 
-MEMORY_LIMIT_BYTES = 2 << 30  # the child's address space; it needs about 60 MB
-START_LIMIT_S = 60  # importing math-verify takes 0.4 s on a quiet machine
+MEMORY_LIMIT_BYTES = 2 << 30  # limit of the child's address space; normally it uses about 60 MB
+START_LIMIT_S = 60  # importing math-verify takes 0.4 s on an idle machine
 FORMULAS = str(Path(__file__).with_name("formulas.py"))
 
 
 class Verifier(AbstractContextManager):
     """Judges completions. Use it as a context manager, or call `close`.
 
-    The child starts when it is first needed and ends with this process, however that ends. A
-    completion that takes longer than timeout_s, or twice kills the child, is a TIMEOUT; one that
-    runs out of memory, or cannot be compared, is WRONG. MrlError if the child does not work.
+    The child starts when it is first needed, and ends with this process. A completion that takes
+    longer than timeout_s, or that kills the child twice, gets the verdict TIMEOUT. One that runs
+    out of memory, or that cannot be compared, gets WRONG. Raises MrlError if the child does not
+    work.
 
-    Nothing is remembered that could change a verdict: one verifier for all policies and one for
-    each of them say the same, but for timeouts, which depend on the machine.
+    A verdict does not depend on earlier ones, except for timeouts, which depend on the machine.
     """
 
-    command: tuple[str, ...] = (sys.executable, "-m", __name__)  # a descriptor is added
-    name, remedy = "The verifier", "install math-verify 0.9 again"
+    command: tuple[str, ...] = (
+        sys.executable,
+        "-m",
+        __name__,
+    )  # followed by the file descriptor of the pipe
+    name, remedy = "The verifier", "reinstall math-verify 0.9"
 
     def __init__(self, timeout_s: float = 2.0, file: str = FORMULAS) -> None:
         self.timeout_s = timeout_s
-        # read once, so that a child that is started later judges by the same text
+        # read once, so that all children run the same code
         self._source = str(Path(file).absolute()), Path(file).read_bytes()
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
@@ -55,7 +60,7 @@ class Verifier(AbstractContextManager):
         self.close()
 
     def verify(self, answer: str, text: str, finished: bool = True) -> Verdict:
-        """Judge one completion against the problem's answer; finished: it was not cut short."""
+        """Judge a completion by the problem's answer. finished: the token limit did not cut it."""
         answer, box = tidy(answer), last_box(text)
         verdict = plain_verdict(answer, box, finished)
         if verdict is None:
@@ -63,9 +68,10 @@ class Verifier(AbstractContextManager):
         return verdict
 
     def verify_groups(self, groups: Iterable[Group]) -> None:
-        """Give every rollout its verdict.
+        """Set the verdict of every rollout.
 
-        Each costs its own time limit at most, so a step of `9^{9^{9}}` alone takes long, and ends.
+        The time limit holds for each verdict, so a step with many expensive formulas such as
+        `9^{9^{9}}` takes long, but it ends.
         """
         for group in groups:
             answer = group.problem.answer
@@ -73,12 +79,12 @@ class Verifier(AbstractContextManager):
                 rollout.verdict = self.verify(answer, rollout.text, rollout.finished)
 
     def check_answer(self, answer: str) -> bool:
-        """Whether an answer of a problem file equals itself, so that it can be judged at all."""
+        """Whether an answer of a problem file can be judged: it must be judged equal to itself."""
         boxed = f"\\boxed{{{answer}}}"
         return last_box(boxed) == tidy(answer) and self.verify(answer, boxed) is Verdict.CORRECT
 
     def start_and_check(self) -> None:
-        """Start a child, in place of the one before; MrlError if it cannot judge."""
+        """Start a new child instead of the current one. Raises MrlError if it cannot judge."""
         self.close()
         self._pipe, theirs = Pipe()
         with theirs:
@@ -86,11 +92,11 @@ class Verifier(AbstractContextManager):
                 [*self.command, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # libraries print
+                stdout=subprocess.DEVNULL,  # libraries may print
                 stderr=subprocess.DEVNULL,
-                cwd=Path(__file__).resolve().parents[2],  # `mrl` is found from anywhere
-                env={**os.environ, "PYTHONHASHSEED": "0"},  # the same verdicts in every run
-                start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
+                cwd=Path(__file__).resolve().parents[2],  # so that the child finds `mrl`
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # for equal verdicts in every run
+                start_new_session=True,  # so that Ctrl-C reaches only the parent
             )
 
         flaw = self._exchange(self._source, START_LIMIT_S)
@@ -100,7 +106,7 @@ class Verifier(AbstractContextManager):
             raise MrlError(f"{self.name} cannot be loaded: {flaw}; {self.remedy}.")
 
     def close(self) -> None:
-        """End the child. A later verdict would start another one."""
+        """End the child. A later verdict starts a new one."""
         if self._child is not None:
             self._pipe.close()
             self._child.kill()
@@ -108,8 +114,8 @@ class Verifier(AbstractContextManager):
             self._child = None
 
     def _ask(self, answer: str, text: str) -> tuple[Verdict, str]:
-        """The child's verdict, and what its judge did instead of giving one."""
-        for _ in range(2):  # a child that dies may have done so without any fault of this text
+        """The child's verdict, and a description of the judge's mistake, or ""."""
+        for _ in range(2):  # twice, because a child may die for another reason than this text
             if self._child is None or self._child.poll() is not None:
                 self.start_and_check()
             begin = time.monotonic()
@@ -123,17 +129,17 @@ class Verifier(AbstractContextManager):
                 return verdict, mistake
             if seconds >= self.timeout_s:
                 break
-        return Verdict.TIMEOUT, f"takes longer than {self.timeout_s:g} s or ends its process"
+        return Verdict.TIMEOUT, f"took longer than {self.timeout_s:g} s, or ended its process,"
 
     def _exchange(self, message: tuple, limit_s: float) -> Any:
-        """The child's reply to a message; None, and no child any more, if none comes in time."""
+        """The child's reply to a message. If none comes in time: None, and the child is ended."""
         reply = None
         try:
-            with suppress(OSError, EOFError):  # the child died of it
+            with suppress(OSError, EOFError):  # the child died
                 self._pipe.send(message)
                 if self._pipe.poll(limit_s):
                     reply = self._pipe.recv()
-        finally:  # after Ctrl-C, too: a late reply must not be taken for the next one
+        finally:  # even after Ctrl-C, so that a late reply is not taken for the next one
             if reply is None:
                 self.close()
         return reply
@@ -142,34 +148,34 @@ class Verifier(AbstractContextManager):
 def judged(
     judge: Callable[[str, str], Verdict | bool], answer: str, text: str
 ) -> tuple[Verdict, str]:
-    """A judge's verdict, and what it did instead of giving one, which counts as WRONG."""
+    """A judge's verdict, and a description of its mistake, or "". A mistake counts as WRONG."""
     try:
         reply = judge(answer, text)
     except (Exception, SystemExit) as error:
-        return Verdict.WRONG, f"raises {error!r:.200}"
+        return Verdict.WRONG, f"raised {error!r:.200}"
 
     if isinstance(reply, Verdict):
         return reply, ""
-    if type(reply).__name__ in ("bool", "bool_"):  # numpy's, too
+    if type(reply).__name__ in ("bool", "bool_"):  # including numpy's
         return Verdict.CORRECT if reply else Verdict.WRONG, ""
-    return Verdict.WRONG, f"returns {type(reply).__name__} and neither True nor False"
+    return Verdict.WRONG, f"returned {type(reply).__name__} instead of True or False"
 
 
-# ------------------------------------------------------------------------------ one's own judge
+# ------------------------------------------------------------------------------ a user's judge
 
 
 class OwnJudge(Verifier):
-    """Judges whole completions with a person's `judge(answer, text)`.
+    """Judges whole completions with a user's `judge(answer, text)`.
 
-    judge: a file that holds it, or the function itself. A function runs in this process, and
-    nothing bounds it: the program waits for as long as it takes, and shares its memory with it.
-    say: gets a sentence on the first mistake that the judge makes.
+    judge: a file with this function, or the function itself. A function runs in this process,
+    without limits of time and memory.
+    say: receives a sentence about the first mistake that the judge makes.
 
-    A judge that raises, or returns no bool, is refused by `check_answer`, before a run writes
-    anything. If that happens later, its verdict is WRONG.
+    If a judge raises, or does not return a bool, `check_answer` raises MrlError before a run
+    writes anything. Later, such a mistake counts as the verdict WRONG.
     """
 
-    remedy = "mend it, or name another"
+    remedy = "repair it, or use another judge"
 
     def __init__(
         self,
@@ -184,13 +190,13 @@ class OwnJudge(Verifier):
         self._has_said = False
 
     def verify(self, answer: str, text: str, finished: bool = True) -> Verdict:
-        """Judge one completion; finished: it was not cut short."""
+        """Judge a completion. finished: the token limit did not cut it."""
         verdict, mistake = self._ask(answer, text)
         if mistake and not self._has_said:
             self._has_said = True
             self._say(
-                f"{self.name}: {mistake}, with the answer {answer!r} and the text "
-                f"{text[:200]!r}. That counts as {verdict}, here and later."
+                f"{self.name} {mistake} for the answer {answer!r} and the completion "
+                f"{text[:200]!r}. Such completions count as {verdict}."
             )
 
         if verdict is Verdict.WRONG and not finished:
@@ -198,14 +204,14 @@ class OwnJudge(Verifier):
         return verdict
 
     def check_answer(self, answer: str) -> bool:
-        """Whether an empty text is judged wrong; MrlError if the judge does anything else."""
+        """Check that the judge returns False for an empty completion; raises MrlError otherwise."""
         verdict, mistake = self._ask(answer, "")
         if verdict is Verdict.CORRECT:
-            mistake = "calls it right"
+            mistake = "returned True"
         if mistake:
             raise MrlError(
-                f"{self.name}: {mistake}, with the answer {answer!r} and an empty text; it "
-                "must return False for what is not right."
+                f"{self.name} {mistake} for an empty completion (answer: {answer!r}). It must "
+                "return False for incorrect completions."
             )
         return True
 
@@ -218,7 +224,7 @@ class OwnJudge(Verifier):
 def make_verifier(
     judge: str | Callable[[str, str], bool], timeout_s: float, say: Callable[[str], None]
 ) -> Verifier:
-    """A verifier with a judge of one's own, as `OwnJudge` takes it; if that is empty, without."""
+    """Make a verifier: with the user's judge (see `OwnJudge`), or without if `judge` is empty."""
     return OwnJudge(judge, timeout_s, say) if judge else Verifier(timeout_s)
 
 
@@ -226,17 +232,17 @@ def make_verifier(
 
 
 def serve(pipe: Connection) -> None:
-    """Load a judge, then judge one text after the other until the parent closes the pipe."""
-    # In case the parent is gone, this signal ends the process after twice its limit. A thread that
-    # does so would itself need memory, which a completion may have used up.
+    """Load a judge, then judge one completion after another until the parent closes the pipe."""
+    # If the parent is gone, this signal ends the process after twice the time limit. A thread could
+    # fail here, because it would need memory that a completion may have used up.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with suppress(OSError, EOFError):  # the parent is gone
         path, source = pipe.recv()
         signal.setitimer(signal.ITIMER_REAL, 2 * START_LIMIT_S)
         judge, flaw = _load(path, source)
 
-        # only now: with many cores, importing numpy reserves more than it will ever use
-        with suppress(ValueError, OSError):  # not every platform has this limit
+        # after loading, because on many cores importing numpy reserves more memory than it uses
+        with suppress(ValueError, OSError):  # some platforms do not have this limit
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
         most = _peak_bytes() + MEMORY_LIMIT_BYTES // 2
         pipe.send(flaw)
@@ -250,9 +256,9 @@ def serve(pipe: Connection) -> None:
 
 
 def _peak_bytes() -> int:
-    """The most memory that this process ever held; 0 where the system does not say.
+    """The peak memory of this process in bytes, or 0 if the system does not report it.
 
-    `getrusage` would count the parent's memory, because a new process begins as its copy.
+    `getrusage` would include the parent's memory, because a new process starts as its copy.
     """
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -262,10 +268,10 @@ def _peak_bytes() -> int:
 
 
 def _load(path: str, source: bytes) -> tuple[Callable | None, str]:
-    """A file's function `judge`, and the reason if there is none.
+    """Load the function `judge` of a file; returns it, and the reason if that failed.
 
-    A person's file finds what lies next to it: its folder is the working directory, and the last
-    place in which Python looks for modules, so that it hides none of the others.
+    A user's file can use files next to it, because its folder becomes the working directory. The
+    folder is also the last place for imports, so that its modules do not hide others.
     """
     if path != FORMULAS:
         folder = str(Path(path).parent)

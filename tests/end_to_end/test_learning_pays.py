@@ -13,9 +13,9 @@ STEPS = 60
 
 
 def mean_score(path, when):
-    """Held-out pass@1, averaged over policies and skills."""
+    """Pass@1 on the validation set, averaged over policies and skills."""
     scores = json.loads(path.read_text())[when]
-    chosen = [entry["pass@1"] for entry in scores if entry["split"] == "heldout"]
+    chosen = [entry["pass@1"] for entry in scores if entry["split"] == "validation"]
     return sum(chosen) / len(chosen)
 
 

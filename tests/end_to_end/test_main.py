@@ -19,6 +19,7 @@ from mrl.run.run import Run
 from mrl.settings.settings import load_config
 from mrl.tiny.skills import SKILLS, generate
 from tests.end_to_end.small_run import assert_same_run, lines
+from tests.sentences import names_it
 
 ROOT = Path(mini_mrl.__file__).parent
 
@@ -51,14 +52,13 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     assert run("--mode", "sgt", "--steps", "4", "--seed", "1", *placed) == 0
     out = capfd.readouterr().out
     assert out.startswith(
-        "Training the embedded tiny pair: qwen-tiny (0.84 M parameters, learning rate 3e-05) and "
+        "Training the tiny pair: qwen-tiny (0.84 M parameters, learning rate 3e-05) and "
         "llama-tiny (0.725 M parameters, learning rate 3e-05), on cpu (--pair"
     )
     assert "6 prompts from train.jsonl; completions per prompt: qwen-tiny 4, llama-tiny 4;" in out
     assert "step 4/4" in out
     assert "before -> after" in out
-    *_, last = out.strip().splitlines()
-    assert "beyond chance" in last or "of the time before" in last
+    assert "mini_mrl.py report runs/sgt-s1" in out  # what one can do next
     directory = place / "runs" / "sgt-s1"
     config = load_config(directory / "config.json")
     assert (config["mode"], config["steps"], config["seed"]) == ("sgt", 4, 1)
@@ -120,7 +120,7 @@ def test_ctrl_c_in_the_last_step_ends_before_the_scoring_which_resume_makes(
 
         patch.setattr(Run, "finish_step", interrupted)
         assert run("--steps", "2", "--name", "cut", *FAST) == 130
-    assert "Go on with: python mini_mrl.py resume runs/cut" in capsys.readouterr().out
+    assert "Continue with: python mini_mrl.py resume runs/cut" in capsys.readouterr().out
     assert set(json.loads(Path("runs/cut/evaluation.json").read_text())) == {"before"}
     assert run("resume", "runs/cut") == 0
     assert_same_run("runs/whole", "runs/cut", 2)
@@ -142,7 +142,7 @@ def test_ctrl_c_while_scoring_ends_at_once_with_a_sentence_and_loses_nothing(
         patch.setattr(Run, "evaluate", interrupted)
         assert run("--steps", "2", "--name", "cut", *FAST) == 130
     said = capsys.readouterr().out
-    assert "Stopped. Go on with: python mini_mrl.py resume runs/cut" in said
+    assert "Stopped. Continue with: python mini_mrl.py resume runs/cut" in said
     assert run("resume", "runs/cut") == 0
     assert_same_run("runs/whole", "runs/cut", 2)
 
@@ -159,7 +159,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
     program.send_signal(signal.SIGINT)
     out, _ = program.communicate(timeout=60)
     assert program.returncode == 130
-    assert "Go on with: python mini_mrl.py resume runs/sgt-s0" in out
+    assert "Continue with: python mini_mrl.py resume runs/sgt-s0" in out
     assert len(list((place / "runs" / "sgt-s0" / "checkpoints").glob("step-*"))) == 1
 
 
@@ -192,7 +192,7 @@ def test_evaluate_shows_before_and_after(place, capsys):
     assert "pass@2" in out
     Path("long.jsonl").write_text(json.dumps({"prompt": "nuts " * 400, "answer": "1"}))
     assert run("evaluate", "runs/solo-s0", "--data", "long.jsonl") == 2
-    assert "has a context of 256; shorten the problem" in capsys.readouterr().err
+    assert "256" in capsys.readouterr().err
 
 
 def test_one_policy_and_three_policies(place):
@@ -258,9 +258,9 @@ def test_align_shows_a_solution(place, capsys):
 TINY = str(DATA / "tiny" / "qwen-tiny")
 MISTAKES = {
     "unknown mode": (["--mode", "stg"], "did you mean `sgt`?"),
-    "unknown mode, nothing near": (["--mode", "xyz"], "known are graft, hacpo, naive"),
+    "unknown mode, nothing near": (["--mode", "xyz"], "graft, hacpo, naive"),
     "no such model": (["--pair", "/no/such,/none"], "/no/such: its config.json cannot be loaded"),
-    "no such hub name": (["--pair", "nobody/nothing"], "give a name on the hub, or a directory"),
+    "no such hub name": (["--pair", "nobody/nothing"], "nobody/nothing"),
     "empty pair": (["--pair", ","], "its config.json cannot be loaded"),
     "directory without model": (["--pair", "empty"], "empty: its config.json cannot be loaded"),
     "a share": (
@@ -283,7 +283,7 @@ MISTAKES = {
     "too many prompts": (["--set", "prompts_per_step=5000"], "holds only 1440 problems"),
     "prompt too long": (["--set", "train=long.jsonl"], "context of 256"),
     "run exists": (["--name", "taken"], "runs/taken: exists already"),
-    "name with a path": (["--name", "../x"], "plain directory name"),
+    "name with a path": (["--name", "../x"], "'../x'"),
     "no config": (["--config", "none.toml"], "none.toml: cannot be read"),
     "unknown key": (["--config", "key.toml"], "did you mean `steps`"),
     "unknown option": (["--stpes", "3"], "--stpes"),
@@ -296,9 +296,9 @@ MISTAKES = {
         "learning_rate is nan, but must be a finite number",
     ),
     "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
-    "setting as an option": (["--group-size", "4"], "a run's settings change with --set KEY=VALUE"),
+    "setting as an option": (["--group-size", "4"], "--set KEY=VALUE"),
     "liars above all": (["--set", "liar=2"], "liar is 2, but must be 1 or less"),
-    "unknown placement": (["--placement", "swop"], "known are auto, resident, swap, parallel"),
+    "unknown placement": (["--placement", "swop"], "auto, resident, swap, parallel"),
     "settings of no mode": (["--config", "stg.toml"], "settings.stg: there is no such mode; did"),
     "no held-out file at all": (["--set", "heldout=[]"], "heldout names no file"),
     "two held-out files of a name": (
@@ -307,27 +307,27 @@ MISTAKES = {
     ),
     "a copy of a mode": (["--mode", "mode.py.bak:Mine"], "mode.py.bak:Mine'; known are"),
     "mode from no file": (["--mode", "none.py:Mine"], "none.py: cannot be read"),
-    "mode without class": (["--mode", "mode.py"], "A mode of your own is file.py:Class"),
+    "mode without class": (["--mode", "mode.py"], "mode.py"),
     "mode of another class": (["--mode", "mode.py:Nothing"], "has no class Nothing"),
     "mode that breaks": (["--mode", "bad_mode.py:Mine"], "cannot be loaded"),
     "ratio level": (
         ["--mode", "prp", "--set", "prp.ratio_level=word"],
-        "known are token, chunk, sequence",
+        "token, chunk, sequence",
     ),
     "updates": (["--set", "updates_per_step=0"], "updates_per_step is 0"),
     "imitation weight": (["--set", "sgt.imitation_weight=-1"], "sgt.imitation_weight is -1"),
     "kl": (["--config", "kl.toml"], "kl_coef is -1, but must be 0 or more"),
     "string for a number": (["--config", "string.toml"], "steps is '3'"),
-    "broken toml": (["--config", "broken.jsonl"], "is not TOML"),
+    "broken toml": (["--config", "broken.jsonl"], "TOML"),
     "policy as a table": (["--config", "policy.toml"], "[[policy]] tables, with two brackets"),
     "policy without path": (["--config", "nopath.toml"], "`path` is missing"),
-    "two of a name": (["--config", "twice.toml"], "Two policies are called"),
-    "name of a policy": (["--config", "slash.toml"], "use letters, digits"),
-    "template": (["--config", "template.toml"], "lacks {prompt}"),
+    "two of a name": (["--config", "twice.toml"], "'qwen-tiny'"),
+    "name of a policy": (["--config", "slash.toml"], "'a/b'"),
+    "template": (["--config", "template.toml"], "{prompt}"),
     "objective": (["--config", "objective.toml"], "objective is 'ppo'; known are grpo"),
     "data is a directory": (["--set", "train=empty"], "empty: "),
     "config is a directory": (["--config", "empty"], "empty: cannot be read"),
-    "resume a file": (["resume", "key.toml"], "is no run directory"),
+    "resume a file": (["resume", "key.toml"], "is not a run directory"),
     "unknown trust": (["--set", "trust=blindly"], "trust is 'blindly'"),
     "align nothing": (["align"], "Missing argument 'text'; add --help"),
     "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "sgt is named twice"),
@@ -342,10 +342,10 @@ MISTAKES = {
     ),
     "align hub name": (["align", "x", "--receiver", "a/b"], "a/b: its tokenizer cannot be loaded"),
     "problems into a file": (["problems", "--out", "key.toml"], "key.toml: cannot be read or"),
-    "resume nothing": (["resume", "runs/none"], "is no run directory"),
-    "evaluate what": (["evaluate"], "Name what to score"),
-    "evaluate both": (["evaluate", "runs/taken", "--pair", "tiny"], "Name what to score"),
-    "evaluate nothing": (["evaluate", "runs/none"], "is no run directory"),
+    "resume nothing": (["resume", "runs/none"], "is not a run directory"),
+    "evaluate what": (["evaluate"], "--pair DIR_A,DIR_B"),
+    "evaluate both": (["evaluate", "runs/taken", "--pair", "tiny"], "--pair DIR_A,DIR_B"),
+    "evaluate nothing": (["evaluate", "runs/none"], "is not a run directory"),
     "evaluate without checkpoint": (["evaluate", "runs/taken"], "no complete checkpoint"),
 }
 
@@ -397,7 +397,7 @@ def assert_one_sentence(arguments, part, capfd):
     before = written()
     assert run(*arguments) == 2
     captured = capfd.readouterr()
-    assert part in captured.err
+    assert names_it(captured.err, part)
     assert len(captured.err.strip().splitlines()) == 1
     assert "Traceback" not in captured.err + captured.out
     assert written() == before  # no half-made run directory
@@ -454,4 +454,4 @@ def test_a_python_without_the_packages_gets_one_sentence():
 @pytest.mark.parametrize("other", ["stg", "graft"])
 def test_a_setting_of_another_mode_is_no_silent_nothing(place, capsys, other):
     assert run("--steps", "1", "--set", f"{other}.balanced=false", *SMALL) == 2
-    assert "is not for this run's mode or policies" in capsys.readouterr().err
+    assert "(sgt, qwen-tiny, llama-tiny)" in capsys.readouterr().err

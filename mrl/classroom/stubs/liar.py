@@ -1,21 +1,23 @@
-"""A peer may lie: it publishes "verified successes" that are none. Keep honest records.
+"""A peer may lie: it may publish "verified successes" that are not real. Keep the honest records.
 
 Every record has the fields `prompt_id`, `source`, `index`, `text`, `finished`, `answer` and
-`verdict`, as mrl.records.SuccessRecord has. All of them were written by the peer, so none of them
-proves anything: a liar writes verdict "correct" beside a wrong text, and an `answer` that agrees
-with its text. What you know yourself are the problems' own answers, and your own verifier.
+`verdict`, like mrl.records.SuccessRecord. The peer wrote all of them, so none of them proves
+anything. A liar writes the verdict "correct" next to an incorrect text, and an `answer` that agrees
+with that text. You can only rely on the problems' own answers and on your own verifier.
 
 Contract of `honest(records, answers, verify, budget)`:
-- records: a list of records; answers: prompt id -> the problem's own answer; both stay as they are
-- verify(answer, text, finished): judges a text, returns "correct", "wrong", "unparsed",
-  "truncated" or "timeout"; only "correct" is a success. A text may be right beside one problem's
-  answer and wrong beside another's, and `finished` may change the verdict
-- budget: how often verify may be called. Peers repeat themselves, so it is usually enough for one
-  call for each distinct (prompt, text, finished). If it is not, use all of it, in any order: what
-  could not be checked is not believed, what was found right still is, wherever it is repeated
-- returns the list of all records that are successes in truth, in their order, also where several
-  are about one prompt. One lie does not make all other records of its source lies
-- a record about a prompt that is not in `answers` is not kept, and costs no call
+- `records` is a list of records. `answers` maps each prompt id to the problem's own answer. Do not
+  change either of them.
+- `verify(answer, text, finished)` judges a text. It returns "correct", "wrong", "unparsed",
+  "truncated" or "timeout"; only "correct" is a success. A text may be correct for one problem and
+  wrong for another, and `finished` may change the verdict.
+- `budget` is the number of times that you may call verify. Peers repeat themselves, so the budget
+  usually suffices for one call per distinct (prompt, text, finished). If it does not, use all of
+  it, in any order. Drop what you could not check. Keep what you found correct, also where it is
+  repeated.
+- It returns the list of all records that are real successes, in their order, even if several have
+  the same prompt. One lie does not make the other records of its source lies.
+- Drop a record whose prompt is not in `answers`, without calling verify.
 
 Check it with:  python mini_mrl.py assignment check liar.py
 """
@@ -26,5 +28,5 @@ ASSIGNMENT = "liar"
 
 
 def honest(records: list, answers: dict, verify: Callable[..., str], budget: int) -> list:
-    """The records that hold when one looks."""
+    """Return the records that are real successes."""
     raise NotImplementedError("your turn")

@@ -1,26 +1,28 @@
-"""A sharing mode of your own: what crosses, and what does the receiver do with it?
+"""Your own sharing mode: what is shared, and what does the receiver do with it?
 
-Two policies train side by side on eight problems with six possible answers each, of which two are
-right, drawn for each problem. Each knows half of the problems; on the others it is right about once
-in a hundred tries. Each samples four completions a problem and step, for forty steps. Your mode
-is compared by the expected reward of both at the end, over twenty drawn pairs, with the best of
-three controls: `solo`, itself with its records exchanged between problems (without what the peer
-really knows), and itself without any records.
+Two policies train side by side on eight problems. Each problem has six possible answers, of which
+two, drawn at random, are correct. Each policy knows half of the problems. On the others it is
+correct about once in a hundred attempts. Each policy samples four completions per problem in each
+of forty steps.
 
-Only your idea counts: the checker makes one update a step, and moves each problem's logits by the
-same length, in the direction of your samples. So larger weights, more updates, `rollout_factor`
-and a step size gain nothing.
+Your mode is measured by the expected reward of both policies at the end, over twenty random pairs.
+It is compared with the best of three controls: `solo`, your mode with its records exchanged between
+problems (so that they do not show what the peer knows), and your mode without any records.
+
+Only your idea counts: the checker makes one update per step, and moves each problem's logits by the
+same length, in the direction of your samples. So larger weights, more updates, `rollout_factor` or
+a step size gain nothing.
 
 Contract:
-- one subclass of Mode in this file; `consumes` is RolloutRecord, RewardStats or SuccessRecord
-  (mrl.records); records are honest and verified
-- training_samples returns a TrainingBatch; see mrl/modes/solo.py for the own part,
-  mrl/modes/peers.py for a peer's text in the receiver's tokens, mrl/samples.py for what a sample
-  holds; an `objective` of a sample's own does not count here
-- it learns from its own tries as well: without records it ends at most 10 points below `solo`
-- what it remembers is kept in `self`: each policy has a mode of its own. A global belongs to both
-  policies, to all pairs and to the controls
-- no mode of mrl.modes but Solo may be imported
+- This file has one subclass of Mode. Its `consumes` is RolloutRecord, RewardStats or SuccessRecord
+  (mrl.records). Records are honest and verified.
+- training_samples returns a TrainingBatch. See mrl/modes/solo.py for own samples,
+  mrl/modes/peers.py for a peer's completion in the receiver's tokens, and mrl/samples.py for the
+  fields of a sample. A sample's `objective` is ignored here.
+- The mode also learns from own attempts: without records it ends at most 10 points below `solo`.
+- The mode stores what it remembers in `self`, because each policy has its own mode object. A global
+  variable would be shared by both policies, all pairs and the controls.
+- Do not import any mode of mrl.modes except Solo.
 
 Check it with:  python mini_mrl.py assignment check own-mode.py
 Try it on language models with:  python mini_mrl.py --mode own-mode.py:Mine --steps 40
@@ -37,7 +39,7 @@ ASSIGNMENT = "own-mode"
 
 @dataclass
 class Mine(Mode):
-    """Say in one line what yours does."""
+    """Say in one line what your mode does."""
 
     name = "mine"
     consumes = None
@@ -45,7 +47,7 @@ class Mine(Mode):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """As solo does it; now let peers take part."""
+        """The same samples as in solo; now use the peers' records."""
         return TrainingBatch(
             [s for group, _ in groups_and_records for s in own_samples(receiver, group)]
         )

@@ -1,19 +1,19 @@
-"""Success-Gated Transfer (arXiv 2605.07244): imitate only where all own attempts fail.
+"""Success-Gated Transfer (arXiv 2605.07244): imitate a peer only if all own attempts failed.
 
     L_k = L_own,k + lambda * NLL_k(y_peer | x)   on prompts x where every own completion failed and
                                                  some peer has a verified success (the rescue set)
 
 Contract of `training_samples`:
-- prompts: pairs of an own group and the peers' records about its prompt; `group.outcome` is
-  "all_fail", "mixed" or "all_pass"
-- returns a TrainingBatch whose samples are the own ones (mrl.modes.solo.own_samples makes them)
-  and, for *each* prompt of the rescue set, one TrainingSample with loss "imitation", weight
-  `imitation_weight`, the peer's name as source, reward 1.0
-- one of all the peers' successes is drawn, each with the same chance; use rng and nothing else
-- its completion_ids are the *receiver's* tokens, its end token behind them iff the peer had
-  finished: mrl.modes.peers.retokenize(receiver, record) does both. It gives two values, tokens and
-  "", or no tokens and the reason why a text must be refused (drawing another one then is right, and
-  so is not)
+- `groups_and_records` is a list of pairs: an own group, and the peers' records about its prompt.
+  `group.outcome` is "all_fail", "mixed" or "all_pass".
+- It returns a TrainingBatch with all own samples (mrl.modes.solo.own_samples makes them). For
+  *each* prompt of the rescue set, it adds one TrainingSample with loss "imitation", weight
+  `imitation_weight`, the peer's name as source, and reward 1.0.
+- Draw one of all the peers' successes, each with the same probability. Use only `rng` for this.
+- The sample's completion_ids are the *receiver's* tokens, followed by its end token if and only if
+  the peer had finished. mrl.modes.peers.retokenize(receiver, record) does both. It returns the
+  tokens and "", or no tokens and the reason why the text must be refused. After a refusal, you may
+  draw another success or leave the prompt out.
 
 Check it with:  python mini_mrl.py assignment check sgt.py
 """
@@ -33,7 +33,7 @@ ASSIGNMENT = "sgt"
 
 @dataclass
 class SGT(Mode):
-    """Own objective, plus imitation where all own attempts failed."""
+    """Own objective, plus imitation of a peer if all own attempts failed."""
 
     name = "sgt"
     consumes = None  # which record type?
@@ -43,4 +43,6 @@ class SGT(Mode):
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
-        raise MrlError("Write training_samples of `sgt` first; until then take `--mode solo`.")
+        raise MrlError(
+            "The mode `sgt` is your assignment: write its training_samples, or use `--mode solo`."
+        )
