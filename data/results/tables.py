@@ -26,7 +26,7 @@ FOUR = ("solo", "replay", "sft", "sgt")
 CLOSED_FROM = 25  # percent on the validation set, as in mrl/lab/compare_view.py
 DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
 WEIGHTS = ("0.01", "0.1", "1")  # of the imitation loss of sgt
-NO_LOWER = "hacpo, no lower clip bound"
+NO_LOWER = "hacpo without its lower clip bound"
 REAL_SEEDS = (1, 2, 3)
 REAL_MODES = ("solo", "replay", "sgt")
 REAL_BLIND_SPOTS = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}  # of both-ways/
@@ -98,21 +98,21 @@ def scores(
     source: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
 ) -> list[float]:
     """pass@1 by seed of a mode in one of the comparisons of `FILES`."""
-    path = FILES[source]
+    path, first = FILES[source], None
     if (source, mode) == ("five", NO_LOWER):
         path, mode = "tiny-pair/five-seeds-no-lower-end.csv", "hacpo"
-    if (source, mode) == ("five", "no-gate"):
+    elif (source, mode) == ("five", "no-gate"):
         path = "tiny-pair/no-gate.csv"
-    if (source, mode) == ("frozen", "solo"):  # it has no peer, so its runs are the same
+    elif (source, mode) == ("frozen", "solo"):  # it has no peer, so its runs are the same
         path = FILES["ten"]
-    if source == "weights":
+    elif (source, mode) == ("groups of 32", "groups of 8"):
+        path, mode, first = FILES["ten"], "solo", 5
+    elif source == "liars" and mode in FOUR:  # with honest peers
+        path, first = FILES["ten"], 5
+    elif source == "weights":
         mode = f"sgt sgt.imitation_weight={mode}"
 
-    if source in ("liars", "groups of 32") and mode in FOUR and column == "value":
-        honest = kept_scores(FILES["ten"], mode, of, split)[:5]
-        if source == "liars":
-            return honest
-    found = kept_scores(path, mode, of, split, column)
+    found = kept_scores(path, mode, of, split, column)[:first]
     if not found:
         raise ValueError(f"{path} has no pass@1 of {mode!r} for {of!r} on {split!r}")
     return found
