@@ -11,7 +11,7 @@ import pytest
 
 from mini_mrl import train_step
 from mrl.config import DATA
-from mrl.modes import MODES
+from mrl.lab.bandit import PUBLISHED
 from mrl.run.problems import load_problems
 
 KEPT = DATA / "drawings"
@@ -43,7 +43,7 @@ def test_the_command_makes_all_of_them(tmp_path, draw):
         assert (tmp_path / name).read_bytes() == (KEPT / name).read_bytes(), (name, AGAIN)
     words = re.findall(r">([^<]+)</text>", (KEPT / "support.svg").read_text(encoding="utf-8"))
     names = {name for text in words for name in re.split(r"[,:] ", text)}
-    assert names > set(MODES) - {"solo-x2", "sft"}  # controls that the toy does not draw
+    assert names > {*PUBLISHED, "replay"}
 
 
 def test_the_live_view_is_the_kept_runs(draw):

@@ -33,9 +33,10 @@ SIZES = {"index.html": (500, 1590), "report.html": (500, 1340)}  # of the pictur
 
 
 def modes() -> list[list[str]]:
-    """The rows of the bandit's table, as `python mini_mrl.py bandit` prints them."""
+    """The bandit's rows of the published modes, as `python mini_mrl.py bandit` prints them."""
     cells = [list(column.cells) for column in bandit.bandit_table().columns]
-    return [list(row) for row in zip(*cells, strict=True)]
+    rows = [list(row) for row in zip(*cells, strict=True)]
+    return [row for row in rows if row[0] in bandit.PUBLISHED]
 
 
 def page() -> str:

@@ -138,6 +138,10 @@ def capabilities(contexts: Sequence[Context]) -> dict[str, float]:
     return {side: fmean(c.reward(side) for c in contexts) for side in ("receiver", "peer")}
 
 
+# What pages and pictures show; the command `bandit` shows every mode, also one that you added.
+PUBLISHED = ("solo", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
+
+
 def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
     """Every mode as it is analysed: nothing to balance with, known capabilities, no controls."""
     controls = ("solo-x2", "replay", "sft")
