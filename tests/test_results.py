@@ -291,7 +291,9 @@ OTHER = {  # name -> a number, or a function that gives it
     "known before by qwen": lambda: f"{span(known_before('qwen'))}%",
     "seconds on a shared GPU": lambda: of_the_shared_gpu("seconds"),
     "peak on a shared GPU": lambda: of_the_shared_gpu("peak"),
-    "parts of the session on a GPU": f"{sum(GPU[name]['good'] for name in FIGURES)} of {len(FIGURES)}",
+    "parts of the session on a GPU": (
+        f"{sum(GPU[name]['good'] for name in FIGURES)} of {len(FIGURES)}"
+    ),
     "estimate with checkpointing": f"{checkpointed['estimate']:.1f} GiB",
     "needed with checkpointing": f"{checkpointed['peak']:.1f}",
     "learning of SmolLM2 alone": f"{FIGURES['update-smollm2']['seconds_4096']:.1f} seconds",
