@@ -1,0 +1,848 @@
+"""Write the tables of results in README.md, TUTORIAL.md and data/results/README.md.
+
+    python data/results/tables.py            # rewrites them from the kept files of this folder
+    python data/results/tables.py --check    # names those that are stale; exit code 1 if any is
+
+A table stands between `<!-- table: NAME -->` and `<!-- end: NAME -->`; `TABLES` has a function for
+each name. `scores`, `difference` and `cases` give single numbers to them and to the tests.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import mean
+
+from mrl.lab.compare_view import Estimate, estimate, wilson
+from mrl.tiny.pair import BLIND_SPOTS, STRONG_SKILLS, WEAK_SKILLS
+
+RESULTS = Path(__file__).resolve().parent
+ROOT = RESULTS.parents[1]
+DOCUMENTS = ("README.md", "TUTORIAL.md", "data/results/README.md")
+FOUR = ("solo", "replay", "sft", "sgt")
+CLOSED_FROM = 25  # percent on the validation set, as in mrl/lab/compare_view.py
+DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
+WEIGHTS = ("0.01", "0.1", "1")  # of the imitation loss of sgt
+NO_LOWER = "hacpo without its lower clip bound"
+REAL_SEEDS = (1, 2, 3)
+REAL_MODES = ("solo", "replay", "sgt")
+REAL_BLIND_SPOTS = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}  # of both-ways/
+SGT_RUNS = (
+    "sgt-s0", "real-pair/sgt-s1", "real-pair/sgt-s2", "real-pair/sgt-s3",
+    "lora", "countdown", "both-ways/sgt-s1",
+)  # fmt: skip
+
+# ------------------------------------------------------------------------------ scores by seed
+
+# What a comparison is called here -> where it is kept
+FILES = {
+    "ten": "tiny-pair/ten-seeds.csv",  # seeds 31 to 40
+    "five": "tiny-pair/five-seeds.csv",  # seeds 1 to 5
+    "frozen": "tiny-pair/frozen-peer.csv",  # qwen-tiny beside a llama-tiny that never learns
+    "liars": "tiny-pair/liars.csv",  # seeds 31 to 35
+    "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
+    "weights": "controls/sgt-weights.csv",
+    "both ways": "both-ways/five-seeds.csv",
+    "frozen smol": "both-ways/frozen-smol.csv",
+} | {f"dial {shown}": f"dial/right-{shown}.csv" for shown in DIAL}
+KINDS = {
+    "strong": STRONG_SKILLS,
+    "weak": WEAK_SKILLS,
+    "blind": BLIND_SPOTS | REAL_BLIND_SPOTS,
+    "foreign": {  # all four skills that the peer has of its own
+        "qwen-tiny": STRONG_SKILLS["llama-tiny"],
+        "llama-tiny": STRONG_SKILLS["qwen-tiny"],
+    },
+}
+
+
+def is_meant(of: str, policy: str, skill: str) -> bool:
+    """Whether a row is one of `of`: a kind or a skill, with a policy before it or of both.
+
+    For instance "all", "weak", "others" (all skills except the blind spots), "qwen-tiny all",
+    "qwen-tiny blind" or "qwen-tiny eats".
+    """
+    *policies, kind = of.split()
+    if policies and policy != policies[0]:
+        return False
+    if kind in KINDS:
+        return skill in KINDS[kind].get(policy, ())
+    if kind == "others":
+        return skill != "all" and skill not in BLIND_SPOTS[policy]
+    return skill == kind
+
+
+@cache
+def kept_rows(path: str) -> list[dict[str, str]]:
+    """The rows of a CSV file of this folder."""
+    with (RESULTS / path).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def kept_scores(
+    path: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
+) -> list[float]:
+    """Percent (pass@1) by seed, as the mean of what is meant."""
+    by_seed: dict[str, list[float]] = {}
+    for line in kept_rows(path):
+        is_score = (line["mode"], line["split"], line["metric"]) == (mode, split, "pass@1")
+        if is_score and is_meant(of, line["policy"], line["skill"]):
+            by_seed.setdefault(line["seed"], []).append(float(line[column]))
+    return [mean(values) for values in by_seed.values()]
+
+
+def scores(
+    source: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
+) -> list[float]:
+    """pass@1 by seed of a mode in one of the comparisons of `FILES`."""
+    path, first = FILES[source], None
+    if (source, mode) == ("five", NO_LOWER):
+        path, mode = "tiny-pair/five-seeds-no-lower-end.csv", "hacpo"
+    elif (source, mode) == ("five", "no-gate"):
+        path = "tiny-pair/no-gate.csv"
+    elif (source, mode) == ("frozen", "solo"):  # it has no peer, so its runs are the same
+        path = FILES["ten"]
+    elif (source, mode) == ("groups of 32", "groups of 8"):
+        path, mode, first = FILES["ten"], "solo", 5
+    elif source == "liars" and mode in FOUR:  # with honest peers
+        path, first = FILES["ten"], 5
+    elif source == "weights":
+        mode = f"sgt sgt.imitation_weight={mode}"
+
+    found = kept_scores(path, mode, of, split, column)[:first]
+    if not found:
+        raise ValueError(f"{path} has no pass@1 of {mode!r} for {of!r} on {split!r}")
+    return found
+
+
+class Gap(Estimate):
+    """A mean of differences, with its interval."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.half < abs(self.mean)
+
+
+def gap(ones: Sequence[float], others: Sequence[float]) -> Gap:
+    """How far some scores are above others, paired by seed."""
+    found = estimate([one - other for one, other in zip(ones, others, strict=True)])
+    return Gap(found.values, found.mean, found.half)
+
+
+def difference(source: str, one: str, two: str, of: str = "all", split: str = "test") -> Gap:
+    """How many points mode `one` ends above mode `two`."""
+    return gap(scores(source, one, of, split), scores(source, two, of, split))
+
+
+def cases(
+    source: str,
+    mode: str,
+    of: str = "blind",
+    split: str = "validation",
+    least: float = CLOSED_FROM,
+) -> list[list[bool]]:
+    """For each skill that is meant, with each seed: whether it ends at `least` percent or more."""
+    names = dict.fromkeys(
+        (line["policy"], line["skill"])
+        for line in kept_rows(FILES[source])
+        if is_meant(of, line["policy"], line["skill"])
+    )
+    ends = [scores(source, mode, f"{policy} {skill}", split) for policy, skill in names]
+    return [[score >= least for score in of_skill] for of_skill in ends]
+
+
+def closed(*which: str, least: float = CLOSED_FROM) -> str:
+    """`11 of 40`: how many cases of a skill and a seed are closed; which: as for `cases`."""
+    found = [closed_at_end for of_skill in cases(*which, least=least) for closed_at_end in of_skill]
+    return f"{sum(found)} of {len(found)}"
+
+
+def runs_closed(*which: str) -> str:
+    """`10 of 10`: in how many runs all that is meant is closed; which: as for `cases`."""
+    runs = [all(of_run) for of_run in zip(*cases(*which), strict=True)]
+    return f"{sum(runs)} of {len(runs)}"
+
+
+def count(text: str) -> int:
+    """11 from `11 of 40`."""
+    return int(text.split()[0])
+
+
+# ----------------------------------------------------------------------------------- the logs
+
+
+@cache
+def lines_of(folder: str) -> dict[str, list[dict]]:
+    """The metrics of a kept run: policy -> its lines, one per step."""
+    of: dict[str, list[dict]] = {}
+    for line in (RESULTS / folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        values = json.loads(line)
+        of.setdefault(values["policy"], []).append(values)
+    return of
+
+
+def total(lines: Iterable[dict], key: str) -> float:
+    """The sum of a metric over steps."""
+    return sum(line.get(key, 0) for line in lines)
+
+
+def solve_rate(folder: str, policy: str, first: int, last: int) -> float:
+    """Mean percent of correct completions in some training steps."""
+    return 100 * mean(line["reward"] for line in lines_of(folder)[policy][first - 1 : last])
+
+
+def final_scores(folder: str, when: str = "after") -> dict[str, dict]:
+    """Policy -> its scores in a kept evaluation."""
+    kept = json.loads((RESULTS / folder / "evaluation.json").read_text(encoding="utf-8"))
+    return {entry["policy"]: entry for entry in kept[when]}
+
+
+def percent(folder: str, policy: str, when: str = "after") -> float:
+    """pass@1 of a kept evaluation, with one digit."""
+    return round(100 * final_scores(folder, when)[policy]["pass@1"], 1)
+
+
+def peak_gib(lines: Iterable[dict]) -> float:
+    """The most memory that a process had."""
+    return max(line["memory/peak_bytes"] for line in lines) / 2**30
+
+
+def gpu() -> dict[str, dict]:
+    """What a card showed: part of the session -> its figures."""
+    kept = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
+    return {name: part["figures"] for name, part in kept.items() if name != "real"}
+
+
+def solved_by_peer(runs: Iterable[str], policy: str, prompts: int) -> str:
+    """Percent of a policy's all-fail groups whose prompt a peer solved."""
+    lines = [line for run in runs for line in lines_of(run)[policy]]
+    return f"{100 * total(lines, 'rescue_set') / (prompts * total(lines, 'groups/all_fail')):.0f}"
+
+
+# ---------------------------------------------------------------------------------- the tables
+
+
+def row(*cells: object) -> str:
+    """A row of a table, as Markdown has it."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a table."""
+    return [
+        row(*header).replace("|  |", "| |"),
+        "|" + "---|" * len(header),
+        *(row(*cells) for cells in rows),
+    ]
+
+
+def readme_headline() -> list[str]:
+    """The main result."""
+    header = (
+        "",
+        "RL alone (`solo`)",
+        "RL + replay of own successes (`replay`)",
+        "imitate the peer, no RL (`sft`)",
+        "RL + imitate the peer (`sgt`)",
+    )
+    rows = [
+        ["**all four closed**, validation set", *(f"**{runs_closed('ten', m)}**" for m in FOUR)],
+        ["blind spots closed, validation set", *(closed("ten", mode) for mode in FOUR)],
+        ["blind spots closed, test set", *(closed("ten", m, "blind", "test") for m in FOUR)],
+        ["pass@1, test set", *(estimate(scores("ten", mode)) for mode in FOUR)],
+    ]
+    return table(header, rows)
+
+
+def readme_modes() -> list[str]:
+    """Each mode with what it gains; a mode without five seeds needs no row."""
+    arxiv = "https://arxiv.org/abs/"
+    mrl = f"[MRL]({arxiv}2605.07244)"
+    hacpo = f"[HACPO]({arxiv}2603.02604)"
+    graft = f"[GRAFT]({arxiv}2609.37868)"
+    shared = {
+        "solo": ("GRPO", "nothing"),
+        "solo-x2": ("control", "nothing; twice the attempts"),
+        "replay": ("control", "nothing; own earlier successes come back"),
+        "sft": ("control", "verified solutions; no RL"),
+        "sgt": (mrl, "verified solutions"),
+        "xgrpo": (f"{mrl}, *reconstructed*", "mean rewards, no text"),
+        "prp": (f"{mrl}, *reconstructed*", "completions and their probabilities"),
+        "naive": (hacpo, "completions, treated as the model's own"),
+        "hacpo": (hacpo, "completions and their probabilities"),
+        "graft": (graft, "whole groups"),
+    }
+    rows = [
+        (f"`{mode}`", *what, "" if mode == "solo" else difference("five", mode, "solo"))
+        for mode, what in shared.items()
+    ]
+    return table(("mode", "paper", "what is shared", "gain"), rows)
+
+
+def tutorial_closed() -> list[str]:
+    """Runs in which all four blind spots are closed."""
+    names = ("RL alone", "with replay", "with a peer, without RL", "with a peer")
+    rows = [
+        (f"{name} (`{mode}`)", runs_closed("ten", mode))
+        for name, mode in zip(names, FOUR, strict=True)
+    ]
+    return table(("mode", "runs in which all four are closed"), rows)
+
+
+def tutorial_frozen() -> list[str]:
+    """A skill that the frozen peer cannot show."""
+    header = ("`llama-tiny` frozen", "`qwen-tiny` on `eats` after 240 steps, in percent")
+    rows = [
+        (name, estimate(scores("frozen", mode, "qwen-tiny eats", "validation")))
+        for name, mode in (("without RL (`sft`)", "sft"), ("`sgt`", "sgt"))
+    ]
+    return table(header, rows)
+
+
+def tutorial_controls() -> list[str]:
+    """What `sgt` gains over each control."""
+    rows = [(f"`{control}`", difference("ten", "sgt", control)) for control in FOUR[:3]]
+    return table(("`sgt` compared with", "points of pass@1"), rows)
+
+
+def tutorial_dial() -> list[str]:
+    """What `sgt` gains over `solo` on five pairs."""
+    header = ("examples that show the peer's skills correctly", "`sgt` above `solo`, points")
+    return table(header, [(f"{s}%", difference(f"dial {s}", "sgt", "solo")) for s in DIAL])
+
+
+def tutorial_distill() -> list[str]:
+    """Where distillation ends with three seeds."""
+    ends = [
+        f"{mean(scores['all'] for scores in of_run.values()):.1f}"
+        for of_run in distilled().values()
+    ]
+    alone = [f"{score:.1f}" for score in scores("ten", "solo")]
+    header = ("seed", "distillation, percent", "`solo`, percent")
+    return table(header, zip(distilled(), ends, alone, strict=False))
+
+
+def distilled() -> dict[str, dict[str, dict[str, float]]]:
+    """Seed -> policy -> percent by skill on the test set, after distillation."""
+    kept = (RESULTS / "tiny-pair" / "distill.txt").read_text(encoding="utf-8")
+    ends: dict[str, dict[str, dict[str, float]]] = {}
+    for seed, policy, found in re.findall(r"^seed (\d+), (\S+) (\{'all'.*\})$", kept, re.M):
+        ends.setdefault(seed, {})[policy] = json.loads(found.replace("'", '"'))
+    return ends
+
+
+def tutorial_real_early() -> list[str]:
+    """What `smol` solves soon after the start."""
+    header = ("`smol` solves in steps 11 to 20, percent", *(f"seed {s}" for s in REAL_SEEDS))
+    rows = [
+        (mode, *(f"{solve_rate(f'real-pair/{mode}-s{s}', 'smol', 11, 20):.0f}" for s in REAL_SEEDS))
+        for mode in REAL_MODES
+    ]
+    return table(header, rows)
+
+
+def closed_spots() -> list[str]:
+    """Blind spots closed, by mode."""
+
+    def rows() -> Iterator[list[object]]:
+        cells = []
+        for mode in FOUR:
+            runs = count(runs_closed("ten", mode))
+            low, high = wilson(runs, 10)
+            cells.append(f"{runs} ({low:.0f} to {high:.0f}%)")
+        yield ["runs of 10 with all four closed", *cells]
+        for policy, skills in BLIND_SPOTS.items():
+            for skill in skills:
+                counts = [count(closed("ten", mode, f"{policy} {skill}")) for mode in FOUR]
+                yield [f"runs of 10 with `{skill}` of `{policy}` closed", *counts]
+        for split, least, more in (
+            ("validation", 25, " (10% gives the same)"),
+            ("validation", 50, ""),
+            ("validation_wording", 25, ""),
+            ("test", 25, ""),
+        ):
+            counts = [count(closed("ten", mode, "blind", split, least=least)) for mode in FOUR]
+            yield [f"cases of 40 on the {NAMES[split]}, {least}% or more{more}", *counts]
+
+    return table(("closed blind spots", *FOUR), rows())
+
+
+NAMES = {
+    "validation": "validation set",
+    "validation_wording": "validation set with new wording",
+    "test": "test set",
+}
+PARTS_OF_TEN = (  # what the tables of ten seeds show
+    ("validation set, all skills", "all", "validation"),
+    ("test set, all skills", "all", "test"),
+    ("validation set, strong skills", "strong", "validation"),
+    ("validation set, weak skills", "weak", "validation"),
+    ("test set, blind spots", "blind", "test"),
+)
+
+
+def ten_scores() -> list[str]:
+    """pass@1 of four modes."""
+    rows = []
+    for name, of, split in PARTS_OF_TEN:
+        starts = mean(x for mode in FOUR for x in scores("ten", mode, of, split, "before"))
+        ends = [estimate(scores("ten", mode, of, split)) for mode in FOUR]
+        rows.append([name, f"{starts:.1f}", *ends])
+    return table(("pass@1 in percent", "before", *FOUR), rows)
+
+
+def ten_differences() -> list[str]:
+    """How far the four modes are apart."""
+    pairs = (
+        ("sgt", "solo"), ("sgt", "replay"), ("sft", "sgt"), ("sft", "solo"), ("replay", "solo"),
+    )  # fmt: skip
+    parts = (
+        *PARTS_OF_TEN[:2],
+        ("test set, all skills of `qwen-tiny`", "qwen-tiny all", "test"),
+        ("test set, all skills of `llama-tiny`", "llama-tiny all", "test"),
+        *PARTS_OF_TEN[2:4],
+        ("test set, weak skills", "weak", "test"),
+        ("validation set, all skills except the blind spots", "others", "validation"),
+        ("test set, all skills except the blind spots", "others", "test"),
+        PARTS_OF_TEN[4],
+    )
+    rows = [
+        [name, *(difference("ten", *pair, of, split) for pair in pairs)]
+        for name, of, split in parts
+    ]
+    return table(("points", *(f"{one} above {two}" for one, two in pairs)), rows)
+
+
+def frozen_peer() -> list[str]:
+    """What a learner gets from a peer that stays as weak as it was."""
+    rows = []
+    for name, of, split in (
+        ("test set, all skills", "all", "test"),
+        ("validation set, strong skills", "strong", "validation"),
+        ("validation set, blind spots", "blind", "validation"),
+        ("validation set, `eats` (strong)", "eats", "validation"),
+        ("validation set, `bags` (strong)", "bags", "validation"),
+    ):
+        which = f"qwen-tiny {of}", split
+        ends = [estimate(scores("frozen", mode, *which)) for mode in ("solo", "sft", "sgt")]
+        gaps = [difference("frozen", "sgt", other, *which) for other in ("sft", "solo")]
+        rows.append([name, *ends, *gaps])
+    return table(("`qwen-tiny`", "solo", "sft", "sgt", "sgt above sft", "sgt above solo"), rows)
+
+
+def imitation_weights() -> list[str]:
+    """Three weights of the imitation loss, next to a frozen peer."""
+    header = (
+        "weight", "`eats`, validation set", "blind spots, validation set",
+        "runs with `sold` closed", "runs with `days` closed",
+        "all skills, validation set", "all skills, test set",
+    )  # fmt: skip
+    rows = []
+    for weight in WEIGHTS:
+        eats, blind, whole = (
+            estimate(scores("weights", weight, f"qwen-tiny {of}", "validation"))
+            for of in ("eats", "blind", "all")
+        )
+        runs = [closed("weights", weight, f"qwen-tiny {skill}") for skill in ("sold", "days")]
+        of_test = estimate(scores("weights", weight, "qwen-tiny all"))
+        rows.append((weight, eats, blind, *runs, whole, of_test))
+    return table(header, rows)
+
+
+def liars() -> list[str]:
+    """Scores with peers that claim failures as successes."""
+    names = {
+        "solo": "solo",
+        "sft": "sft",
+        "sft, claims not checked": "sft believed",
+        "sgt": "sgt",
+        "sgt, claims checked again": "sgt checked",
+        "sgt, claims not checked": "sgt believed",
+        "sgt without its gate, claims not checked": "no-gate believed",
+        "the same, with an imitation weight of 1": "no-gate weight 1",
+    }
+    rows = [
+        [name, *(estimate(scores("liars", mode, of)) for of in ("all", "strong", "blind"))]
+        for name, mode in names.items()
+    ]
+    return table(("test set", "all skills", "strong skills", "blind spots"), rows)
+
+
+def liars_differences() -> list[str]:
+    """What wrong solutions cost, and what protects from them."""
+    pairs = {
+        "`sft` with honest peers above `sft` with claims not checked": ("sft", "sft believed"),
+        "`solo` above `sft` with claims not checked": ("solo", "sft believed"),
+        "`sgt` with honest peers above `sgt` with claims not checked": ("sgt", "sgt believed"),
+        "`sgt` above `sft`, claims not checked": ("sgt believed", "sft believed"),
+        "`sgt` without its gate and with a weight of 1 above `sft`, claims not checked": (
+            "no-gate weight 1", "sft believed",
+        ),
+        "`sgt` without its gate, with a weight of 0.1 above a weight of 1": (
+            "no-gate believed", "no-gate weight 1",
+        ),
+    }  # fmt: skip
+    parts = ("all", "test"), ("strong", "test"), ("all", "validation")
+    rows = [
+        [name, *(difference("liars", *pair, *part) for part in parts)]
+        for name, pair in pairs.items()
+    ]
+    header = (
+        "points",
+        "test set, all skills",
+        "test set, strong skills",
+        "validation set, all skills",
+    )
+    return table(header, rows)
+
+
+def all_modes() -> list[str]:
+    """All modes that were run with five seeds, the best first."""
+    modes = [NO_LOWER, *dict.fromkeys(line["mode"] for line in kept_rows(FILES["five"]))]
+    modes.sort(key=lambda mode: -mean(scores("five", mode)))
+    rows = []
+    for mode in modes:
+        gain = "" if mode == "solo" else difference("five", mode, "solo")
+        kinds = [estimate(scores("five", mode, kind)) for kind in ("blind", "weak", "strong")]
+        rows.append([mode, estimate(scores("five", mode)), gain, *kinds])
+    header = ("mode", "pass@1", "above solo", "blind spots", "weak skills", "strong skills")
+    return table(header, rows)
+
+
+def five_differences() -> list[str]:
+    """Differences between modes that the text is about."""
+    pairs = {
+        "`hacpo` without its lower clip bound above `hacpo`": (NO_LOWER, "hacpo"),
+        "`sgt` above `hacpo` without its lower clip bound": ("sgt", NO_LOWER),
+        "`naive` above `solo`": ("naive", "solo"),
+        "`sgt` above `naive`": ("sgt", "naive"),
+        "`sgt` above the same without its gate": ("sgt", "no-gate"),
+    }
+    rows = [
+        [name, *(difference("five", *pair, of) for of in ("all", "blind", "weak", "strong"))]
+        for name, pair in pairs.items()
+    ]
+    return table(("points", "all skills", "blind spots", "weak skills", "strong skills"), rows)
+
+
+def dial() -> list[str]:
+    """Five pairs that lack more and less."""
+    rows = []
+    for shown in DIAL:
+        ends = [estimate(scores(f"dial {shown}", mode)) for mode in FOUR]
+        gaps = [difference(f"dial {shown}", "sgt", control) for control in FOUR[:3]]
+        rows.append([f"{shown}%", *ends, *gaps])
+    header = ("shown correctly", *FOUR, "sgt above solo", "sgt above replay", "sgt above sft")
+    return table(header, rows)
+
+
+def dial_closed() -> list[str]:
+    """How many skills that the models were not shown end closed."""
+    rows = [
+        [f"{shown}%", *(count(closed(f"dial {shown}", mode, "foreign")) for mode in FOUR)]
+        for shown in DIAL
+    ]
+    return table(("shown correctly", *(f"{mode}, of 24" for mode in FOUR)), rows)
+
+
+def claims() -> list[str]:
+    """What the papers claim. The numbers of the toy are those of TUTORIAL, section 13."""
+    tiny = [solved_by_peer(["sgt-s0"], policy, 16) for policy in BLIND_SPOTS]
+    real = [solved_by_peer(SGT_RUNS[1:4], policy, 8) for policy in ("smol", "qwen")]
+    hacpo = difference("five", "hacpo", "solo")
+    rows = [
+        ("**MRL**, arXiv 2605.07244", "", ""),
+        (
+            "SGT teaches when all of a policy's own attempts fail",
+            f"ten seeds: {difference('ten', 'sgt', 'replay')} above `replay`, "
+            f"{difference('ten', 'sgt', 'replay', 'blind')} in the blind spots",
+            "holds",
+        ),
+        (
+            "SGT is more than fine-tuning on the peer's solutions",
+            f"ten seeds: {difference('ten', 'sft', 'sgt')} below `sft`; next to a frozen peer "
+            f"{difference('frozen', 'sgt', 'sft', 'qwen-tiny all')} above, with unchecked claims "
+            f"{difference('liars', 'sgt believed', 'sft believed')} above",
+            "holds on the tiny pair, next to a peer that knows less or makes mistakes",
+        ),
+        ("SGT does so with little noise", "toy: 0.95 groups needed, RL alone 30", "holds"),
+        (
+            "XGRPO gives a gradient there, but reaches only what the policy samples itself",
+            "toy: 100% of groups give an update; the blind spots end at "
+            f"{estimate(scores('five', 'xgrpo', 'blind'))}",
+            "holds",
+        ),
+        (
+            "XGRPO has little noise",
+            "toy: 73 groups needed, RL alone 30",
+            "does not hold in the blind spot",
+        ),
+        (
+            "PRP has the noise of its ratios",
+            f"toy: 53 groups needed, RL alone 30; {difference('five', 'solo', 'prp')} below `solo`",
+            "holds in the toy",
+        ),
+        (
+            "retokenizing has a cost, the residual, that must be budgeted for",
+            "logs: see below the table",
+            "cannot be told here: `sgt` needs no aligned log-probs",
+        ),
+        (
+            "SGT's gate keeps own learning as it is",
+            f"on strong skills {difference('five', 'no-gate', 'sgt', 'strong')} below the same "
+            f"without its gate, in blind spots {difference('five', 'sgt', 'no-gate', 'blind')} "
+            "above",
+            "not seen on this pair; the gate closes `sold`",
+        ),
+        ("**HACPO**, arXiv 2603.02604", "", ""),
+        (
+            "HACPO gains 3.3 points over GSPO with half of its rollouts",
+            f"{hacpo} above `solo`, {difference('five', 'hacpo', 'solo-x2')} above `solo-x2`",
+            "cannot be told here",
+        ),
+        (
+            "completions that the receiver finds unlikely are better left out",
+            "without its lower clip bound `hacpo` ends "
+            f"{difference('five', NO_LOWER, 'hacpo')} higher",
+            "does not hold on this pair",
+        ),
+        (
+            "pooling without correction (`naive`) ends below the control",
+            f"{difference('five', 'naive', 'solo')} above `solo`, on strong skills "
+            f"{difference('five', 'solo', 'naive', 'strong')} below",
+            "holds on strong skills alone",
+        ),
+        (
+            "HACPO's mixed baseline has no bias if the ratio of abilities is the true one",
+            "toy, two prompts: bias of 0.00, 0.00 with a copy as peer, of -0.44, +0.44 with a peer "
+            "that knows the other prompt",
+            "holds, but the condition fails when the models have different skills",
+        ),
+        (
+            "a peer's gradient points uphill if its confidence matches its quality",
+            "toy: a correct and an incorrect peer (`tests/test_bandit.py`)",
+            "holds; a peer that is sure of a mistake points downhill",
+        ),
+        ("**GRAFT**, arXiv 2609.37868", "", ""),
+        (
+            "GRAFT ends above GRPO",
+            f"{difference('five', 'graft', 'solo')} above `solo`",
+            "cannot be told here",
+        ),
+        (
+            "GRAFT ends above SGT",
+            f"{difference('five', 'sgt', 'graft')} below `sgt`",
+            "does not hold on this pair",
+        ),
+        (
+            "HACPO ends below GRPO in five of six cases",
+            f"{hacpo} above `solo`",
+            "cannot be told here",
+        ),
+        (
+            "a peer solves some of the prompts on which all of the receiver's attempts fail "
+            "(there 47.9% and 18.7%)",
+            f"logs: {tiny[0]}% and {tiny[1]}% of the all-fail groups of the tiny pair, {real[0]}% "
+            f"and {real[1]}% of those of `smol` and `qwen`",
+            "holds",
+        ),
+    ]
+    return table(("claim", "what was seen", "here"), rows)
+
+
+def real_pair() -> list[str]:
+    """Held-out scores of two pretrained models."""
+    header = ("held-out pass@1 in percent", "`qwen`, seeds 1, 2, 3", "`smol`, seeds 1, 2, 3")
+    rows = []
+    for name, mode, when in (("start", "solo", "before"), *((m, m, "after") for m in REAL_MODES)):
+        cells = []
+        for policy in ("qwen", "smol"):
+            ends = [percent(f"real-pair/{mode}-s{seed}", policy, when) for seed in REAL_SEEDS]
+            cells.append(", ".join(f"{end:.1f}" for end in ends))
+        rows.append([name, *cells])
+    return table(header, rows)
+
+
+def real_gain(one: str, two: str, training: bool) -> Gap:
+    """How many points `smol` solves more with one mode: while training, or at the end."""
+    found = []
+    for mode in (one, two):
+        runs = [f"real-pair/{mode}-s{seed}" for seed in REAL_SEEDS]
+        found.append(
+            [solve_rate(run, "smol", 1, 60) if training else percent(run, "smol") for run in runs]
+        )
+    return gap(*found)
+
+
+def real_gains() -> list[str]:
+    """What the smaller of two pretrained models gains."""
+    pairs = ("sgt", "solo"), ("sgt", "replay"), ("replay", "solo")
+    rows = [
+        [name, *(real_gain(*pair, training) for pair in pairs)]
+        for name, training in (
+            ("while training, steps 1 to 60", True),
+            ("held out, after 60 steps", False),
+        )
+    ]
+    return table(("points of `smol`", *(f"{one} above {two}" for one, two in pairs)), rows)
+
+
+def lora() -> list[str]:
+    """LoRA and full training for 20 steps."""
+    runs = {"LoRA": "lora", "full training": "real-pair/sgt-s3"}
+    rows = []
+    for name, run in runs.items():
+        peak = peak_gib(lines_of(run)["smol"][:20])
+        rates = [f"{solve_rate(run, policy, 16, 20):.0f}%" for policy in ("qwen", "smol")]
+        rows.append([name, f"{peak:.1f} GiB", *rates])
+    header = ("20 steps", "memory", "`qwen` solves in steps 16 to 20", "`smol` solves")
+    return table(header, rows)
+
+
+def both_ways() -> list[str]:
+    """Two pretrained models with two blind spots each."""
+    starts = [
+        estimate(scores("both ways", "sgt", f"{policy} all", "validation", "before"))
+        for policy in REAL_BLIND_SPOTS
+    ]
+    rows: list[list[object]] = [["start", 0, *starts]]
+    for mode in FOUR:
+        ends = [
+            estimate(scores("both ways", mode, f"{policy} all", "validation"))
+            for policy in REAL_BLIND_SPOTS
+        ]
+        rows.append([mode, count(closed("both ways", mode)), *ends])
+    header = ("", "blind spots closed, of 20", "`qwen`, held-out pass@1 in percent", "`smol`")
+    return table(header, rows)
+
+
+def both_ways_run() -> list[str]:
+    """One run of sgt of that pair."""
+    lines = lines_of("both-ways/sgt-s1")
+    steps = {}
+    for policy, skill in ((p, s) for p, skills in REAL_BLIND_SPOTS.items() for s in skills):
+        rates = ((line["step"], line.get(f"skill/{skill}") or 0) for line in lines[policy])
+        steps[skill] = next(step for step, rate in rates if rate >= CLOSED_FROM / 100)
+    rows = [
+        ["blind spots", *(", ".join(f"`{s}`" for s in of) for of in REAL_BLIND_SPOTS.values())],
+        [
+            "step in which its solve rate reaches 25%",
+            *(", ".join(str(steps[s]) for s in of) for of in REAL_BLIND_SPOTS.values()),
+        ],
+        ["solutions of the peer imitated", *(total(lines[p], "rescues") for p in REAL_BLIND_SPOTS)],
+    ]
+    return table(("`sgt`, seed 1", "`qwen`", "`smol`"), rows)
+
+
+def both_ways_frozen() -> list[str]:
+    """The same next to a `smol` that never learns."""
+    rows = []
+    for name, of in (("all skills", "qwen all"), ("`eats`", "qwen eats")):
+        ends = [estimate(scores("frozen smol", m, of, "validation")) for m in ("sft", "sgt")]
+        rows.append([name, *ends, difference("frozen smol", "sgt", "sft", of, "validation")])
+    return table(("`qwen`, held-out pass@1 in percent", "sft", "sgt", "sgt above sft"), rows)
+
+
+def gpu_models() -> list[str]:
+    """What a card showed of two models."""
+    figures = gpu()
+    names = ("qwen2.5", "smollm2")
+    decode, memory, update = (
+        [figures[f"{part}-{name}"] for name in names] for part in ("decode", "memory", "update")
+    )
+    rows = [
+        ["milliseconds per token of 128 rows, recorded"]
+        + [f"{d['recorded_ms']:.1f}" for d in decode],
+        ["the same, one kernel started after the other"] + [f"{d['plain_ms']:.1f}" for d in decode],
+        ["mean gap between sampled and scored log-probs, nats"]
+        + [f"{d['gap_recorded']:.3f}" for d in decode],
+        ["seconds of a step's learning, 128 completions"]
+        + [f"{u['seconds_4096']:.1f}" for u in update],
+        ["GiB at the peak of learning, measured"] + [f"{m['peak']:.1f}" for m in memory],
+        ["the same, estimated"] + [f"{m['estimate']:.1f}" for m in memory],
+    ]
+    return table(("", "Qwen2.5-0.5B", "SmolLM2-360M"), rows)
+
+
+def countdown() -> list[str]:
+    """A pilot on a public task."""
+    columns = []
+    for lines in lines_of("countdown").values():
+        sizes = [line["num_tokens"] / line["completions/mean_length"] for line in lines]
+        correct = sum(line["reward"] * size for line, size in zip(lines, sizes, strict=True))
+        cut = 100 * mean(line["verdict/truncated"] for line in lines)
+        columns.append((f"{sum(sizes):,.0f}", f"{correct:.0f}", f"{cut:.0f}%"))
+    names = ("completions", "correct expressions", "completions that were cut off")
+    header = ("20 steps of `sgt`", *(f"`{policy}`" for policy in lines_of("countdown")))
+    return table(header, zip(names, *columns, strict=True))
+
+
+TABLES = {
+    "readme-headline": readme_headline,
+    "readme-modes": readme_modes,
+    "tutorial-closed": tutorial_closed,
+    "tutorial-frozen": tutorial_frozen,
+    "tutorial-controls": tutorial_controls,
+    "tutorial-dial": tutorial_dial,
+    "tutorial-distill": tutorial_distill,
+    "tutorial-real": real_pair,
+    "tutorial-real-early": tutorial_real_early,
+    "closed": closed_spots,
+    "ten-scores": ten_scores,
+    "ten-differences": ten_differences,
+    "frozen-peer": frozen_peer,
+    "imitation-weights": imitation_weights,
+    "liars": liars,
+    "liars-differences": liars_differences,
+    "all-modes": all_modes,
+    "five-differences": five_differences,
+    "dial": dial,
+    "dial-closed": dial_closed,
+    "claims": claims,
+    "real-pair": real_pair,
+    "real-gains": real_gains,
+    "lora": lora,
+    "both-ways": both_ways,
+    "both-ways-run": both_ways_run,
+    "both-ways-frozen": both_ways_frozen,
+    "gpu": gpu_models,
+    "countdown": countdown,
+}
+PLACE = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end: \1 -->", re.DOTALL)
+
+
+def rewrite(page: str) -> str:
+    """A page with the tables of today. KeyError if a name between markers is unknown."""
+
+    def today(found: re.Match) -> str:
+        lines = "".join(f"{line}\n" for line in TABLES[found[1]]())
+        return f"<!-- table: {found[1]} -->\n{lines}<!-- end: {found[1]} -->"
+
+    return PLACE.sub(today, page)
+
+
+def stale(page: str) -> list[str]:
+    """The names of the tables of a page that are not those of today."""
+    todays = {name: body for name, body in PLACE.findall(rewrite(page))}
+    return [name for name, body in PLACE.findall(page) if body != todays[name]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rewrite the tables, or with --check say which are stale."""
+    found = 0
+    for document in DOCUMENTS:
+        page = (ROOT / document).read_text(encoding="utf-8")
+        for name in stale(page):
+            found += 1
+            print(f"{document}: table {name}")
+        if "--check" not in arguments:
+            (ROOT / document).write_text(rewrite(page), encoding="utf-8")
+    return int("--check" in arguments and found > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
