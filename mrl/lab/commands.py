@@ -17,8 +17,10 @@ from mrl.lab.compare import Plan, jobs_that_fit, name_modes, read_all, run_all, 
 from mrl.lab.gsm8k import make_gsm8k
 from mrl.models.loading import load_tokenizer
 from mrl.parsing import split_list
+from mrl.run.directory import read_run_config
 from mrl.run.problems import save_problems
 from mrl.run.view import console
+from mrl.settings.settings import run_config
 from mrl.tiny.pair import warm_start_pair
 from mrl.tiny.skills import make_problem_sets
 
@@ -27,6 +29,7 @@ QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
 Tokenizer = Annotated[str, typer.Option(help="Directory or hub name of this tokenizer.")]
 Folder = Annotated[Path, typer.Option(help="Output directory of the JSONL files.")]
 RUN_HELP = "Directory of the run: runs/<name>."
+ASKED_RUN_HELP = "Directory of the run to ask (default: the one in runs/ that saved last)."
 SEEDS_HELP = "Number of seeds (5 = seeds 1 to 5), or a range (31-40)."
 STEPS_HELP = "Training steps per run (default: 240 for the tiny pair, 200 with --quick)."
 QUICK_HELP = "Quick look: 2 modes, 2 seeds, about ten minutes."
@@ -105,6 +108,21 @@ def report(directory: Annotated[Path, typer.Argument(help=RUN_HELP)]) -> None:
     say(f"Written: {write_report(directory.expanduser())}")
 
 
+def ask(
+    question: Annotated[str, typer.Argument(help="A sentence of your own, in quotes.")],
+    run: Annotated[Path | None, typer.Option(help=ASKED_RUN_HELP)] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Completions per model.")] = 8,
+) -> None:
+    """Show what the models answer to your own sentence, before and after training."""
+    from mrl.lab import ask as asking
+
+    directory = run.expanduser() if run else asking.newest_run(Path("runs"))
+    config = read_run_config(directory) if directory else run_config(None, None, {}, [])
+    console.print(asking.ask(question, asking.states_of(config, directory), samples))
+    if directory is None:
+        say("There is no trained run in runs/ yet: train first with python mini_mrl.py --mode sgt")
+
+
 def align(
     text: Annotated[str, typer.Argument(help="Text to tokenize with both tokenizers.")],
     source: Tokenizer = QWEN,
@@ -158,4 +176,4 @@ def problems(out: Folder = Path("data/words")) -> None:
         say(f"{out / split}.jsonl: {len(problem_set)} problems")
 
 
-COMMANDS = (compare, bandit, report, align, warmstart, gsm8k, problems)
+COMMANDS = (compare, bandit, report, ask, align, warmstart, gsm8k, problems)

@@ -59,6 +59,8 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     assert "step 4/4" in out
     assert "before -> after" in out
     assert "mini_mrl.py report runs/sgt-s1" in out  # what one can do next
+    assert run("ask", "Gus has 5 figs a day for 3 days. How many?", "--samples", "2") == 0
+    assert "after step 4 of sgt-s1" in " ".join(capfd.readouterr().out.split())
     directory = place / "runs" / "sgt-s1"
     config = load_config(directory / "config.json")
     assert (config["mode"], config["steps"], config["seed"]) == ("sgt", 4, 1)
