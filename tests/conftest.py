@@ -6,12 +6,16 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
 import pytest
 import torch
+from hypothesis import settings
 
 from mrl.config import PolicyConfig
 from mrl.models.loading import load_policy
 from mrl.tiny.pair import STRONG_SKILLS, build_model, tiny_tokenizer
 from mrl.verifier.verifier import Verifier
 
+settings.register_profile("fast", max_examples=50)
+settings.register_profile("full", max_examples=1000)
+settings.load_profile("fast")  # --hypothesis-profile full chooses the other one
 torch.set_num_threads(1)  # as during a turn, because many tests call a policy outside of one
 torch.backends.cuda.enable_cudnn_sdp(False)
 

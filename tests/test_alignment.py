@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 import unicodedata
 from contextlib import contextmanager
 
@@ -166,8 +168,7 @@ texts = st.text(max_size=40) | st.lists(
     ),
     max_size=12,
 ).map("".join)
-many = settings(
-    max_examples=1000,
+many = settings(  # 50 examples, or 1,000 with --hypothesis-profile full (see conftest.py)
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -197,7 +198,7 @@ def slow_boundaries(source, receiver):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(text=texts)
-@settings(parent=many, max_examples=300)
+@many
 def test_encoding_keeps_every_byte_or_refuses(name, text):
     codec = CODECS[name]
     try:
@@ -412,7 +413,7 @@ INEXACT = {
 
 @pytest.mark.parametrize("case", EXACT)
 @given(places=st.lists(st.integers(1, len(MARKED) - 1), max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_bytes_are_what_the_decoder_itself_makes_of_the_tokens(case, places):
     tokenizer = with_decoder(EXACT[case])
     want = tokenizer.backend_tokenizer.decode([1, *places])  # "a": nothing is trimmed behind it
@@ -584,3 +585,9 @@ def test_sums_of_a_projected_trace_are_conserved(cuts, random):
 def test_projecting_onto_the_same_tokens_changes_nothing():
     token_bytes, logprobs = [b"a", b"bc", b"d"], [-1.0, -2.0, -3.0]
     assert project(token_bytes, token_bytes, logprobs) == (logprobs, [0, 1, 2])
+
+
+@pytest.mark.slow
+def test_all_properties_hold_for_a_thousand_examples_each():
+    arguments = ["-q", "-n", "0", "--hypothesis-profile", "full", __file__]
+    subprocess.run([sys.executable, "-m", "pytest", *arguments], check=True)
