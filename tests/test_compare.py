@@ -42,7 +42,7 @@ from mrl.lab.compare_view import (
 )
 from mrl.run.directory import read_metrics, write_run_config
 from mrl.settings.pairs import pair_settings
-from mrl.settings.settings import checksum
+from mrl.settings.settings import checksum, run_config
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
@@ -105,7 +105,7 @@ def plan(place, modes=("solo", "sgt"), seeds=(1, 2, 3)):
         for seed in seeds:
             score = {"solo": 50, "sgt": 60}.get(mode, 55) + seed
             write_run(place / "made" / f"{mode}-s{seed}", score)
-    return Plan(name_modes(modes), seeds, place / "out", 2)
+    return Plan(name_modes(modes), seeds, place / "out", jobs=2)
 
 
 def place(folder, mode, seed):
@@ -209,37 +209,30 @@ def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch
     assert "6 runs, 4 of them " in lines[8]
 
 
-def test_tune_runs_each_mode_with_each_setting(tmp_path, monkeypatch):
+def test_a_grid_is_one_comparison_per_setting(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan(tmp_path, ())
     for mode, rate, score in (("solo", "1e-5", 50), ("solo", "1e-4", 54),
                               ("sgt", "1e-5", 60), ("sgt", "1e-4", 56)):  # fmt: skip
         write_run(tmp_path / "made" / f"{mode}-s11{rate}", score)
-    command = ["compare", "--modes", "solo,sgt", "--seeds", "11-11", "--out", "out"]
-    command += ["--tune", "learning_rate=1e-5,1e-4"]
-    assert mini_mrl.main(command) == 0
+    for rate, want in (("1e-5", ["61.0", "51.0"]), ("1e-4", ["57.0", "55.0"])):
+        command = ["compare", "--modes", "solo,sgt", "--seeds", "11-11", "--out", rate]
+        command += ["--set", f"learning_rate={rate}"]
+        assert mini_mrl.main(command) == 0
+        text = Path(rate, "table.md").read_text()
+        assert re.findall(r"(?m)^\| (?:solo|sgt) \| (\S+\.\d) \|", text) == want
+        assert mini_mrl.main(command) == 0  # again: all are there
     calls = Path("calls.txt").read_text().splitlines()
     assert len(calls) == 4
     assert sum("--set learning_rate=1e-4" in call for call in calls) == 2
-    text = Path("out/table.md").read_text()
-    scores = re.findall(r"(?m)^\| (\w+ learning_rate=\S+) \| (\S+) \|", text)
-    assert dict(scores[:4]) == {
-        "solo learning_rate=1e-5": "51.0", "solo learning_rate=1e-4": "55.0",
-        "sgt learning_rate=1e-5": "61.0", "sgt learning_rate=1e-4": "57.0",
-    }  # fmt: skip
-    assert mini_mrl.main(command) == 0  # again: all are there
-    assert len(Path("calls.txt").read_text().splitlines()) == 4
 
 
-def test_a_grid_has_all_combinations():
-    named = name_modes(["sgt"], ["--steps", "4"], ["learning_rate=1,2", "sgt.imitation_weight=3"])
-    assert named == {
-        f"sgt learning_rate={rate} sgt.imitation_weight=3":
-        ("sgt", ["--steps", "4", "--set", f"learning_rate={rate}",
-                 "--set", "sgt.imitation_weight=3"]) for rate in (1, 2)
-    }  # fmt: skip
-    with pytest.raises(MrlError, match="sgt a=1"):
-        name_modes(["sgt"], (), ["a=1,1"])
+@pytest.mark.parametrize("key", ["mode", "seed", "name", "runs", "placement"])
+def test_what_a_comparison_decides_itself_cannot_be_set(tmp_path, monkeypatch, capsys, key):
+    monkeypatch.chdir(tmp_path)
+    assert mini_mrl.main(["compare", "--modes", "solo", "--set", f"{key}=3"]) == 2
+    assert f"--set {key}=3" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_run_of_other_options_or_of_a_changed_mode_is_not_taken_for_the_one_asked_for(
@@ -250,7 +243,7 @@ def test_a_run_of_other_options_or_of_a_changed_mode_is_not_taken_for_the_one_as
     whole = plan(tmp_path)
 
     def asked(*options):
-        return replace(whole, modes=name_modes(["solo", "sgt"], options))
+        return replace(whole, options=options)
 
     first = asked("--config", "run.toml")
     assert run_all(first, print) == []
@@ -342,7 +335,7 @@ def test_a_mode_of_ones_own_is_called_by_its_name(tmp_path, monkeypatch):
     for name in names:
         write_run(place(tmp_path, name, 1), 50)
     assert [result.mode for result in read_all(replace(chosen, seeds=(1,)))] == names
-    assert [mode for mode, _ in chosen.modes.values()] == modes
+    assert list(chosen.modes.values()) == modes
     with pytest.raises(MrlError, match=r"replay.*`name`"):
         name_modes(["replay", "memory.py:Mine"])
 
@@ -499,17 +492,19 @@ def test_there_is_a_core_for_each_thread_of_a_run(tmp_path, monkeypatch):
     assert jobs_that_fit(chosen, "tiny", tmp_path / "run.toml") == 2
 
 
-def test_each_mode_takes_only_its_own_settings(tmp_path, monkeypatch):
+def test_each_run_knows_the_compared_modes_and_ignores_their_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(OWN_MODE.format("mine"))
-    modes, tune = ["solo", "mine.py:Mine", "sgt"], ["sgt.imitation_weight=1,2", "clip_low=3"]
-    assert list(name_modes(modes, (), tune)) == [
-        "solo clip_low=3", "mine clip_low=3",
-        "sgt sgt.imitation_weight=1 clip_low=3", "sgt sgt.imitation_weight=2 clip_low=3",
-    ]  # fmt: skip
-    assert run_all(plan(tmp_path, ["solo", "sgt"], (1,)), print) == []
+    plan(tmp_path, ("solo", "sgt"), (1,))
+    Path("mine.py").write_text(OWN_MODE.format("mine") + "    x: float = 1\n")
+    write_run(tmp_path / "made" / "mine.py:Mine-s1", 50)
+    command = ["compare", "--modes", "solo,mine.py:Mine", "--seeds", "1", "--out", "out"]
+    assert mini_mrl.main([*command, "--set", "mine.x=1.5", "--jobs", "1"]) == 0
     for call in Path("calls.txt").read_text().splitlines():
-        assert "--compared solo,sgt" in call
+        assert "--compared solo,mine" in call
+        assert "--set mine.x=1.5" in call
+    for mode, settings in (("solo", {}), ("mine.py:Mine", {"mine": {"x": 1.5}})):
+        config = run_config("tiny", None, {"mode": mode}, ["mine.x=1.5"], ("solo", "mine"))
+        assert config.settings == settings
 
 
 def test_a_run_that_lost_its_scores_from_before_is_named(tmp_path, monkeypatch, capsys):
