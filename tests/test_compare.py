@@ -28,16 +28,13 @@ from mrl.lab.compare import (
     seeds_of,
 )
 from mrl.lab.compare_view import (
-    T_95,
     blind_spot_rows,
     blind_spots_of,
     closing_step,
     difference,
     draw_closings,
-    estimate,
     rows,
     summary,
-    wilson,
     write_csv,
 )
 from mrl.run.directory import read_metrics, write_run_config
@@ -143,21 +140,6 @@ def test_named_seeds_are_run_and_stand_in_the_kept_command(tmp_path, monkeypatch
     made = {path.name for path in Path("out/runs").iterdir() if path.is_dir()}
     assert made == {f"{mode}-s{seed}" for mode in ("solo", "sgt") for seed in (31, 32)}
     assert f"`python {command}`." in Path("out/table.md").read_text()
-
-
-def test_the_interval_over_seeds_by_hand():
-    one = estimate([1.0, 2.0, 3.0])  # std 1, t = 4.303 with two degrees of freedom
-    assert one.mean == 2.0
-    assert one.half == pytest.approx(4.303 / math.sqrt(3))
-    assert str(estimate([10.0, 10.0, 10.0])) == "10.0 ± 0.0"
-    assert (T_95[0], T_95[2], T_95[8], T_95[28]) == (4.303, 2.776, 2.228, 2.042)
-
-
-@pytest.mark.parametrize("values", [[10.0], [10.0, 10.0]])
-def test_under_three_seeds_there_is_no_interval(values):
-    few = estimate(values)
-    assert math.isnan(few.half)
-    assert str(few) == ", ".join(["10.0"] * len(values))
 
 
 def test_differences_are_paired_by_seed(tmp_path):
@@ -394,12 +376,6 @@ def test_only_what_starts_under_two_percent_and_can_learn_is_a_hole(tmp_path):
                 line["updates"] = 0
     assert blind_spots_of(results) == []
     assert "## Blind spots" not in summary(results, "the command")
-
-
-def test_wilsons_interval_by_hand():
-    assert wilson(0, 10) == (0.0, pytest.approx(27.75, abs=0.01))
-    assert wilson(10, 10) == (pytest.approx(72.25, abs=0.01), 100.0)
-    assert wilson(3, 10) == (pytest.approx(10.78, abs=0.01), pytest.approx(60.32, abs=0.01))
 
 
 def test_a_hole_opens_where_ten_visits_reach_a_quarter(tmp_path):

@@ -21,10 +21,10 @@ import pytest
 
 import mini_mrl
 from mrl.config import PolicyConfig
-from mrl.lab.compare_view import T_95
 from mrl.models.loading import load_policy
 from mrl.modes import MODES
-from mrl.run.evaluation import count_solved, half_width, load_heldout, score_entries
+from mrl.run.evaluation import count_solved, load_heldout, score_entries
+from mrl.run.intervals import T_95, half_width
 from mrl.samples import Verdict
 from mrl.tiny.pair import BATCH, BLIND_SPOTS, UPDATES, demonstrations
 from mrl.verifier.rewards import last_box, plain_verdict

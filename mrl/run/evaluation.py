@@ -1,6 +1,5 @@
 """Scores on held-out problems: pass@1 and pass@k of each policy and skill."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -15,39 +14,12 @@ from mrl.samples import Problem, derive_seed
 from mrl.team import Verifier
 from mrl.tiny.skills import SEED_LABELS
 
-BLIND_SPOT = 0.02  # a skill is a blind spot if its pass@1 before training is below this
-CLOSED = 0.25  # a blind spot is closed if its pass@1 after training is at least this
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, of how many)
 
 
 def of_first_split(entries: Sequence[dict]) -> list[dict]:
     """The entries of `evaluation.json` about the first held-out file, one per policy."""
     return [entry for entry in entries if entry["split"] == entries[0]["split"]]
-
-
-def problems_of(scores: dict, skill: str) -> float:
-    """The number of problems of a skill. Older runs did not save it: all skills count equally."""
-    return scores["skills"][skill].get("problems", scores["problems"] / len(scores["skills"]))
-
-
-def half_width(scores: dict, skill: str = "", z: float = 1.96) -> float:
-    """Half the width of the confidence interval of an entry's pass@1, as a share.
-
-    The problems are only a sample. For each skill it is Wilson's interval, measured to its farther
-    end: for example, eight solved problems of eight show at least 68%, not certainty. For the mean
-    over skills it is sqrt(sum of squares) / skills. It assumes one completion per problem; with
-    several, the true interval is narrower.
-    skill: a single skill; empty: the mean over all. z: the normal quantile (default: of 95%).
-    """
-    widths = []
-    for name in [skill] if skill else scores["skills"]:
-        p = scores["skills"][name]["pass@1"]
-        spread = z**2 / problems_of(scores, name)
-        half = math.sqrt(spread * p * (1 - p) + spread**2 / 4)
-        shift = spread * abs(1 / 2 - p)
-        widths.append((half + shift) / (1 + spread))
-
-    return math.hypot(*widths) / len(widths)
 
 
 def count_solved(
