@@ -18,7 +18,7 @@ def scores_of(correct, samples):
         Problem(str(number), "1+1?", "2", skill) for number, (skill, _) in enumerate(correct)
     ]
     solved = {"split": [count for _, count in correct]}
-    (entry,) = score_entries("p", {"split": problems}, solved, samples)
+    (entry,) = score_entries({"p": solved}, {"split": problems}, samples)
     return entry
 
 

@@ -502,7 +502,7 @@ def test_the_scores_before_training_of_a_kept_run_are_sampled_again(name, verifi
     heldout = load_heldout(config["heldout"], verifier)
     samples = config["eval_samples"]
     solved = count_solved(policy, heldout, verifier, samples, config["seed"])
-    for entry in score_entries(name, heldout, solved, samples):
+    for entry in score_entries({name: solved}, heldout, samples):
         (was,) = (e for e in kept["before"] if (e["policy"], e["split"]) == (name, entry["split"]))
         for skill, scores in entry["skills"].items():  # another processor may change a completion
             assert scores["pass@1"] == pytest.approx(was["skills"][skill]["pass@1"], abs=0.013)
