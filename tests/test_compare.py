@@ -28,21 +28,18 @@ from mrl.lab.compare import (
     seeds_of,
 )
 from mrl.lab.compare_view import (
-    T_95,
     blind_spot_rows,
     blind_spots_of,
     closing_step,
     difference,
     draw_closings,
-    estimate,
     rows,
     summary,
-    wilson,
     write_csv,
 )
 from mrl.run.directory import read_metrics, write_run_config
 from mrl.settings.pairs import pair_settings
-from mrl.settings.settings import checksum
+from mrl.settings.settings import checksum, run_config
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
@@ -105,7 +102,7 @@ def plan(place, modes=("solo", "sgt"), seeds=(1, 2, 3)):
         for seed in seeds:
             score = {"solo": 50, "sgt": 60}.get(mode, 55) + seed
             write_run(place / "made" / f"{mode}-s{seed}", score)
-    return Plan(name_modes(modes), seeds, place / "out", 2)
+    return Plan(name_modes(modes), seeds, place / "out", jobs=2)
 
 
 def place(folder, mode, seed):
@@ -143,21 +140,6 @@ def test_named_seeds_are_run_and_stand_in_the_kept_command(tmp_path, monkeypatch
     made = {path.name for path in Path("out/runs").iterdir() if path.is_dir()}
     assert made == {f"{mode}-s{seed}" for mode in ("solo", "sgt") for seed in (31, 32)}
     assert f"`python {command}`." in Path("out/table.md").read_text()
-
-
-def test_the_interval_over_seeds_by_hand():
-    one = estimate([1.0, 2.0, 3.0])  # std 1, t = 4.303 with two degrees of freedom
-    assert one.mean == 2.0
-    assert one.half == pytest.approx(4.303 / math.sqrt(3))
-    assert str(estimate([10.0, 10.0, 10.0])) == "10.0 ± 0.0"
-    assert (T_95[0], T_95[2], T_95[8], T_95[28]) == (4.303, 2.776, 2.228, 2.042)
-
-
-@pytest.mark.parametrize("values", [[10.0], [10.0, 10.0]])
-def test_under_three_seeds_there_is_no_interval(values):
-    few = estimate(values)
-    assert math.isnan(few.half)
-    assert str(few) == ", ".join(["10.0"] * len(values))
 
 
 def test_differences_are_paired_by_seed(tmp_path):
@@ -209,37 +191,30 @@ def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch
     assert "6 runs, 4 of them " in lines[8]
 
 
-def test_tune_runs_each_mode_with_each_setting(tmp_path, monkeypatch):
+def test_a_grid_is_one_comparison_per_setting(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan(tmp_path, ())
     for mode, rate, score in (("solo", "1e-5", 50), ("solo", "1e-4", 54),
                               ("sgt", "1e-5", 60), ("sgt", "1e-4", 56)):  # fmt: skip
         write_run(tmp_path / "made" / f"{mode}-s11{rate}", score)
-    command = ["compare", "--modes", "solo,sgt", "--seeds", "11-11", "--out", "out"]
-    command += ["--tune", "learning_rate=1e-5,1e-4"]
-    assert mini_mrl.main(command) == 0
+    for rate, want in (("1e-5", ["61.0", "51.0"]), ("1e-4", ["57.0", "55.0"])):
+        command = ["compare", "--modes", "solo,sgt", "--seeds", "11-11", "--out", rate]
+        command += ["--set", f"learning_rate={rate}"]
+        assert mini_mrl.main(command) == 0
+        text = Path(rate, "table.md").read_text()
+        assert re.findall(r"(?m)^\| (?:solo|sgt) \| (\S+\.\d) \|", text) == want
+        assert mini_mrl.main(command) == 0  # again: all are there
     calls = Path("calls.txt").read_text().splitlines()
     assert len(calls) == 4
     assert sum("--set learning_rate=1e-4" in call for call in calls) == 2
-    text = Path("out/table.md").read_text()
-    scores = re.findall(r"(?m)^\| (\w+ learning_rate=\S+) \| (\S+) \|", text)
-    assert dict(scores[:4]) == {
-        "solo learning_rate=1e-5": "51.0", "solo learning_rate=1e-4": "55.0",
-        "sgt learning_rate=1e-5": "61.0", "sgt learning_rate=1e-4": "57.0",
-    }  # fmt: skip
-    assert mini_mrl.main(command) == 0  # again: all are there
-    assert len(Path("calls.txt").read_text().splitlines()) == 4
 
 
-def test_a_grid_has_all_combinations():
-    named = name_modes(["sgt"], ["--steps", "4"], ["learning_rate=1,2", "sgt.imitation_weight=3"])
-    assert named == {
-        f"sgt learning_rate={rate} sgt.imitation_weight=3":
-        ("sgt", ["--steps", "4", "--set", f"learning_rate={rate}",
-                 "--set", "sgt.imitation_weight=3"]) for rate in (1, 2)
-    }  # fmt: skip
-    with pytest.raises(MrlError, match="sgt a=1"):
-        name_modes(["sgt"], (), ["a=1,1"])
+@pytest.mark.parametrize("key", ["mode", "seed", "name", "runs", "placement"])
+def test_what_a_comparison_decides_itself_cannot_be_set(tmp_path, monkeypatch, capsys, key):
+    monkeypatch.chdir(tmp_path)
+    assert mini_mrl.main(["compare", "--modes", "solo", "--set", f"{key}=3"]) == 2
+    assert f"--set {key}=3" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_run_of_other_options_or_of_a_changed_mode_is_not_taken_for_the_one_asked_for(
@@ -250,7 +225,7 @@ def test_a_run_of_other_options_or_of_a_changed_mode_is_not_taken_for_the_one_as
     whole = plan(tmp_path)
 
     def asked(*options):
-        return replace(whole, modes=name_modes(["solo", "sgt"], options))
+        return replace(whole, options=options)
 
     first = asked("--config", "run.toml")
     assert run_all(first, print) == []
@@ -342,7 +317,7 @@ def test_a_mode_of_ones_own_is_called_by_its_name(tmp_path, monkeypatch):
     for name in names:
         write_run(place(tmp_path, name, 1), 50)
     assert [result.mode for result in read_all(replace(chosen, seeds=(1,)))] == names
-    assert [mode for mode, _ in chosen.modes.values()] == modes
+    assert list(chosen.modes.values()) == modes
     with pytest.raises(MrlError, match=r"replay.*`name`"):
         name_modes(["replay", "memory.py:Mine"])
 
@@ -401,12 +376,6 @@ def test_only_what_starts_under_two_percent_and_can_learn_is_a_hole(tmp_path):
                 line["updates"] = 0
     assert blind_spots_of(results) == []
     assert "## Blind spots" not in summary(results, "the command")
-
-
-def test_wilsons_interval_by_hand():
-    assert wilson(0, 10) == (0.0, pytest.approx(27.75, abs=0.01))
-    assert wilson(10, 10) == (pytest.approx(72.25, abs=0.01), 100.0)
-    assert wilson(3, 10) == (pytest.approx(10.78, abs=0.01), pytest.approx(60.32, abs=0.01))
 
 
 def test_a_hole_opens_where_ten_visits_reach_a_quarter(tmp_path):
@@ -499,17 +468,19 @@ def test_there_is_a_core_for_each_thread_of_a_run(tmp_path, monkeypatch):
     assert jobs_that_fit(chosen, "tiny", tmp_path / "run.toml") == 2
 
 
-def test_each_mode_takes_only_its_own_settings(tmp_path, monkeypatch):
+def test_each_run_knows_the_compared_modes_and_ignores_their_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(OWN_MODE.format("mine"))
-    modes, tune = ["solo", "mine.py:Mine", "sgt"], ["sgt.imitation_weight=1,2", "clip_low=3"]
-    assert list(name_modes(modes, (), tune)) == [
-        "solo clip_low=3", "mine clip_low=3",
-        "sgt sgt.imitation_weight=1 clip_low=3", "sgt sgt.imitation_weight=2 clip_low=3",
-    ]  # fmt: skip
-    assert run_all(plan(tmp_path, ["solo", "sgt"], (1,)), print) == []
+    plan(tmp_path, ("solo", "sgt"), (1,))
+    Path("mine.py").write_text(OWN_MODE.format("mine") + "    x: float = 1\n")
+    write_run(tmp_path / "made" / "mine.py:Mine-s1", 50)
+    command = ["compare", "--modes", "solo,mine.py:Mine", "--seeds", "1", "--out", "out"]
+    assert mini_mrl.main([*command, "--set", "mine.x=1.5", "--jobs", "1"]) == 0
     for call in Path("calls.txt").read_text().splitlines():
-        assert "--compared solo,sgt" in call
+        assert "--compared solo,mine" in call
+        assert "--set mine.x=1.5" in call
+    for mode, settings in (("solo", {}), ("mine.py:Mine", {"mine": {"x": 1.5}})):
+        config = run_config("tiny", None, {"mode": mode}, ["mine.x=1.5"], ("solo", "mine"))
+        assert config.settings == settings
 
 
 def test_a_run_that_lost_its_scores_from_before_is_named(tmp_path, monkeypatch, capsys):

@@ -6,7 +6,6 @@ from mrl.errors import MrlError
 from mrl.models.memory import PROBLEMS_AT_ONCE, problems_at_once
 from mrl.run.evaluation import (
     count_solved,
-    half_width,
     load_heldout,
     score_entries,
 )
@@ -19,7 +18,7 @@ def scores_of(correct, samples):
         Problem(str(number), "1+1?", "2", skill) for number, (skill, _) in enumerate(correct)
     ]
     solved = {"split": [count for _, count in correct]}
-    (entry,) = score_entries("p", {"split": problems}, solved, samples)
+    (entry,) = score_entries({"p": solved}, {"split": problems}, samples)
     return entry
 
 
@@ -112,22 +111,6 @@ def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
     monkeypatch.setattr(policy, "rollout", never)
     with pytest.raises(torch.OutOfMemoryError):  # one problem does not fit: the turn says so
         count_solved(policy, {"split": problems}, verifier, 1, 0)
-
-
-def test_the_interval_over_problems_by_hand():
-    # Wilson's interval of 8 of 8: 8 / (8 + 1.96^2) to 1
-    alone = {"problems": 8, "skills": {"x": {"pass@1": 1.0}}}
-    assert half_width(alone) == pytest.approx(1 - 8 / (8 + 1.96**2))
-    none = {"problems": 8, "skills": {"x": {"pass@1": 0.0}}}
-    assert half_width(none) == half_width(alone)
-    # at one half it is symmetric; 400 problems: nearly 1.96 sqrt(0.25 / 400)
-    many = {"problems": 400, "skills": {"x": {"pass@1": 0.5}}}
-    assert half_width(many) == pytest.approx(1.96 * 0.025 / (1 + 1.96**2 / 400) ** 0.5)
-    both = {"problems": 16, "samples": 1, "skills": {"x": {"pass@1": 1.0}, "y": {"pass@1": 0.0}}}
-    assert half_width(both) == pytest.approx(half_width(alone) / 2**0.5)
-    assert half_width(both, "x") == half_width(alone)
-    uneven = {"problems": 408, "skills": {"x": {"pass@1": 1.0, "problems": 8}}}
-    assert half_width(uneven, "x") == half_width(alone)
 
 
 def test_a_gpu_scores_as_many_completions_at_once_with_one_sample_as_with_four():

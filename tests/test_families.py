@@ -17,7 +17,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from mrl.config import DATA, PolicyConfig, RunConfig
+from mrl.config import DATA, PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.models.loading import load_policy, load_tokenizer, plain_logprobs
@@ -203,7 +203,7 @@ def test_a_family_is_computed_right_learns_and_is_resumed(tmp_path, random_pair,
     config = PolicyConfig("it", str(path), group_size=4, max_new_tokens=24, learning_rate=1e-3)
     policy = load_policy(config)
     longest, cpu = longest_prompt(policy, PROBLEMS), torch.device("cpu")
-    assert estimate(policy.model, config, RunConfig([config]), longest, cpu).peak > 0
+    assert estimate(policy.model, config, 128, longest + config.max_new_tokens, cpu).peak > 0
 
     groups = policy.rollout(PROBLEMS, generator())
     assert len({len(group.prompt_ids) for group in groups}) == 3

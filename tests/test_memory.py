@@ -1,8 +1,8 @@
 import gc
+import json
 import os
 import sys
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +22,6 @@ from mrl.models.lora import add_adapters
 from mrl.models.memory import (
     HEADROOM,
     LESS,
-    TEMPLATE_TOKENS,
-    TOKEN_BYTES,
     estimate,
     free_in_container,
     free_memory,
@@ -127,19 +125,17 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
     at_rest, tracker.peak = tracker.now, 0
     with tracker:
         learn(policy, samples)
-    config = RunConfig([policy.config], prompts_per_step=6, eval_samples=1)
-    got = estimate(policy.model, policy.config, config, 50, CPU)
-    assert got.at_rest == pytest.approx(at_rest, rel=0.01)
-    assert 0.9 * tracker.peak < got.peak < 1.15 * tracker.peak
+    got = estimate(policy.model, policy.config, 48, 110, CPU)
+    assert got.stays + got.moves == pytest.approx(at_rest, rel=0.01)
+    assert got.peak == pytest.approx(tracker.peak, rel=0.25)
 
 
 def test_a_frozen_policy_needs_its_weights_and_what_sampling_takes(make_policy):
     learner, teacher = make_policy(), make_policy(frozen=True)
-    config = RunConfig([learner.config])
     learning, sampling = (
-        estimate(policy.model, policy.config, config, 50, CPU) for policy in (learner, teacher)
+        estimate(policy.model, policy.config, 128, 100, CPU) for policy in (learner, teacher)
     )
-    assert learning.at_rest == 3 * sampling.at_rest
+    assert learning.moves == 3 * sampling.moves
     assert sampling.turn < learning.turn
 
 
@@ -148,11 +144,11 @@ def test_a_frozen_policy_is_kept_in_the_dtype_that_it_is_used_in(make_policy):
     for dtype, want in (("mixed", torch.bfloat16), ("float32", torch.float32)):
         policy = make_policy(frozen=True, dtype=dtype)
         assert {p.dtype for p in policy.model.parameters()} == {want}
-        config = RunConfig([policy.config])
-        got = estimate(shape_of(policy.config), policy.config, config, 50, CPU)
-        assert got.at_rest == sum(p.nbytes for p in policy.model.parameters())
+        got = estimate(shape_of(policy.config), policy.config, 128, 100, CPU)
+        assert got.moves == sum(p.nbytes for p in policy.model.parameters())
 
 
+MEASURED = json.loads((DATA / "results" / "gpu.json").read_text(encoding="utf-8"))
 SHAPES = {
     "qwen2.5": ("qwen", 896, 4864, 24, 151936, 14, 2),
     "smollm2": ("llama", 960, 2560, 32, 49152, 15, 5),
@@ -183,15 +179,33 @@ def true_shape(config):
     return model
 
 
-def true_estimate(name, **settings):
+def true_estimate(name, rows=128, **settings):
     config = PolicyConfig(name, "x", **{"dtype": "mixed", **settings})
-    return estimate(true_shape(config), config, RunConfig([config], eval_samples=1), 150, CPU)
+    return estimate(true_shape(config), config, rows, 150 + config.max_new_tokens, CPU)
 
 
 @pytest.mark.parametrize(("name", "peak", "settings"), SIMULATED)
 def test_the_estimate_at_the_true_shapes_is_that_of_a_simulation(name, peak, settings):
     settings = {"max_tokens_per_forward": 4096, "max_new_tokens": 400} | settings
-    assert true_estimate(name, **settings).peak / 2**30 == pytest.approx(peak, rel=0.1)
+    assert true_estimate(name, **settings).peak / 2**30 == pytest.approx(peak, rel=0.25)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_estimate_is_within_a_quarter_of_what_an_h100_measured(name, checkpointing):
+    tokens = 8192 if checkpointing else 4096
+    about = {"gradient_checkpointing": checkpointing, "max_tokens_per_forward": tokens}
+    measured = MEASURED[f"memory-{name}" + checkpointing * "-checkpointing"]["figures"]["peak"]
+    got = true_estimate(name, max_new_tokens=400, **about)
+    assert got.peak / 2**30 == pytest.approx(measured, rel=0.25)
+
+
+@pytest.mark.parametrize("placement", ["resident", "swap"])
+def test_so_is_that_of_the_pair(placement):
+    about = {"max_new_tokens": 400, "max_tokens_per_forward": 4096}
+    both = [true_estimate(name, **about) for name in ("qwen2.5", "smollm2")]
+    measured = MEASURED[f"whole-{placement}"]["figures"]["peak"]
+    assert needed(both, placement) / 2**30 == pytest.approx(measured, rel=0.25)
 
 
 @pytest.fixture
@@ -200,7 +214,7 @@ def card(monkeypatch):
 
     Prompts of 150 tokens; eight completions of 400.
     """
-    problems = [Problem("a", "x" * TOKEN_BYTES * (150 - TEMPLATE_TOKENS), "1")]
+    problems = [Problem("a", "x" * 270, "1")]
     monkeypatch.setattr("mrl.models.memory.shape_of", true_shape)
     monkeypatch.setattr("mrl.models.memory.uses_bfloat16", lambda dtype, device: True)
 
@@ -230,8 +244,8 @@ def test_a_smaller_micro_batch_lets_both_stay_on_the_device(card):
     assert card(21.0, host=12.0).placement == "swap"
     desktop = card(21.0, host=9.0, max_tokens_per_forward=2048)
     assert desktop.placement == "resident"
-    assert desktop.sentence.startswith("Placement resident: expected peak 17.7 GiB")
-    assert desktop.sentence.endswith("21 GiB are free on cuda:0.")
+    for part in ("Placement resident", "qwen2.5", "smollm2", "21 GiB are free on cuda:0"):
+        assert names_it(desktop.sentence, part)
 
 
 def test_swap_is_refused_where_the_host_does_not_hold_what_waits(card):
@@ -241,12 +255,7 @@ def test_swap_is_refused_where_the_host_does_not_hold_what_waits(card):
     assert swapping.sentence.endswith("; 10.5 GiB in host memory.")
     with pytest.raises(MrlError) as refused:
         card(19.0, host=10.0)
-    needs = (
-        "Placement swap",
-        "16.5 GiB",
-        "qwen2.5 16.5, smollm2 12.7",
-        "19 GiB are free on cuda:0",
-    )
+    needs = ("Placement swap", "qwen2.5", "smollm2", "19 GiB are free on cuda:0")
     for part in (*needs, "10.5 GiB in host memory", "10.0 GiB free", LESS):
         assert names_it(str(refused.value), part)
     assert card(40.0, host=1.0).placement == "resident"  # nothing waits there
@@ -256,11 +265,13 @@ def test_processes_are_counted_together_but_for_those_with_a_card_each(card, mon
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     shared = card(23.2, names=["qwen2.5"]).sentence
-    assert "qwen2.5 16.5, smollm2 12.7); 23 GiB are free on cuda:0. This may not fit" in shared
+    for part in ("Placement parallel", "qwen2.5", "smollm2", "23 GiB are free", "may not fit"):
+        assert names_it(shared, part)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     sentence = card(23.2, names=["qwen2.5"]).sentence
-    for part in ("Placement parallel", "16.5 GiB", "qwen2.5 16.5", "23 GiB are free on cuda:0"):
+    for part in ("Placement parallel", "qwen2.5", "23 GiB are free on cuda:0"):
         assert names_it(sentence, part)
+    assert "smollm2" not in sentence
     with pytest.raises(MrlError, match=r"20\.0 GiB free.*another placement"):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
         card(20.0, host=20.0, device="cpu", max_tokens_per_forward=2048, names=["qwen2.5"])
@@ -269,14 +280,22 @@ def test_processes_are_counted_together_but_for_those_with_a_card_each(card, mon
 def test_a_run_that_a_cpu_cannot_hold_is_refused_before_weights_are_loaded(card):
     with pytest.raises(MrlError) as refused:
         card(14.0, host=14.0, device="cpu", max_tokens_per_forward=2048)
-    needs = ("Placement resident", "17.7 GiB", "qwen2.5 13.7, smollm2 9.8")
-    for part in (*needs, "14.0 GiB free", LESS):
+    for part in ("Placement resident", "qwen2.5", "smollm2", "14.0 GiB free", LESS):
         assert names_it(str(refused.value), part)
     light = card(14.0, host=14.0, device="cpu", max_tokens_per_forward=2048, lora_rank=16)
     assert light.placement == "resident"
     assert card(20.0, host=20.0, device="cpu", max_tokens_per_forward=2048).placement == "resident"
-    with pytest.raises(MrlError, match=r"23\.2 GiB in host memory"):  # it holds both
+    with pytest.raises(MrlError, match="in host memory"):  # it holds both
         card(20.0, host=20.0, device="cpu", max_tokens_per_forward=2048, placement="swap")
+
+
+def test_a_gpu_that_cannot_hold_the_weights_is_refused_before_they_are_loaded(card):
+    """A smaller micro-batch cannot help there, so a warning would only cost minutes."""
+    with pytest.raises(MrlError) as refused:
+        card(5.0)
+    for part in ("5 GiB are free on cuda:0", "weights", LESS):
+        assert names_it(str(refused.value), part)
+    assert "may not fit" in card(8.0).sentence
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="Linux says what is available")
@@ -328,25 +347,20 @@ def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_setting_for_a_t4_is_within_its_memory(monkeypatch):
+def test_the_setting_for_a_t4_is_within_its_memory():
     """14.7 GiB of it can be had, and a plan fills nine tenths of that."""
     path = DATA / "examples" / "t4.toml"
     config = run_config(None, path, {}, [])
-    on_cuda = problems_at_once(torch.device("cuda"), config.eval_samples)
-    monkeypatch.setattr("mrl.models.memory.problems_at_once", lambda device, samples: on_cuda)
+    rows = problems_at_once(torch.device("cuda"), config.eval_samples) * config.eval_samples
+    names = ("dtype", "max_new_tokens", "max_tokens_per_forward")
     estimates = []
     for policy in config.policies:
-        settings = {name: getattr(policy, name) for name in ("dtype", "max_new_tokens")}
-        estimates.append(
-            true_estimate(
-                policy.name, max_tokens_per_forward=policy.max_tokens_per_forward, **settings
-            )
-        )
+        settings = {name: getattr(policy, name) for name in names}
+        estimates.append(true_estimate(policy.name, rows, **settings))
     assert needed(estimates, "swap") < HEADROOM * 14.7 * 2**30
     assert f"expects is {needed(estimates, 'swap') / 2**30:.1f} GiB" in path.read_text()
-    longer = true_estimate(
-        "smollm2", max_tokens_per_forward=1024, dtype="float32", max_new_tokens=400
-    )
+    about = {"max_tokens_per_forward": 1024, "dtype": "float32", "max_new_tokens": 400}
+    longer = true_estimate("smollm2", rows, **about)
     assert longer.peak > HEADROOM * 14.7 * 2**30  # as its comment says
 
 
@@ -363,27 +377,23 @@ def test_with_lora_a_pair_of_1500_and_1000_million_fits_24_gigabytes():
     assert needed(small, "resident") < 0.9 * 24 * 2**30 < min(each.peak for each in whole)
     assert needed(small, "swap") < needed(small, "resident")
     for each in small:  # the base stays, adapters and moments are what moves
-        assert each.stays > 10 * (each.at_rest - each.stays)
+        assert each.stays > 10 * each.moves
 
 
 def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
     policy = make_policy(group_size=4, max_new_tokens=10, max_tokens_per_forward=30)
-    model, config = policy.model, RunConfig([policy.config], eval_samples=1)
-    one, many = (
-        estimate(model, policy.config, replace(config, prompts_per_step=n), 20, CPU)
-        for n in (2, 20_000)
+    few, many, twice = (
+        estimate(policy.model, policy.config, rows, 30, CPU) for rows in (8, 80_000, 160_000)
     )
-    shape, rows = policy.model.config, 20_000 * 4
-    kv_cache = rows * 30 * 2 * 4 * 2 * 32 * 4  # tokens, k and v, layers, KV heads, size, bytes
-    assert many.turn == kv_cache + rows * shape.vocab_size * 22 > one.turn
-    twice = replace(config, prompts_per_step=20_000)
-    doubled = estimate(model, policy.config, twice, 20, CPU, rollout_factor=2)  # solo-x2
-    assert doubled.turn == 2 * many.turn
+    kv_cache = 30 * 2 * 4 * 2 * 32 * 4  # tokens, k and v, layers, KV heads, size, bytes
+    assert many.turn > 80_000 * kv_cache
+    assert twice.turn == 2 * many.turn
+    assert few.turn < many.turn
     parameters = sum(p.numel() for p in policy.model.parameters())
-    assert one.at_rest == many.at_rest == (4 + 8) * parameters  # weights, two moments of AdamW
-    assert needed([one, many], "swap") == many.peak
-    assert needed([one, many], "resident") == many.peak + one.at_rest
-    assert needed([one, many], "parallel") == many.peak + one.peak
+    assert few.moves == many.moves == (4 + 8) * parameters  # weights, two moments of AdamW
+    assert needed([few, many], "swap") == many.peak
+    assert needed([few, many], "resident") == many.peak + few.moves
+    assert needed([few, many], "parallel") == many.peak + few.peak
 
 
 def test_these_tests_see_no_gpu_and_the_allocator_is_set_but_where_a_person_did(monkeypatch):

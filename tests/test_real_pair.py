@@ -247,8 +247,7 @@ def test_compare_takes_the_tiny_pair_where_the_real_one_could_be_trained(monkeyp
     taken = []
 
     def note(plan, say):
-        ((_, options),) = plan.modes.values()
-        taken.append(list(options))
+        taken.append(list(plan.options))
         raise MrlError("enough")
 
     monkeypatch.setattr("mrl.lab.commands.run_all", note)

@@ -21,10 +21,10 @@ import pytest
 
 import mini_mrl
 from mrl.config import PolicyConfig
-from mrl.lab.compare_view import T_95
 from mrl.models.loading import load_policy
 from mrl.modes import MODES
-from mrl.run.evaluation import count_solved, half_width, load_heldout, score_entries
+from mrl.run.evaluation import count_solved, load_heldout, score_entries
+from mrl.run.intervals import T_95, half_width
 from mrl.samples import Verdict
 from mrl.tiny.pair import BATCH, BLIND_SPOTS, UPDATES, demonstrations
 from mrl.verifier.rewards import last_box, plain_verdict
@@ -502,7 +502,7 @@ def test_the_scores_before_training_of_a_kept_run_are_sampled_again(name, verifi
     heldout = load_heldout(config["heldout"], verifier)
     samples = config["eval_samples"]
     solved = count_solved(policy, heldout, verifier, samples, config["seed"])
-    for entry in score_entries(name, heldout, solved, samples):
+    for entry in score_entries({name: solved}, heldout, samples):
         (was,) = (e for e in kept["before"] if (e["policy"], e["split"]) == (name, entry["split"]))
         for skill, scores in entry["skills"].items():  # another processor may change a completion
             assert scores["pass@1"] == pytest.approx(was["skills"][skill]["pass@1"], abs=0.013)

@@ -46,7 +46,7 @@ def start_scores(directory, verifier):
         policy = load_policy(PolicyConfig(name, str(directory / name)))
         splits = {"validation": HELDOUT}
         solved = count_solved(policy, splits, verifier, samples=2, seed=0)
-        (entry,) = score_entries(name, splits, solved, samples=2)
+        (entry,) = score_entries({name: solved}, splits, samples=2)
         scores[name] = {skill: of["pass@1"] for skill, of in entry["skills"].items()}
     return scores
 

@@ -16,14 +16,14 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 
-from mrl.lab.compare_view import Estimate, estimate, wilson
+from mrl.run.intervals import CLOSED, Estimate, estimate, wilson
 from mrl.tiny.pair import BLIND_SPOTS, STRONG_SKILLS, WEAK_SKILLS
 
 RESULTS = Path(__file__).resolve().parent
 ROOT = RESULTS.parents[1]
 DOCUMENTS = ("README.md", "TUTORIAL.md", "data/results/README.md")
 FOUR = ("solo", "replay", "sft", "sgt")
-CLOSED_FROM = 25  # percent on the validation set, as in mrl/lab/compare_view.py
+CLOSED_FROM = 100 * CLOSED  # percent on the validation set
 DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
 WEIGHTS = ("0.01", "0.1", "1")  # of the imitation loss of sgt
 NO_LOWER = "hacpo without its lower clip bound"
@@ -353,7 +353,7 @@ def closed_spots() -> list[str]:
         for mode in FOUR:
             runs = count(runs_closed("ten", mode))
             low, high = wilson(runs, 10)
-            cells.append(f"{runs} ({low:.0f} to {high:.0f}%)")
+            cells.append(f"{runs} ({100 * low:.0f} to {100 * high:.0f}%)")
         yield ["runs of 10 with all four closed", *cells]
         for policy, skills in BLIND_SPOTS.items():
             for skill in skills:

@@ -7,16 +7,16 @@ a mode that replays its own earlier successes ends 20 points above `solo`.
 
 import random
 from collections.abc import Callable
-from statistics import fmean, stdev
+from statistics import fmean
 from types import ModuleType
 
 from mrl.classroom.letters import mode_of, train
 from mrl.modes.solo import Solo
+from mrl.run.intervals import estimate
 
 OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sft", "sgt", "xgrpo")
 HIDDEN = tuple(f"mrl.modes.{name}" for name in OTHERS)
 PAIRS = 20  # with five pairs, small gains were sometimes missed; 20 take a few seconds
-T = 2.093  # Student's t for 95% and PAIRS - 1 degrees of freedom
 GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # gain of at least this much -> points for it
 SULKS = 10  # points below `solo` without records, from which a mode does not learn by itself
 
@@ -43,7 +43,8 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
     controls = {"solo": solo, "itself with others' records": exchanged, "itself alone": nothing}
     name = max(controls, key=lambda name: fmean(controls[name]))
     gains = [mine - other for mine, other in zip(own, controls[name], strict=True)]
-    gain, half = fmean(gains), T * stdev(gains) / PAIRS**0.5
+    of_gains = estimate(gains)
+    gain, half = of_gains.mean, of_gains.half
 
     # an interval that contains 0 gives no points, even for a large gain
     points = sum(GAINS[least] for least in GAINS if gain >= least and gain - half > 0)

@@ -27,8 +27,7 @@ from mrl.run.directory import (
     read_run_config,
     with_checkpoint_paths,
 )
-from mrl.run.evaluation import count_solved, load_heldout, score_entries
-from mrl.run.problems import longest_prompt
+from mrl.run.evaluation import load_heldout, score_entries, solve_heldout
 from mrl.run.run import Run
 from mrl.run.summary import evaluation_table, first_lines, last_lines, pair_table
 from mrl.run.view import View, console, make_view, printable
@@ -266,14 +265,10 @@ def evaluate(
     with make_verifier(config.judge, config.verify_timeout_s, view.say) as verifier:
         splits = load_heldout(files, verifier)
         for when, state in states.items():
-            results[when], solved = [], {}
             policies = load_policies(state, claim_device(config))
-            for policy in policies:
-                for split in splits.values():
-                    longest_prompt(policy, split)  # MrlError if one is too long
-                counts = count_solved(policy, splits, verifier, count, config.seed, view.progress)
-                solved[policy.name] = counts
-                results[when] += score_entries(policy.name, splits, counts, count)
-            del policies, policy  # free the memory before the newest weights are loaded
+            about = policies, splits, verifier, count, config.seed
+            solved = solve_heldout(*about, progress=view.progress)
+            results[when] = score_entries(solved, splits, count)
+            del policies, about  # free the memory before the newest weights are loaded
 
     console.print(pair_table(splits, solved) if pair else evaluation_table(results))

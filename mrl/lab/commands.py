@@ -13,7 +13,15 @@ from rich.markdown import Markdown
 from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
 from mrl.lab.alignment_view import render_alignment
-from mrl.lab.compare import Plan, jobs_that_fit, name_modes, read_all, run_all, seeds_of
+from mrl.lab.compare import (
+    Plan,
+    check_settings,
+    jobs_that_fit,
+    name_modes,
+    read_all,
+    run_all,
+    seeds_of,
+)
 from mrl.lab.gsm8k import make_gsm8k
 from mrl.models.loading import load_tokenizer
 from mrl.parsing import split_list
@@ -33,7 +41,10 @@ ASKED_RUN_HELP = "Directory of the run to ask (default: the one in runs/ that sa
 SEEDS_HELP = "Number of seeds (5 = seeds 1 to 5), or a range (31-40)."
 STEPS_HELP = "Training steps per run (default: 240 for the tiny pair, 200 with --quick)."
 QUICK_HELP = "Quick look: 2 modes, 2 seeds, about ten minutes."
-TUNE_HELP = "Grid search: KEY=VALUE,VALUE; repeatable."
+SET_HELP = (
+    "Any setting, as KEY=VALUE, as for training; repeatable. A run ignores the settings of the "
+    "other modes."
+)
 JOBS_HELP = "Number of runs in parallel (default: as many as fit, at most four; 1 on a GPU)."
 PAIR_HELP = "Models to train, as for training (default: tiny, or those of --config)."
 OUT_HELP = "Output directory (default: runs/compare, or runs/quick with --quick)."
@@ -57,7 +68,7 @@ def compare(
     jobs: Annotated[int | None, typer.Option(min=1, help=JOBS_HELP)] = None,
     out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
     quick: Annotated[bool, typer.Option("--quick", help=QUICK_HELP)] = False,
-    tune: Annotated[list[str] | None, typer.Option(help=TUNE_HELP)] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
 ) -> None:
     """Compare modes on the same seeds and budget; writes a table with intervals, and plots."""
     from mrl.lab import compare_view, figures
@@ -73,8 +84,12 @@ def compare(
     for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
         if value is not None:
             options += [option, str(value)]
-    plan = Plan(name_modes(split_list(modes), options, tune or ()), seeds_of(seeds), out)
-    plan.jobs = jobs or jobs_that_fit(plan, pair, config)
+    settings = settings or []
+    check_settings(settings)
+    for setting in settings:
+        options += ["--set", setting]
+    plan = Plan(name_modes(split_list(modes)), seeds_of(seeds), out, options)
+    plan.jobs = jobs or jobs_that_fit(plan, pair, config, settings)
 
     failures = run_all(plan, say)
     results = read_all(plan)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from os.path import isfile
 from pathlib import Path
 from statistics import fmean
 
@@ -20,7 +20,6 @@ import torch
 
 from mrl.errors import MrlError
 from mrl.models.memory import GIB, estimate_all, free_memory, needed
-from mrl.parsing import split_list
 from mrl.run.directory import (
     newest_checkpoint,
     read_evaluations,
@@ -33,23 +32,29 @@ from mrl.settings.settings import check, mode_class, run_config
 
 AT_ONCE = 4  # largest number of parallel runs, unless the user asks for more
 PROCESS_BYTES = 1 * GIB  # memory of a run besides its tensors: Python, torch, transformers
+DECIDED = {  # settings that a comparison makes for each run, and how to choose them
+    "mode": "use --modes",
+    "seed": "use --seeds",
+    "name": "a run is named after its mode and seed",
+    "runs": "use --out",
+    "placement": "each run is one process",
+}
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
 
 
 @dataclass
 class Plan:
-    """The modes, seeds and directory of a comparison."""
+    """The modes, seeds and directory of a comparison.
 
-    # name in tables and directories -> (the mode as the user typed it, options of its runs)
-    modes: dict[str, tuple[str, list[str]]]
+    modes: name in tables and directories -> the mode as the user typed it.
+    options: options of every run; a run ignores the settings of the other modes.
+    """
+
+    modes: dict[str, str]
     seeds: Sequence[int]
     out: Path
+    options: Sequence[str] = ()
     jobs: int = 2
-
-    @property
-    def mode_names(self) -> list[str]:
-        """The `name` of each mode's class."""
-        return [mode_class(mode).name for mode, _ in self.modes.values()]
 
     def runs(self) -> list[tuple[str, int, Path]]:
         """(name, seed, directory) of every run, ordered by seed, so that any prefix is balanced."""
@@ -71,49 +76,38 @@ def seeds_of(text: str) -> list[int]:
     return list(seeds)
 
 
-def name_modes(
-    modes: Sequence[str], options: Sequence[str] = (), tune: Sequence[str] = ()
-) -> dict[str, tuple[str, list[str]]]:
-    """The modes of a `Plan`, each with every combination of the values in `tune`.
-
-    tune: texts such as `key=value,value`. A mode does not get the settings of another mode.
-    """
-    axes: list[
-        tuple[str, list[str]]
-    ] = []  # (policy or mode that the key names, or ""; key=value texts)
-    for text in tune:
-        key, _, values = text.partition("=")
-        owner, _, _ = key.rpartition(".")
-        axes.append((owner, [f"{key}={value}" for value in split_list(values)]))
-
-    named = {}
-    mode_names = [mode_class(mode).name for mode in modes]
-    for mode, own_name in zip(modes, mode_names, strict=True):
-        others = set(mode_names) - {own_name}
-        for settings in product(*(texts for owner, texts in axes if owner not in others)):
-            name = " ".join([own_name, *settings])
-            if name in named:
-                raise MrlError(f"{name!r} is compared twice; give each mode a different `name`.")
-
-            with_settings = list(options)
-            for setting in settings:
-                with_settings += ["--set", setting]
-            named[name] = mode, with_settings
+def name_modes(modes: Sequence[str]) -> dict[str, str]:
+    """The modes of a `Plan`. Raises MrlError if two of them have the same name."""
+    named: dict[str, str] = {}
+    for mode in modes:
+        name = mode_class(mode).name
+        if name in named:
+            raise MrlError(f"{name!r} is compared twice; give each mode a different `name`.")
+        named[name] = mode
     return named
 
 
-def jobs_that_fit(plan: Plan, pair: str | None, config: Path | None) -> int:
+def check_settings(settings: Sequence[str]) -> None:
+    """Raise MrlError for a --set of something that a comparison decides for each run."""
+    for text in settings:
+        key, _, _ = text.partition("=")
+        if key in DECIDED:
+            raise MrlError(f"--set {text}: a comparison decides `{key}` itself; {DECIDED[key]}.")
+
+
+def jobs_that_fit(
+    plan: Plan, pair: str | None, config: Path | None, settings: Sequence[str] = ()
+) -> int:
     """The default number of parallel runs.
 
     On a CPU it is at most four, limited by the cores and by the free memory. On a GPU it is 1.
-    pair, config: as for training.
+    pair, config, settings: as for training.
     """
     if torch.cuda.is_available():
         return 1
-    run = run_config(
-        pair, config, {"mode": next(iter(plan.modes.values()))[0]}, (), plan.mode_names
-    )
-    factor = max(mode_class(mode).rollout_factor for mode, _ in plan.modes.values())
+    mode = next(iter(plan.modes.values()))
+    run = run_config(pair, config, {"mode": mode}, settings, list(plan.modes))
+    factor = max(mode_class(mode).rollout_factor for mode in plan.modes.values())
     problems = load_problems(Path(run.train))
     tensors = needed(estimate_all(run, run.policies, problems, "cpu", factor), "resident")
     fit = free_memory("cpu") // (PROCESS_BYTES + tensors)
@@ -164,12 +158,12 @@ def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
 
 def _request(plan: Plan, name: str) -> str:
     """Everything that decides a run except its seed: options, and the contents of files."""
-    mode, options = plan.modes[name]
-    texts = [mode, *options]
+    mode = plan.modes[name]
+    texts = [mode, *plan.options]
 
     # the content of a file, because it may change under the same name
-    for text in (mode.rpartition(":")[0], *options):
-        if Path(text).is_file():
+    for text in (mode.rpartition(":")[0], *plan.options):
+        if isfile(text):
             texts.append(Path(text).read_text(encoding="utf-8"))
     return "\n".join(texts)
 
@@ -190,7 +184,6 @@ def is_finished(directory: Path) -> bool:
 
 def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
     """Start a run, or continue it from its last checkpoint; returns its last line if it failed."""
-    mode, options = plan.modes[name]
     if newest_checkpoint(directory):
         arguments = ["resume", str(directory)]
     else:
@@ -199,10 +192,10 @@ def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
         )  # from a run killed before its first checkpoint
         directory.parent.mkdir(parents=True, exist_ok=True)
         Path(f"{directory}.asked").write_text(_request(plan, name), encoding="utf-8")
-        arguments = ["--mode", mode, "--seed", str(seed), "--name", directory.name, *options]
-        arguments += ["--set", f"runs={directory.parent}"]
+        arguments = ["--mode", plan.modes[name], "--seed", str(seed), "--name", directory.name]
+        arguments += [*plan.options, "--set", f"runs={directory.parent}"]
         arguments += ["--placement", "resident"]  # one process per run, not per policy
-        arguments += ["--compared", ",".join(plan.mode_names)]
+        arguments += ["--compared", ",".join(plan.modes)]
 
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
     ended = subprocess.run([*PROGRAM, *arguments, "--plain"], **pipes)

@@ -1,58 +1,22 @@
 """The results of a comparison as tables and a plot: means with intervals, and blind spots.
 
-A blind spot is a skill whose pass@1 starts under 2% on the first held-out file, as the mean over
-the compared runs. It is closed in a run whose pass@1 there ends at 25% or more.
+Whether a skill is a blind spot is decided by its mean over the compared runs.
 """
 
 import csv
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from mrl.lab import figures
 from mrl.lab.compare import Result, by_mode
+from mrl.run.intervals import BLIND_SPOT, CLOSED, Estimate, estimate, wilson
 
 CONTROLS = ("solo", "solo-x2", "replay", "sft")  # tables show how far a mode is above each of them
 COSTS = ("rollouts", "updates", "bytes per prompt", "seconds")
-# Two-sided 95% quantiles of Student's t for 2 to 30 degrees of freedom; for more, the normal's.
-T_95 = (
-    4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
-    2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052,
-    2.048, 2.045, 2.042,
-)  # fmt: skip
-STARTS_UNDER = 2  # percent
-CLOSED_FROM = 25  # percent
 WORDS = {"solo": "RL alone (solo)", "replay": "own replay (replay)", "sft": "peer, no RL (sft)",
          "sgt": "with a peer (sgt)"}  # fmt: skip
 VISITS = 10  # steps with prompts of a skill, over whose mean a blind spot counts as closed
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """One value per seed, their mean, and the half width of its 95% interval.
-
-    With fewer than three seeds `half` is NaN, because two values may agree by chance.
-    """
-
-    values: Sequence[float]
-    mean: float
-    half: float
-
-    def __str__(self) -> str:
-        if math.isnan(self.half):
-            return ", ".join(f"{value:.1f}" for value in self.values)
-        return f"{self.mean:.1f} ± {self.half:.1f}"
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """The mean over seeds with a Student-t interval."""
-    half = math.nan
-    if len(values) >= 3:
-        quantile = T_95[len(values) - 3] if len(values) - 3 < len(T_95) else 1.96
-        half = quantile * stdev(values) / math.sqrt(len(values))
-    return Estimate(values, fmean(values), half)
 
 
 def difference(results: Sequence[Result], one: str, two: str, split: str) -> Estimate | None:
@@ -118,22 +82,14 @@ def blind_spots_of(results: Sequence[Result]) -> list[tuple[str, str]]:
         split, policy, skill, metric = key
         if split == first.first_split and metric == "pass@1" and skill != "all":
             start = fmean(result.before[key] for result in results)
-            if start < STARTS_UNDER and policy in learners:
+            if start < 100 * BLIND_SPOT and policy in learners:
                 blind_spots.append((policy, skill))
     return blind_spots
 
 
-def end_of(result: Result, blind_spot: tuple[str, str]) -> float:
-    """pass@1 of a blind spot after training, on the first held-out file, in percent."""
-    return result.scores[result.first_split, *blind_spot, "pass@1"]
-
-
-def wilson(count: int, total: int) -> tuple[float, float]:
-    """The 95% interval, in percent, of a share seen as `count` of `total` (Wilson 1927)."""
-    z = 1.96
-    center = (count + z**2 / 2) / (total + z**2)
-    half = z / (total + z**2) * math.sqrt(count * (total - count) / total + z**2 / 4)
-    return 100 * max(0.0, center - half), 100 * min(1.0, center + half)
+def is_closed(result: Result, blind_spot: tuple[str, str]) -> bool:
+    """Whether the run closed a blind spot, which is given as (policy, skill)."""
+    return result.scores[result.first_split, *blind_spot, "pass@1"] >= 100 * CLOSED
 
 
 def blind_spot_rows(
@@ -144,12 +100,12 @@ def blind_spot_rows(
     for mode, runs in by_mode(results).items():
         all_closed = 0
         for run in runs:
-            all_closed += all(end_of(run, blind_spot) >= CLOSED_FROM for blind_spot in blind_spots)
+            all_closed += all(is_closed(run, blind_spot) for blind_spot in blind_spots)
 
         row = {"mode": mode, "all closed": _count(all_closed, len(runs))}
 
         for blind_spot in blind_spots:
-            closed = sum(end_of(run, blind_spot) >= CLOSED_FROM for run in runs)
+            closed = sum(is_closed(run, blind_spot) for run in runs)
             row[" ".join(blind_spot)] = _count(closed, len(runs))
         rows.append(row)
     return rows
@@ -157,18 +113,18 @@ def blind_spot_rows(
 
 def _count(count: int, total: int) -> str:
     low, high = wilson(count, total)
-    return f"{count} of {total} ({low:.0f} to {high:.0f}%)"
+    return f"{count} of {total} ({100 * low:.0f} to {100 * high:.0f}%)"
 
 
 def closing_step(result: Result, blind_spot: tuple[str, str]) -> int | None:
-    """The first step at which the skill's solve rate in training reached `CLOSED_FROM` percent.
+    """The first step at which the skill's solve rate in training reached `CLOSED`.
 
     The rate is the mean over the last `VISITS` steps with prompts of the skill. None means never.
     """
     policy, skill = blind_spot
     steps, rates = figures.series(result.lines, policy, f"skill/{skill}", VISITS)
     for number, (step, rate) in enumerate(zip(steps, rates, strict=True), start=1):
-        if number >= VISITS and 100 * rate >= CLOSED_FROM:
+        if number >= VISITS and rate >= CLOSED:
             return step
     return None
 
@@ -187,8 +143,8 @@ def summary(results: Sequence[Result], command: str) -> str:
     if blind_spots:
         lines += ["", "## Blind spots", ""]
         lines += [
-            f"A blind spot is a skill whose pass@1 starts under {STARTS_UNDER}% on `{split}`.",
-            f"It is closed in a run if that pass@1 ends at {CLOSED_FROM}% or more. The numbers are",
+            f"A blind spot is a skill whose pass@1 starts under {BLIND_SPOT:.0%} on `{split}`.",
+            f"It is closed in a run if that pass@1 ends at {CLOSED:.0%} or more. The numbers are",
             "runs, followed by Wilson's 95% interval for the share of such runs.",
         ]
         lines += ["", *_markdown(blind_spot_rows(results, blind_spots))]
@@ -268,7 +224,7 @@ def draw_closings(
         axes.set_xticks([0, last // 2, last, never], ["0", f"step {last // 2}", last, "never"])
         axes.set(xlim=(0, 1.5 * last), ylim=(len(blind_spots) - 0.5, -0.5))
 
-    rule = f"its solve rate (mean over {VISITS} steps) first reached {CLOSED_FROM}%"
+    rule = f"its solve rate (mean over {VISITS} steps) first reached {CLOSED:.0%}"
     figure.suptitle(
         f"When each blind spot closed: the step at which\n{rule}.\nOne dot per seed.", fontsize=12
     )

@@ -21,7 +21,8 @@ from mrl.lab import figures
 from mrl.lab.alignment_view import visible
 from mrl.models.loading import load_tokenizer
 from mrl.run import directory as run_directory
-from mrl.run.evaluation import BLIND_SPOT, of_first_split
+from mrl.run.evaluation import of_first_split
+from mrl.run.intervals import BLIND_SPOT
 from mrl.run.metrics import meaning
 from mrl.run.summary import evaluation_table, learned_sentence
 from mrl.run.view import printable

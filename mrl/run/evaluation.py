@@ -1,7 +1,8 @@
 """Scores on held-out problems: pass@1 and pass@k of each policy and skill."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -10,13 +11,13 @@ import torch
 from mrl.errors import MrlError, is_out_of_memory
 from mrl.models.memory import problems_at_once
 from mrl.policy import Policy
-from mrl.run.problems import load_problems
+from mrl.run.problems import load_problems, longest_prompt
 from mrl.samples import Problem, derive_seed
 from mrl.team import Verifier
 from mrl.tiny.skills import SEED_LABELS
 
-BLIND_SPOT = 0.02  # a skill is a blind spot if its pass@1 before training is below this
-CLOSED = 0.25  # a blind spot is closed if its pass@1 after training is at least this
+Solved = dict[str, dict[str, list[int]]]  # policy -> file -> correct completions per problem
+Turn = Callable[[Policy, str], AbstractContextManager]  # (who, what is done in the turn)
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, of how many)
 
 
@@ -25,29 +26,29 @@ def of_first_split(entries: Sequence[dict]) -> list[dict]:
     return [entry for entry in entries if entry["split"] == entries[0]["split"]]
 
 
-def problems_of(scores: dict, skill: str) -> float:
-    """The number of problems of a skill. Older runs did not save it: all skills count equally."""
-    return scores["skills"][skill].get("problems", scores["problems"] / len(scores["skills"]))
+def solve_heldout(
+    policies: Sequence[Policy],
+    heldout: dict[str, list[Problem]],
+    verifier: Verifier,
+    samples: int,
+    seed: int,
+    turn: Turn = lambda policy, phase: nullcontext(),
+    progress: Progress = lambda what, done, total: None,
+) -> Solved:
+    """Let each policy solve the held-out problems in its turn; returns `count_solved` of each.
 
-
-def half_width(scores: dict, skill: str = "", z: float = 1.96) -> float:
-    """Half the width of the confidence interval of an entry's pass@1, as a share.
-
-    The problems are only a sample. For each skill it is Wilson's interval, measured to its farther
-    end: for example, eight solved problems of eight show at least 68%, not certainty. For the mean
-    over skills it is sqrt(sum of squares) / skills. It assumes one completion per problem; with
-    several, the true interval is narrower.
-    skill: a single skill; empty: the mean over all. z: the normal quantile (default: of 95%).
+    Raises MrlError, before any is solved, if a prompt is too long for a policy.
+    turn: gives a policy the device. progress: called before each batch.
     """
-    widths = []
-    for name in [skill] if skill else scores["skills"]:
-        p = scores["skills"][name]["pass@1"]
-        spread = z**2 / problems_of(scores, name)
-        half = math.sqrt(spread * p * (1 - p) + spread**2 / 4)
-        shift = spread * abs(1 / 2 - p)
-        widths.append((half + shift) / (1 + spread))
+    for policy in policies:
+        for problems in heldout.values():
+            longest_prompt(policy, problems)
 
-    return math.hypot(*widths) / len(widths)
+    solved: Solved = {}
+    for policy in policies:
+        with turn(policy, "evaluate"):
+            solved[policy.name] = count_solved(policy, heldout, verifier, samples, seed, progress)
+    return solved
 
 
 def count_solved(
@@ -88,18 +89,16 @@ def count_solved(
     return solved
 
 
-def score_entries(
-    policy: str, heldout: dict[str, list[Problem]], solved: dict[str, list[int]], samples: int
-) -> list[dict]:
-    """One policy's entries of `evaluation.json`, one per file. solved: from `count_solved`.
+def score_entries(solved: Solved, heldout: dict[str, list[Problem]], samples: int) -> list[dict]:
+    """The entries of `evaluation.json`, one per policy and file. solved: from `solve_heldout`.
 
     An entry has pass@1 and pass@samples of each skill, and their means over skills. pass@k is the
     share of problems for which at least one of k completions is correct.
     """
     entries = []
-    for split, problems in heldout.items():
+    for policy, (split, problems) in product(solved, heldout.items()):
         by_skill: dict[str, list[int]] = {}  # in the order of the problem file
-        for problem, count in zip(problems, solved[split], strict=True):
+        for problem, count in zip(problems, solved[policy][split], strict=True):
             by_skill.setdefault(problem.skill, []).append(count)
 
         skills: dict[str, dict[str, float]] = {}

@@ -14,7 +14,7 @@ from mrl.errors import MrlError
 from mrl.models.loading import load_policies, pick_device, quiet_transformers
 from mrl.models.memory import plan_memory
 from mrl.modes import Mode
-from mrl.run.evaluation import count_solved, load_heldout, score_entries
+from mrl.run.evaluation import load_heldout, score_entries, solve_heldout
 from mrl.run.liars import lying_records
 from mrl.run.problems import load_problems, longest_prompt
 from mrl.samples import Problem
@@ -37,16 +37,11 @@ class LoadedTeam(Team):
         samples: completions per problem, sampled at the policy's own temperature.
         """
         splits = load_heldout([str(problems)], self.verifier)
-        scores: dict[str, dict[str, float]] = {}
-        for policy in self.policies:
-            longest_prompt(policy, next(iter(splits.values())))  # MrlError if one is too long
-            with self.turn(policy, "evaluate"):
-                solved = count_solved(policy, splits, self.verifier, samples, self.seed)
-            (entry,) = score_entries(policy.name, splits, solved, samples)
-
-            scores[policy.name] = {"all": entry["pass@1"]}
-            for skill, values in entry["skills"].items():
-                scores[policy.name][skill] = values["pass@1"]
+        about = self.policies, splits, self.verifier, samples, self.seed, self.turn
+        scores = {}
+        for entry in score_entries(solve_heldout(*about), splits, samples):
+            of_skills = {skill: values["pass@1"] for skill, values in entry["skills"].items()}
+            scores[entry["policy"]] = {"all": entry["pass@1"]} | of_skills
         return scores
 
 

@@ -33,7 +33,7 @@ from mrl.run.directory import (
     with_checkpoint_paths,
     write_run_config,
 )
-from mrl.run.evaluation import count_solved, score_entries
+from mrl.run.evaluation import score_entries, solve_heldout
 from mrl.run.launch import is_worker, join_processes
 from mrl.run.load_team import assemble
 from mrl.run.metrics import sample_lines, step_metrics, time_metrics
@@ -220,20 +220,14 @@ class Run(AbstractContextManager):
 
     def evaluate(self, when: str) -> None:
         """Score the held-out problems and save the result. when: "before" or "after" training."""
+        team, samples, say = self.team, self.config.eval_samples, self.view.progress
+        about = team.policies, team.heldout, team.verifier, samples, team.seed, team.turn
         self.scoring = True
-
-        scored = {}
-        team, samples = self.team, self.config.eval_samples
-        how = {"samples": samples, "seed": team.seed, "progress": self.view.progress}
-        for policy in team.policies:
-            with team.turn(policy, "evaluate"):
-                solved = count_solved(policy, team.heldout, team.verifier, **how)
-            scored[policy.name] = score_entries(policy.name, team.heldout, solved, samples)
+        mine = solve_heldout(*about, progress=say)
         self.scoring = False
 
-        self.evaluations[when] = []
-        for entries in team.allocation.gather(scored).values():
-            self.evaluations[when] += entries
+        solved = team.allocation.gather(mine)  # including the policies of other processes
+        self.evaluations[when] = score_entries(solved, team.heldout, samples)
         if when == "before":
             self.view.scored(self.evaluations[when])
 

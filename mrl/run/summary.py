@@ -11,7 +11,8 @@ from rich.table import Column, Table
 
 from mrl.policy import Policy
 from mrl.run.directory import read_rescues
-from mrl.run.evaluation import BLIND_SPOT, CLOSED, half_width, of_first_split
+from mrl.run.evaluation import of_first_split
+from mrl.run.intervals import BLIND_SPOT, CLOSED, half_width
 from mrl.run.run import Run
 from mrl.run.view import cell
 from mrl.samples import Problem

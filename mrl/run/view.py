@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import RunConfig
-from mrl.run.evaluation import BLIND_SPOT, of_first_split
+from mrl.run.evaluation import of_first_split
+from mrl.run.intervals import BLIND_SPOT
 from mrl.run.launch import is_worker
 
 RECENT_STEPS = 10

@@ -15,7 +15,7 @@ from mrl.parsing import split_list
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
-LARGE_CARD = 40 * 2**30  # bytes; the peak of the real pair with 16,384 tokens is 34 GiB (estimated)
+LARGE_CARD = 40 * 2**30  # bytes; the peak of the real pair with 16,384 tokens is 36 GiB (estimated)
 PRETRAINED_FROM = 20_000_000  # parameters; each of the tiny pair has less than a million
 # The tiny pair's settings in every mode. One update per step at a rate of 1e-4 was equal or worse
 # in every mode that was tried with both, except one (data/results/README.md).

@@ -39,7 +39,7 @@ def run_config(
     pair: None uses the file's policies, or the tiny pair if the file has none.
     options: values of the command line's options; None for an option that was not given.
     settings: texts of --set, or Python values by name.
-    compared: all modes of a comparison; the file may contain settings for each of them.
+    compared: all modes of a comparison; `file` and `settings` may have settings for each of them.
     """
     from_file = load_config(file.expanduser()) if file else {}
     if pair is not None:
@@ -48,7 +48,7 @@ def run_config(
     values = preset | from_file
     values |= {key: value for key, value in options.items() if value is not None}
 
-    apply_settings(values, settings)
+    apply_settings(values, settings, compared)
     config = RunConfig(**values)
     _expand_home(config)
     _look_for_data(config)
@@ -132,11 +132,16 @@ def _look_for_data(config: RunConfig) -> None:
         )
 
 
-def apply_settings(values: dict[str, Any], settings: Sequence[str] | dict[str, Any]) -> None:
+def apply_settings(
+    values: dict[str, Any],
+    settings: Sequence[str] | dict[str, Any],
+    compared: Sequence[str] = (),
+) -> None:
     """Apply settings to `RunConfig` fields. They are Python values by key, or `key=value` texts.
 
     A key names a setting of the run or of all policies (`steps`, `objective`), of one policy
-    (`qwen-tiny.objective`), or of the run's mode (`sgt.imitation_weight`).
+    (`qwen-tiny.objective`), or of the run's mode (`sgt.imitation_weight`). Those of another mode
+    in `compared` are ignored.
     """
     policies = {policy.name: policy for policy in values["policies"]}
     # in this order, because an error suggests the first that resembles an unknown key
@@ -157,6 +162,8 @@ def apply_settings(values: dict[str, Any], settings: Sequence[str] | dict[str, A
             continue
 
         mode = mode_class(values.get("mode", RunConfig.mode)).name
+        if owner != mode and owner in compared:
+            continue
         if owner != mode:
             known = ", ".join([mode, *policies])
             raise MrlError(

@@ -63,7 +63,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from mini_mrl import train_step
 from mrl.allocation import Allocation
-from mrl.config import DATA, PolicyConfig, RunConfig
+from mrl.config import DATA, PolicyConfig
 from mrl.learning import LARGEST_MEAN_GAP, learn
 from mrl.models import cuda_graph, loading
 from mrl.models.memory import estimate
@@ -386,9 +386,8 @@ def learning(name: str, scale: Scale, note: Note) -> bool:
 
 def estimate_of(policy: Policy, scale: Scale) -> float:
     """What the program expects a policy to need at the peak, GiB."""
-    config = RunConfig([policy.config], prompts_per_step=scale.prompts, eval_samples=1)
-    device = policy.model.device
-    return in_gib(estimate(policy.model, policy.config, config, scale.prompt, device).peak)
+    rows, tokens = scale.prompts * scale.group, scale.prompt + scale.completion
+    return in_gib(estimate(policy.model, policy.config, rows, tokens, policy.model.device).peak)
 
 
 def trl(scale: Scale, note: Note) -> bool:

@@ -58,7 +58,7 @@ def test_a_run_with_a_frozen_policy_goes_on_exactly_and_keeps_no_weights_of_it(
         return count_solved(policy, *about, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mrl.run.run.count_solved", noting)
+        patch.setattr("mrl.run.evaluation.count_solved", noting)
         assert small("--steps", "4", "--name", "whole", *FROZEN) == 0
     assert sorted(scored) == ["llama-tiny", "llama-tiny", "qwen-tiny", "qwen-tiny"]
     assert "llama-tiny (0.725 M parameters, frozen)" in capfd.readouterr().out
