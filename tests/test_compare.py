@@ -37,6 +37,9 @@ from mrl.lab.compare_view import (
     summary,
     write_csv,
 )
+from mrl.lab.leaderboard import code_lines, leaderboard_rows
+from mrl.modes.sgt import SGT
+from mrl.modes.solo import Solo
 from mrl.run.directory import read_metrics, write_run_config
 from mrl.settings.pairs import pair_settings
 from mrl.settings.settings import checksum, run_config
@@ -552,3 +555,29 @@ def test_a_short_comparison_from_the_command_line(tmp_path, monkeypatch, capsys)
         "figures/learning.png",
     ):
         assert (tmp_path / "runs" / "compare" / name).stat().st_size > 100
+
+
+def test_each_mode_gets_a_row_for_the_table_of_modes(tmp_path):
+    results = []
+    for seed, ends in enumerate([(30, 10), (24, 80), (25, 0)], start=1):
+        for mode, ends_there in (("solo", (0, 0)), ("sgt", ends)):
+            directory = tmp_path / "out" / "runs" / f"{mode}-s{seed}"
+            blind_spots = [("a", "eats", ends_there[0]), ("b", "sold", ends_there[1])]
+            write_run(directory, {"solo": 50, "sgt": 60}[mode] + seed, blind_spots=blind_spots)
+    results = read_all(Plan({"solo": "solo", "sgt": "sgt"}, (1, 2, 3), tmp_path / "out"))
+
+    first, second = leaderboard_rows(results, {"solo": Solo, "sgt": SGT})
+    assert (first["mode"], first["shares"], first["seeds"]) == ("sgt", "success", "3")
+    assert first["blind spots closed"] == "3 of 6"  # those that end at 30, 80 and 25 percent
+    assert first["pass@1, heldout"].startswith("63.0")
+    assert (second["mode"], second["shares"]) == ("solo", "nothing")
+    assert second["blind spots closed"] == "0 of 6"
+
+
+def test_code_lines_have_no_comments_blank_lines_or_docstrings(tmp_path):
+    path = tmp_path / "mode.py"
+    path.write_text(
+        '"""A\nmode."""\n\n# why\nimport a  # this one\n\n\n'
+        'def f():\n    """Two\n\n    lines."""\n    return 1\n'
+    )
+    assert code_lines(path) == 3  # import, def, return

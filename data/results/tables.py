@@ -25,7 +25,17 @@ DOCUMENTS = ("README.md", "TUTORIAL.md", "data/results/README.md")
 FOUR = ("solo", "replay", "sft", "sgt")
 CLOSED_FROM = 100 * CLOSED  # percent on the validation set
 DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
-WEIGHTS = ("0.01", "0.1", "1")  # of the imitation loss of sgt
+# The controls beside a frozen peer: (what the table calls them, a comparison, its mode)
+FROZEN_CONTROLS = (
+    *(
+        (f"`sft`, learning rate {rate}", "sft rates", f"sft learning_rate={rate}")
+        for rate in ("3e-6", "1e-5", "3e-5", "1e-4")
+    ),
+    *(
+        (f"`sgt`, weight {weight}", "sgt weights", f"sgt sgt.imitation_weight={weight}")
+        for weight in ("0.01", "0.1", "1")
+    ),
+)
 NO_LOWER = "hacpo without its lower clip bound"
 REAL_SEEDS = (1, 2, 3)
 REAL_MODES = ("solo", "replay", "sgt")
@@ -44,7 +54,13 @@ FILES = {
     "frozen": "tiny-pair/frozen-peer.csv",  # qwen-tiny beside a llama-tiny that never learns
     "liars": "tiny-pair/liars.csv",  # seeds 31 to 35
     "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
-    "weights": "controls/sgt-weights.csv",
+    "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: beside a frozen peer
+    "sft rates": "controls/sft-rates.csv",
+    "sequence frozen": "controls/sequence-frozen.csv",
+    "solo frozen": "controls/solo-frozen.csv",
+    "placebo": "controls/placebo.csv",  # this one and the next: both policies learn
+    "sequence": "controls/sequence-both.csv",
+    "sequence liars": "controls/sequence-liars.csv",
     "both ways": "both-ways/five-seeds.csv",
     "frozen smol": "both-ways/frozen-smol.csv",
 } | {f"dial {shown}": f"dial/right-{shown}.csv" for shown in DIAL}
@@ -109,8 +125,6 @@ def scores(
         path, mode, first = FILES["ten"], "solo", 5
     elif source == "liars" and mode in FOUR:  # with honest peers
         path, first = FILES["ten"], 5
-    elif source == "weights":
-        mode = f"sgt sgt.imitation_weight={mode}"
 
     found = kept_scores(path, mode, of, split, column)[:first]
     if not found:
@@ -434,23 +448,35 @@ def frozen_peer() -> list[str]:
     return table(("`qwen-tiny`", "solo", "sft", "sgt", "sgt above sft", "sgt above solo"), rows)
 
 
-def imitation_weights() -> list[str]:
-    """Three weights of the imitation loss, next to a frozen peer."""
+def frozen_controls() -> list[str]:
+    """Learning rates of sft, one after the other, and weights of sgt, beside a frozen peer."""
     header = (
-        "weight", "`eats`, validation set", "blind spots, validation set",
-        "runs with `sold` closed", "runs with `days` closed",
-        "all skills, validation set", "all skills, test set",
+        "`qwen-tiny`", "`eats`, validation", "blind spots, validation", "`eats`, test",
+        "blind spots, test", "all skills, test", "runs with `sold` closed",
+        "runs with `days` closed",
     )  # fmt: skip
     rows = []
-    for weight in WEIGHTS:
-        eats, blind, whole = (
-            estimate(scores("weights", weight, f"qwen-tiny {of}", "validation"))
-            for of in ("eats", "blind", "all")
-        )
-        runs = [closed("weights", weight, f"qwen-tiny {skill}") for skill in ("sold", "days")]
-        of_test = estimate(scores("weights", weight, "qwen-tiny all"))
-        rows.append((weight, eats, blind, *runs, whole, of_test))
+    for name, source, mode in FROZEN_CONTROLS:
+        cells = [
+            estimate(scores(source, mode, f"qwen-tiny {of}", split))
+            for of, split in (
+                ("eats", "validation"),
+                ("blind", "validation"),
+                ("eats", "test"),
+                ("blind", "test"),
+                ("all", "test"),
+            )
+        ]
+        runs = [closed(source, mode, f"qwen-tiny {skill}") for skill in ("sold", "days")]
+        rows.append((name, *cells, *runs))
     return table(header, rows)
+
+
+def leaderboard() -> list[str]:
+    """The rows of `leaderboard.csv`, best first: the shipped modes, and those of other people."""
+    rows = kept_rows("leaderboard.csv")
+    rows = sorted(rows, key=lambda row: -float(row["pass@1, test"].split()[0]))
+    return table(tuple(rows[0]), [tuple(row.values()) for row in rows])
 
 
 def liars() -> list[str]:
@@ -795,7 +821,8 @@ TABLES = {
     "ten-scores": ten_scores,
     "ten-differences": ten_differences,
     "frozen-peer": frozen_peer,
-    "imitation-weights": imitation_weights,
+    "frozen-controls": frozen_controls,
+    "leaderboard": leaderboard,
     "liars": liars,
     "liars-differences": liars_differences,
     "all-modes": all_modes,

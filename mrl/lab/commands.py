@@ -28,7 +28,7 @@ from mrl.parsing import split_list
 from mrl.run.directory import read_run_config
 from mrl.run.problems import save_problems
 from mrl.run.view import console
-from mrl.settings.settings import run_config
+from mrl.settings.settings import mode_class, run_config
 from mrl.tiny.pair import warm_start_pair
 from mrl.tiny.skills import make_problem_sets
 
@@ -72,6 +72,7 @@ def compare(
 ) -> None:
     """Compare modes on the same seeds and budget; writes a table with intervals, and plots."""
     from mrl.lab import compare_view, figures
+    from mrl.lab.leaderboard import leaderboard_rows
 
     if quick:  # with fewer than 180 steps the curves do not yet differ
         modes, seeds, steps = "solo,sgt", "2", steps or 200
@@ -96,7 +97,9 @@ def compare(
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
 
+    classes = {name: mode_class(spec) for name, spec in plan.modes.items()}
     text = compare_view.summary(results, "python " + shlex.join(sys.argv))
+    text += compare_view.section("Rows for the table of modes", leaderboard_rows(results, classes))
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out / "table.csv")
     figures.draw_learning_curves(results, out / "figures" / "learning.png")

@@ -1,0 +1,60 @@
+"""One row per mode for the table of modes in data/results/README.md, as `compare` prints it."""
+
+import ast
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from mrl.lab.compare import Result, by_mode
+from mrl.lab.compare_view import blind_spots_of, is_closed
+from mrl.modes import Mode
+from mrl.run.intervals import estimate
+
+TEST = "test"  # the held-out file of which the row has the scores; without it, the first file
+
+
+def leaderboard_rows(
+    results: Sequence[Result], modes: dict[str, type[Mode]]
+) -> list[dict[str, str]]:
+    """What a comparison says of each mode, best first. modes: the class of each compared mode."""
+    blind_spots = blind_spots_of(results)
+    splits = {key[0] for key in results[0].scores}
+    split = TEST if TEST in splits else results[0].first_split
+
+    rows, means = [], {}
+    for name, runs in by_mode(results).items():
+        score = estimate([run.overall(split) for run in runs])
+        means[name] = score.mean
+        closed = sum(is_closed(run, spot) for run in runs for spot in blind_spots)
+        record = modes[name].consumes
+        rows.append(
+            {
+                "mode": name,
+                "shares": record.kind if record else "nothing",
+                "seeds": str(len(runs)),
+                "blind spots closed": f"{closed} of {len(runs) * len(blind_spots)}",
+                f"pass@1, {split}": str(score),
+                "minutes": f"{fmean(run.costs['seconds'] for run in runs) / 60:.1f}",
+                "code lines": str(code_lines(Path(inspect.getfile(modes[name])))),
+            }
+        )
+    return sorted(rows, key=lambda row: -means[row["mode"]])
+
+
+def code_lines(path: Path) -> int:
+    """The number of lines of a Python file without blank lines, comments and docstrings."""
+    text = path.read_text(encoding="utf-8")
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            string = node.body[0]
+            docstrings.update(range(string.lineno, (string.end_lineno or string.lineno) + 1))
+
+    count = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        code = line.strip()
+        count += bool(code) and not code.startswith("#") and number not in docstrings
+    return count
