@@ -12,11 +12,10 @@ from torch import Tensor
 
 @dataclass
 class TokenStats:
-    """Sums and maxima over own samples, or over peers', whose policy loss was computed."""
+    """Sums and maxima over samples whose policy loss was computed."""
 
     samples: int = 0
     wholly_clipped: int = 0  # samples whose tokens are all clipped: only a KL term has a gradient
-    weight: float = 0.0  # sum of the samples' weights; a wholly clipped sample counts as 0
     tokens: float = 0.0
     ratio: float = 0.0  # sum over tokens
     ratio_max: float = 0.0
@@ -39,34 +38,21 @@ class TokenStats:
         """The mean gap over on-policy tokens, nats; 0 if there are none."""
         return self.on_policy_gap / max(self.on_policy_tokens, 1.0)
 
-    def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Means over tokens, and the largest ratio; empty if there are no tokens."""
-        if not self.tokens:
-            return {}
-        return {
-            f"{prefix}ratio/mean": self.ratio / self.tokens,
-            f"{prefix}ratio/max": self.ratio_max,
-            f"{prefix}clip_ratio/low_mean": self.clipped_low / self.tokens,
-            f"{prefix}clip_ratio/high_mean": self.clipped_high / self.tokens,
-        }
-
 
 def token_stats(
     mask: Tensor,
     ratio: Tensor,
     clipped_low: Tensor,
     clipped_high: Tensor,
-    weights: Tensor,
     logprob_gap: Tensor,
     on_policy: bool,
 ) -> TokenStats:
-    """The numbers of one micro-batch, from tensors without gradient.
+    """The numbers of one micro-batch. All tensors come without gradient.
 
     mask: [batch, seq] bool, True on completion tokens. ratio: [batch, seq], pi_theta / pi_behavior.
     clipped_low, clipped_high: [batch, seq] bool, True where the ratio is below or above the band.
-    weights: [batch], those of the samples. logprob_gap: [batch, seq], |log-prob now - the ratio's
-    denominator|, nats. on_policy: True for own samples that the current weights sampled, so that
-    any gap is rounding.
+    logprob_gap: [batch, seq], |log-prob now - the ratio's denominator|, nats. on_policy: True for
+    own samples that the current weights sampled, so that any gap is rounding.
     """
     # padding is neither clipped nor counted
     below, above = clipped_low & mask, clipped_high & mask
@@ -76,7 +62,6 @@ def token_stats(
     stats = TokenStats(
         samples=len(mask),
         wholly_clipped=int(wholly_clipped.sum()),
-        weight=float((weights * ~wholly_clipped).sum()),
         tokens=float(mask.sum()),
         ratio=float(ratio.sum()),
         ratio_max=float(ratio.max()),
@@ -101,8 +86,7 @@ class LearningStats:
     loss: float = 0.0  # policy objective
     nll_loss: float = 0.0  # imitation loss, weights included
     kl: float | None = None  # None without a KL term, or if no own sample was computed
-    own: TokenStats = field(default_factory=TokenStats)
-    peer: TokenStats = field(default_factory=TokenStats)
+    own: TokenStats = field(default_factory=TokenStats)  # over own samples only
     # What happened to each sample: taught, clipped (all its tokens), rescued, replayed, dropped
     # (weight 0), all_fail or all_pass (no advantage), skipped. run/metrics.py makes shares of them.
     sample_outcomes: Counter[str] = field(default_factory=Counter)
@@ -119,7 +103,6 @@ class LearningStats:
             self.kl = (self.kl or 0.0) + update.kl
 
         self.own.add(update.own)
-        self.peer.add(update.peer)
         self.sample_outcomes.update(update.sample_outcomes)
         self.warnings += update.warnings
 
@@ -128,9 +111,8 @@ class LearningStats:
         self.loss += float(loss.detach())
         self.sample_outcomes["clipped"] += numbers.wholly_clipped
         self.sample_outcomes["taught"] += numbers.samples - numbers.wholly_clipped
-
-        side = self.peer if from_peer else self.own
-        side.add(numbers)
+        if not from_peer:
+            self.own.add(numbers)
 
     def metrics(self) -> dict[str, float]:
         """The numbers under their names in metrics.jsonl.
@@ -145,13 +127,13 @@ class LearningStats:
             "grad_norm": self.grad_norm / updates,
             "update_skipped": self.updates_skipped,
             "logprob_gap": self.own.logprob_gap_max,
-            "logprob_gap_mean": self.own.on_policy_gap_mean,
         }
         if self.kl is not None:
             metrics["kl"] = self.kl / updates
 
-        metrics |= self.own.metrics()
-        metrics |= self.peer.metrics("peer/")
-        if self.peer.samples:
-            metrics["peer/weight_mean"] = self.peer.weight / self.peer.samples
+        if self.own.tokens:
+            metrics["ratio/mean"] = self.own.ratio / self.own.tokens
+            metrics["ratio/max"] = self.own.ratio_max
+            metrics["clip_ratio/low_mean"] = self.own.clipped_low / self.own.tokens
+            metrics["clip_ratio/high_mean"] = self.own.clipped_high / self.own.tokens
         return metrics

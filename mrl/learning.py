@@ -279,7 +279,7 @@ def policy_loss(
     loss = (token_losses * (weights * chunk_weight * coefficients)).sum()
 
     ratio = ratio.detach()
-    return loss, token_stats(mask, ratio, below, above, weights[:, 0], logprob_gap, on_policy)
+    return loss, token_stats(mask, ratio, below, above, logprob_gap, on_policy)
 
 
 def imitation_loss(

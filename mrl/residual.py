@@ -13,14 +13,11 @@ from mrl.alignment import align
 # Sums over records. The keys are:
 #   records, bytes, source_tokens, receiver_tokens
 #   bytes_one_to_one   bytes in chunks of one source token and one receiver token
-#   sampled_otherwise  records whose sampled ids differ from the source tokenizer's own for the text
 # `total.update(other)` *adds*, because Residual is a Counter.
 Residual = Counter[str]
 
 
-def measure(
-    source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes], canonical: bool = True
-) -> Residual:
+def measure(source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes]) -> Residual:
     """The residual of one record, computed from both tokenizations of its text."""
     # count the bytes for which one source token equals one receiver token: nothing is spread there
     bytes_one_to_one = 0
@@ -35,5 +32,4 @@ def measure(
         bytes_one_to_one=bytes_one_to_one,
         source_tokens=len(source_tokens),
         receiver_tokens=len(receiver_tokens),
-        sampled_otherwise=int(not canonical),
     )

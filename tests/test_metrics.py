@@ -69,7 +69,7 @@ def imitation_samples(make_policy):
     receiver = make_policy(max_new_tokens=20)
     groups = [group("x", [0, 0]), group("y", [1, 0]), group("z", [0, 0])]
     groups[1].prompt_ids, groups[2].prompt_ids = [7], [8]
-    right = success("x", "1 \\boxed{1}", canonical=False)  # one source token of 11 bytes
+    right = success("x", "1 \\boxed{1}")  # one source token of 11 bytes
     odd, long = success("x", "cafe\u0301 \\boxed{1}"), success("x", "1" * 40)
     confirmed = {"x": [odd, right, right, long], "y": [success("y"), success("y", "<|end|>")]}
     samples = [*own_samples(receiver, groups[0]), imitation(receiver, right.text)]
@@ -91,7 +91,6 @@ def test_what_was_received_and_what_alignment_cost_is_counted_from_the_samples(i
         "thl/bytes_one_to_one": 0,
         "thl/source_tokens": 2,
         "thl/receiver_tokens": sum(tokens),
-        "thl/sampled_otherwise": 1,
     }
     ((failed, sample),) = result.rescues  # not "y", where an own attempt was right
     assert (failed.problem.id, sample) == ("x", result.batch.samples[2])
@@ -184,4 +183,4 @@ def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):
         assert [line["policy"] for line in lines] == names
         seen |= {key for line in lines for key in line}
     assert all(meaning(key) for key in seen)  # KeyError: it is not in METRICS
-    assert {"thl/bytes", "peer/ratio/mean", "time/learn_s", "outcome/taught"} <= seen
+    assert {"thl/bytes", "ratio/mean", "time/learn_s", "outcome/taught"} <= seen

@@ -39,8 +39,7 @@ METRICS = {
     "thl/refused/<reason>": "number of received completions that this policy's tokenizer cannot "
     "encode exactly (counted even if its mode ignores them)",
     "thl/<figure>": "sums over the peers' completions that became training samples (see "
-    "residual.py): records, bytes, bytes_one_to_one, source_tokens, receiver_tokens, "
-    "sampled_otherwise",
+    "residual.py): records, bytes, bytes_one_to_one, source_tokens, receiver_tokens",
     "loss": "loss of the objective over own and peers' samples, mean over updates; it stays near 0 "
     "by construction while ratios are 1 and each group's advantages sum to 0 (solo, sgt)",
     "loss_nll": "imitation loss multiplied by its weight, mean over updates",
@@ -53,14 +52,8 @@ METRICS = {
     "were learned from",
     "clip_ratio/low_mean, clip_ratio/high_mean": "share of own tokens without gradient because "
     "their ratio was clipped; always 0 with one update per step",
-    "peer/ratio/<mean|max>": "probability ratio pi_theta / pi_behavior, over peers' tokens",
-    "peer/clip_ratio/<low|high>_mean": "share of peers' tokens without gradient because their "
-    "ratio was clipped",
-    "peer/weight_mean": "mean weight of peers' samples, counted as 0 if every token was clipped",
     "logprob_gap": "largest difference between an own token's log-prob at sampling and at scoring, "
     "in nats; with one update per step it is rounding error alone",
-    "logprob_gap_mean": "mean of that difference before the step's first update, in nats: rounding "
-    "error alone",
     "outcome/<outcome>": "share of own, received and replayed completions with each outcome; the "
     "shares add up to 1: taught (gave a gradient), rescued (a peer's solution, imitated), replayed "
     "(an own earlier success, imitated), clipped (every token), all_fail or all_pass (no "
@@ -184,7 +177,7 @@ def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]
                 content = token_ids[:-1] if record.finished else token_ids
                 source_tokens = split_text(record.text, record.token_lengths)
                 receiver_tokens = receiver.codec.token_bytes(content)
-                residual.update(measure(source_tokens, receiver_tokens, record.canonical))
+                residual.update(measure(source_tokens, receiver_tokens))
 
     metrics: dict[str, float] = {"rescue_set": rescue_set, "rescues": len(result.rescues)}
     for refusal, number in sorted(refusals.items()):
@@ -205,25 +198,25 @@ def outcome_metrics(result: StepResult, transferred: dict[str, float]) -> dict[s
 
     transferred: the metrics of `transfer_metrics`.
     """
-    left = 0  # completions that did not become a sample
-    for group, texts in _peers_texts(result):
-        left += len(group.rollouts) + len(texts)
+    sampled = sum(len(group.rollouts) for group in result.groups)
+    received = sum(len(texts) for _, texts in _peers_texts(result))
+    refused = dropped = 0
+    for name, number in transferred.items():
+        refused += number * name.startswith("thl/refused/")
+        dropped += number * name.startswith("dropped/")
 
     # an own completion of an earlier step (mode replay) is not among this step's completions
     now = {rollout.version for group in result.groups for rollout in group.rollouts}
+    used = 0  # of those sampled and received, how many became training samples
     for sample in result.batch.samples:
         is_own = sample.loss == "policy" and sample.behavior_logprobs is None
-        if sample.source or (is_own and sample.sampled_version in {None, *now}):
-            left -= 1
+        used += bool(sample.source) or (is_own and sample.sampled_version in {None, *now})
 
     counts = Counter(result.stats.sample_outcomes)
-    for name, number in transferred.items():
-        if name.startswith(("dropped/", "thl/refused/")):
-            counts["refused" if name.startswith("thl/") else "dropped"] += number
-            left -= number
-
+    counts["refused"] += refused
+    counts["dropped"] += dropped
     # a user's mode may use a completion twice, or one that `retokenize` refuses: no negative count
-    counts["not_needed"] = max(left, 0)
+    counts["not_needed"] = max(sampled + received - used - refused - dropped, 0)
     return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
 
 
