@@ -53,7 +53,7 @@ def group_of(prompt: int, answers: Sequence[tuple[str, float, bool]]) -> Group:
     """
     rollouts = []
     for text, logprob, right in answers:
-        ids, logprobs = [*CODEC.encode(text), END], [logprob] * len(text) + [0.0]
+        ids, logprobs = [*map(LETTERS.index, text), END], [logprob] * len(text) + [0.0]
         verdict = Verdict.CORRECT if right else Verdict.WRONG
         rollouts.append(Rollout(ids, logprobs, True, text, verdict))
 

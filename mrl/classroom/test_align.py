@@ -1,9 +1,11 @@
 """Assignment 4: align two tokenizations of one text."""
 
+import math
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate, pairwise, product
-from timeit import repeat
+from timeit import repeat, timeit
 from types import ModuleType
 
 import numpy
@@ -11,7 +13,6 @@ import pytest
 
 from mrl.classroom import shown
 
-HIDDEN = ("mrl.alignment",)
 WORDS, WHOLE = [b"was", b" gi", b"ven", b" 12"], [b"was given 12"]
 BY_HAND = (
     ([b"6", b"*7", b"=42"], [b"6", b"*", b"7=", b"42"]),
@@ -74,6 +75,18 @@ def compare(submission: ModuleType, source: Tokens, receiver: Tokens, strict: bo
     )
 
 
+def slowness(align: Callable, source: Tokens, receiver: Tokens) -> float:
+    """How many times as long as `expected` it takes, on this machine."""
+    linear = min(repeat(lambda: expected(source, receiver), number=1, repeat=3))
+    factor = math.inf
+    for _ in range(3):  # again if it seems slow, because other programs may have delayed it
+        seconds = timeit(lambda: align(list(source), list(receiver)), number=1)
+        factor = min(factor, seconds / linear)
+        if factor < SLOWER:
+            break
+    return factor
+
+
 def test_by_hand(submission: ModuleType) -> None:
     """2 points: two cases worked out by hand"""
     for source, receiver in BY_HAND:
@@ -116,13 +129,7 @@ def test_linear(submission: ModuleType, rng: random.Random) -> None:
         case = cut(text, tokens, rng), cut(text, 1 if one else tokens, rng)
         compare(submission, *case)  # fast but wrong does not count
 
-        times = []
-        for align in (submission.align, expected):  # time both on the same machine
-            names = {"align": align, "case": case}
-            timings = repeat("align(*map(list, case))", number=1, repeat=5, globals=names)
-            times.append(min(timings))
-
-        factor = times[0] / times[1]
+        factor = slowness(submission.align, *case)
         assert factor < SLOWER, (
             f"for {tokens:,} tokens against {len(case[1]):,} it takes {factor:.0f} times as long "
             "as a linear solution; do you build or search something as long as "

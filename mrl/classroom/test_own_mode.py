@@ -13,8 +13,6 @@ from types import ModuleType
 from mrl.classroom.letters import mode_of, train
 from mrl.modes.solo import Solo
 
-OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sft", "sgt", "xgrpo")
-HIDDEN = tuple(f"mrl.modes.{name}" for name in OTHERS)
 PAIRS = 20  # with five pairs, small gains were sometimes missed; 20 take a few seconds
 T = 2.093  # Student's t for 95% and PAIRS - 1 degrees of freedom
 GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # gain of at least this much -> points for it
