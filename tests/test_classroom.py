@@ -9,6 +9,8 @@ import csv
 import json
 import os
 import random
+import re
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -590,11 +592,13 @@ def test_a_mode_that_does_not_share_gains_nothing(grade, pairs):
 @pytest.mark.slow
 def test_a_file_that_hangs_or_crashes_costs_its_own_points_only(grade_apart, monkeypatch, capsys):
     monkeypatch.setenv("MRL_PART_S", "2")
-    monkeypatch.setattr(checking, "LIMIT_S", 10.0)
     stub = "\ndef honest(records, answers, verify, budget):\n    raise NotImplementedError\n"
     texts = {key: HEAD + key + stub for key in MISHAPS}
+    endless = {key: texts.pop(key) for key in MISHAPS if "SIGSTOP" in key or "threading" in key}
     texts["honest"] = reference("liar")
     grades = grade_apart(texts)
+    monkeypatch.setattr(checking, "LIMIT_S", 10.0)
+    grades |= grade_apart(endless)
     assert grades.pop("honest").points == OUT_OF
     for key, found in grades.items():
         assert found.points == 0, (key, found)
@@ -737,6 +741,17 @@ def test_a_class_of_thirty_for_a_grade_book(tmp_path, monkeypatch, capsys):
     )
     assert by_id["s00"]["liar: handed in"] > "2000"  # the newer one of two files
     assert "has no line" in by_id["s02"]["no assignment: trouble"] and "eve" in by_id
+
+
+def test_the_commands_of_the_lecturers_page_are_the_programs(capsys):
+    page = (ROOT / "mrl/classroom/TEACHING.md").read_text(encoding="utf-8")
+    printed = re.findall(r"^    python mini_mrl\.py (.+)$", page, re.MULTILINE)
+    assert len(printed) >= 8
+    for command in printed:
+        assert mini_mrl.main([*shlex.split(command), "--help"]) == 0
+        assert "Usage" in capsys.readouterr().out
+        for name in re.findall(r"assignment start (\S+)", command):
+            assert name in ASSIGNMENTS
 
 
 def test_stubs_name_their_command_and_are_drawn(tmp_path):
