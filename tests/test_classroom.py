@@ -315,10 +315,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             'group.outcome != "all_fail"',
             'any(s.loss == "imitation" for s in batch.samples) or group.outcome != "all_fail"',
         ),
-        "on another prompt": ("prompt_ids=group.prompt_ids", "prompt_ids=prompts[0][0].prompt_ids"),
+        "on another prompt": (
+            "prompt_ids=group.prompt_ids", "prompt_ids=groups_and_records[0][0].prompt_ids",
+        ),
         "the text of another": (
             "rng.choice(successes)",
-            "rng.choice(next(r for g, r in prompts if r and g.outcome == 'all_fail'))",
+            "rng.choice(next(r for g, r in groups_and_records if r and g.outcome == 'all_fail'))",
         ),
         "shuffled advantages": (
             "batch.samples += own_samples(receiver, group)",
@@ -348,7 +350,7 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
     },
     "own-mode": {
         "forgets the prompt": (
-            "prompt_ids=group.prompt_ids", "prompt_ids=prompts[0][0].prompt_ids",
+            "prompt_ids=group.prompt_ids", "prompt_ids=groups_and_records[0][0].prompt_ids",
         ),
         "unlearns it": ("weight=0.5", "weight=-0.5"),
         "only where all passed": ("sum(group.rewards) > 1", "sum(group.rewards) < 4"),
@@ -570,7 +572,10 @@ def test_a_mode_of_ones_own_is_judged_by_its_idea(grade, pairs):
     texts = {key: submitted(name, body) for key, (_, body) in IDEAS.items()}
     texts["reference"] = reference(name)
     texts["the program's naive"] = submitted(name, (ROOT / "mrl/modes/naive.py").read_text())
-    grades = grade(texts)
+    small = {key: texts.pop(key) for key in list(texts) if "baseline" in key}
+    grades = grade(small)  # only as many pairs as in a real check show such a small gain
+    pairs(8, 2.365)
+    grades |= grade(texts)
     print_points(grades)
     for key, found in grades.items():
         assert found.points >= IDEAS.get(key, [OUT_OF])[0], (key, words(found))

@@ -28,7 +28,7 @@ OTHER = (
     ([b"ab"], [b"ac"]), ([b"ab", b"c"], [b"xb", b"c"]), ([b"ab"], [b"a"]), ([], [b"a"]),
     ([b"a\xff"], [b"a\xfe"]),  # equal if both are decoded with "replace"
 )  # fmt: skip
-ALPHABET = b"abc 0123456789+="
+ALPHABET = b"abc 0123456789+="  # 16 characters
 SLOWER = 60  # allowed time relative to `expected`: linear code took up to 6, quadratic over 100
 Tokens = list[bytes]
 
@@ -68,8 +68,7 @@ def compare(submission: ModuleType, source: Tokens, receiver: Tokens, strict: bo
     got = numpy.array(list(submission.align(list(source), list(receiver)))).tolist()
 
     want = expected(source, receiver)
-    accepted = [want] if strict else [want, *conventions(want, source)]
-    assert got in accepted, (
+    assert got == want or (not strict and got in conventions(want, source)), (
         f"{shown(source)} against {shown(receiver)}: expected {shown(want)}, got {shown(got)}; "
         "cut where a token ends at the same byte on both sides, including the end of the text"
     )
@@ -124,7 +123,7 @@ def test_other_bytes(submission: ModuleType) -> None:
 def test_linear(submission: ModuleType, rng: random.Random) -> None:
     """2 points: linear time for 1,000 to 64,000 tokens, aligned with as many or with one token"""
     for tokens, one in product((1000, 4000, 16_000, 64_000), (False, True)):
-        text = bytes(rng.choices(ALPHABET, k=20 * tokens))
+        text = rng.randbytes(20 * tokens).translate(16 * ALPHABET)
         text *= 5 if one else 1  # a chunk so long that copying it would be slow
         case = cut(text, tokens, rng), cut(text, 1 if one else tokens, rng)
         compare(submission, *case)  # fast but wrong does not count
