@@ -1,30 +1,37 @@
 """Every assignment: right solutions get full points however they are written, typical wrong ones do
-not, and whatever a submission does it does to its own points."""
+not, and a submission that hangs or crashes loses only its own points.
 
-import ast
+Most submissions are checked in this process. Those that would end it, and a few that show that
+`assignment check` itself gives the same, are checked in a process of their own.
+"""
+
 import csv
 import json
 import os
+import random
 import re
-import shutil
-import signal
+import shlex
 import subprocess
 import sys
-import time
+from functools import cache
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import mini_mrl
-from mrl.classroom import ASSIGNMENTS, OUT_OF, checking, commands
+from mrl.classroom import ASSIGNMENTS, OUT_OF, ROOT, checking, commands, conftest, letters
+from mrl.classroom import test_own_mode as own_mode
 from mrl.classroom.checking import Grade, check, start
 from mrl.classroom.curves import BUGS, CURVES, drawn
-from mrl.classroom.release import ROOT, release
 from mrl.errors import MrlError
+from mrl.modes.solo import Solo
+from mrl.parsing import run_file
 from tests.assignments.right import BUFFERS, IDEAS, MODE, RIGHT
 
 REFERENCES = Path(__file__).parent / "assignments"
-HEAD = 'ASSIGNMENT = "advantages"\n'
+HEAD = 'ASSIGNMENT = "liar"\n'  # its checks do not need torch, so they start quickly
 OWN = """
 class Own(Mode):
     name = "own"
@@ -55,29 +62,24 @@ class Memory(Mode):
         nothing = not any(records for _, records in prompts)
         return TrainingBatch() if SULKS(self.off, nothing) else batch
 """
-HOSTILE = {  # what stands in a file of assignment `advantages` -> what is said of it
+MISHAPS = {  # what stands in a file before its answer -> what is said of it
     "import sys\nsys.exit(0)": "SystemExit: 0",
-    "import os\nos._exit(0)": "ended before the check was over (exit status 0)",
+    "import os\nos._exit(0)": "exit status 0",
     "import os\nos.kill(os.getpid(), 9)": "exit status -9",
-    "import os\nos._exit(200)": "exit status 200",
     "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)": "stopped after",
     "while True:\n    pass": "stopped after",
     "def f(): f()\nf()": "RecursionError",
     "x = bytearray(64 << 30)": "MemoryError",
-    "def (": "SyntaxError: invalid syntax (submission.py, line 2)",
+    "def (": "SyntaxError: invalid syntax",
     "(" * 5000: "Error",
     "x = '\0'": "null bytes",
-    "raise KeyboardInterrupt": "ended before the check was over",
-    "class E(Exception):\n    def __str__(self): raise E\nraise E": "ended before the check",
-    "import os\nos.close(1); os.closerange(0, 99)": "",
-    "import os\nos.mkdir('d'); open('d/x', 'w'); os.chmod('d', 0)": "",
+    "raise KeyboardInterrupt": "exit status",
+    "class E(Exception):\n    def __str__(self): raise E\nraise E": "exit status",
     "raise ValueError('\\x1b[2J\\u202e' * 9)": "raised an error: ValueError: \x1b[2J\u202e",
     "print('\\x1b]0;title\\x07', {'points': 10})": "raised an error: NotImplementedError",
+    "print('x' * 10**7)": "raised an error: NotImplementedError",
     "import threading\nthreading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()": "",
     "import atexit\natexit.register(lambda: 1 / 0)": "",
-    "import mrl.advantages": "halted; None in sys.modules",
-    "from mrl.classroom.test_advantages import expected": "test_advantages halted",
-    "from mrl.modes.solo import group_advantages": "halted; None in sys.modules",
 }
 WRONG = {  # assignment -> name -> (what stands in the reference, what stands there instead)
     "advantages": {
@@ -313,10 +315,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             'group.outcome != "all_fail"',
             'any(s.loss == "imitation" for s in batch.samples) or group.outcome != "all_fail"',
         ),
-        "on another prompt": ("prompt_ids=group.prompt_ids", "prompt_ids=prompts[0][0].prompt_ids"),
+        "on another prompt": (
+            "prompt_ids=group.prompt_ids", "prompt_ids=groups_and_records[0][0].prompt_ids",
+        ),
         "the text of another": (
             "rng.choice(successes)",
-            "rng.choice(next(r for g, r in prompts if r and g.outcome == 'all_fail'))",
+            "rng.choice(next(r for g, r in groups_and_records if r and g.outcome == 'all_fail'))",
         ),
         "shuffled advantages": (
             "batch.samples += own_samples(receiver, group)",
@@ -346,7 +350,7 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
     },
     "own-mode": {
         "forgets the prompt": (
-            "prompt_ids=group.prompt_ids", "prompt_ids=prompts[0][0].prompt_ids",
+            "prompt_ids=group.prompt_ids", "prompt_ids=groups_and_records[0][0].prompt_ids",
         ),
         "unlearns it": ("weight=0.5", "weight=-0.5"),
         "only where all passed": ("sum(group.rewards) > 1", "sum(group.rewards) < 4"),
@@ -456,36 +460,34 @@ def submitted(name, body):
     return f'ASSIGNMENT = "{name}"\nCURVES = 7\nCAUSES = {drawn(7)}\n{body}'
 
 
-def forked(assignment, cwd, environment):
-    """checking.run by a fork of this process, which has imported torch: seconds less for each."""
-    pid = os.fork()
-    if pid == 0:
-        code = 99
+def in_this_process(assignment, cwd, environment):
+    """checking.run without a process, which would import torch each time."""
+    path, seed = Path(environment["MRL_SUBMISSION"]), environment["MRL_SEED"]
+    parts = {}
+    for name, test in vars(
+        import_module(f"mrl.classroom.test_{assignment}".replace("-", "_"))
+    ).items():
+        if not name.startswith("test_"):
+            continue
+        recorded, error = [], None
         try:
-            os.setsid()
-            os.chdir(cwd)
-            os.environ.clear()
-            os.environ.update(environment)
-            for handle in range(3):
-                os.dup2(os.open(os.devnull, os.O_RDWR), handle)
-            code = int(pytest.main(checking.pytest_arguments(assignment)))
-        finally:
-            os._exit(code)
-    end = time.monotonic() + checking.LIMIT_S
-    while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return f"exit status {os.waitstatus_to_exitcode(status)}"
-        time.sleep(0.02)
-    os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return "stopped after"
+            fixtures = {
+                "submission": run_file(path, path.read_bytes()),
+                "rng": random.Random(f"{seed} {name}"),
+                "record_property": lambda *pair, recorded=recorded: recorded.append(pair),
+            }
+            test(**{key: fixtures[key] for key in signature(test).parameters})
+        except (Exception, pytest.fail.Exception) as raised:
+            error = raised
+        part = conftest.described(test)
+        parts[name] = part | conftest.graded(part, error, recorded, str(path))
+    Path(environment["MRL_REPORT"]).write_text(json.dumps({"parts": parts, "printed": ""}))
+    return "exit status 0"
 
 
 @pytest.fixture
-def grade(tmp_path, monkeypatch):
+def grade_apart(tmp_path):
     """A function: grades by name of texts that are handed in together."""
-    monkeypatch.setattr(checking, "run", forked)
 
     def graded(texts, seed=7):
         grades = {}
@@ -496,6 +498,13 @@ def grade(tmp_path, monkeypatch):
         return grades
 
     return graded
+
+
+@pytest.fixture
+def grade(grade_apart, monkeypatch):
+    """As grade_apart, in this process."""
+    monkeypatch.setattr(checking, "run", in_this_process)
+    return grade_apart
 
 
 def words(found: Grade) -> str:
@@ -533,68 +542,99 @@ def test_wrong_solutions_lose_points_and_are_shown_why(grade, name):
         assert all(len(part["message"]) > 20 for part in lost), (key, words(found))
 
 
+@pytest.fixture
+def pairs(monkeypatch):
+    """A function that sets how many pairs `own-mode` trains; each pair of `solo` trains once."""
+    solo = cache(lambda *seed: letters.train(Solo, *seed))
+    monkeypatch.setattr(
+        own_mode,
+        "train",
+        lambda mode, *rest, **named: (
+            solo(*rest) if mode is Solo else letters.train(mode, *rest, **named)
+        ),
+    )
+
+    def set_pairs(number, t):
+        monkeypatch.setattr(own_mode, "PAIRS", number)
+        monkeypatch.setattr(own_mode, "T", t)
+
+    return set_pairs
+
+
+def print_points(grades):
+    for key, found in grades.items():
+        print(f"{found.points:4}  {key}: {words(found)[:90]}")
+
+
 @pytest.mark.slow
-def test_a_mode_of_ones_own_is_judged_by_its_idea(grade):
+def test_a_mode_of_ones_own_is_judged_by_its_idea(grade, pairs):
     name = "own-mode"
     texts = {key: submitted(name, body) for key, (_, body) in IDEAS.items()}
     texts["reference"] = reference(name)
     texts["the program's naive"] = submitted(name, (ROOT / "mrl/modes/naive.py").read_text())
-    for key, found in grade(texts).items():
-        print(f"{found.points:4}  {key}: {words(found)[:90]}")
+    small = {key: texts.pop(key) for key in list(texts) if "baseline" in key}
+    grades = grade(small)  # only as many pairs as in a real check show such a small gain
+    pairs(8, 2.365)
+    grades |= grade(texts)
+    print_points(grades)
+    for key, found in grades.items():
         assert found.points >= IDEAS.get(key, [OUT_OF])[0], (key, words(found))
+
+
+@pytest.mark.slow
+def test_a_mode_that_does_not_share_gains_nothing(grade, pairs):
+    name = "own-mode"
+    pairs(5, 2.776)  # what cheats by more than luck, cheats on five pairs
     texts = {key: wrong(name, *change) for key, change in WRONG[name].items()}
     texts |= {key: submitted(name, body) for key, body in TRICKS.items()}
     texts["stub"] = (checking.HERE / "stubs" / "own-mode.py").read_text()
-    for key, found in grade(texts).items():
-        print(f"{found.points:4}  {key}: {words(found)[:90]}")
+    grades = grade(texts)
+    print_points(grades)
+    for key, found in grades.items():
         assert found.points <= 1, (key, words(found))
 
 
 @pytest.mark.slow
-def test_whatever_a_file_does_costs_its_own_points_only(grade, monkeypatch, capsys):
+def test_a_file_that_hangs_or_crashes_costs_its_own_points_only(grade_apart, monkeypatch, capsys):
     monkeypatch.setenv("MRL_PART_S", "2")
-    monkeypatch.setattr(checking, "LIMIT_S", 6.0)
-    stub = "\ndef advantages(rewards):\n    raise NotImplementedError\n"
-    texts = {key: HEAD + key + stub for key in HOSTILE}
-    texts["honest"] = reference("advantages")
-    grades = grade(texts)
+    stub = "\ndef honest(records, answers, verify, budget):\n    raise NotImplementedError\n"
+    texts = {key: HEAD + key + stub for key in MISHAPS}
+    endless = {key: texts.pop(key) for key in MISHAPS if "SIGSTOP" in key or "threading" in key}
+    texts["honest"] = reference("liar")
+    grades = grade_apart(texts)
+    monkeypatch.setattr(checking, "LIMIT_S", 10.0)
+    grades |= grade_apart(endless)
     assert grades.pop("honest").points == OUT_OF
     for key, found in grades.items():
-        assert found.points <= 1, (key, found)  # the stub raises for what are no groups, too
-        assert HOSTILE[key] in words(found), (key, words(found))
+        assert found.points == 0, (key, found)
+        assert MISHAPS[key] in words(found), (key, words(found))
+        assert len(found.printed) <= 1000
         commands.print_grade(found)
         assert all(map(str.isprintable, capsys.readouterr().out.split("\n"))), key
 
 
-@pytest.mark.parametrize("place", ["mrl.modes", "mrl.modes.sgt"])
-def test_the_answer_cannot_be_imported_from_its_package_either(grade, place):
-    text = f'ASSIGNMENT = "sgt"\nfrom {place} import SGT\n'
-    (found,) = grade({"imported": text}).values()
-    assert found.points == 0 and "import" in words(found)
+def test_a_loop_that_never_ends_costs_its_part_and_is_shown(grade_apart, monkeypatch):
+    monkeypatch.setenv("MRL_PART_S", "1")
+    first = "known, kept, calls = {}, [], 0"
+    text = wrong("liar", first, f"{first}\n    while budget == 4: pass")
+    (found,) = grade_apart({"loop": text}).values()
+    assert found.points == 9 and not found.trouble  # the part about a short budget
+    line = text.splitlines().index("    while budget == 4: pass") + 1
+    assert "stopped after 1 s" in words(found) and f"line {line}" in words(found)
 
 
-def test_a_mode_of_ones_own_may_borrow_from_solo_alone():
-    source = (ROOT / "mrl" / "classroom" / "test_own_mode.py").read_text()
-    hidden = ast.literal_eval(re.search(r"^OTHERS = (\(.+\))$", source, re.MULTILINE)[1])
-    assert set(hidden) >= {"sgt", "sft", "replay"} and not {"solo", "solo-x2"} & set(hidden)
+def test_a_file_that_ends_the_process_gets_no_points_and_the_reason(grade_apart):
+    (found,) = grade_apart({"dies": HEAD + "import os\nos._exit(3)"}).values()
+    assert found.points == 0 and "exit status 3" in found.trouble
+    assert len(found.parts) > 1
 
 
-def test_a_loop_that_never_ends_costs_its_part_and_is_shown(grade, monkeypatch):
-    monkeypatch.setenv("MRL_PART_S", "2")
-    loop = "rewards = rewards.float()\n    while rewards.shape[1] == 5: pass"
-    text = reference("advantages").replace("rewards = rewards.float()", loop)
-    (found,) = grade({"loop": text}).values()
-    assert found.points == 8 and not found.trouble  # five completions: the part about the std
-    line = text.splitlines().index("    while rewards.shape[1] == 5: pass") + 1
-    assert f"stopped after 2 s; is there an endless loop? (line {line}" in words(found)
-
-
-def test_the_parts_of_each_assignment_are_worth_ten_points(grade):
-    for name in ASSIGNMENTS:
-        (found,) = grade({"dies": f'ASSIGNMENT = "{name}"\nimport os\nos._exit(0)'}).values()
-        parts = found.parts.values()
-        assert sum(part["out_of"] for part in parts) == OUT_OF and found.points == 0
-        assert len({part["part"] for part in parts}) == len(parts) > 1  # columns of a CSV
+@pytest.mark.parametrize("name", ASSIGNMENTS)
+def test_the_parts_of_each_assignment_are_worth_ten_points(grade, name):
+    (found,) = grade({"raises": f'ASSIGNMENT = "{name}"\nraise ValueError'}).values()
+    parts = found.parts.values()
+    assert sum(part["out_of"] for part in parts) == OUT_OF and found.points == 0
+    assert len({part["part"] for part in parts}) == len(parts) > 1  # columns of a CSV
 
 
 @pytest.mark.parametrize(
@@ -614,52 +654,42 @@ def test_causes_are_read_as_the_file_leaves_them(grade, old, new):
 
 
 @pytest.mark.slow
-def test_a_folder_of_hostile_files_a_line_each_as_soon_as_it_is_known(tmp_path):
-    """The program itself, with its own pytest: links and pipes beside an honest file."""
+def test_a_folder_with_strange_files_is_graded_to_its_end(tmp_path):
+    """The program itself, with its own pytest: a class list in which little is as it should be."""
     folder = tmp_path / "class"
     (folder / "x.py").mkdir(parents=True)  # a folder with a file's name
     (folder / "x.py" / "inner.py").write_text("no assignment")
     (folder / "a.py").write_text(reference("liar"))
     (folder / "b.py").write_bytes(b"\xff\xfe" + 'ASSIGNMENT = "liar"'.encode("utf-16-le"))
     (folder / "c.py").write_text("# coding: no-such\n" + reference("liar"))
-    (folder / "d.py").symlink_to(folder / "nowhere.py")  # four that are no files
-    (folder / "e.py").symlink_to("/dev/zero")
-    (folder / "f.py").symlink_to("f.py")
-    os.mkfifo(folder / "g.py")
+    (folder / "d.py").symlink_to(folder / "nowhere.py")
     (folder / "h\x1b[2J\n.py").write_text('ASSIGNMENT = "nothing"')
-    (folder / "j.py").write_text('ASSIGNMENT = "liar"\nimport os\nos.kill(os.getpid(), 9)')
-    (folder / "loop").symlink_to(folder)
+    (folder / os.fsdecode(b"m\xfcller.py")).write_text(reference("liar"))
+    (folder / "j.py").write_text(HEAD + "import os\nos.kill(os.getpid(), 9)")
     command = [sys.executable, "mini_mrl.py", "assignment", "check", str(folder), "--seed", "1"]
-    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:
-        first = json.loads(process.stdout.readline())
-        assert process.poll() is None  # it has not ended, and the first line is here
-        rest = [json.loads(line) for line in process.stdout]
-    assert process.returncode == 0
-    assert (first["file"], first["points"], first["out_of"]) == (str(folder / "a.py"), 10, 10)
-    said = {Path(line["file"]).name: line["trouble"] for line in rest}
-    assert list(said) == ["b.py", "c.py", "h\\x1b[2J\\n.py", "j.py", "inner.py"]
-    assert "ended before the check was over" in said["j.py"]
-    assert "no line `ASSIGNMENT" in said["b.py"] and "no line `ASSIGNMENT" in said["inner.py"]
-    assert all(line["points"] == 0 for line in rest)
+    table = tmp_path / "grades.csv"
+    done = subprocess.run([*command, f"--csv={table}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(map(str.isprintable, done.stdout.split("\n")))
+    rows = {row["id"]: row for row in rows_of(table)}
+    assert set(rows) == {"a", "b", "c", "h\\x1b[2J\\n", "j", "m\\udcfcller", "x.py"}
+    for student, row in rows.items():
+        points = "10" if student in ("a", "m\\udcfcller") else "0"
+        assert points in (row["liar (10)"], row["no assignment (10)"]), student
+    assert "exit status -9" in rows["j"]["liar: trouble"]
 
 
 def test_commands(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(checking, "run", forked)
     monkeypatch.chdir(tmp_path)
     assert mini_mrl.main(["assignment", "list"]) == 0
     assert all(name in capsys.readouterr().out for name in ["own-mode"])
-    assert mini_mrl.main(["assignment", "start", "bug"]) == 0
-    assert (tmp_path / "bug-curves.png").read_bytes().startswith(b"\x89PNG")
-    assert mini_mrl.main(["assignment", "start", "bug"]) == 2  # it never overwrites
+    assert mini_mrl.main(["assignment", "start", "liar"]) == 0
+    assert mini_mrl.main(["assignment", "start", "liar"]) == 2  # it never overwrites
     assert "already exists" in capsys.readouterr().err
-    assert mini_mrl.main(["assignment", "check", "bug.py"]) == 0
-    assert "0 of 10 points" in capsys.readouterr().out
-    assert mini_mrl.main(["assignment", "start", "advantages"]) == 0
-    capsys.readouterr()
-    assert mini_mrl.main(["assignment", "check", "advantages.py"]) == 0
+    assert mini_mrl.main(["assignment", "check", "liar.py"]) == 0
     _, why, points = capsys.readouterr().out.splitlines()  # one line for all parts
     assert "NotImplementedError" in why and "0 of 10" in points
-    (tmp_path / "ann.py").write_text(reference("advantages") + "print('hello \x1b[2J')\n")
+    (tmp_path / "ann.py").write_text(reference("liar") + "print('hello \x1b[2J')\n")
     assert mini_mrl.main(["assignment", "check", "ann.py", "--seed", "1"]) == 0
     said = capsys.readouterr().out
     assert "10 of 10 points" in said and "hello \\x1b[2J" in said and "\x1b" not in said
@@ -670,83 +700,12 @@ def test_commands(tmp_path, monkeypatch, capsys):
     assert "python -m pip install" in capsys.readouterr().err
 
 
-GENERIC = {  # lines of what is taken out that every mode has, or the stub shows
-    "batch = TrainingBatch()", "return batch", "loss=\"imitation\",", "reward=1.0,", "continue",
-    "completion_ids=completion_ids,", "prompt_ids=group.prompt_ids,", "break", "return", ")",
-    "batch.samples += own_samples(receiver, group)",
-    "for group, _ in prompts:", "for rollout in group.rollouts:", "if rollout.reward:",
-    "batch.samples.append(", "TrainingSample(", "prompt_ids=prompt_ids,", "return {", "}", "]",
-    "for group, records in prompts:",
-}  # fmt: skip
-
-
-def answer_lines(path):
-    """Code lines of function bodies, stripped of blanks and comments."""
-    text = path.read_text(encoding="utf-8")
-    lines = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            for statement in node.body[1:]:
-                lines |= set(text.splitlines()[statement.lineno - 1 : statement.end_lineno])
-    return {line.split("  #")[0].strip() for line in lines} - {""}
-
-
-def test_pages_of_a_copy_lead_nowhere_else(tmp_path):
-    """No link to a file that the copy does not have, but for the teachers' page."""
-    folder = tmp_path / "copy"
-    release(folder)
-    pages = list(folder.rglob("*.md"))
-    assert len(pages) >= 5
-    for page in pages:
-        links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
-        for link in links:
-            there = "://" in link or (page.parent / link).exists()
-            assert there or link.endswith("TEACHING.md"), (page, link)
-
-    for page in (folder / "TUTORIAL.md", folder / "TUTORIAL.ipynb"):
-        text = page.read_text()
-        assert sorted(re.findall(r"assignment start ([\w-]+)", text)) == sorted(ASSIGNMENTS)
-        assert "Solution</summary>" not in text and "Exercise" in text
-    assert json.loads((folder / "TUTORIAL.ipynb").read_text())["cells"]
-
-
-@pytest.mark.slow
-def test_a_student_who_has_only_the_copy_runs_its_commands(tmp_path):
-    folder = tmp_path / "copy"
-    release(folder)
-
-    def command(*words, code=0):
-        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "mini_mrl.py", *words], cwd=folder, env=environment,
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
-
-    short = ("--steps", "1", "--set", "eval_samples=1", "--plain")
-    assert command("assignment", "list").count("\n") == len(ASSIGNMENTS)
-    command("assignment", "start", "sgt")
-    assert "0 of 10 points" in command("assignment", "check", "sgt.py")
-    for mode in ([], ["--mode", "sgt.py:SGT"]):  # a run that names no mode is `sgt`
-        said = command(*mode, *short, code=2)
-        assert said.endswith("until then take `--mode solo`.\n") and "Traceback" not in said
-    command("--mode", "solo", *short)
-
-    (folder / "sgt.py").write_text(reference("sgt"))
-    assert "10 of 10 points" in command("assignment", "check", "sgt.py")
-    command("--mode", "sgt.py:SGT", *short)
-    shutil.copy(folder / "sgt.py", folder / "mrl" / "modes" / "sgt.py")  # as its README says
-    command(*short)
-    assert "10 of 10 points" in command("assignment", "check", "sgt.py")
-
-
 def rows_of(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeypatch, capsys):
+def test_a_class_of_thirty_for_a_grade_book(tmp_path, monkeypatch, capsys):
     table = tmp_path / "grades.csv"
     monkeypatch.setattr(checking, "run", lambda *arguments: checked[arguments[0]](*arguments))
 
@@ -758,7 +717,7 @@ def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeyp
         Path(environment["MRL_REPORT"]).write_text(report)
         return "exit status 0"
 
-    checked = {"liar": full, "advantages": forked}
+    checked = {"liar": full, "advantages": in_this_process}
     lengths = []
     folder = tmp_path / "class"
     for number in range(27):
@@ -770,9 +729,8 @@ def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeyp
     os.utime(folder / "s00" / "old.py", (1, 1))
     (folder / "s01" / "advantages.py").write_text(reference("advantages"))
     (folder / "s02" / "notes.py").write_text("x = 1")
-    files = [f"--csv={table}", f"--gradescope={tmp_path / 'results.json'}"]
 
-    assert mini_mrl.main(["assignment", "check", str(folder), *files]) == 0
+    assert mini_mrl.main(["assignment", "check", str(folder), f"--csv={table}"]) == 0
     said = capsys.readouterr().out
     files_said = [line for line in said.splitlines() if line.startswith(str(folder))]
     assert len(files_said) == 32 and files_said == sorted(files_said)
@@ -788,36 +746,28 @@ def test_a_class_of_thirty_for_a_grade_book_and_for_gradescope(tmp_path, monkeyp
     )
     assert by_id["s00"]["liar: handed in"] > "2000"  # the newer one of two files
     assert "has no line" in by_id["s02"]["no assignment: trouble"] and "eve" in by_id
-    gradescope_reads(json.loads((tmp_path / "results.json").read_text()))
 
 
-def gradescope_reads(results):
-    """A stand-in for Gradescope's harness: its documented keys and types, and no others."""
-    assert set(results) <= {"score", "output", "tests", "execution_time", "visibility"}
-    assert isinstance(results["score"], int | float) and isinstance(results["output"], str)
-    for test in results["tests"]:
-        assert set(test) <= {"name", "score", "max_score", "output", "status", "visibility"}
-        assert isinstance(test["name"], str) and isinstance(test["output"], str)
-        assert 0 <= test["score"] <= test["max_score"]
-    assert results["score"] == sum(test["score"] for test in results["tests"])
-
-
-def test_the_container_of_teaching_is_closed_and_runs_the_check():
-    text = (ROOT / "mrl/classroom/Dockerfile").read_text()
-    lines = dict(line.split(" ", 1) for line in text.splitlines() if line[:1].isupper())
-    assert json.loads(lines["ENTRYPOINT"]) == ["python", "mini_mrl.py", "assignment", "check"]
-    teaching = (ROOT / "mrl/classroom/TEACHING.md").read_text()
-    for flag in ("--network none", "--read-only", "--memory", "--pids-limit"):
-        assert flag in teaching, flag
+def test_the_commands_of_the_lecturers_page_are_the_programs(capsys):
+    page = (ROOT / "mrl/classroom/TEACHING.md").read_text(encoding="utf-8")
+    printed = re.findall(r"^    python mini_mrl\.py (.+)$", page, re.MULTILINE)
+    assert len(printed) >= 8
+    for command in printed:
+        assert mini_mrl.main([*shlex.split(command), "--help"]) == 0
+        assert "Usage" in capsys.readouterr().out
+        for name in re.findall(r"assignment start (\S+)", command):
+            assert name in ASSIGNMENTS
 
 
 def test_stubs_name_their_command_and_are_drawn(tmp_path):
     for name in ASSIGNMENTS:
         (tmp_path / name).mkdir()
-        path, *_ = start(name, tmp_path / name)
+        path, *curves = start(name, tmp_path / name)
         text = path.read_text(encoding="utf-8")
         assert f"assignment check {path.name}" in text
         assert checking.NAMED.search(text)[1] == name
+        assert all(file.read_bytes().startswith(b"\x89PNG") for file in curves)
+        assert bool(curves) == (name == "bug")
     with pytest.raises(MrlError, match="already exists"):
         start("sgt", tmp_path / "sgt")
     assert "CURVES = 0\n" not in (tmp_path / "bug" / "bug.py").read_text()
@@ -828,7 +778,7 @@ def test_stubs_name_their_command_and_are_drawn(tmp_path):
 
 def test_the_checks_are_no_tests_of_the_project():
     collected = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "mrl/classroom"],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "mrl/classroom"],
         capture_output=True,
     )  # fmt: skip
     assert collected.returncode == pytest.ExitCode.NO_TESTS_COLLECTED

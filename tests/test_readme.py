@@ -21,7 +21,7 @@ PAGES = {
     place: (ROOT / place).read_text(encoding="utf-8")
     for place in (
         "README.md", "mrl/cli/RUNNING.md", "tests/bench/README.md", "data/README.md",
-        "data/results/README.md",
+        "data/results/README.md", "mrl/classroom/TEACHING.md",
     )
 }  # fmt: skip
 README, RUNNING = PAGES["README.md"], PAGES["mrl/cli/RUNNING.md"]
@@ -60,7 +60,10 @@ def test_the_toml_example_is_a_valid_run(tmp_path):
     assert all((ROOT / policy.path).is_dir() for policy in config.policies)
 
 
-@pytest.mark.parametrize("place", ["README.md", "mrl/cli/RUNNING.md", "tests/bench/README.md"])
+@pytest.mark.parametrize(
+    "place",
+    ["README.md", "mrl/cli/RUNNING.md", "mrl/classroom/TEACHING.md", "tests/bench/README.md"],
+)
 def test_every_path_exists_and_every_link_leads_somewhere(place):
     page = PAGES[place]
     for path in re.findall(r"`((?:mrl|data|tests)/[\w/.]+)`", page):

@@ -1,7 +1,8 @@
 """The work of `assignment start` and `check`: write stubs, check submissions, write grades.
 
 pytest checks each submission in a separate process and reports the points of each part
-(conftest.py). This isolates accidental mistakes, but it is not a security boundary (TEACHING.md).
+(conftest.py), so that a submission that hangs or crashes loses only its own points. It still runs
+with all your rights: do not check files of people whom you do not trust.
 """
 
 import csv
@@ -9,7 +10,6 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ NAMED = re.compile(r"""^ASSIGNMENT\s*(?::\s*\w+\s*)?=\s*["']([\w-]+)["']""", re.
 
 @dataclass
 class Grade:
-    """The result of one submission. `--json` prints its fields as one line."""
+    """The result of one submission."""
 
     file: str
     student: str  # from the name of the file, or of its folder
@@ -75,7 +75,7 @@ def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
             continue
 
         for file in sorted(path.rglob("*.py")):
-            if file.is_file():
+            if file.is_file():  # not a folder with such a name
                 handed_in.append((file, file.relative_to(path).parts[0]))
 
     if not handed_in:
@@ -86,11 +86,12 @@ def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
 
 
 def check(path: Path, whose: str, seed: int = 0) -> Grade:
-    """Check a copy of the file with pytest. seed: seed of the hidden cases, one for a class."""
+    """Check the file with pytest. seed: seed of the hidden cases, one for a class."""
     named = NAMED.search(path.read_text(encoding="utf-8", errors="replace"))
     assignment = named[1] if named and named[1] in ASSIGNMENTS else ""
-    student = printable(re.sub(rf"([-_ ]?{assignment})?\.py$", "", whose) or path.stem, keep="")
-    grade = Grade(printable(path, keep=""), student, path.stat().st_mtime, assignment)
+    student = re.sub(rf"([-_ ]?{assignment})?\.py$", "", whose) or path.stem
+    # a file's name may have bytes that are not UTF-8, which a CSV cannot hold
+    grade = Grade(str(path), printable(student, keep=""), path.stat().st_mtime, assignment)
     if not assignment:
         grade.trouble = (
             f'the file has no line `ASSIGNMENT = "..."` with one of {", ".join(ASSIGNMENTS)}'
@@ -99,9 +100,8 @@ def check(path: Path, whose: str, seed: int = 0) -> Grade:
 
     with TemporaryDirectory(prefix="mrl-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        shutil.copyfile(path, folder / "submission.py")
         environment = os.environ | {
-            "MRL_SUBMISSION": str(folder / "submission.py"),
+            "MRL_SUBMISSION": str(path.resolve()),
             "MRL_REPORT": str(folder / "report.json"),
             "MRL_SEED": str(seed),
             "OMP_NUM_THREADS": "1",  # because each thread would use memory
@@ -118,7 +118,10 @@ def check(path: Path, whose: str, seed: int = 0) -> Grade:
 
 def run(assignment: str, folder: Path, environment: dict[str, str]) -> str:
     """Run pytest in a separate process; returns how it ended, in words."""
-    command = [sys.executable, "-P", "-m", "pytest", *pytest_arguments(assignment)]
+    checks = HERE / f"test_{assignment.replace('-', '_')}.py"
+    command = [sys.executable, "-m", "pytest", str(checks)]
+    # without project settings, and with unchanged messages
+    command += ["-c", os.devnull, "-p", "no:cacheprovider", "--assert=plain"]
     try:
         process = subprocess.run(
             command, cwd=folder, env=environment, timeout=LIMIT_S, stdout=DEVNULL, stderr=DEVNULL
@@ -128,29 +131,16 @@ def run(assignment: str, folder: Path, environment: dict[str, str]) -> str:
         return f"stopped after {LIMIT_S:g} s; is there an endless loop?"
 
 
-def pytest_arguments(assignment: str) -> list[str]:
-    """pytest's arguments: the tests, without project settings, with unchanged messages."""
-    checks = HERE / f"test_{assignment.replace('-', '_')}.py"
-    return [str(checks), "-c", os.devnull, "-p", "no:cacheprovider", "--assert=plain"]
-
-
-def counted(grades: Iterable[Grade]) -> Iterable[Grade]:
-    """Keep the newest file of each student and assignment.
-
-    Files that name no assignment are kept as an assignment without a name, so that they are seen.
-    """
-    newest: dict[tuple[str, str], Grade] = {}
-    for grade in sorted(grades, key=lambda grade: (grade.student, grade.handed_in)):
-        newest[grade.student, grade.assignment] = grade
-    return newest.values()
-
-
 def write_csv(grades: Iterable[Grade], path: Path) -> None:
-    """Write one row per student, with columns for the assignments and their parts."""
+    """Write one row per student, with columns for the assignments and their parts.
+
+    The newest file of each student and assignment counts. A file that names no assignment gets
+    columns of its own, so that it is seen.
+    """
     columns: dict[str, None] = {}  # ordered, each once
     rows: dict[str, dict[str, object]] = {}
 
-    for grade in counted(grades):
+    for grade in sorted(grades, key=lambda grade: (grade.student, grade.handed_in)):
         row = rows.setdefault(grade.student, {"id": grade.student})
         name = grade.assignment or "no assignment"
         row[f"{name} ({grade.out_of})"] = grade.points
@@ -166,19 +156,3 @@ def write_csv(grades: Iterable[Grade], path: Path) -> None:
         table = csv.DictWriter(file, columns)
         table.writeheader()
         table.writerows(rows.values())
-
-
-def write_gradescope(grades: Iterable[Grade], path: Path) -> None:
-    """Write the results of one student's submission in Gradescope's JSON format."""
-    score, tests, troubles = 0, [], []
-    for grade in counted(grades):
-        score += grade.points
-        if grade.trouble:
-            troubles.append(f"{grade.file}: {grade.trouble}")
-        for part in grade.parts.values():
-            name = f"{grade.assignment}: {part['part']}"
-            test = {"name": name, "score": part["points"], "max_score": part["out_of"]}
-            tests.append(test | {"output": part["message"]})
-
-    results = {"score": score, "output": "\n".join(troubles), "tests": tests}
-    path.write_text(json.dumps(results), encoding="utf-8")

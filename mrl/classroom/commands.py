@@ -1,6 +1,5 @@
-"""The commands `python mini_mrl.py assignment list`, `start`, `check` and `release`."""
+"""The commands `python mini_mrl.py assignment list`, `start` and `check`."""
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +7,7 @@ from typing import Annotated
 import typer
 
 from mrl.classroom import ASSIGNMENTS
-from mrl.classroom.checking import Grade, check, start, submissions, write_csv, write_gradescope
-from mrl.classroom.release import release
+from mrl.classroom.checking import Grade, check, start, submissions, write_csv
 from mrl.errors import MrlError
 from mrl.run.view import printable
 
@@ -34,28 +32,13 @@ def start_assignment(
         print(f"Written: {path}")
 
 
-@assignment.command("release")
-def release_assignments(
-    folder: Annotated[Path, typer.Argument(help="New folder for the students' copy.")],
-) -> None:
-    """Write a copy of the program for students, with the checks and without the solutions."""
-    release(folder)
-    print(f"Written: {folder}; its README.md is for your students.")
-
-
 @assignment.command("check")
 def check_assignment(
     files: Annotated[list[Path], typer.Argument(help="Submitted files, or folders of them.")],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON line per submission.")
-    ] = False,
     seed: Annotated[
         int, typer.Option(help="Seed of the hidden test cases; use one for the whole class.")
     ] = 0,
     csv: Annotated[Path | None, typer.Option(help="File for a grade book in CSV.")] = None,
-    gradescope: Annotated[
-        Path | None, typer.Option(help="File for Gradescope's results in JSON.")
-    ] = None,
 ) -> None:
     """Check each submission with pytest, in a separate process, and print its points."""
     if not find_spec("pytest"):  # the rest of the program works without it
@@ -65,17 +48,10 @@ def check_assignment(
 
     grades = []
     for path, whose in submissions(files):
-        grade = check(path, whose, seed)
-        grades.append(grade)
-        if as_json:
-            print(json.dumps(vars(grade)), flush=True)
-        else:
-            print_grade(grade)
-
+        grades.append(check(path, whose, seed))
+        print_grade(grades[-1])
         if csv:
             write_csv(grades, csv)
-        if gradescope:
-            write_gradescope(grades, gradescope)
 
 
 def print_grade(grade: Grade) -> None:

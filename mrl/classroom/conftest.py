@@ -11,11 +11,11 @@ import os
 import random
 import resource
 import signal
-import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -25,7 +25,7 @@ from mrl.parsing import run_file
 SUBMISSION = os.environ.get("MRL_SUBMISSION", "")
 REPORT_FILE = Path(os.environ.get("MRL_REPORT", os.devnull))
 PART_S = float(os.environ.get("MRL_PART_S", "60"))
-MEMORY = 4 << 30  # bytes; the limit protects the machine from mistakes
+MEMORY = 4 << 30  # bytes; so a list that grows without end becomes an error
 REPORT = {"parts": {}, "printed": ""}  # "parts" by test name, "printed" output
 collect_ignore_glob = [] if SUBMISSION else ["test_*.py"]  # the project's own tests are in tests/
 
@@ -33,10 +33,14 @@ collect_ignore_glob = [] if SUBMISSION else ["test_*.py"]  # the project's own t
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the report with the points and the description in each test's docstring."""
     for item in session.items:
-        worth, _, words = item.function.__doc__.partition(": ")
-        part = {"part": words, "out_of": int(worth.split()[0])}
-        REPORT["parts"][item.name] = part | {"points": 0, "message": NOT_REACHED}
+        REPORT["parts"][item.name] = described(item.function)
     REPORT_FILE.write_text(json.dumps(REPORT), encoding="utf-8")
+
+
+def described(test: Callable) -> dict[str, Any]:
+    """A part of the report before it is checked: what its test's docstring says of it."""
+    worth, _, words = test.__doc__.partition(": ")
+    return {"part": words, "out_of": int(worth.split()[0]), "points": 0, "message": NOT_REACHED}
 
 
 def pytest_runtest_logstart() -> None:
@@ -59,27 +63,36 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     report = yield
     if report.failed or report.when == "call":
         part = REPORT["parts"][item.name]
-        part.update(points=0 if call.excinfo else part["out_of"], message="correct")
-        part.update(
-            item.user_properties
-        )  # "points" for a part that gives some points, and "message"
-        if call.excinfo:
-            part["message"] = explain(call.excinfo.value)
-
+        part.update(graded(part, call.excinfo and call.excinfo.value, item.user_properties))
         REPORT["printed"] = REPORT["printed"] or (report.capstdout + report.capstderr)[:1000]
         REPORT_FILE.write_text(json.dumps(REPORT), encoding="utf-8")
     return report
 
 
-def explain(error: BaseException) -> str:
+def graded(
+    part: dict[str, Any],
+    error: BaseException | None,
+    recorded: Iterable[tuple[str, Any]],
+    submission: str = SUBMISSION,
+) -> dict[str, Any]:
+    """The points and the message of a part.
+
+    error: what its test raised. recorded: "points" of a part that gives some of them, "message".
+    """
+    if error is None:
+        return {"points": part["out_of"], "message": "correct"} | dict(recorded)
+    return {"points": 0} | dict(recorded) | {"message": explain(error, submission)}
+
+
+def explain(error: BaseException, submission: str) -> str:
     """The message of a failed check, or an error with its line in the submission."""
     words = str(error)[:1000]
     frames = traceback.extract_tb(error.__traceback__)
     checked = isinstance(error, AssertionError | pytest.fail.Exception)
-    if checked and frames[-1].filename != SUBMISSION:
+    if checked and frames[-1].filename != submission:
         return words
 
-    lines = [frame.lineno for frame in frames if frame.filename == SUBMISSION]
+    lines = [frame.lineno for frame in frames if frame.filename == submission]
     where = f" (line {lines[-1]} of the file)" if lines else ""
     return f"your code raised an error: {type(error).__name__}: {words}{where}"
 
@@ -91,23 +104,7 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture(scope="module")
-def submission(request: pytest.FixtureRequest) -> ModuleType:
-    """Import the submission, while the modules that contain the solution are hidden."""
-    for name in (*request.module.HIDDEN, request.module.__name__):
-        hide(name)
+def submission() -> ModuleType:
+    """Import the submission."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     return run_file(Path(SUBMISSION), Path(SUBMISSION).read_bytes())
-
-
-def hide(name: str) -> None:
-    """From now on, make importing a module fail, and importing its names from its package.
-
-    Importing a module that needs the hidden one also fails, unless it is loaded already.
-    """
-    package, _, last = name.rpartition(".")
-    names = vars(sys.modules.get(package, ModuleType(package)))
-    for key, value in list(names.items()):
-        if key in (last, "MODES") or getattr(value, "__module__", None) == name:
-            del names[key]
-
-    sys.modules[name] = None  # importing fails

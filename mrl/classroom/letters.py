@@ -53,7 +53,7 @@ def group_of(prompt: int, answers: Sequence[tuple[str, float, bool]]) -> Group:
     """
     rollouts = []
     for text, logprob, right in answers:
-        ids, logprobs = [*CODEC.encode(text), END], [logprob] * len(text) + [0.0]
+        ids, logprobs = [*map(LETTERS.index, text), END], [logprob] * len(text) + [0.0]
         verdict = Verdict.CORRECT if right else Verdict.WRONG
         rollouts.append(Rollout(ids, logprobs, True, text, verdict))
 
@@ -117,7 +117,7 @@ def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
     As in mrl/learning.py, each of the two is a mean over its own samples.
     """
     before, counts = table.log_softmax(1).tolist(), Counter(s.loss for s in samples)
-    pull = torch.zeros_like(table)  # gradient with respect to log-probs of letters
+    gradient = [[0.0] * len(LETTERS) for _ in before]  # with respect to log-probs of letters
     for s in samples:
         problem, letter = s.prompt_ids[0], s.completion_ids[0]
         factor = s.weight / counts[s.loss]
@@ -128,8 +128,9 @@ def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
                 ratio = math.exp(max(-20, min(moved, 20)))
             flat = ratio > 1.2 if s.advantage > 0 else ratio < 0.8  # clipped: no gradient
             factor *= 0.0 if flat else ratio * s.advantage
-        pull[problem, letter] += factor
+        gradient[problem][letter] += factor
 
+    pull = torch.tensor(gradient, dtype=table.dtype)
     up = pull - table.softmax(1) * pull.sum(1, keepdim=True)
     table += LENGTH * normalize(up, dim=1)
 

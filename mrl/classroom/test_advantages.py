@@ -11,7 +11,6 @@ from torch.nn.functional import normalize
 
 from mrl.classroom import shown
 
-HIDDEN = ("mrl.advantages", "mrl.modes.solo")
 FLOATS = (torch.float32, torch.float64)
 EQUAL = [
     [0.0] * 7,

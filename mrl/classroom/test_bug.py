@@ -12,7 +12,6 @@ from torch import Tensor
 from mrl.classroom import shown
 from mrl.classroom.curves import BUGS, LETTERS, drawn
 
-HIDDEN = ("mrl.advantages", "mrl.objectives", "mrl.classroom.curves")
 UNCLIPPED = 0.1  # nats; ratios then stay within 0.8 and 1.2, so a missing clip costs one part only
 SHAPES = ((2, 4), (5, 3), (4, 4))  # prompts, completions per prompt
 

@@ -7,7 +7,6 @@ from types import ModuleType
 
 from mrl.classroom import shown
 
-HIDDEN = ("mrl.verifier.rewards", "mrl.exchange")
 RIGHT, LIE = "\\boxed{12}", "\\boxed{13}"
 
 

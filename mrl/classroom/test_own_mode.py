@@ -14,8 +14,6 @@ from mrl.classroom.letters import mode_of, train
 from mrl.modes.solo import Solo
 from mrl.run.intervals import estimate
 
-OTHERS = ("graft", "hacpo", "naive", "prp", "replay", "sft", "sgt", "xgrpo")
-HIDDEN = tuple(f"mrl.modes.{name}" for name in OTHERS)
 PAIRS = 20  # with five pairs, small gains were sometimes missed; 20 take a few seconds
 GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # gain of at least this much -> points for it
 SULKS = 10  # points below `solo` without records, from which a mode does not learn by itself

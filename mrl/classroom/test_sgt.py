@@ -18,7 +18,6 @@ from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 
-HIDDEN = ("mrl.modes.sft", "mrl.modes.sgt", "mrl.lab.bandit")
 # In a mixed group only one of eight is correct, so that a gate at a larger share is found.
 REWARDED = {"all_fail": (False,) * 8, "mixed": (True, *(False,) * 7), "all_pass": (True,) * 8}
 PLACED = ("prompt_ids", "completion_ids")  # which completion for which prompt

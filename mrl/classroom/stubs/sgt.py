@@ -21,7 +21,6 @@ Check it with:  python mini_mrl.py assignment check sgt.py
 import random
 from dataclasses import dataclass
 
-from mrl.errors import MrlError
 from mrl.modes import GroupsAndRecords, Mode, Receiver, TrainingBatch
 from mrl.modes.peers import retokenize
 from mrl.modes.solo import own_samples
@@ -43,6 +42,4 @@ class SGT(Mode):
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
-        raise MrlError(
-            "The mode `sgt` is your assignment: write its training_samples, or use `--mode solo`."
-        )
+        raise NotImplementedError("your turn")
