@@ -7,6 +7,7 @@ visible.
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from html import escape
@@ -21,7 +22,7 @@ from mrl.lab import figures
 from mrl.lab.alignment_view import visible
 from mrl.models.loading import load_tokenizer
 from mrl.run import directory as run_directory
-from mrl.run.evaluation import BLIND_SPOT, of_first_split
+from mrl.run.evaluation import BLIND_SPOT, CLOSED, of_first_split
 from mrl.run.metrics import meaning
 from mrl.run.summary import evaluation_table, learned_sentence
 from mrl.run.view import printable
@@ -42,7 +43,6 @@ def write_report(directory: Path) -> Path:
     evaluations = run_directory.read_evaluations(directory)
     samples = run_directory.read_samples(directory)
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
-    sentence = learned_sentence(evaluations, run_directory.read_rescues(directory))
 
     sizes = ", ".join(f"{policy.name} (G = {policy.group_size})" for policy in config.policies)
     note = (
@@ -51,7 +51,7 @@ def write_report(directory: Path) -> Path:
     )
     parts = [
         f"<h1>{escape(directory.name)}</h1>",
-        f"<p><strong>{escape(sentence)}</strong></p>",
+        f"<p><strong>{headline(directory)}</strong></p>",
         f"<p class=note>{escape(note)}</p>",
         _table("Warnings", ("step", "warning"), failures),
         replay(directory),
@@ -69,6 +69,14 @@ def write_report(directory: Path) -> Path:
     path = directory / "report.html"
     path.write_text(printable(page), encoding="utf-8")
     return path
+
+
+def headline(directory: Path) -> str:
+    """The HTML of the sentences on what a run learned; they begin with its blind spots."""
+    evaluations = run_directory.read_evaluations(directory)
+    text = learned_sentence(evaluations, run_directory.read_rescues(directory))
+    text = escape(text).replace("-&gt;", "→")
+    return re.sub("`([^`]+)`", r"<code>\1</code>", text)
 
 
 # ------------------------------------------------------------------------------------ the replay
@@ -107,7 +115,12 @@ def replay_data(directory: Path) -> dict[str, Any]:
 
     config = run_directory.read_run_config(directory)
     rescues = list(_rescues(directory, config))
-    return {"steps": lines[-1]["step"], "policies": policies, "rescues": rescues}
+    return {
+        "steps": lines[-1]["step"],
+        "closed": round(100 * CLOSED),
+        "policies": policies,
+        "rescues": rescues,
+    }
 
 
 def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
