@@ -30,11 +30,11 @@ KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
 SIZES = {"index.html": (500, 800), "report.html": (500, 1000)}  # of the pictures, in CSS pixels
 SCALE = 2  # picture pixels per CSS pixel, so that letters are sharp
-# both have played: alone to the end, and with a peer until the curve has risen
+# after RL alone has played to the end: a step with a peer in which Blue is rescued
 SCENE = """document.querySelector("input[value=alone]").click();
 for (let n = 0; n < STEPS; n++) step();
 document.querySelector("input[value=peer]").click();
-for (let n = 0; n < 150; n++) step();"""
+for (let n = 0; n < 133; n++) step();"""
 
 
 def modes() -> list[list[str]]:
@@ -103,10 +103,8 @@ def photograph(page: Path, path: Path) -> None:
     """
     text = page.read_text(encoding="utf-8")
     played = SCENE if page.name == "index.html" else ""
-    frame = (
-        "<style>html { border: 2px solid #bbbbbb } "
-        ".arrow { animation-delay: -.4s !important; animation-play-state: paused !important }</style>"
-    )
+    frame = "<style>html { border: 2px solid #bbbbbb } .arrow { animation-delay: -.4s !important; "
+    frame += "animation-play-state: paused !important }</style>"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / page.name
         copy.write_text(f"{text}{frame}<script>{played}</script>", encoding="utf-8")

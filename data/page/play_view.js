@@ -172,10 +172,10 @@ function showCell({ bars, tries, count, note }, world, learner, prompt) {
 // each curve has its name at its end; names that would overlap are moved up
 function showCurves() {
   let free = Infinity;
-  const played = Object.entries(runs).map(([way, { curve }]) => ({ way, curve, x: 34 + (curve.length - 1) * 260 / STEPS,
+  const played = Object.entries(runs).map(([way, { curve }]) => ({ way, curve, x: 46 + (curve.length - 1) * 260 / STEPS,
     y: 114 - 100 * curve.at(-1) })).sort((a, b) => b.y - a.y);
   for (const { way, curve, x, y } of played) {
-    const points = curve.map((chance, n) => `${34 + n * 260 / STEPS},${114 - 100 * chance}`);
+    const points = curve.map((chance, n) => `${46 + n * 260 / STEPS},${114 - 100 * chance}`);
     at("curve-" + way).setAttribute("points", points.join(" "));
     at("curve-" + way).classList.toggle("chosen", way === sharing());
     const name = at("name-" + way);
