@@ -66,7 +66,7 @@ def test_the_step_is_one_prompt_from_its_attempts_to_its_update(place, draw):
 
 def test_the_toys_curves_are_what_the_tutorials_examples_print():
     one_learner = run_path(str(DATA / "page" / "two_learners.py"))["one_learner"]
-    switch = {"own_loss": "alone", "with_a_memory": "memory", "with_a_peer": "peer"}
+    switch = {"own_loss": "alone", "with_a_memory": "replay", "with_a_peer": "peer"}
     text = (DATA.parent / "TUTORIAL.md").read_text(encoding="utf-8")
     printed = {}
     for example in DocTestParser().get_examples(text):

@@ -307,7 +307,7 @@ def rescue() -> Drawing:
 def toy() -> Drawing:
     """J of TUTORIAL's policy over four texts: a start with some luck, and one with none."""
     drawing = Drawing(478, "Where luck never comes, only a peer helps")
-    ways = {"solo": "alone", "replay": "memory", "sgt": "peer"}
+    ways = {"solo": "alone", "replay": "replay", "sgt": "peer"}
     drawing.say(14, 22, "J, the share of right texts, over the steps")
     for x, (mode, sharing) in zip((46, 120, 210), ways.items(), strict=True):
         drawing.say(x, 50, sharing, figures.color_of(mode), 14, style=BOLD)

@@ -1,9 +1,9 @@
-"""The pages for a browser: `python data/page/make.py` writes them beside it.
+"""The pages for a browser: `python data/page/make.py` writes them next to this script.
 
-`index.html` is put together from template.html, the scripts beside it and the replay that the
-report has, too. What the program computes is filled in here: the kept run, the bandit's table, and
-what the playable run comes to. `report.html` is the kept run's report. The two pictures are how a
-browser shows the top of both pages; only where Chromium is installed are they made again.
+`index.html` consists of template.html, the scripts next to it, and the replay, which the report
+also has. This script fills in what the program computes: the kept run and the bandit's table.
+`report.html` is the report of the kept run. The two pictures show the top of both pages, as a
+browser does. They are made again only if Chromium is installed.
 """
 
 import io
@@ -14,29 +14,39 @@ import subprocess
 import tempfile
 from base64 import b64decode, b64encode
 from contextlib import chdir
-from html import escape
 from pathlib import Path
 
 from PIL import Image
 from two_learners import STEPS
 
 from mrl.lab import bandit
-from mrl.lab.report import replay, write_report
-from mrl.run.directory import read_evaluations, read_rescues
-from mrl.run.summary import learned_sentence
+from mrl.lab.report import headline, replay, write_report
+from mrl.modes import MODES
+from mrl.run.evaluation import BLIND_SPOT, CLOSED
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
-SIZES = {"index.html": (500, 1590), "report.html": (500, 1340)}  # of the pictures
+SIZES = {"index.html": (500, 800), "report.html": (500, 1000)}  # of the pictures, in CSS pixels
+SCALE = 2  # picture pixels per CSS pixel, so that letters are sharp
+# after RL alone has played to the end: a step with a peer in which Blue is rescued
+SCENE = """document.querySelector("input[value=alone]").click();
+for (let n = 0; n < STEPS; n++) step();
+document.querySelector("input[value=peer]").click();
+for (let n = 0; n < 133; n++) step();"""
 
 
 def modes() -> list[list[str]]:
-    """The bandit's rows of the published modes, as `python mini_mrl.py bandit` prints them."""
+    """The bandit's rows of the published modes, as `python mini_mrl.py bandit` prints them.
+
+    The last row is `sft`, a control that the command leaves out.
+    """
     cells = [list(column.cells) for column in bandit.bandit_table().columns]
     rows = [list(row) for row in zip(*cells, strict=True)]
-    return [row for row in rows if row[0] in bandit.PUBLISHED]
+    sft = bandit.analyse(MODES["sft"](), bandit.complementary()[1])
+    numbers = [f"{sft.support:.0%}", f"{sft.angle:.0f}°", f"{sft.groups:.2g}"]
+    return [*(row for row in rows if row[0] in bandit.PUBLISHED), ["sft", *numbers]]
 
 
 def page() -> str:
@@ -45,9 +55,10 @@ def page() -> str:
     for name, *figures in modes():
         cells = "".join(f"<td>{figure}</td>" for figure in (name, *figures))
         rows += f'<tr data-mode="{name}">{cells}</tr>'
+    later = "depends on what it found before: press it"
+    rows += f'<tr data-mode="replay"><td>replay</td><td colspan="3">{later}</td></tr>'
     luck = round(bandit.complementary()[1].reward("receiver"), 4)
-    facts = {"G": bandit.GROUP, "p": luck, "modes": modes()}
-    sentence = learned_sentence(read_evaluations(KEPT_RUN), read_rescues(KEPT_RUN))
+    facts = {"G": bandit.GROUP, "p": luck, "modes": modes(), "replay": bandit.replay_sentence()}
     with chdir(ROOT):  # the tokenizers' paths start there
         component = replay(KEPT_RUN)
 
@@ -59,9 +70,10 @@ def page() -> str:
         "support": (ROOT / "data" / "drawings" / "support.svg").read_text(encoding="utf-8"),
         "facts": json.dumps(facts),
         "rows": rows,
-        "replay_mode": bandit.replay_sentence(),
         "steps": str(STEPS),
-        "sentence": escape(sentence),
+        "blind_spot": str(BLIND_SPOT),
+        "closed": str(CLOSED),
+        "headline": headline(KEPT_RUN),
         "replay": component,
     }.items():
         text = text.replace(f"{{{{{name}}}}}", part)
@@ -85,17 +97,26 @@ def smaller(png: bytes) -> bytes:
 
 
 def photograph(page: Path, path: Path) -> None:
-    """Write a picture of the top of a page in the middle of its play, as Chromium shows it."""
+    """Write a picture of the top of a page, as Chromium shows it in the middle of its play.
+
+    Arrows are animated, as a visitor sees them, and their animation is stopped on the way.
+    """
     text = page.read_text(encoding="utf-8")
-    played = "for (let n = 0; n < 124; n++) step();" if page.name == "index.html" else ""
-    frame = "<style>html { border: 2px solid #bbbbbb } * { animation: none !important }</style>"
+    played = SCENE if page.name == "index.html" else ""
+    frame = "<style>html { border: 2px solid #bbbbbb } .arrow { animation-delay: -.4s !important; "
+    frame += "animation-play-state: paused !important }</style>"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / page.name
         copy.write_text(f"{text}{frame}<script>{played}</script>", encoding="utf-8")
-        size = "{},{}".format(*SIZES[page.name])
-        command = f"chromium --headless --no-sandbox --hide-scrollbars --window-size={size}"
-        shot = f"--screenshot={path}"
-        subprocess.run([*command.split(), shot, str(copy)], check=True, capture_output=True)
+        width, height = SIZES[page.name]
+        options = "--headless --no-sandbox --disable-gpu --disable-background-networking"
+        command = [
+            *f"chromium {options} --hide-scrollbars --force-device-scale-factor={SCALE}".split(),
+            f"--window-size={width},{height}",
+            f"--screenshot={path}",
+            str(copy),
+        ]
+        subprocess.run(command, check=True, capture_output=True)
     path.write_bytes(smaller(path.read_bytes()))
 
 

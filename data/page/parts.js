@@ -1,6 +1,6 @@
-// Parts 3 to 5 of the page; `at` and `add` stand in play_view.js.
+// Sections 2 to 4 of the page; `at` and `add` are defined in play_view.js.
 const facts = JSON.parse(at("facts").textContent);
-const percent = (share) => (100 * share).toFixed(1) + " %";
+const percent = (share) => (100 * share).toFixed(1) + "%";
 const number = (value) => (Math.abs(value) < 0.005 ? "0.00" : value.toFixed(2));
 const rewards = [0, 0, 1, 0, 0, 0, 1, 0];
 
@@ -18,56 +18,57 @@ const answers = rewards.map((_, index) => {
 function showGroup() {
   const values = advantages(rewards, at("scaled").checked);
   answers.forEach(({ button, above, below, words }, index) => {
-    const value = values[index];
-    button.textContent = rewards[index] ? "right" : "wrong";
+    const value = values[index], verdict = rewards[index] ? "correct" : "wrong";
+    button.textContent = (rewards[index] ? "✓ " : "✗ ") + verdict;
     button.setAttribute("aria-pressed", rewards[index] === 1);
-    button.setAttribute("aria-label", `answer ${index + 1}: ${button.textContent}`);
+    button.setAttribute("aria-label", `completion ${index + 1}: ${verdict}`);
     const tall = Math.min(60, Math.abs(value) * 22) + "px";
     above.style.height = value > 0 ? tall : 0;
     below.style.height = value < 0 ? tall : 0;
+    below.style.visibility = value < 0 ? "" : "hidden";
     words.textContent = (value > 0 ? "+" : "") + number(value);
   });
 
-  const right = rewards.filter((reward) => reward === 1).length;
-  const figures = `The mean reward is ${number(right / 8)}, and the loss is ${number(loss(values))}. `;
-  if (right === 0) {
+  const correct = rewards.filter((reward) => reward === 1).length;
+  const figures = `The mean reward is ${number(correct / 8)}, and the loss is ${number(loss(values))}. `;
+  if (correct === 0) {
     at("group").textContent = "There is no push, because all rewards agree. " + figures + "This is an all-fail group: the " +
-      "model cannot learn from itself here. In the mode sgt a right answer of its peer would be made likelier.";
-  } else if (right === 8) {
+      "model cannot learn from itself here. In the mode sgt, it imitates a solution of its peer instead.";
+  } else if (correct === 8) {
     at("group").textContent = "There is no push, because all rewards agree. " + figures + "The model can do this already.";
   } else {
-    at("group").textContent = `The ${right === 1 ? "right answer is" : right + " right answers are"} ` +
-      `pushed up by ${number(Math.max(...values))}${right > 1 ? " each" : ""}, and a wrong one is pushed down by ` +
-      `${number(-Math.min(...values))}. ${figures}The loss is 0 all the same, because the pushes of a group add up to 0.`;
+    at("group").textContent = (correct === 1 ? "The correct completion is pushed up by "
+      : `Each of the ${correct} correct completions is pushed up by `) + `${number(Math.max(...values))}, and each wrong one ` +
+      `is pushed down by ${number(-Math.min(...values))}. ${figures}The loss is 0 because the pushes of a group add up to 0.`;
   }
 }
 
-function showHole() {
+function showAllFail() {
   const p = at("p").value / 100;
   const G = Number(at("G").value);
-  const chance = holeChance(p, G);
+  const chance = allFailChance(p, G);
   at("p-value").textContent = percent(p);
   at("G-value").textContent = G;
-  at("hole").textContent = p === 0
-    ? "Every group fails, however large it is. Only an answer from elsewhere can help."
-    : `The first right answer comes after ${(1 / (1 - chance)).toFixed(1)} groups on average, because a group has none ` +
-      `with a chance of ${percent(chance)}.`;
+  at("all-fail").textContent = p === 0
+    ? "Every group fails, however large it is. Only a solution from elsewhere can help."
+    : `The first solution comes after ${(1 / (1 - chance)).toFixed(1)} groups on average, because ${percent(chance)} of the ` +
+      "groups have none.";
 }
 
 // one verdict in words: is there a push, does it point uphill, how much of it is noise
 function verdict(name, [support, angle, groups], ofSolo) {
-  const often = support === "100%" ? "always has something to learn from" : `has something to learn from in ${support} of its groups`;
+  const often = support === "100%" ? "learns from every group" : `learns from ${support} of its groups`;
   if (parseFloat(angle) > 90)
     return `${name} ${often}, but its mean push points ${angle} away from the true gradient, which is downhill: it makes the model worse.`;
-  if (name === "solo") return `${name} only ${often}, and it needs ${groups} groups until its push stands out from noise.`;
+  if (name === "solo") return `${name} only ${often}, and needs ${groups} groups until its push stands out from the noise.`;
   if (parseFloat(groups) > parseFloat(ofSolo))
-    return `${name} ${often}, but needs ${groups} groups where solo needs ${ofSolo}. Its push points uphill and is small beside its noise.`;
+    return `${name} ${often}, but needs ${groups} groups where solo needs ${ofSolo}. Its push points uphill, but is small compared with its noise.`;
   return `${name} ${often}, and ${parseFloat(groups) <= 1 ? "one group is enough" : `needs ${groups} groups`} where solo needs ${ofSolo}. ` +
     `Its push points ${angle} away from the true gradient.`;
 }
 
 const ofSolo = facts.modes.find(([name]) => name === "solo").at(-1);
-const modes = facts.modes.map(([name, ...figures]) => {
+const modes = [...facts.modes, ["replay"]].map(([name, ...figures]) => {
   const button = add(at("modes"), "button", "", name);
   button.type = "button";
   button.onclick = () => showMode(name);
@@ -78,7 +79,7 @@ function showMode(chosen) {
   for (const { name, button, figures } of modes) {
     button.setAttribute("aria-pressed", name === chosen);
     document.querySelector(`tr[data-mode=${name}]`).className = name === chosen ? "chosen" : "";
-    if (name === chosen) at("mode").textContent = verdict(name, figures, ofSolo);
+    if (name === chosen) at("mode").textContent = figures.length ? verdict(name, figures, ofSolo) : facts.replay;
   }
   for (const point of document.querySelectorAll("#support [data-modes]"))
     point.setAttribute("class", point.dataset.modes.split(" ").includes(chosen) ? "lit" : "");
@@ -87,10 +88,10 @@ function showMode(chosen) {
 at("none").onclick = () => { rewards.fill(0); showGroup(); };
 at("all").onclick = () => { rewards.fill(1); showGroup(); };
 at("scaled").onchange = showGroup;
-at("p").oninput = showHole;
-at("G").oninput = showHole;
+at("p").oninput = showAllFail;
+at("G").oninput = showAllFail;
 at("luck-of-bandit").textContent = percent(facts.p);
 at("size").textContent = facts.G;
 showGroup();
-showHole();
+showAllFail();
 showMode("sgt");

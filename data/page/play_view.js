@@ -1,18 +1,22 @@
-// What the playable run shows. All three positions of the switch run beside each other, with the same luck.
+// What the playable run shows. Each way to learn has its own run, from the same start with the same luck.
 const at = (id) => document.getElementById(id);
-const STEPS = {{steps}}, KNOWS = 0.9, NAMES = ["Blue", "Orange"], SHARING = ["alone", "memory", "peer"];
+const STEPS = {{steps}}, KNOWS = 0.9, BLIND_SPOT = {{blind_spot}}, CLOSED = {{closed}}, NAMES = ["Blue", "Orange"];
+const WAYS = { alone: "RL alone", replay: "with replay", peer: "with a peer" };
+const STRIDE = { alone: 3, replay: 3, peer: 1 }; // steps per tick: nothing happens for long while they are stuck
+const STAYS = 6; // steps for which an arrow stays while the run plays, so that the eye can follow it
 const PROMPTS = [
-  { asks: "Gus picks 5 figs a day for 3 days. How many?", texts: ["5*3=15", "5+3=8", "5-3=2", "5*3=18"] },
-  { asks: "Ann has 6 nuts and eats 2. How many?", texts: ["6-2=4", "6+2=8", "6*2=12", "6-2=3"] },
+  { asks: "Gus picks 5 figs a day for 3 days. How many?", completions: ["5*3=15", "5+3=8", "5-3=2", "5*3=18"] },
+  { asks: "Ann has 6 nuts and eats 2. How many?", completions: ["6-2=4", "6+2=8", "6*2=12", "6-2=3"] },
 ];
 const PRESETS = { // weak: the prompt that each learner misreads
-  rare: { luck: -2, weak: [0, 1], says: "Both are right once in a hundred texts where they misread. That is rare, " +
-    "but luck comes within some dozen steps, so each can get out alone." },
-  hole: { luck: -5, weak: [0, 1], says: "Both are right once in 100,000 texts where they misread. Each knows what " +
-    "the other lacks." },
-  same: { luck: -5, weak: [0, 0], says: "Both misread the first prompt, so neither has anything to give there." },
+  weak_skill: { luck: -1.5, weak: [0, 1], says: (odds) => `Each misreads one prompt, but is correct there ${odds}. ` +
+    "Is that often enough to learn alone?" },
+  blind_spot: { luck: -5, weak: [0, 1], says: (odds) => "Blue misreads the first prompt and Orange the second: there, " +
+    `they are correct ${odds}. Can they learn alone?` },
+  same: { luck: -5, weak: [0, 0], says: () => "Both misread the first prompt, so neither has a solution to send. " +
+    "Can they learn it?" },
 };
-let worlds, curves, random, preset = PRESETS.hole, timer = null;
+let runs = {}, preset = PRESETS.blind_spot, timer = null;
 
 function add(parent, tag, name = "", text = "") {
   const element = parent.appendChild(document.createElement(tag));
@@ -22,116 +26,178 @@ function add(parent, tag, name = "", text = "") {
 }
 
 const cells = [[], []]; // [learner][prompt]
-const gaps = PROMPTS.map((prompt, row) => {
+const arrows = [[], []]; // [learner][prompt]; they stay in the page, so that their animation goes on
+PROMPTS.forEach((prompt, row) => {
   add(at("world"), "p", "asks", prompt.asks);
   let gap;
   for (const learner of [0, 1]) {
     const cell = add(at("world"), "div", "learner of" + learner);
-    add(cell, "b", "name", NAMES[learner]);
-    const bars = prompt.texts.map((text, index) => {
-      const bar = add(cell, "div", index ? "bar" : "bar right");
+    const head = add(cell, "p", "head");
+    add(head, "b", "name", NAMES[learner]);
+    const count = add(head, "span");
+    const tries = add(cell, "div", "tries");
+    const bars = prompt.completions.map((completion, index) => {
+      const bar = add(cell, "div", index ? "bar" : "bar correct");
       const fill = add(bar, "i");
-      add(bar, "code", "", text);
+      add(bar, "code", "", (index ? "" : "✓ ") + completion);
       return { fill, percent: add(bar, "span") };
     });
-    cells[learner][row] = { bars, tries: add(cell, "div", "tries"), note: add(cell, "p", "memory") };
+    cells[learner][row] = { bars, tries, count, note: add(cell, "p", "replay-buffer") };
     if (learner === 0) gap = add(at("world"), "div", "gap");
   }
-  return gap;
+  for (const learner of [0, 1]) {
+    arrows[learner][row] = add(gap, "i", learner ? "arrow" : "arrow to-left");
+    arrows[learner][row].title = `${NAMES[learner]} imitates ${NAMES[1 - learner]}'s solution`;
+  }
 });
 
 function sharing() {
   return document.querySelector("input[name=sharing]:checked").value;
 }
 
-function reset() {
-  pause();
+// begin the run of one way to learn
+function begin(way) {
   const luck = 10 ** at("luck").value;
   const chances = [0, 1].map((learner) => [0, 1].map((prompt) => (prompt === preset.weak[learner] ? luck : KNOWS)));
-  worlds = Object.fromEntries(SHARING.map((name) => [name, newWorld(name, chances)]));
-  curves = Object.fromEntries(SHARING.map((name) => [name, []]));
-  random = generator(1);
-  record();
+  runs[way] = { world: newWorld(way, chances), random: generator(1), curve: [] };
+  record(runs[way]);
+}
+
+function reset() {
+  pause();
+  Object.keys(WAYS).forEach(begin);
   show();
 }
 
-// how often a learner is right on the prompt that it misreads
+// how often a learner is correct on the prompt that it misreads
 function chanceOf(world, learner) {
   return softmax(world.logits[learner][preset.weak[learner]])[0];
 }
 
-function record() {
-  for (const name of SHARING) curves[name].push((chanceOf(worlds[name], 0) + chanceOf(worlds[name], 1)) / 2);
+function record({ world, curve }) {
+  curve.push((chanceOf(world, 0) + chanceOf(world, 1)) / 2);
+}
+
+function advance() {
+  const run = runs[sharing()];
+  if (run.world.step < STEPS) {
+    stepWorld(run.world, uniformsOf(run.random));
+    record(run);
+  }
+  if (run.world.step >= STEPS) pause();
 }
 
 function step() {
-  if (worlds.alone.step >= STEPS) return pause();
-  const uniforms = uniformsOf(random);
-  for (const name of SHARING) stepWorld(worlds[name], uniforms);
-  record();
+  advance();
+  show();
+}
+
+function tick() {
+  for (let n = 0; n < STRIDE[sharing()]; n++) advance();
   show();
 }
 
 function pause() {
   clearInterval(timer);
   timer = null;
-  at("go").textContent = "Play";
 }
 
 function play() {
-  if (timer) return pause();
-  if (worlds.alone.step >= STEPS) reset();
-  timer = setInterval(step, 50);
-  at("go").textContent = "Pause";
+  if (runs[sharing()].world.step >= STEPS) begin(sharing());
+  timer ??= setInterval(tick, 50);
+  show();
+}
+
+function letThemTalk() {
+  document.querySelector("input[value=peer]").checked = true;
+  play();
 }
 
 function odds(chance) {
-  return chance > 0.095 ? `${Math.round(100 * chance)} times in 100` : `once in ${Math.round(1 / chance).toLocaleString("en")}`;
+  return chance > 0.095 ? `in ${Math.round(100 * chance)} of 100 completions`
+    : `once in ${Math.round(1 / chance).toLocaleString("en")} completions`;
 }
 
-// what became of one learner, in a sentence that begins with the finding
-function story(world, learner) {
-  const [name, peer, prompt] = [NAMES[learner], NAMES[1 - learner], preset.weak[learner]];
-  const first = world.remembers[learner][prompt], now = odds(chanceOf(world, learner));
-  const rescues = world.rescues[learner][prompt];
-  if (rescues && world.sharing === "peer")
-    return `${name} was rescued ${rescues} times by ${peer} and is now right ${now}.`;
-  if (rescues) return `${name} remembers its right text of step ${first}, has imitated it ${rescues} times, and is now right ${now}.`;
-  if (first) return `${name} had a right text in step ${first}, so its groups began to teach. It is now right ${now}.`;
-  const stuck = `${name} is stuck: none of its ${GROUP * world.step} texts was right, so nothing has pushed it`;
-  if (world.sharing === "memory") return `${stuck}. Its memory is empty until the first right text.`;
-  return stuck + (world.sharing === "peer" ? `, and ${peer} had no right text to give.` : ".");
+// what became of one learner on the prompt that it misreads
+function outcome(world, learner) {
+  const prompt = preset.weak[learner];
+  const [found, imitations] = [world.found[learner][prompt], world.imitations[learner][prompt]];
+  const kind = imitations ? (world.sharing === "peer" ? "rescued" : "replayed") : found ? "lucky" : "stuck";
+  return { kind, found, imitations, written: GROUP * world.step, chance: chanceOf(world, learner) };
+}
+
+function sentence(world, learner) {
+  const [name, peer] = [NAMES[learner], NAMES[1 - learner]];
+  const { kind, found, imitations, written, chance } = outcome(world, learner);
+  return {
+    rescued: `${name} imitated ${peer}'s solution ${imitations} times, and is now correct ${odds(chance)}.`,
+    replayed: `${name} found a solution in step ${found}, replayed it ${imitations} times, and is now correct ${odds(chance)}.`,
+    lucky: `${name} found a solution by itself in step ${found}, and is now correct ${odds(chance)}.`,
+    stuck: `${name} is stuck: none of its ${written.toLocaleString("en")} completions was correct` +
+      (world.sharing === "peer" ? `, and ${peer} had no solution to send.` : "."),
+  }[kind];
+}
+
+// what became of both, in sentences that begin with the finding
+function story(world) {
+  const [blue, orange] = [0, 1].map((learner) => outcome(world, learner));
+  if (blue.kind !== "stuck" || orange.kind !== "stuck") {
+    const closed = 10 ** at("luck").value < BLIND_SPOT && blue.chance >= CLOSED && orange.chance >= CLOSED;
+    return (closed ? "Both blind spots are closed. " : "") + [0, 1].map((learner) => sentence(world, learner)).join(" ");
+  }
+  const both = `Both are stuck: none of the ${blue.written.toLocaleString("en")} completions that each wrote to the prompt ` +
+    "it misreads was correct";
+  return both + { alone: ", so RL had nothing to strengthen.", peer: ", so neither had a solution to send.",
+    replay: ", so their replay buffers are empty." }[world.sharing];
+}
+
+function showCell({ bars, tries, count, note }, world, learner, prompt) {
+  softmax(world.logits[learner][prompt]).forEach((chance, completion) => {
+    bars[completion].fill.style.width = `${100 * chance}%`;
+    bars[completion].percent.textContent = `${(100 * chance).toFixed(chance < 0.01 ? 2 : 0)}%`;
+  });
+  const completions = world.completions?.[learner][prompt] ?? [];
+  const correct = completions.filter((completion) => completion === 0).length;
+  tries.replaceChildren();
+  for (let n = 0; n < GROUP; n++) add(tries, "i", n in completions ? (completions[n] === 0 ? "hit" : "miss") : "");
+  count.textContent = completions.length ? `${correct} of ${GROUP} correct` : "";
+  const found = world.found[learner][prompt];
+  note.textContent = found ? `replay buffer: ${PROMPTS[prompt].completions[0]}` : "replay buffer: empty";
+  note.hidden = world.sharing !== "replay";
+  note.classList.toggle("used", Boolean(world.imitated?.[learner][prompt]));
+  const last = world.lastImitation[learner][prompt], stays = timer ? STAYS : 1;
+  arrows[learner][prompt].classList.toggle("on", world.sharing === "peer" && last > 0 && world.step - last < stays);
+}
+
+// each curve has its name at its end; names that would overlap are moved up
+function showCurves() {
+  let free = Infinity;
+  const played = Object.entries(runs).map(([way, { curve }]) => ({ way, curve, x: 46 + (curve.length - 1) * 260 / STEPS,
+    y: 114 - 100 * curve.at(-1) })).sort((a, b) => b.y - a.y);
+  for (const { way, curve, x, y } of played) {
+    const points = curve.map((chance, n) => `${46 + n * 260 / STEPS},${114 - 100 * chance}`);
+    at("curve-" + way).setAttribute("points", points.join(" "));
+    at("curve-" + way).classList.toggle("chosen", way === sharing());
+    const name = at("name-" + way);
+    name.textContent = curve.length > 1 ? WAYS[way] : "";
+    if (curve.length === 1) continue;
+    free = Math.min(y, free - 15);
+    name.setAttribute("x", x + 5);
+    name.setAttribute("y", free + 4);
+  }
 }
 
 function show() {
-  const world = worlds[sharing()];
-  cells.forEach((of, learner) => of.forEach(({ bars, tries, note }, prompt) => {
-    softmax(world.logits[learner][prompt]).forEach((chance, text) => {
-      bars[text].fill.style.width = `${100 * chance}%`;
-      bars[text].percent.textContent = `${(100 * chance).toFixed(chance < 0.01 ? 2 : 0)} %`;
-    });
-    const texts = world.texts ? world.texts[learner][prompt] : [];
-    tries.replaceChildren();
-    for (const text of texts) add(tries, "i", text === 0 ? "hit" : "miss");
-    add(tries, "span", "", texts.length ? `${texts.filter((text) => text === 0).length} of ${GROUP} right` : "no text yet");
-    const first = world.remembers[learner][prompt];
-    note.textContent = first ? `memory: ${PROMPTS[prompt].texts[0]}, since step ${first}` : "memory: empty";
-    note.hidden = world.sharing !== "memory";
-    note.classList.toggle("used", Boolean(world.imitated?.[learner][prompt]));
-  }));
-  gaps.forEach((gap, prompt) => {
-    gap.replaceChildren();
-    for (const learner of [0, 1]) if (world.sharing === "peer" && world.imitated?.[learner][prompt])
-      add(gap, "span", `arrow to${learner}`, learner ? "→" : "←").title = `${NAMES[learner]} imitates ${NAMES[1 - learner]}`;
-  });
+  const { world } = runs[sharing()];
+  cells.forEach((of, learner) => of.forEach((cell, prompt) => showCell(cell, world, learner, prompt)));
+  at("go").textContent = timer ? "Pause" : world.step >= STEPS ? "Play again" : "Play";
+  at("talk").hidden = sharing() === "peer";
+  at("talk").classList.toggle("next", world.step >= STEPS);
   at("step").textContent = world.step;
-  at("luck-value").textContent = odds(10 ** at("luck").value);
-  at("story").textContent = world.step ? [0, 1].map((learner) => story(world, learner)).join(" ") : preset.says + " Press Play.";
-  for (const name of SHARING) {
-    const points = curves[name].map((chance, x) => `${30 + x * 280 / STEPS},${110 - 100 * chance}`);
-    at("curve-" + name).setAttribute("points", points.join(" "));
-    at("curve-" + name).classList.toggle("chosen", name === world.sharing);
-  }
+  const chance = odds(10 ** at("luck").value);
+  at("luck-value").textContent = chance;
+  at("story").textContent = world.step ? story(world) : preset.says(chance);
+  showCurves();
 }
 
 function choose(name) {
@@ -144,7 +210,8 @@ function choose(name) {
 for (const button of at("presets").children) button.onclick = () => choose(button.value);
 for (const radio of document.getElementsByName("sharing")) radio.onchange = show;
 at("luck").oninput = reset;
-at("go").onclick = play;
+at("go").onclick = () => { if (!timer) return play(); pause(); show(); };
+at("talk").onclick = letThemTalk;
 at("one").onclick = () => { pause(); step(); };
 at("reset").onclick = reset;
-choose("hole");
+choose("blind_spot");

@@ -7,6 +7,7 @@ visible.
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from html import escape
@@ -22,7 +23,7 @@ from mrl.lab.alignment_view import visible
 from mrl.models.loading import load_tokenizer
 from mrl.run import directory as run_directory
 from mrl.run.evaluation import of_first_split
-from mrl.run.intervals import BLIND_SPOT
+from mrl.run.intervals import BLIND_SPOT, CLOSED
 from mrl.run.metrics import meaning
 from mrl.run.summary import evaluation_table, learned_sentence
 from mrl.run.view import printable
@@ -43,7 +44,6 @@ def write_report(directory: Path) -> Path:
     evaluations = run_directory.read_evaluations(directory)
     samples = run_directory.read_samples(directory)
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
-    sentence = learned_sentence(evaluations, run_directory.read_rescues(directory))
 
     sizes = ", ".join(f"{policy.name} (G = {policy.group_size})" for policy in config.policies)
     note = (
@@ -52,7 +52,7 @@ def write_report(directory: Path) -> Path:
     )
     parts = [
         f"<h1>{escape(directory.name)}</h1>",
-        f"<p><strong>{escape(sentence)}</strong></p>",
+        f"<p><strong>{headline(directory)}</strong></p>",
         f"<p class=note>{escape(note)}</p>",
         _table("Warnings", ("step", "warning"), failures),
         replay(directory),
@@ -70,6 +70,14 @@ def write_report(directory: Path) -> Path:
     path = directory / "report.html"
     path.write_text(printable(page), encoding="utf-8")
     return path
+
+
+def headline(directory: Path) -> str:
+    """The HTML of the sentences on what a run learned; they begin with its blind spots."""
+    evaluations = run_directory.read_evaluations(directory)
+    text = learned_sentence(evaluations, run_directory.read_rescues(directory))
+    text = escape(text).replace("-&gt;", "→")
+    return re.sub("`([^`]+)`", r"<code>\1</code>", text)
 
 
 # ------------------------------------------------------------------------------------ the replay
@@ -108,7 +116,12 @@ def replay_data(directory: Path) -> dict[str, Any]:
 
     config = run_directory.read_run_config(directory)
     rescues = list(_rescues(directory, config))
-    return {"steps": lines[-1]["step"], "policies": policies, "rescues": rescues}
+    return {
+        "steps": lines[-1]["step"],
+        "closed": round(100 * CLOSED),
+        "policies": policies,
+        "rescues": rescues,
+    }
 
 
 def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
