@@ -77,6 +77,7 @@ def test_xgrpo_teaches_unless_all_rewards_agree():
     assert moments(XGRPO(), context, 3)[2] == pytest.approx(want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bandit_modes(CONTEXTS))
 def test_the_exact_figures_against_monte_carlo_through_the_same_mode(name):
     mode, context = bandit_modes(CONTEXTS)[name], CONTEXTS[1]

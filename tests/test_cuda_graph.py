@@ -64,7 +64,7 @@ def decoded(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
-@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed", marks=pytest.mark.slow)])
 def test_every_completion_is_that_of_the_plain_loop(forced, problems, name, dtype):
     policy = load_policy(PolicyConfig(name, str(DATA / "tiny" / name), dtype=dtype))
     for temperature in (1.0, 0.7):

@@ -96,6 +96,7 @@ def test_the_mean_of_the_weighted_texts_is_that_of_the_present_weights():
     assert "right: before 0.40, weighted 0.50, now 0.50" in text
 
 
+@pytest.mark.slow
 def test_the_noise_hides_what_its_headline_says(draw):
     kept = (KEPT / "bandit_noise.svg").read_text(encoding="utf-8")
     assert str(draw.bandit_noise()) == kept, AGAIN

@@ -12,6 +12,8 @@ from mrl.models import cuda_graph
 from tests.bench import gpu_session
 from tests.bench.gpu_session import LADDER, MODELS, PARTS, PREDICTED, Scale, read, run_part, session
 
+pytestmark = pytest.mark.slow  # a benchmark, which is run by hand
+
 SHAPE = {
     "vocab_size": 2000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2,

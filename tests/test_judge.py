@@ -288,6 +288,7 @@ def test_countdowns_judge(box, right):
     assert judge("3 5 2 = 21", box) is False  # not in a box
 
 
+@pytest.mark.slow
 def test_countdown_writes_problems_that_run_on_the_tiny_pair(place):
     command = [sys.executable, COUNTDOWN, "made"]
     assert subprocess.run(command).returncode == 0

@@ -65,7 +65,7 @@ def test_minibatches_are_updates_in_the_order_of_the_samples(make_policy):
     assert learn(one, nine, updates=4).updates == 3  # at most 4, of three samples each
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("updates", [1, 2])
 def test_own_samples_that_are_kept_for_a_later_step_have_their_true_ratio(
     make_policy, dtype, updates
@@ -97,7 +97,7 @@ def test_after_the_first_update_ratios_leave_one_and_clipping_is_counted(make_po
     assert later["clip_ratio/high_mean"] > 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed", marks=pytest.mark.slow)])
 def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
     """Scored log-probs differ from sampled ones by rounding: gspo's band of 4e-4 would be left."""
     policy = make_policy(dtype=dtype, objective="gspo", learning_rate=1e-2, max_new_tokens=10)
@@ -128,7 +128,7 @@ def test_numbers_that_a_mode_gives_an_own_sample_are_its_denominator_from_the_fi
     assert stats.own.tokens == 2 * sum(len(one.completion_ids) for one in now)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed", marks=pytest.mark.slow)])
 def test_a_gap_that_is_more_than_rounding_is_said_once(make_policy, monkeypatch, dtype):
     policy = make_policy(max_new_tokens=10, learning_rate=1e-2, dtype=dtype)
     for _ in range(3):  # later minibatches differ, because there the weights have moved
@@ -150,6 +150,7 @@ def test_a_gap_that_is_more_than_rounding_is_said_once(make_policy, monkeypatch,
         assert stats.own.on_policy_gap_mean > LARGEST_MEAN_GAP
 
 
+@pytest.mark.slow
 def test_a_decoder_with_wrong_keys_is_found_in_mixed_precision(monkeypatch, verifier):
     """Own ratios are 1 by definition, and a recording is compared with its own step alone."""
     path = DATA / "tiny" / "qwen-tiny"

@@ -81,6 +81,7 @@ def test_a_run_with_a_frozen_policy_goes_on_exactly_and_keeps_no_weights_of_it(
     assert run("evaluate", "runs/whole", "--samples", "1") == 0
 
 
+@pytest.mark.slow
 def test_a_finished_runs_checkpoint_can_be_the_teacher(place):
     assert small("--steps", "2", "--name", "first", "--mode", "solo") == 0
     teacher = "runs/first/checkpoints/step-000002/llama-tiny"

@@ -47,7 +47,7 @@ def run(*arguments):
     return mini_mrl.main([*arguments])
 
 
-@pytest.mark.parametrize("placed", [SMALL, FAST])
+@pytest.mark.parametrize("placed", [SMALL, pytest.param(FAST, marks=pytest.mark.slow)])
 def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     assert run("--mode", "sgt", "--steps", "4", "--seed", "1", *placed) == 0
     out = capfd.readouterr().out
@@ -79,6 +79,7 @@ def test_the_same_seed_gives_the_same_run(place):
     assert_same_run("runs/one", "runs/two", 3)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_name_never_overwrites_another(place):
     for _ in range(2):
         assert run("--mode", "solo", "--steps", "1", *FAST) == 0
@@ -149,6 +150,7 @@ def test_ctrl_c_while_scoring_ends_at_once_with_a_sentence_and_loses_nothing(
     assert_same_run("runs/whole", "runs/cut", 2)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_go_on(place):
     command = [sys.executable, str(ROOT / "mini_mrl.py"), "--steps", "500", *SMALL]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=place)
@@ -197,6 +199,7 @@ def test_evaluate_shows_before_and_after(place, capsys):
     assert "256" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_one_policy_and_three_policies(place):
     qwen, llama = DATA / "tiny" / "qwen-tiny", DATA / "tiny" / "llama-tiny"
     assert run("--pair", str(qwen), "--steps", "1", "--name", "one", *FAST) == 0

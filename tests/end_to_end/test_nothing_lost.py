@@ -346,6 +346,7 @@ def test_a_run_does_not_go_on_with_another_version_of_its_mode(place, monkeypatc
     assert_refused(place / "runs" / "r", "checksum", capsys, "own.py")
 
 
+@pytest.mark.slow
 def test_a_persons_copies_of_checkpoints_are_neither_deleted_nor_taken(place):
     assert small("--steps", "1", "--name", "r", *OFTEN) == 0
     folder = Path("runs/r/checkpoints")
@@ -367,6 +368,7 @@ def test_a_persons_copies_of_checkpoints_are_neither_deleted_nor_taken(place):
     assert newest_checkpoint(Path("runs/r")).name == "step-1000000"
 
 
+@pytest.mark.slow
 def test_the_log_of_the_exchange_is_bounded(place, monkeypatch):
     monkeypatch.setattr(run_module, "FIRST_EXCHANGES", 1)
     monkeypatch.setattr(run_module, "EXCHANGES_EVERY", 3)
