@@ -10,7 +10,7 @@ import torch
 from mrl.config import PolicyConfig
 from mrl.models.loading import load_policy
 from mrl.tiny.pair import STRONG_SKILLS, build_model, tiny_tokenizer
-from mrl.verifier.verifier import Verifier
+from mrl.verifier.verifier import BoxVerifier
 
 torch.set_num_threads(1)  # as during a turn, because many tests call a policy outside of one
 torch.backends.cuda.enable_cudnn_sdp(False)
@@ -46,5 +46,5 @@ def make_policy(random_pair):
 
 @pytest.fixture(scope="session")
 def verifier():
-    with Verifier() as shared:
+    with BoxVerifier() as shared:
         yield shared
