@@ -19,8 +19,9 @@ import sys
 from typing import TYPE_CHECKING
 
 try:
+    pythons_handler = signal.getsignal(signal.SIGINT)
     if __name__ == "__main__":  # imports take seconds: Ctrl-C during them prints no traceback
-        pythons_handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     import torch
 except ModuleNotFoundError as error:
     print(

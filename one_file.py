@@ -126,7 +126,7 @@ def tokenize_prompt(learner: Learner, problem: Problem) -> list[int]:
     text = learner.tokenizer.apply_chat_template(
         [message], tokenize=False, add_generation_prompt=True
     )
-    return learner.tokenizer(text, add_special_tokens=False).input_ids
+    return learner.tokenizer(str(text), add_special_tokens=False).input_ids
 
 
 # -------------------------------------------------------------------------------------- sampling
@@ -191,7 +191,7 @@ def split_into_groups(
         finished = eos_id in row
         length = row.index(eos_id) + 1 if finished else len(row)
         content = row[: length - 1] if finished else row
-        text = learner.tokenizer.decode(content, skip_special_tokens=False)
+        text = str(learner.tokenizer.decode(content, skip_special_tokens=False))
         completions.append(Completion(row[:length], row_logprobs[:length], finished, text))
 
     return [
@@ -226,7 +226,7 @@ def rescue(
         candidates.remove(solution)
 
         # Encoded after a special token, so that the tokenizer adds no space and merges nothing.
-        text = learner.tokenizer.eos_token + solution.text
+        text = f"{learner.tokenizer.eos_token}{solution.text}"
         token_ids = learner.tokenizer(text, add_special_tokens=False).input_ids[1:]
         if learner.tokenizer.decode(token_ids, skip_special_tokens=False) != solution.text:
             continue  # this tokenizer cannot represent the text exactly

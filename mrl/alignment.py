@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how byte fallback spells one byte
@@ -52,7 +52,7 @@ class ByteCodec:
     never lies across the edge between prompt and completion.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer.backend_tokenizer
         description = json.loads(self._tokenizer.to_str())
 
@@ -223,8 +223,9 @@ def _piece_bytes(piece: str, steps: list[dict]) -> bytes | None:
             if byte:
                 return bytes([int(byte[1], 16)])
         elif step["type"] == "ByteLevel":
-            data = [BYTE_OF.get(character) for character in piece]
-            return None if None in data else bytes(data)
+            if any(character not in BYTE_OF for character in piece):
+                return None
+            return bytes(BYTE_OF[character] for character in piece)
     return piece.encode("utf-8")
 
 

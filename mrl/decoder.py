@@ -25,8 +25,9 @@ FAMILIES = ("qwen2", "llama")  # values of `model_type`
 class Cache(Protocol):
     """Holds the keys and values of earlier tokens."""
 
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def update(self, keys: Tensor, values: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
         """Add one token's keys and values, [rows, heads, 1, size]. Returns those of all tokens."""
+        ...
 
 
 class Layer(NamedTuple):

@@ -28,11 +28,10 @@ class Exchange:
         """Accept a record, or refuse it and count why. Returns the reason of a refusal, or None."""
         traffic = self._traffic[source]
         if isinstance(record, LossyText):  # `make_records` could not make a record
-            reason = record.reason
-        elif record.source != source:  # modes rely on the source that the record names
-            reason = "wrong_source"
-        else:
-            reason = validation_error(record)
+            traffic[f"refused/{record.reason}"] += 1
+            return record.reason
+        # modes rely on the source that the record names
+        reason = "wrong_source" if record.source != source else validation_error(record)
         if reason:
             traffic[f"refused/{reason}"] += 1
             return reason
@@ -54,7 +53,7 @@ class Exchange:
 
         # sorted by source name, so that the order of policies in the config does not matter
         for record in sorted(self.records, key=lambda record: record.source):
-            if record.source == receiver or type(record) is not record_type:
+            if record.source == receiver or not record_type or not isinstance(record, record_type):
                 continue
             if record.prompt_id not in collected:  # a mistake of the peer
                 continue

@@ -10,14 +10,18 @@ diagnostics.py counts what the updates did.
 import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
+from typing import Protocol
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from mrl.config import PolicyConfig
 from mrl.diagnostics import LearningStats, TokenStats, token_stats
 from mrl.errors import is_out_of_memory
 from mrl.logprobs import cut_by_tokens
 from mrl.objectives import (
+    Objective,
     chunk_ratio,
     chunk_share,
     k3,
@@ -27,7 +31,6 @@ from mrl.objectives import (
     token_coefficients,
     token_ratio,
 )
-from mrl.policy import Policy
 from mrl.samples import TrainingSample, prompt_and_completion_ids
 
 # Limits for |log-prob at sampling - log-prob at scoring| of own tokens before a step's first
@@ -37,7 +40,49 @@ LARGEST_GAP = 2e-2
 LARGEST_MEAN_GAP = 5e-2
 
 
-def learn(policy: Policy, samples: Sequence[TrainingSample], updates: int = 1) -> LearningStats:
+class Learner(Protocol):
+    """What `learn` uses of a policy. A toy with these attributes learns by the same code."""
+
+    name: str
+    version: int
+    config: PolicyConfig  # only max_grad_norm and kl_coef
+    objective: Objective
+    reference: PreTrainedModel | None
+    max_new_tokens: int
+    max_tokens_per_forward: int
+    mixed_precision: bool
+    sampler_is_wrong: bool
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The module whose parameters get the gradients."""
+        ...
+
+    def score(
+        self,
+        prompts: Sequence[list[int]],
+        completions: Sequence[list[int]],
+        model: PreTrainedModel | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs with gradient, and their mask (see `Policy.score`)."""
+        ...
+
+    def logprobs_of(
+        self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """Log-probs without gradient (see `Policy.logprobs_of`)."""
+        ...
+
+    def zero_grad(self) -> None:
+        """Forget the current gradients."""
+        ...
+
+    def step_optimizer(self) -> None:
+        """Update the weights with the current gradients, and count the update."""
+        ...
+
+
+def learn(policy: Learner, samples: Sequence[TrainingSample], updates: int = 1) -> LearningStats:
     """Make at most `updates` optimizer updates from the samples, in their order.
 
     Every update takes the same number of samples, rounded up, so there may be fewer updates than
@@ -82,7 +127,7 @@ def learn(policy: Policy, samples: Sequence[TrainingSample], updates: int = 1) -
 
 
 def add_gradients_in_memory(
-    policy: Policy, samples: Sequence[TrainingSample], updates_done: int
+    policy: Learner, samples: Sequence[TrainingSample], updates_done: int
 ) -> LearningStats:
     """Run `add_gradients`, and halve the micro-batch and retry whenever memory runs out."""
     warnings: list[str] = []
@@ -97,11 +142,15 @@ def add_gradients_in_memory(
             longest = max(len(s.completion_ids) for s in samples if s.needs_forward)
             if policy.max_tokens_per_forward <= longest:  # a single completion does not fit
                 raise
-            warnings.append(policy.halve_tokens_per_forward())
+            policy.max_tokens_per_forward //= 2
+            warnings.append(
+                f"{policy.name} ran out of memory; it continues with "
+                f"{policy.max_tokens_per_forward} tokens per forward pass."
+            )
         # The next try is outside of `except`, whose traceback would keep the failed tensors alive.
 
 
-def warn_of_wrong_sampler(policy: Policy, stats: LearningStats) -> None:
+def warn_of_wrong_sampler(policy: Learner, stats: LearningStats) -> None:
     """Add a warning, once per policy, if the sampler's log-probs differ from those of scoring.
 
     Own ratios are 1 by definition before the first update, so no other number would show this
@@ -121,7 +170,7 @@ def warn_of_wrong_sampler(policy: Policy, stats: LearningStats) -> None:
         )
 
 
-def _replace_sampled_logprobs(policy: Policy, samples: Sequence[TrainingSample]) -> None:
+def _replace_sampled_logprobs(policy: Learner, samples: Sequence[TrainingSample]) -> None:
     """Give own samples the log-probs that scoring computes before the step's first update.
 
     Sampling and scoring round differently in bfloat16. In the recorded runs of two pretrained
@@ -143,20 +192,20 @@ def _replace_sampled_logprobs(policy: Policy, samples: Sequence[TrainingSample])
         sample.sampled_logprobs = logprobs
 
 
-def _is_on_policy(policy: Policy, sample: TrainingSample) -> bool:
+def _is_on_policy(policy: Learner, sample: TrainingSample) -> bool:
     """Whether the policy itself wrote the sample, with the weights that it has now."""
     return sample.behavior_logprobs is None and sample.sampled_version == policy.version
 
 
 def add_gradients(
-    policy: Policy, samples: Sequence[TrainingSample], updates_done: int
+    policy: Learner, samples: Sequence[TrainingSample], updates_done: int
 ) -> LearningStats:
     """Add up the gradients of one update, micro-batch by micro-batch.
 
     updates_done: number of optimizer updates made so far in this step.
     """
     # an earlier try that ran out of memory may have left gradients behind
-    policy.optimizer.zero_grad(set_to_none=True)
+    policy.zero_grad()
     stats = LearningStats()
     _count_samples_without_gradient(samples, stats)
 
@@ -193,7 +242,7 @@ def add_gradients(
     return stats
 
 
-def _counts_to_average_over(policy: Policy, samples: Sequence[TrainingSample]) -> dict[str, int]:
+def _counts_to_average_over(policy: Learner, samples: Sequence[TrainingSample]) -> dict[str, int]:
     """The counts over a whole update that `token_coefficients` divides by, under its names."""
     return {
         "sequences": len(samples),
@@ -227,7 +276,7 @@ def micro_batches(
 
 
 def policy_loss(
-    policy: Policy,
+    policy: Learner,
     batch: Sequence[TrainingSample],
     logprobs: Tensor,
     mask: Tensor,
@@ -296,7 +345,7 @@ def imitation_loss(
 
 
 def kl_divergence(
-    policy: Policy,
+    policy: Learner,
     batch: Sequence[TrainingSample],
     logprobs: Tensor,
     mask: Tensor,
@@ -315,7 +364,7 @@ def kl_divergence(
     return (k3(logprobs, ref_logprobs) * coefficients).sum()
 
 
-def optimizer_step(policy: Policy, update_stats: LearningStats) -> None:
+def optimizer_step(policy: Learner, update_stats: LearningStats) -> None:
     """Update the weights and count it, if the gradient is finite and not 0.
 
     The gradient is 0 if no sample was computed, or if every token was clipped and there is no KL
@@ -332,7 +381,7 @@ def optimizer_step(policy: Policy, update_stats: LearningStats) -> None:
         policy.step_optimizer()
         update_stats.updates = 1
         update_stats.grad_norm = norm
-    policy.optimizer.zero_grad(set_to_none=True)
+    policy.zero_grad()
 
 
 def _count_samples_without_gradient(

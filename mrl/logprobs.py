@@ -12,6 +12,7 @@ with a large vocabulary, a complete [batch, seq, vocab] would not fit in memory.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -231,7 +232,8 @@ def attention_bias(visible: Tensor, model: PreTrainedModel) -> Tensor:
 def head_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """The logits of hidden states, with the scale and the soft cap of the model's own head."""
     config = model.config.get_text_config()
-    logits = model.get_output_embeddings()(hidden)
+    head = cast(torch.nn.Module, model.get_output_embeddings())  # every causal model has one
+    logits = head(hidden)
     scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
     scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite
     if scale != 1.0:

@@ -119,7 +119,7 @@ def _fits(value: Any, hint: Any) -> bool:
     ]  # `type`, because True is an int
 
 
-def check_rules(config: object, where: str = "") -> None:
+def check_rules(config: Any, where: str = "") -> None:
     """Check every field by the rule that `config.setting` declared. Raises MrlError."""
     for entry in fields(config):
         value, rule = getattr(config, entry.name), entry.metadata

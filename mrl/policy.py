@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from jinja2 import TemplateError
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.logprobs import cut_by_tokens, packed_logprobs
 from mrl.objectives import OBJECTIVES
-from mrl.rollout import Completions, sample_completions
+from mrl.rollout import Completions, Decode, sample_completions
 from mrl.samples import Group, Problem, Rollout
 
 # Written before each chat template. It overrides `strftime_now`, so that a template which prints
@@ -36,6 +37,26 @@ def uses_bfloat16(dtype: str, device: torch.device) -> bool:
     return dtype == "mixed"
 
 
+# Three things that transformers' type hints do not say:
+
+
+def special_id(tokenizer: PreTrainedTokenizerFast, role: str) -> int | None:
+    """The id of a special token, or None. role: "eos", "pad" or "unk"."""
+    return getattr(tokenizer, f"{role}_token_id")
+
+
+def chat_text(
+    tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, str]], **options: Any
+) -> str:
+    """The messages as text, in the tokenizer's chat template."""
+    return cast(str, tokenizer.apply_chat_template(messages, tokenize=False, **options))
+
+
+def embedding_rows(model: PreTrainedModel) -> int:
+    """The number of token ids that a model has, which may be more than its tokenizer uses."""
+    return cast(torch.nn.Embedding, model.get_input_embeddings()).num_embeddings
+
+
 class Policy:
     """One learner. `version` counts its optimizer updates."""
 
@@ -43,7 +64,7 @@ class Policy:
         self,
         config: PolicyConfig,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: PreTrainedTokenizerFast,
         reference: PreTrainedModel | None = None,
         index: int = 0,
     ) -> None:
@@ -57,7 +78,9 @@ class Policy:
         self.codec = ByteCodec(tokenizer)
         self.model = model.eval()  # no dropout, ever: sampling and scoring must agree
         self.reference = reference  # the frozen model of the KL term; None without a KL term
-        self.graph_decode = None  # on CUDA, a faster sampling loop: models/cuda_graph.py
+        self.graph_decode: Decode | None = (
+            None  # on CUDA, a faster sampling loop: models/cuda_graph.py
+        )
 
         self.begin_ids = self._find_begin_ids()
         self.eos_ids = self._find_eos_ids()
@@ -65,6 +88,7 @@ class Policy:
         if self.eos_id not in self.eos_ids:  # only the chat template names it
             self.eos_ids.append(self.eos_id)
         self.suppressed = self._find_suppressed().to(model.device)
+        self.vocab_size = len(self.suppressed)
         # the longest completion that it samples, and that it accepts from a peer
         self.max_new_tokens = config.max_new_tokens
         self.max_tokens_per_forward = config.max_tokens_per_forward  # halved if memory runs out
@@ -78,6 +102,8 @@ class Policy:
             self.objective = replace(self.objective, clip_low=config.clip_low)
         if config.clip_high is not None:
             self.objective = replace(self.objective, clip_high=config.clip_high)
+        if config.learning_rate is None:
+            raise MrlError(f"{self.name} has no learning rate; `load_policy` chooses one.")
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
@@ -85,6 +111,10 @@ class Policy:
     def precision(self) -> torch.autocast:
         """A context in which a mixed-precision policy computes its products in bfloat16."""
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision)
+
+    def zero_grad(self) -> None:
+        """Forget the current gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
 
     def step_optimizer(self) -> None:
         """Update the weights with the current gradients, and count the update."""
@@ -104,12 +134,6 @@ class Policy:
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def halve_tokens_per_forward(self) -> str:
-        """Use half as many tokens per forward pass from now on. Returns a sentence about it."""
-        self.max_tokens_per_forward //= 2
-        now = self.max_tokens_per_forward
-        return f"{self.name} ran out of memory; it continues with {now} tokens per forward pass."
-
     def _find_begin_ids(self) -> list[int]:
         """The tokens that the tokenizer adds before a text: usually none, or a BOS token.
 
@@ -126,12 +150,11 @@ class Policy:
     def _find_eos_ids(self) -> list[int]:
         """Every EOS token: first the tokenizer's, then those of the generation config."""
         configured = self.model.generation_config.eos_token_id
-        named = [self.tokenizer.eos_token_id]
+        named = [special_id(self.tokenizer, "eos")]
         named += configured if isinstance(configured, list) else [configured]
 
-        ends = list(dict.fromkeys(named))  # without duplicates, in the same order
-        if None in ends:
-            ends.remove(None)
+        # without duplicates, in the same order
+        ends = [token_id for token_id in dict.fromkeys(named) if token_id is not None]
         if not ends:
             raise MrlError(
                 f"{self.config.path}: neither the tokenizer nor the generation config names an "
@@ -154,11 +177,11 @@ class Policy:
         answer = "42"
         turns = [{"role": "user", "content": "6*7?"}, {"role": "assistant", "content": answer}]
         try:
-            text = self.tokenizer.apply_chat_template(turns, tokenize=False)
+            text = chat_text(self.tokenizer, turns)
         except Exception:  # a template is a program; if it fails for prompts, loading says why
             return self.eos_ids[0]
         after_answer = text.rpartition(answer)[2]
-        ends = {*self.eos_ids, *self.codec.markup.values()} - {self.tokenizer.unk_token_id}
+        ends = {*self.eos_ids, *self.codec.markup.values()} - {special_id(self.tokenizer, "unk")}
         for token_id in self.tokenizer(after_answer, add_special_tokens=False).input_ids:
             if token_id in ends:
                 return token_id
@@ -170,11 +193,11 @@ class Policy:
         These are the rows of the embedding for which the tokenizer has no token, and the padding
         token, which has no text. A padding token that is also EOS stays allowed.
         """
-        vocab_size = self.model.get_input_embeddings().num_embeddings
+        vocab_size = embedding_rows(self.model)
         suppressed = torch.ones(vocab_size, dtype=torch.bool)
         token_ids = torch.tensor(list(self.tokenizer.get_vocab().values()))  # ids may have gaps
         suppressed[token_ids[token_ids < vocab_size]] = False
-        pad_id = self.tokenizer.pad_token_id
+        pad_id = special_id(self.tokenizer, "pad")
         if pad_id is not None and pad_id not in self.eos_ids:
             suppressed[pad_id] = True
         return suppressed
@@ -225,8 +248,8 @@ class Policy:
         if system:
             messages.insert(0, {"role": "system", "content": system})
         as_text = partial(
-            self.tokenizer.apply_chat_template,
-            tokenize=False,
+            chat_text,
+            self.tokenizer,
             add_generation_prompt=True,
             enable_thinking=False,  # thinking would use up the token limit
             chat_template=SAME_DAY + self.tokenizer.get_chat_template(),
@@ -279,7 +302,8 @@ class Policy:
             rollout = Rollout(token_ids[row][:length], logprobs[row][:length], finished[row])
             rollout.version = self.version
             # keep special tokens, so that the verifier sees exactly what was written
-            rollout.text = self.tokenizer.decode(rollout.content_ids, skip_special_tokens=False)
+            text = self.tokenizer.decode(rollout.content_ids, skip_special_tokens=False)
+            rollout.text = cast(str, text)
             rollouts.append(rollout)
         return rollouts
 

@@ -11,13 +11,13 @@ tokens by their lengths in bytes. A completion whose text is not exact is not sh
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, pstdev
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, Self, TypeVar
 
 from mrl.alignment import ByteCodec, LossyText
-from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.samples import Group, Rollout, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,13 @@ class Record:
         """The record as a line of exchange.jsonl. Its length is the record's communication cost."""
         # `vars` holds only the fields here: cached_property adds `line` after this returns
         return json.dumps({"kind": self.kind, **vars(self)}, ensure_ascii=False).encode("utf-8")
+
+    @classmethod
+    def of_group(
+        cls, group: Group, source: str, version: int, codec: ByteCodec
+    ) -> Iterator[Self | LossyText]:
+        """Yield the records of this type about a group (see `make_records`)."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +63,31 @@ class RolloutRecord(Record):
     verdict: str
     reward: float
 
+    @classmethod
+    def of_group(
+        cls, group: Group, source: str, version: int, codec: ByteCodec
+    ) -> Iterator[Self | LossyText]:
+        """Yield one record for each completion."""
+        for index, rollout in enumerate(group.rollouts):
+            exact = _exact_text(rollout, codec)
+            if isinstance(exact, LossyText):
+                yield exact
+                continue
+            yield cls(
+                prompt_id=group.problem.id,
+                source=source,
+                version=version,
+                index=index,
+                text=exact.text,
+                finished=rollout.finished,
+                token_lengths=exact.token_lengths,
+                canonical=exact.canonical,
+                logprobs=tuple(rollout.logprobs[: len(exact.token_lengths)]),
+                end_logprob=rollout.logprobs[-1] if rollout.finished else None,
+                verdict=str(rollout.verdict),
+                reward=rollout.reward,
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RewardStats(Record):
@@ -65,6 +97,21 @@ class RewardStats(Record):
     count: int
     mean: float
     std: float
+
+    @classmethod
+    def of_group(
+        cls, group: Group, source: str, version: int, codec: ByteCodec
+    ) -> Iterator[Self | LossyText]:
+        """Yield one record for the whole group."""
+        rewards = group.rewards
+        yield cls(
+            prompt_id=group.problem.id,
+            source=source,
+            version=version,
+            count=len(rewards),
+            mean=fmean(rewards),
+            std=pstdev(rewards),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +129,34 @@ class SuccessRecord(Record):
     answer: str
     verdict: str
 
+    @classmethod
+    def of_group(
+        cls, group: Group, source: str, version: int, codec: ByteCodec
+    ) -> Iterator[Self | LossyText]:
+        """Yield one record for each correct completion."""
+        for index, rollout in enumerate(group.rollouts):
+            if rollout.verdict is not Verdict.CORRECT:
+                continue
+            exact = _exact_text(rollout, codec)
+            if isinstance(exact, LossyText):
+                yield exact
+                continue
+            yield cls(
+                prompt_id=group.problem.id,
+                source=source,
+                version=version,
+                index=index,
+                text=exact.text,
+                finished=rollout.finished,
+                token_lengths=exact.token_lengths,
+                canonical=exact.canonical,
+                answer=group.problem.answer,
+                verdict=str(rollout.verdict),
+            )
+
 
 RECORD_TYPES = (RolloutRecord, RewardStats, SuccessRecord)
+CompletionRecord = RolloutRecord | SuccessRecord  # the records that hold a text
 R = TypeVar("R", bound=Record)
 LEAST_LOGPROB = -1e4  # far below what a sampler draws, so that sums over a text stay finite
 
@@ -97,6 +170,8 @@ def validation_error(record: Record) -> str | None:
     if isinstance(record, RewardStats):
         in_range = 0 <= record.mean <= 1 and 0 <= record.std <= 1  # False for nan
         return None if in_range and record.count >= 1 else "bad_number"
+    if not isinstance(record, CompletionRecord):
+        return "unknown_type"
 
     # 1. A success must claim to be correct, and a rollout must have the reward of its verdict.
     correct = float(record.verdict == Verdict.CORRECT)
@@ -132,43 +207,26 @@ def make_records(
     If the bytes of a completion are not exactly a text, the `LossyText` that says why is yielded.
     """
     for group in groups:
-        origin = {"prompt_id": group.problem.id, "source": source, "version": version}
-
-        if record_type is RewardStats:
-            rewards = group.rewards
-            mean, std = fmean(rewards), pstdev(rewards)
-            yield RewardStats(**origin, count=len(rewards), mean=mean, std=std)
-            continue
-
-        for index, rollout in enumerate(group.rollouts):
-            if record_type is SuccessRecord and rollout.verdict is not Verdict.CORRECT:
-                continue
-            try:
-                facts = origin | {"index": index} | _facts(group.problem, rollout, codec)
-            except LossyText as refusal:
-                yield refusal
-                continue
-            # the type of record decides which of the facts are shared
-            yield record_type(**{field.name: facts[field.name] for field in fields(record_type)})
+        yield from record_type.of_group(group, source, version, codec)
 
 
-def _facts(problem: Problem, rollout: Rollout, codec: ByteCodec) -> dict[str, object]:
-    """Everything that a record may say about a completion. Raises LossyText if it is not exact."""
+class _ExactText(NamedTuple):
+    """What a record says about the text of a completion."""
+
+    text: str
+    token_lengths: tuple[int, ...]
+    canonical: bool
+
+
+def _exact_text(rollout: Rollout, codec: ByteCodec) -> _ExactText | LossyText:
+    """The text of a completion, or why its bytes are not exactly a text."""
     content = rollout.content_ids
-    text = codec.decode(content)
+    try:
+        text = codec.decode(content)
+    except LossyText as refusal:
+        return refusal
     try:
         canonical = codec.encode(text) == content
     except LossyText:  # a normalizer changes it, or it spells a special token; the ids stay exact
         canonical = False
-
-    return {
-        "text": text,
-        "finished": rollout.finished,
-        "token_lengths": tuple(map(len, codec.token_bytes(content))),
-        "canonical": canonical,
-        "logprobs": tuple(rollout.logprobs[: len(content)]),
-        "end_logprob": rollout.logprobs[-1] if rollout.finished else None,
-        "verdict": str(rollout.verdict),
-        "reward": rollout.reward,
-        "answer": problem.answer,
-    }
+    return _ExactText(text, tuple(map(len, codec.token_bytes(content))), canonical)

@@ -23,6 +23,8 @@ from mrl.logprobs import attention_bias, head_logits, scaled_logprobs
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
 # When fewer than this share of the rows still run, they are copied into a smaller batch.
 COMPACT_BELOW = 0.8
+# The type of a faster sampling loop. It returns None if it cannot sample for this model.
+Decode = Callable[..., tuple[Tensor, ...] | None]
 
 
 class _Cache(DynamicCache):
@@ -106,7 +108,7 @@ def sample_completions(
     eos_ids: Tensor,
     suppressed: Tensor,
     generator: torch.Generator,
-    decode: Callable[..., tuple[Tensor, ...] | None] | None = None,
+    decode: Decode | None = None,
 ) -> Completions:
     """Sample `group_size` completions for each prompt.
 

@@ -109,8 +109,9 @@ class TrainingSample:
     @property
     def old_logprobs(self) -> list[float]:
         """The recorded denominator of the ratio, nats."""
-        is_own = self.behavior_logprobs is None
-        return self.sampled_logprobs if is_own else self.behavior_logprobs
+        if self.behavior_logprobs is None:  # it is the policy's own completion
+            return self.sampled_logprobs
+        return self.behavior_logprobs
 
     @property
     def needs_forward(self) -> bool:

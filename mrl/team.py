@@ -15,7 +15,7 @@ from mrl.diagnostics import LearningStats
 from mrl.exchange import Exchange
 from mrl.modes import Mode, TrainingBatch
 from mrl.policy import Policy
-from mrl.records import Record, RewardStats, make_records
+from mrl.records import CompletionRecord, Record, make_records
 from mrl.samples import Group, Problem, TrainingSample, Verdict
 
 # (type of record, policy, its groups, step) -> the records that the policy publishes about them
@@ -38,6 +38,7 @@ class Verifier(Protocol):
 
     def verify(self, answer: str, text: str, finished: bool) -> Verdict:
         """The verdict on one completion. finished: False if the token limit cut it."""
+        ...
 
     def verify_groups(self, groups: Iterable[Group]) -> None:
         """Give every rollout its verdict."""
@@ -134,7 +135,7 @@ class Team:
 
         Always true for statistics, which have no text to judge, and under trust="claim".
         """
-        if isinstance(record, RewardStats) or self.trust == "claim":
+        if not isinstance(record, CompletionRecord) or self.trust == "claim":
             return True
         verdict = self.verifier.verify(problem.answer, record.text, record.finished)
         return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)

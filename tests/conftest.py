@@ -11,7 +11,7 @@ from hypothesis import settings
 from mrl.config import PolicyConfig
 from mrl.models.loading import load_policy
 from mrl.tiny.pair import STRONG_SKILLS, build_model, tiny_tokenizer
-from mrl.verifier.verifier import Verifier
+from mrl.verifier.verifier import BoxVerifier
 
 settings.register_profile("fast", max_examples=50)
 settings.register_profile("full", max_examples=1000)
@@ -50,5 +50,5 @@ def make_policy(random_pair):
 
 @pytest.fixture(scope="session")
 def verifier():
-    with Verifier() as shared:
+    with BoxVerifier() as shared:
         yield shared

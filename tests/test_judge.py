@@ -14,7 +14,7 @@ from mrl.errors import MrlError
 from mrl.samples import Verdict
 from mrl.settings.settings import checksum
 from mrl.verifier import verifier as verifier_module
-from mrl.verifier.verifier import OwnJudge, Verifier, make_verifier
+from mrl.verifier.verifier import BoxVerifier, OwnJudge, make_verifier
 from tests.end_to_end.small_run import (
     lines,
     place,  # noqa: F401, a fixture
@@ -48,7 +48,7 @@ def own_judge(tmp_path):
 def test_a_runs_own_judge_is_taken_where_it_names_one(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(HONEST)
-    assert type(make_verifier("", 2.0, print)) is Verifier
+    assert type(make_verifier("", 2.0, print)) is BoxVerifier
     assert type(make_verifier(str(path), 2.0, print)) is OwnJudge
 
 

@@ -17,6 +17,7 @@ from mrl.models import cuda_graph
 from mrl.models.loading import load_policy
 from mrl.modes import TrainingBatch
 from mrl.objectives import OBJECTIVES
+from mrl.records import SuccessRecord
 from mrl.run.metrics import outcome_metrics
 from mrl.run.problems import load_problems
 from mrl.samples import Group, Problem, Rollout, TrainingSample, prompt_and_completion_ids
@@ -401,7 +402,11 @@ def test_every_completion_has_one_outcome(make_policy):
     # the first three; the last is an own text of an earlier step, with log-probs of then
     written_now = [Rollout(s.completion_ids, [], True) for s in samples[:3]]
     own = Group(Problem("x", "1+1?", "2"), samples[0].prompt_ids, written_now)
-    received = {"x": [SimpleNamespace(text="")] * 6}  # 2 became samples; the mode left 2 alone
+    record = SuccessRecord(
+        prompt_id="x", source="b", version=0, text="", finished=True, token_lengths=(),
+        canonical=True, answer="2", verdict="correct",
+    )  # fmt: skip
+    received = {"x": [record] * 6}  # 2 became samples; the mode left 2 alone
     got = outcome_metrics(StepResult([own], received, batch, stats), figures)
     assert sum(got.values()) == pytest.approx(1.0)
     assert got["outcome/dropped"] == got["outcome/refused"] == pytest.approx(0.1)

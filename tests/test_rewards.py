@@ -25,7 +25,7 @@ import mrl.verifier.verifier
 from mrl.errors import MrlError
 from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.verifier.rewards import MAX_BOX_CHARS, last_box
-from mrl.verifier.verifier import MEMORY_LIMIT_BYTES, Verifier
+from mrl.verifier.verifier import MEMORY_LIMIT_BYTES, BoxVerifier
 
 ROOT = Path(__file__).resolve().parent.parent
 CORRECT, WRONG, UNPARSED, TRUNCATED, TIMEOUT = Verdict
@@ -58,7 +58,7 @@ r._load = lambda *_: (judge, "")"""
 
 
 def fake(command, timeout_s=2.0):
-    verifier = Verifier(timeout_s=timeout_s)
+    verifier = BoxVerifier(timeout_s=timeout_s)
     verifier.command = command
     return verifier
 
@@ -381,7 +381,7 @@ def test_doubtful_comma_makes_no_integer(verifier, box):
     ],
 )
 def test_expression_that_takes_for_ever_is_a_timeout_and_its_child_is_killed(box):
-    with Verifier(timeout_s=1.0) as impatient:
+    with BoxVerifier(timeout_s=1.0) as impatient:
         impatient.start_and_check()
         child, begin = impatient._child.pid, time.monotonic()
         assert impatient.verify("7", rf"\boxed{{{box}}}") is TIMEOUT
@@ -401,7 +401,7 @@ def test_one_verifier_and_one_for_each_policy_come_to_the_same_verdicts():
     for_ever = [r"\boxed{7^{9^{9^9}}}", r"\boxed{8^{9^{9^9}}}"]
     first = group_of("1/1024", r"\boxed{2^{-10}}", *for_ever)
     second = [("1/1024", r"\boxed{2^{-10}}"), ("1/1024", r"\boxed{4^{-5}}")]
-    with Verifier(timeout_s=1.0) as shared, Verifier() as alone:
+    with BoxVerifier(timeout_s=1.0) as shared, BoxVerifier() as alone:
         shared.verify_groups([first])
         verdicts = [rollout.verdict for rollout in first.rollouts]
         assert verdicts == [CORRECT, TIMEOUT, TIMEOUT]
@@ -410,7 +410,7 @@ def test_one_verifier_and_one_for_each_policy_come_to_the_same_verdicts():
 
 
 def test_nothing_is_remembered_so_each_text_is_judged_when_it_comes():
-    with Verifier() as verifier:
+    with BoxVerifier() as verifier:
         assert verifier.verify(*RIGHT) is CORRECT
         verifier.close()
         verifier.command = NO_CHILD
@@ -526,7 +526,7 @@ def test_late_reply_is_not_taken_for_the_next_verdict_after_an_interrupt(monkeyp
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    with Verifier() as verifier:
+    with BoxVerifier() as verifier:
         verifier.start_and_check()
         monkeypatch.setattr(Connection, "poll", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -535,7 +535,7 @@ def test_late_reply_is_not_taken_for_the_next_verdict_after_an_interrupt(monkeyp
 
 
 def test_closed_verifier_has_no_child_and_can_be_used_again():
-    with Verifier() as verifier:
+    with BoxVerifier() as verifier:
         verifier.close()
         assert verifier.verify(*RIGHT) is CORRECT
         child = verifier._child.pid
@@ -547,7 +547,7 @@ def test_closed_verifier_has_no_child_and_can_be_used_again():
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads from /proc")
 def test_child_has_its_limits_and_is_out_of_reach_of_the_terminal():
-    with Verifier() as verifier:
+    with BoxVerifier() as verifier:
         verifier.start_and_check()
         process = Path(f"/proc/{verifier._child.pid}")
         lines = (process / "limits").read_text().splitlines()
@@ -575,7 +575,7 @@ def is_running(pid):
 @pytest.mark.parametrize("box", ["0.5", "x"])  # idle, and busy with what nothing interrupts
 def test_child_ends_when_its_parent_is_killed(box):
     code = (
-        "from mrl.verifier.verifier import Verifier\nverifier = Verifier(timeout_s=0.8)\n"
+        "from mrl.verifier.verifier import BoxVerifier\nverifier = BoxVerifier(timeout_s=0.8)\n"
         f"verifier.command = {HANGING!r}\nverifier.start_and_check()\n"
         "print(verifier._child.pid, flush=True)\n"
         f"verifier.verify('1/3', r'\\boxed{{{box}}}')\ninput()"
@@ -618,8 +618,8 @@ def test_works_in_a_script_from_another_directory_with_misleading_files(tmp_path
     script.parent.mkdir()
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from mrl.verifier.verifier import Verifier\n"  # no guard for __main__ is needed
-        "with Verifier() as verifier:\n    print(verifier.verify('1/2', r'\\boxed{0.5}'))\n"
+        "from mrl.verifier.verifier import BoxVerifier\n"  # no guard for __main__ is needed
+        "with BoxVerifier() as verifier:\n    print(verifier.verify('1/2', r'\\boxed{0.5}'))\n"
         "print([m for m in ('torch', 'sympy', 'math_verify') if m in sys.modules])\n"
     )
     run = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True)
@@ -710,7 +710,7 @@ def hostile_completions(seed):
 
 def judge_hostile_completions(texts):
     """Runs in a process of its own, so that its greediest child is a verifier's."""
-    with Verifier(timeout_s=1.0) as verifier:
+    with BoxVerifier(timeout_s=1.0) as verifier:
         verdicts = [verifier.verify(r"\frac{5}{7}", text) for text in texts]
         still_works = verifier.verify(*RIGHT) is CORRECT
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # KiB, or bytes on macOS

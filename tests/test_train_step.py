@@ -19,7 +19,7 @@ from mrl.samples import Verdict, derive_seed
 from mrl.settings.settings import make_mode
 from mrl.team import Team
 from mrl.tiny.skills import SKILLS, generate
-from mrl.verifier.verifier import Verifier
+from mrl.verifier.verifier import BoxVerifier
 from tests.end_to_end.small_run import without_time
 
 PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]
@@ -121,7 +121,7 @@ class Scripted:
         self.judged = -1
         self.group = group
 
-    verify_groups = Verifier.verify_groups
+    verify_groups = BoxVerifier.verify_groups
 
     def verify(self, answer, text, finished):
         self.judged += 1
@@ -161,7 +161,7 @@ class EverySecond:
     """A verifier that accepts every second completion, and of peers' texts none with an X."""
 
     judged = 0
-    verify_groups = Verifier.verify_groups
+    verify_groups = BoxVerifier.verify_groups
 
     def verify(self, answer, text, finished):
         if "X" in text:

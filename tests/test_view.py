@@ -271,7 +271,7 @@ with View(Console(), NAMES, 240, "mini-mrl: sgt, seed 0") as view:
     view.say("The first line.")
     try:
         fed(view)
-        view._draw()
+        view._draw(view.live)
         time.sleep(60)
     except KeyboardInterrupt:
         view.say("Stopping after this step.")

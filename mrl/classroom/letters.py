@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -30,20 +30,25 @@ END = len(LETTERS)  # the end token, whose log-prob is 0: these policies always 
 PROBLEMS, RIGHT, GROUP, STEPS, LENGTH = 8, 2, 4, 40, 0.2
 
 
-def receiver(name: str, table: Tensor) -> SimpleNamespace:
+class TableReceiver:
     """What a mode sees of a policy that is a table of logits [prompts, letters].
 
     The mode never gets the table itself.
     """
-    logprobs = pad(table.log_softmax(1), (0, 1))  # with a column of 0 for the end token
-    return SimpleNamespace(
-        name=name, codec=CODEC, eos_id=END, max_new_tokens=8, objective=OBJECTIVES["grpo"],
-        suppressed=range(10),  # one entry per token; prompts are tokens as well
-        logprobs_of=lambda prompts, completions: [
-            logprobs[prompt[0], completion].tolist()
-            for prompt, completion in zip(prompts, completions, strict=True)
-        ],
-    )  # fmt: skip
+
+    codec, eos_id, max_new_tokens, objective = CODEC, END, 8, OBJECTIVES["grpo"]
+    vocab_size = 10  # prompts are tokens as well
+
+    def __init__(self, name: str, table: Tensor) -> None:
+        self.name = name
+        self._logprobs = pad(table.log_softmax(1), (0, 1))  # with a column of 0 for the end token
+
+    def logprobs_of(
+        self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """Log-probs of completions, as `Policy.logprobs_of`."""
+        pairs = zip(prompts, completions, strict=True)
+        return [self._logprobs[prompt[0], completion].tolist() for prompt, completion in pairs]
 
 
 def group_of(prompt: int, answers: Sequence[tuple[str, float, bool]]) -> Group:
@@ -156,14 +161,18 @@ def train(mode_class: type[Mode], seed: int, received: str = "records") -> float
         groups = [sample(table, right, rng) for table, rng in zip(tables, chance, strict=True)]
 
         for me, table in enumerate(tables):
-            peer, consumes, records = 1 - me, mode_class.consumes, []
+            peer, consumes = 1 - me, mode_class.consumes
+            records: list[Record] = []
             if consumes and received != "nothing":
-                records = [*make_records(consumes, "ab"[peer], step, groups[peer], CODEC)]
+                made = make_records(consumes, "ab"[peer], step, groups[peer], CODEC)
+                records = [record for record in made if isinstance(record, Record)]
             if received == "exchanged":
                 records = exchanged(records, chance[me])
 
             prompts = [(g, [r for r in records if r.prompt_id == g.problem.id]) for g in groups[me]]
-            update(table, samples_of(modes[me], receiver("ab"[me], table), prompts, chance[me]))
+            update(
+                table, samples_of(modes[me], TableReceiver("ab"[me], table), prompts, chance[me])
+            )
 
     solved = [table.softmax(1).gather(1, torch.tensor(right)).sum(1) for table in tables]
     return 100 * float(torch.cat(solved).mean())

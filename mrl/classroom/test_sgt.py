@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mrl.classroom import shown
-from mrl.classroom.letters import END, LETTERS, group_of, mode_of, receiver, samples_of
+from mrl.classroom.letters import END, LETTERS, TableReceiver, group_of, mode_of, samples_of
 from mrl.lab.bandit import CODEC
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
@@ -23,7 +23,7 @@ REWARDED = {"all_fail": (False,) * 8, "mixed": (True, *(False,) * 7), "all_pass"
 PLACED = ("prompt_ids", "completion_ids")  # which completion for which prompt
 IMITATED = ("prompt_ids", "completion_ids", "loss", "weight", "source", "reward")
 OWN = (*IMITATED, "advantage")
-RECEIVER = receiver("a", torch.zeros(10, len(LETTERS)))
+RECEIVER = TableReceiver("a", torch.zeros(10, len(LETTERS)))
 # per prompt: its number, the outcome of the own group, and the peers' successes
 Step = Sequence[tuple[int, str, list[SuccessRecord]]]
 
@@ -115,6 +115,7 @@ def test_gate(submission: ModuleType) -> None:
 def test_imitated(submission: ModuleType) -> None:
     """2 points: imitation samples of a finished and of an unfinished solution"""
     outcome = gate(submission)
+    settings: dict[str, Any]
     for record in (success(2, "dc", "c"), success(2, "dc", "c", finished=False)):
         for settings in ({}, {"imitation_weight": 0.5}):
             _, rescues = samples_made(submission, [(2, outcome, [record])], **settings)

@@ -6,6 +6,7 @@ import traceback
 from bdb import BdbQuit
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -66,15 +67,16 @@ def run_command(
     app.add_typer(assignment, name="assignment", help=about)
     for command in (evaluate, settings, *more_commands, resume):
         # the list of commands shows the whole first line
-        app.command(short_help=command.__doc__.split("\n")[0])(command)
+        app.command(short_help=(command.__doc__ or "").split("\n")[0])(command)
 
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may lack signs such as ±
     try:
         return app(program.arguments, standalone_mode=False, obj=program) or 0, ""
     except SystemExit as end:
-        return end.code or 0, ""  # rich exits when the output is closed, as by `| head`
+        code = end.code or 0  # rich exits when the output is closed, as by `| head`
+        return (code, "") if isinstance(code, int) else (1, code)
     except Exception as error:
         if "--debug" in program.arguments:
             traceback.print_exc()
@@ -89,9 +91,9 @@ def _ending(error: Exception) -> launch.Ending:
         return error.exit_code, printable(error, 2000)
     if is_out_of_memory(error) or isinstance(error, FloatingPointError):
         return 1, printable(str(error).split("\n")[0] or "The machine ran out of memory.", 2000)
-    if hasattr(error, "format_message"):  # a usage error of the command line
+    if usage_error := getattr(error, "format_message", None):  # of the command line
         hint = "--help lists the options, and --set KEY=VALUE changes any setting of a run"
-        return 2, printable(f"{error.format_message().rstrip('.')}; {hint}.", 2000)
+        return 2, printable(f"{usage_error().rstrip('.')}; {hint}.", 2000)
     if isinstance(error, OSError) and error.filename:
         return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
 
@@ -242,8 +244,11 @@ def evaluate(
     """
     if (directory is None) == (pair is None):
         raise MrlError("Name either a run's directory or models to score (--pair DIR_A,DIR_B).")
-    directory = directory and directory.expanduser()
-    config = run_config(pair, None, {}, []) if pair else read_run_config(directory)
+    if directory is None:
+        config = run_config(pair, None, {}, [])
+    else:
+        directory = directory.expanduser()
+        config = read_run_config(directory)
     count = config.eval_samples if samples is None else samples
     files = split_list(data) if data else config.heldout
     # only these files affect the scores, so only these must be unchanged

@@ -19,25 +19,25 @@ says how long its buffer stays empty.
 
 import math
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
-from types import SimpleNamespace
 
 import torch
 from rich.table import Table
 from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mrl.alignment import ByteCodec
+from mrl.config import PolicyConfig
 from mrl.learning import learn
-from mrl.modes import MODES, Mode
+from mrl.modes import MODES, GroupsAndRecords, Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
 from mrl.objectives import OBJECTIVES
-from mrl.records import Record, SuccessRecord, make_records
+from mrl.records import Record, RolloutRecord, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
 
 GROUP = 3
@@ -89,27 +89,43 @@ def complementary(apart: float = 1.0) -> list[Context]:
     return contexts
 
 
-class Toy:
-    """A softmax over actions that replaces a policy, both as a receiver and in `learn`."""
+class Logits(torch.nn.Module):
+    """A model without inputs: one logit per action."""
 
-    eos_id, max_new_tokens, max_tokens_per_forward, reference = 99, 1, 10**9, None
-    mixed_precision = False
+    def __init__(self, logits: Sequence[float]) -> None:
+        super().__init__()
+        self.logits = torch.nn.Parameter(torch.tensor(logits, dtype=torch.float64))
+
+
+class Toy:
+    """A softmax over actions that replaces a policy, both as a `Receiver` and as a `Learner`."""
+
+    eos_id, max_new_tokens, max_tokens_per_forward, vocab_size = 99, 1, 10**9, 100
+    mixed_precision = sampler_is_wrong = False
     version = 0
+    reference: PreTrainedModel | None = None
 
     def __init__(self, logits: Sequence[float], objective: str = "grpo") -> None:
         self.name, self.codec, self.objective = "receiver", CODEC, OBJECTIVES[objective]
-        self.config = SimpleNamespace(max_grad_norm=math.inf, kl_coef=0.0)
-        self.model = torch.nn.Module()
-        self.model.logits = torch.nn.Parameter(torch.tensor(logits, dtype=torch.float64))
+        self.config = PolicyConfig(self.name, "", max_grad_norm=math.inf)
+        self.model = Logits(logits)
         self.update = torch.zeros(len(logits), dtype=torch.float64)
-        self.optimizer = SimpleNamespace(zero_grad=self.model.zero_grad)
+
+    def zero_grad(self) -> None:
+        """Forget the current gradient."""
+        self.model.zero_grad()
 
     def step_optimizer(self) -> None:
         """Store the ascent direction, without changing the logits."""
-        self.update = -self.model.logits.grad
+        descent = self.model.logits.grad
+        if descent is not None:
+            self.update = -descent
 
     def score(
-        self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
+        self,
+        prompts: Sequence[list[int]],
+        completions: Sequence[list[int]],
+        model: PreTrainedModel | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probs [batch, 1] of the actions, and a mask without padding."""
         actions = torch.tensor(completions)
@@ -130,7 +146,9 @@ class KnownCapability(HACPO):
 
     known: dict[str, float] = field(default_factory=dict)
 
-    def _update_capability(self, receiver: str, prompts: object) -> dict[str, float]:
+    def _update_capability(
+        self, receiver: str, groups_and_records: GroupsAndRecords[RolloutRecord]
+    ) -> dict[str, float]:
         return self.known
 
 
@@ -169,27 +187,28 @@ def records_of(mode: Mode, context: Context, actions: Sequence[int]) -> tuple[Re
     if mode.consumes is None:
         return ()
     group = group_of(context, "peer", actions)
-    return tuple(make_records(mode.consumes, "peer", 0, [group], CODEC))
+    made = make_records(mode.consumes, "peer", 0, [group], CODEC)
+    return tuple(record for record in made if isinstance(record, Record))
 
 
 def outcomes(
     probabilities: Sequence[float], size: int, in_order: bool = False
-) -> Counter[tuple[int, ...]]:
+) -> dict[tuple[int, ...], float]:
     """The probability of every multiset of `size` draws. in_order: of every sequence instead."""
-    chances: Counter[tuple[int, ...]] = Counter()
+    chances: dict[tuple[int, ...], float] = defaultdict(float)
     for actions in product(range(len(probabilities)), repeat=size):
         key = actions if in_order else tuple(sorted(actions))
         chances[key] += math.prod(probabilities[action] for action in actions)
     return chances
 
 
-def crossings(mode: Mode, context: Context, size: int) -> Counter[tuple[Record, ...]]:
+def crossings(mode: Mode, context: Context, size: int) -> dict[tuple[Record, ...], float]:
     """The probability of each set of records that the mode may receive from a peer.
 
     Outcomes with equal records are combined. Successes keep their order of sampling, because a mode
     draws one of them: since that order is random, `update_of` may always draw with the same seed.
     """
-    received: Counter[tuple[Record, ...]] = Counter()
+    received: dict[tuple[Record, ...], float] = defaultdict(float)
     in_order = mode.consumes is SuccessRecord
     for actions, chance in outcomes(context.probabilities("peer"), size, in_order).items():
         received[records_of(mode, context, actions)] += chance

@@ -252,7 +252,9 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
     """Read the scores, costs and metrics of a finished run."""
     lines = read_metrics(directory)
     slowest: dict[int, float] = {}  # step -> seconds of its slowest policy
-    costs = dict.fromkeys(("rollouts", "sampled tokens", "updates", "bytes received"), 0.0)
+    costs: dict[str, float] = dict.fromkeys(
+        ("rollouts", "sampled tokens", "updates", "bytes received"), 0.0
+    )
     for line in lines:
         slowest[line["step"]] = max(slowest.get(line["step"], 0.0), line["time/step_s"])
         completions = line["num_tokens"] / line["completions/mean_length"]

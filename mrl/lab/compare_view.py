@@ -178,7 +178,7 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
     The column `split` is "training" for the step at which a blind spot closed.
     """
     blind_spots = blind_spots_of(results)
-    table = [("mode", "seed", "split", "policy", "skill", "metric", "value", "before")]
+    table: list[tuple] = [("mode", "seed", "split", "policy", "skill", "metric", "value", "before")]
     for result in results:
         of_run = result.mode, result.seed
         for key, value in result.scores.items():

@@ -13,7 +13,7 @@ prints a warning.
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import torch
@@ -54,9 +54,11 @@ class FixedCache:
     def __init__(self, prefilled: DynamicCache, places: int) -> None:
         seq = prefilled.get_seq_length()
         more = (0, 0, 0, places - seq)
-        self.place = torch.tensor([seq], device=prefilled.layers[0].keys.device)
+        # `can_record` knows that each of these layers has keys and values
+        layers = cast(list[Any], prefilled.layers)
+        self.place = torch.tensor([seq], device=layers[0].keys.device)
         self.layers: list[tuple[Tensor, Tensor]] = []
-        for layer in prefilled.layers:
+        for layer in layers:
             self.layers.append((pad(layer.keys, more), pad(layer.values, more)))
             layer.keys = layer.values = None  # freed at once, so that only one layer exists twice
 

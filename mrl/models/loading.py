@@ -29,7 +29,7 @@ from mrl.errors import MrlError
 from mrl.logprobs import packed_logprobs, scaled_logprobs
 from mrl.models.cuda_graph import decode
 from mrl.models.lora import add_adapters, base_alone, base_of, load_adapters
-from mrl.policy import Policy
+from mrl.policy import Policy, embedding_rows
 from mrl.rollout import sample_completions
 from mrl.samples import derive_seed
 
@@ -114,7 +114,7 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
     base, saved_rank = base_of(config.path, config.reference)
     rank = saved_rank or config.lora_rank  # 0: no LoRA
     model, tokenizer = load_model(base, device), load_tokenizer(config.path)
-    rows = model.get_input_embeddings().num_embeddings
+    rows = embedding_rows(model)
     # Vocabularies may be padded, but never to more than twice their size. A tokenizer may have more
     # tokens than the model if no text needs them, such as Gemma 3's token for an image.
     needed = [tokenizer.vocab_size - 1, tokenizer.eos_token_id, tokenizer.pad_token_id]
@@ -226,7 +226,7 @@ def _use_one_kernel_per_norm(model: PreTrainedModel) -> None:
             module.forward = MethodType(_rms_norm, module)  # bound, so a deep copy binds its own
 
 
-def _rms_norm(module: torch.nn.Module, hidden: Tensor) -> Tensor:
+def _rms_norm(module: Any, hidden: Tensor) -> Tensor:
     """[..., hidden] -> [..., hidden]: hidden / sqrt(mean of its squares + epsilon) * weight."""
     weight = module.weight
     return torch.nn.functional.rms_norm(hidden, weight.shape, weight, module.variance_epsilon)
@@ -287,7 +287,7 @@ def packing_problem(model: PreTrainedModel) -> str:
     if getattr(model, "_is_stateful", False):
         return "it has recurrent layers, whose state cannot keep packed completions apart"
 
-    vocabulary = model.get_input_embeddings().num_embeddings
+    vocabulary = embedding_rows(model)
     suppressed = torch.zeros(
         vocabulary, dtype=torch.bool, device=model.device
     )  # nothing is suppressed
@@ -341,4 +341,5 @@ def _enable_gradient_checkpointing(model: PreTrainedModel) -> None:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
+            # torch's hints allow only tensors and modules as attributes
+            module.attention_dropout = 0.0  # pyright: ignore[reportArgumentType]

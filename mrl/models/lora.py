@@ -130,7 +130,7 @@ def save_adapters(model: PreTrainedModel, folder: Path, rank: int) -> None:
     save_file({PREFIX + name: tensor for name, tensor in trained.items()}, folder / WEIGHTS)
 
     # a path or hub name by which peft and this program can load the base
-    base = model.name_or_path
+    base = model.name_or_path or ""
     whole = str(Path(base).absolute()) if Path(base).exists() else base  # a hub name stays as it is
     targets = sorted({name.split(".")[-3] for name in trained})  # ....q_proj.lora_A.weight
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": whole}

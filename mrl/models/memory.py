@@ -5,7 +5,6 @@ was measured on a GPU (data/results/gpu.json).
 """
 
 import os
-import re
 import resource
 import sys
 from collections.abc import Sequence
@@ -130,8 +129,8 @@ def free_memory(device: str) -> int:
         return torch.cuda.mem_get_info(device)[0]
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():  # on Linux; on other systems we count all memory as free
-        available = re.search(r"MemAvailable: *(\d+)", meminfo.read_text())[1]
-        return min(1024 * int(available), free_in_container())
+        _, _, available = meminfo.read_text().partition("MemAvailable:")
+        return min(1024 * int(available.split()[0]), free_in_container())  # it is in KiB
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -4,11 +4,11 @@ import inspect
 import math
 import sysconfig
 import traceback
+from typing import Any
 
 from mrl.config import DATA
 from mrl.errors import MrlError
-from mrl.modes import Mode, TrainingBatch
-from mrl.policy import Policy
+from mrl.modes import Mode, Receiver, TrainingBatch
 from mrl.samples import TrainingSample
 
 LIBRARIES = ("<", *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
@@ -27,7 +27,7 @@ def place_of(error: BaseException) -> str:
     return f"{last.filename}, line {last.lineno}"
 
 
-def check_batch(batch: object, mode: Mode, policy: Policy) -> TrainingBatch:
+def check_batch(batch: object, mode: Mode, receiver: Receiver) -> TrainingBatch:
     """Return the batch of a mode, or raise MrlError for a mistake that would go unnoticed later.
 
     Any other mistake ends the run with its own traceback.
@@ -37,8 +37,8 @@ def check_batch(batch: object, mode: Mode, policy: Policy) -> TrainingBatch:
         raise MrlError(f"{where} returned {type(batch).__name__}; it must return a TrainingBatch.")
 
     for sample in batch.samples:
-        mistake = _find_mistake(sample, len(policy.suppressed))
-        if sample.source == policy.name:  # it would be counted as a peer's
+        mistake = _find_mistake(sample, receiver.vocab_size)
+        if sample.source == receiver.name:  # it would be counted as a peer's
             mistake = "its own policy as `source`; leave `source` empty for its own completions"
         if mistake:
             raise MrlError(f"{where} returned a sample with {mistake}.")
@@ -61,7 +61,7 @@ def _source_file(mode: Mode) -> str:
         return type(mode).__module__
 
 
-def _plain_number(note: object) -> float:
+def _plain_number(note: Any) -> float:
     """A note as a plain number, for example from a scalar of torch or numpy."""
     if isinstance(note, str | bytes):  # float() would accept these
         raise TypeError

@@ -53,7 +53,7 @@ Records = Sequence[RolloutRecord]
 
 
 @dataclass
-class GRAFT(Mode):
+class GRAFT(Mode[RolloutRecord]):
     """Replace a failed group with a peer's mixed group, weighted by compatibility."""
 
     name = "graft"
@@ -69,8 +69,16 @@ class GRAFT(Mode):
     )
     balanced: bool = setting(True, "transfer equally many groups in both directions")
 
+    @property
+    def objective_of_paper(self) -> str:
+        """The setting `own_objective`."""
+        return self.own_objective
+
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self,
+        receiver: Receiver,
+        groups_and_records: GroupsAndRecords[RolloutRecord],
+        rng: random.Random,
     ) -> TrainingBatch:
         """The samples of own groups, then those of the groups that replace failed ones."""
         batch = TrainingBatch()
@@ -91,7 +99,7 @@ class GRAFT(Mode):
         batch.notes["grafted"] = len(source_of)  # number of groups
         return batch
 
-    def _sources(self, groups_and_records: GroupsAndRecords) -> dict[str, str]:
+    def _sources(self, groups_and_records: GroupsAndRecords[RolloutRecord]) -> dict[str, str]:
         """Problem id -> the source whose group is grafted for that problem."""
         # If a record of a group was refused, the group is incomplete and is not grafted (our
         # reading). The source's largest group shows how many records a complete one has. (If every

@@ -65,7 +65,7 @@ RATIO_BOUNDS = (0.1, 10.0)  # bounds of a capability ratio, as in the released p
 
 
 @dataclass
-class HACPO(Mode):
+class HACPO(Mode[RolloutRecord]):
     """Learn from own and peers' rollouts.
 
     Peers' samples are weighted by relative capability, and they count only inside a ratio band that
@@ -90,8 +90,16 @@ class HACPO(Mode):
     )
     _windows: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
+    @property
+    def objective_of_paper(self) -> str:
+        """The setting `own_objective`."""
+        return self.own_objective
+
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self,
+        receiver: Receiver,
+        groups_and_records: GroupsAndRecords[RolloutRecord],
+        rng: random.Random,
     ) -> TrainingBatch:
         """Own and peers' samples of each prompt together, each with its weight."""
         batch = TrainingBatch()
@@ -127,7 +135,7 @@ class HACPO(Mode):
         return batch
 
     def _update_capability(
-        self, receiver: str, groups_and_records: GroupsAndRecords
+        self, receiver: str, groups_and_records: GroupsAndRecords[RolloutRecord]
     ) -> dict[str, float]:
         """Add each agent's mean reward of this step to its window. Returns P of every agent."""
         rewards: dict[str, list[float]] = {receiver: []}  # agent -> its rewards of this step

@@ -10,16 +10,17 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol
 
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.objectives import Objective
-from mrl.records import Record
+from mrl.records import R, Record
 from mrl.samples import Group, TrainingSample
 
 # The input of a mode: for each prompt, the receiver's own group and the peers' records.
-GroupsAndRecords = Sequence[tuple[Group, Sequence[Record]]]
+# `GroupsAndRecords[SuccessRecord]` has records of that type.
+GroupsAndRecords = Sequence[tuple[Group, Sequence[R]]]
 
 
 class Receiver(Protocol):
@@ -30,6 +31,7 @@ class Receiver(Protocol):
     objective: Objective
     eos_id: int
     max_new_tokens: int
+    vocab_size: int  # every token id of a sample must be below it
 
     def logprobs_of(
         self, prompts: Sequence[list[int]], completions: Sequence[list[int]]
@@ -38,6 +40,7 @@ class Receiver(Protocol):
 
         Returns [completions][tokens], nats.
         """
+        ...
 
 
 @dataclass
@@ -53,8 +56,12 @@ class TrainingBatch:
 
 
 @dataclass
-class Mode(ABC):
-    """Base class of all modes. The fields of a mode's dataclass are its settings."""
+class Mode(ABC, Generic[R]):
+    """Base class of all modes. The fields of a mode's dataclass are its settings.
+
+    R is the type of record that the mode consumes. `class Mine(Mode[SuccessRecord])` tells it to a
+    type checker and to an editor; `class Mine(Mode)` works as well.
+    """
 
     name: ClassVar[str]
     consumes: ClassVar[type[Record] | None] = None  # the only type of record that it receives
@@ -63,7 +70,7 @@ class Mode(ABC):
 
     @abstractmethod
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, groups_and_records: GroupsAndRecords[R], rng: random.Random
     ) -> TrainingBatch:
         """Turn own groups and peers' records into the samples that the receiver learns from.
 
@@ -75,9 +82,14 @@ class Mode(ABC):
         named = config.updates_per_step
         return (self.published_updates if named is None else named) * self.rollout_factor
 
+    @property
+    def objective_of_paper(self) -> str:
+        """The objective that the mode uses instead of the policies' own; "" if it uses theirs."""
+        return ""
+
     def state(self) -> dict:
         """What the mode remembers from step to step, as JSON values for a checkpoint."""
         return {}
 
-    def restore(self, state: dict) -> None:  # noqa: B027, most modes have nothing to restore
+    def restore(self, state: dict) -> None:  # most modes have nothing to restore
         """Restore what `state` returned."""

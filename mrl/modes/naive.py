@@ -19,14 +19,17 @@ from mrl.samples import prompt_and_completion_ids
 
 
 @dataclass
-class Naive(Mode):
+class Naive(Mode[RolloutRecord]):
     """Own and peers' rollouts in one group; peers' rollouts are treated as the policy's own."""
 
     name = "naive"
     consumes = RolloutRecord
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self,
+        receiver: Receiver,
+        groups_and_records: GroupsAndRecords[RolloutRecord],
+        rng: random.Random,
     ) -> TrainingBatch:
         """Own and peers' samples of each prompt together, with advantages over all of them."""
         batch = TrainingBatch()

@@ -8,11 +8,11 @@ from mrl.advantages import group_advantages
 from mrl.alignment import LossyText, project, split_text
 from mrl.modes.mode import Receiver
 from mrl.modes.solo import samples_with
-from mrl.records import RolloutRecord, SuccessRecord
+from mrl.records import CompletionRecord, RolloutRecord
 from mrl.samples import Group, TrainingSample
 
 
-def retokenize(receiver: Receiver, record: RolloutRecord | SuccessRecord) -> tuple[list[int], str]:
+def retokenize(receiver: Receiver, record: CompletionRecord) -> tuple[list[int], str]:
     """Return (a peer's completion in the receiver's tokens, ""), or ([], the reason of a refusal).
 
     The result ends in the receiver's EOS if and only if the peer's completion was finished. The
@@ -36,9 +36,9 @@ def retokenize(receiver: Receiver, record: RolloutRecord | SuccessRecord) -> tup
 
 def source_logprobs(record: RolloutRecord) -> list[float]:
     """The source's log-probs, nats, one per source token, EOS included."""
-    if record.finished:
-        return [*record.logprobs, record.end_logprob]
-    return list(record.logprobs)
+    if record.end_logprob is None:  # the completion is not finished
+        return list(record.logprobs)
+    return [*record.logprobs, record.end_logprob]
 
 
 def project_logprobs(
@@ -54,7 +54,7 @@ def project_logprobs(
     receiver_tokens = receiver.codec.token_bytes(content)
     spread, chunk_of = project(source_tokens, receiver_tokens, record.logprobs)
 
-    if record.finished:  # EOS has no bytes, so `project` does not see it
+    if record.end_logprob is not None:  # EOS has no bytes, so `project` does not see it
         spread.append(record.end_logprob)
         chunk_of.append(max(chunk_of, default=-1) + 1)
     return spread, chunk_of

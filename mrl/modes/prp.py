@@ -34,7 +34,7 @@ LEVELS = ("token", "chunk", "sequence")
 
 
 @dataclass
-class PRP(Mode):
+class PRP(Mode[RolloutRecord]):
     """Own and peers' rollouts in one group; a density ratio corrects the peers' rollouts."""
 
     name = "prp"
@@ -46,7 +46,10 @@ class PRP(Mode):
     clip_high: float = setting(0.2, "clip range above 1 for the ratios of peers' samples", least=0)
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self,
+        receiver: Receiver,
+        groups_and_records: GroupsAndRecords[RolloutRecord],
+        rng: random.Random,
     ) -> TrainingBatch:
         """Own and peers' samples of each prompt together, with advantages over all of them."""
         batch = TrainingBatch()

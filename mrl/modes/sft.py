@@ -24,14 +24,17 @@ from mrl.records import SuccessRecord
 
 
 @dataclass
-class SFT(Mode):
+class SFT(Mode[SuccessRecord]):
     """Fine-tuning on peers' solutions, without RL."""
 
     name = "sft"
     consumes = SuccessRecord
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self,
+        receiver: Receiver,
+        groups_and_records: GroupsAndRecords[SuccessRecord],
+        rng: random.Random,
     ) -> TrainingBatch:
         """One imitated solution for each prompt that a peer has solved."""
         batch = TrainingBatch()

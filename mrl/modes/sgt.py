@@ -26,7 +26,7 @@ from mrl.samples import Group, TrainingSample
 
 
 @dataclass
-class SGT(Mode):
+class SGT(Mode[SuccessRecord]):
     """Own objective; when all own attempts fail, also imitate one solution of a peer."""
 
     name = "sgt"
@@ -34,7 +34,10 @@ class SGT(Mode):
     imitation_weight: float = setting(0.1, "weight lambda of the imitation loss", least=0)
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self,
+        receiver: Receiver,
+        groups_and_records: GroupsAndRecords[SuccessRecord],
+        rng: random.Random,
     ) -> TrainingBatch:
         """Own samples, and one imitated solution for each prompt of the rescue set, if one fits."""
         batch = TrainingBatch()

@@ -26,7 +26,7 @@ from mrl.records import RewardStats
 
 
 @dataclass
-class XGRPO(Mode):
+class XGRPO(Mode[RewardStats]):
     """Own completions only, compared with a baseline that includes the peers' rewards."""
 
     name = "xgrpo"
@@ -38,7 +38,10 @@ class XGRPO(Mode):
     )
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self,
+        receiver: Receiver,
+        groups_and_records: GroupsAndRecords[RewardStats],
+        rng: random.Random,
     ) -> TrainingBatch:
         """Own samples with advantages over the shared baseline."""
         batch = TrainingBatch()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import ProcessExitedException, start_processes
+from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 from mrl.config import RunConfig
 from mrl.errors import PeerLost
@@ -60,7 +60,10 @@ def join_processes(names: Sequence[str]) -> str:
     """
     rank = int(os.environ["LOCAL_RANK"])
     # a FileStore instead of a file:// URL, in which `#` or `?` would end the path
-    store = dist.FileStore(os.environ[MEETING], len(names))
+    # (torch documents the class, but does not list it as public)
+    store = dist.FileStore(  # pyright: ignore[reportPrivateImportUsage]
+        os.environ[MEETING], len(names)
+    )
     store.set_timeout(PATIENCE)
     meeting = {"store": store, "rank": rank, "world_size": len(names), "timeout": PATIENCE}
 
@@ -128,7 +131,8 @@ def terminate(number: int, frame: object) -> None:
 def _pass_on(number: int, frame: object) -> None:
     """Pass Ctrl-C on to the workers, which handle it (see Run.stop)."""
     for worker in multiprocessing.active_children():
-        os.kill(worker.pid, signal.SIGINT)
+        if worker.pid is not None:  # it has started
+            os.kill(worker.pid, signal.SIGINT)
 
 
 def _worker(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 
 from mrl.allocation import Allocation, torch_settings
 from mrl.config import RunConfig
@@ -20,7 +20,7 @@ from mrl.run.problems import load_problems, longest_prompt
 from mrl.samples import Problem
 from mrl.settings.settings import make_mode, run_config
 from mrl.team import Team, publish_records
-from mrl.verifier.verifier import Verifier, make_verifier
+from mrl.verifier.verifier import BoxVerifier, make_verifier
 
 
 @dataclass(kw_only=True)
@@ -85,8 +85,7 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
             continue
 
         model = entry[0] if isinstance(entry, tuple) else None
-        known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(getattr(model, "config", None)), None)
-        if type(model) is not known:
+        if not isinstance(model, PreTrainedModel) or type(model) is not _causal_class(model):
             raise MrlError(
                 f"models[{number}] must be a directory, a hub name, or a pair (model, tokenizer) "
                 "whose model is a transformers causal language model; other model classes cannot "
@@ -100,7 +99,7 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
             )
         in_memory.append(model)
 
-        path = Path(folder, str(number), Path(model.name_or_path).name or f"model-{number}")
+        path = Path(folder, str(number), Path(model.name_or_path or "").name or f"model-{number}")
         with quiet_transformers():
             for part in entry:
                 part.save_pretrained(path)
@@ -108,8 +107,13 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
     return places
 
 
+def _causal_class(model: PreTrainedModel) -> object:
+    """The class with which transformers would load this model to write text."""
+    return MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model.config), None)
+
+
 def assemble(
-    config: RunConfig, start: RunConfig, names: Iterable[str], verifier: Verifier
+    config: RunConfig, start: RunConfig, names: Iterable[str], verifier: BoxVerifier
 ) -> LoadedTeam:
     """Load and check everything that a team needs. Raises MrlError for any mistake.
 

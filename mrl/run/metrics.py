@@ -12,7 +12,7 @@ from mrl.allocation import Turn
 from mrl.modes import Receiver
 from mrl.modes.peers import retokenize
 from mrl.policy import Policy
-from mrl.records import RewardStats, RolloutRecord, SuccessRecord
+from mrl.records import CompletionRecord
 from mrl.residual import Residual, measure
 from mrl.samples import Group, Verdict
 from mrl.team import StepResult
@@ -142,10 +142,11 @@ def _nothing_to_judge(step: int, policy: Policy, groups: Sequence[Group]) -> lis
 
 def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:
     """Seconds of each phase of one policy, and of the whole step, from the step's ledger."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = {}
     for turn in ledger:
         if turn.policy == policy:
-            seconds[f"time/{turn.phase}_s"] += turn.stop_s - turn.start_s
+            name = f"time/{turn.phase}_s"
+            seconds[name] = seconds.get(name, 0.0) + (turn.stop_s - turn.start_s)
 
     seconds["time/step_s"] = time.perf_counter() - ledger[0].start_s
     return seconds
@@ -186,11 +187,11 @@ def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]
     return metrics | {f"thl/{name}": number for name, number in sorted(residual.items())}
 
 
-def _peers_texts(result: StepResult) -> Iterator[tuple[Group, list[RolloutRecord | SuccessRecord]]]:
+def _peers_texts(result: StepResult) -> Iterator[tuple[Group, list[CompletionRecord]]]:
     """Each group with the peers' records that hold a completion."""
     for group in result.groups:
         records = result.confirmed.get(group.problem.id, [])
-        yield group, [record for record in records if not isinstance(record, RewardStats)]
+        yield group, [record for record in records if isinstance(record, CompletionRecord)]
 
 
 def outcome_metrics(result: StepResult, transferred: dict[str, float]) -> dict[str, float]:
@@ -202,8 +203,10 @@ def outcome_metrics(result: StepResult, transferred: dict[str, float]) -> dict[s
     received = sum(len(texts) for _, texts in _peers_texts(result))
     refused = dropped = 0
     for name, number in transferred.items():
-        refused += number * name.startswith("thl/refused/")
-        dropped += number * name.startswith("dropped/")
+        if name.startswith("thl/refused/"):
+            refused += int(number)
+        elif name.startswith("dropped/"):
+            dropped += int(number)
 
     # an own completion of an earlier step (mode replay) is not among this step's completions
     now = {rollout.version for group in result.groups for rollout in group.rollouts}

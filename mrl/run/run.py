@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 
 import torch
 import torch.distributed
@@ -140,7 +141,9 @@ class Run(AbstractContextManager):
         self.view.close()  # now, because a second Ctrl-C would end the process before it is closed
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
-    def __exit__(self, error_type: type | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, error_type: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """End the verifier's process, unlock the run, and say how to continue a failed run."""
         self._opened.__exit__(error_type, error, trace)
         if isinstance(error, SystemExit):  # `| head -1`, or a mode that calls sys.exit

@@ -43,9 +43,9 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     ]
 
     # hacpo and graft use the objective of their papers
-    if getattr(mode, "own_objective", ""):
+    if objective := mode.objective_of_paper:
         also = f'--set {mode.name}.own_objective="" uses the objective of each policy instead'
-        lines.append(f"Objective: {mode.own_objective}, as in the paper of {mode.name} ({also}).")
+        lines.append(f"Objective: {objective}, as in the paper of {mode.name} ({also}).")
     return lines
 
 

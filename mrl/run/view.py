@@ -92,7 +92,7 @@ class View(AbstractContextManager):
         self.colors = dict(zip(policies, cycle(COLORS), strict=False))
         self.steps = steps
         self.title = title
-        self.live = None
+        self.live: Live | None = None
         if title:  # redrawn by each step, not by a thread
             how = {"auto_refresh": False, "transient": True, "vertical_overflow": "crop"}
             self.live = Live(console=console, **how)
@@ -143,7 +143,7 @@ class View(AbstractContextManager):
             self.rescue = rescues[-1]
 
         if self.live:
-            self._draw()
+            self._draw(self.live)
         elif is_first or step % max(1, self.steps // 20) == 0 or step == self.steps:
             self.say(self.line())
 
@@ -151,14 +151,14 @@ class View(AbstractContextManager):
         """Show the progress of scoring held-out problems; in plain lines, only that it begins."""
         self.scoring = f"Scoring {what}: {done} of {total} problems"
         if self.live:
-            self._draw()
+            self._draw(self.live)
         elif not done:
             self.say(f"Scoring {what}: {total} problems")
 
-    def _draw(self) -> None:
-        if not self.live.is_started:  # not earlier, because downloads show their own bars
-            self.live.start()
-        self.live.update(self.render(), refresh=True)
+    def _draw(self, live: Live) -> None:
+        if not live.is_started:  # not earlier, because downloads show their own bars
+            live.start()
+        live.update(self.render(), refresh=True)
 
     # ------------------------------------------------------------------------------ how it looks
 

@@ -82,7 +82,12 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     # memory for activations.
     of_policy = {"max_new_tokens": 40, "dtype": "mixed"}
     of_policy["max_tokens_per_forward"] = 16384 if on_large_card else 1024
-    of_run = {"steps": 60, "prompts_per_step": 8, "checkpoint_every": 10, "eval_samples": 1}
+    of_run: dict[str, Any] = {
+        "steps": 60,
+        "prompts_per_step": 8,
+        "checkpoint_every": 10,
+        "eval_samples": 1,
+    }
     of_run["heldout"] = [SHORT_HELDOUT]
     if not on_gpu:
         # One process per policy would leave cores waiting for the largest model. The setting

@@ -298,8 +298,12 @@ def mode_class(name: str | type[Mode] | Mode) -> type[Mode]:
 
 def _checked(mode: object, where: str) -> type[Mode]:
     """Check that a class is a mode; returns it, or raises MrlError."""
-    is_mode = isinstance(mode, type) and issubclass(mode, Mode) and not mode.__abstractmethods__
-    if not is_mode or not isinstance(getattr(mode, "name", None), str):
+    if (
+        not isinstance(mode, type)
+        or not issubclass(mode, Mode)
+        or mode.__abstractmethods__
+        or not isinstance(getattr(mode, "name", None), str)
+    ):
         raise MrlError(
             f"{where} is not a usable mode. It must be a subclass of Mode with a method "
             'training_samples and a line such as `name = "mine"`.'

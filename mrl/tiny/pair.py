@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch.multiprocessing.spawn import spawn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoConfig,
@@ -32,6 +33,7 @@ from transformers import (
 )
 
 from mrl.config import DATA
+from mrl.policy import chat_text, special_id
 from mrl.tiny.skills import NUMBERS, QUESTION, SKILLS, Skill, draw_words, solution
 
 STRONG_SKILLS = {
@@ -130,13 +132,11 @@ def encode_example(
     The labels are -100 on the prompt, so that the loss ignores it.
     """
     messages = [{"role": "user", "content": prompt}]
-    prompt_text = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=False
-    )
+    prompt_text = chat_text(tokenizer, messages, add_generation_prompt=True)
     prompt_ids = tokenizer.encode(prompt_text, add_special_tokens=False)
 
     # the template ends in a special token, so no token spans the end of the prompt
-    whole_text = prompt_text + completion + tokenizer.eos_token
+    whole_text = f"{prompt_text}{completion}{tokenizer.eos_token}"
     token_ids = torch.tensor(tokenizer.encode(whole_text, add_special_tokens=False))
     labels = token_ids.clone()
     labels[: len(prompt_ids)] = -100
@@ -160,14 +160,15 @@ def _warm_start(index: int, directory: Path, seed: int, foreign_right: float | N
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates, 0.05 * LEARNING_RATE)
 
+    pad_id = special_id(tokenizer, "pad") or 0
     examples = demonstrations(name, seed, foreign_right)
     for _ in range(updates):
         rows = [encode_example(tokenizer, *next(examples)) for _ in range(BATCH)]
         token_ids, labels = zip(*rows, strict=True)
         # [batch, seq]; padding on the right needs no attention mask in a causal model
         output = model(
-            pad_sequence(token_ids, True, tokenizer.pad_token_id),
-            labels=pad_sequence(labels, True, -100),
+            pad_sequence(list(token_ids), True, pad_id),
+            labels=pad_sequence(list(labels), True, -100),
         )
 
         output.loss.backward()
@@ -185,4 +186,4 @@ def warm_start_pair(directory: Path, seed: int = 0, foreign_right: float | None 
 
     foreign_right: see `right_shares`.
     """
-    torch.multiprocessing.spawn(_warm_start, (directory, seed, foreign_right), nprocs=2)
+    spawn(_warm_start, (directory, seed, foreign_right), nprocs=2)

@@ -147,7 +147,7 @@ def _column(sign: str, a: int, b: int) -> str:
     return f"{a}-{b}: {units_a}-{units_b}={units}, {tens_a}{borrow}-{tens_b}={tens}. "
 
 
-def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, object]:
+def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, int | str]:
     """Draw the name and the objects for a template; returns them with the numbers."""
     letters = dict(zip("abc", numbers, strict=False))
     return letters | {"n": rng.choice(NAMES), "o": rng.choice(OBJECTS)}

@@ -251,7 +251,9 @@ def _math_verdict(answer: str, box: str) -> Verdict:
             extraction_config=_EXTRACTION,
             fallback_mode="no_fallback",
             extraction_mode="first_match",
-            parsing_timeout=None,  # the Verifier limits the time
+            # the verifier limits the time; the library's type hint forgets None, its documentation
+            # does not
+            parsing_timeout=None,  # pyright: ignore[reportArgumentType]
         )
         parsed.append(expression)
 
@@ -268,7 +270,10 @@ def _math_verdict(answer: str, box: str) -> Verdict:
 def _union(boxed: Any) -> Any:
     """The set of numbers that satisfy inequalities such as `x<1 or x>2`."""
     if isinstance(boxed, FiniteSet) and boxed.args and all(map(is_relation, boxed.args)):
-        return Union(*(part.as_set() for part in boxed.args))
+        # sympy's type hints do not know that these arguments are relations
+        return Union(
+            *(part.as_set() for part in boxed.args)  # pyright: ignore[reportAttributeAccessIssue]
+        )
     return boxed
 
 

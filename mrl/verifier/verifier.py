@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -31,8 +31,8 @@ START_LIMIT_S = 60  # importing math-verify takes 0.4 s on an idle machine
 FORMULAS = str(Path(__file__).with_name("formulas.py"))
 
 
-class Verifier(AbstractContextManager):
-    """Judges completions. Use it as a context manager, or call `close`.
+class BoxVerifier(AbstractContextManager):
+    """Judges the last box of a completion. Use it as a context manager, or call `close`.
 
     The child starts when it is first needed, and ends with this process. A completion that takes
     longer than timeout_s, or that kills the child twice, gets the verdict TIMEOUT. One that runs
@@ -53,8 +53,7 @@ class Verifier(AbstractContextManager):
         self.timeout_s = timeout_s
         # read once, so that all children run the same code
         self._source = str(Path(file).absolute()), Path(file).read_bytes()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._pipe: Connection | None = None
+        self._child: _Child | None = None
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -63,8 +62,8 @@ class Verifier(AbstractContextManager):
         """Judge a completion by the problem's answer. finished: the token limit did not cut it."""
         answer, box = tidy(answer), last_box(text)
         verdict = plain_verdict(answer, box, finished)
-        if verdict is None:
-            verdict, _ = self._ask(answer, box)
+        if verdict is None:  # there is a box, and it holds a formula
+            verdict, _ = self._ask(answer, box or "")
         return verdict
 
     def verify_groups(self, groups: Iterable[Group]) -> None:
@@ -83,32 +82,21 @@ class Verifier(AbstractContextManager):
         boxed = f"\\boxed{{{answer}}}"
         return last_box(boxed) == tidy(answer) and self.verify(answer, boxed) is Verdict.CORRECT
 
-    def start_and_check(self) -> None:
+    def start_and_check(self) -> "_Child":
         """Start a new child instead of the current one. Raises MrlError if it cannot judge."""
         self.close()
-        self._pipe, theirs = Pipe()
-        with theirs:
-            self._child = subprocess.Popen(
-                [*self.command, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # libraries may print
-                stderr=subprocess.DEVNULL,
-                cwd=Path(__file__).resolve().parents[2],  # so that the child finds `mrl`
-                env={**os.environ, "PYTHONHASHSEED": "0"},  # for equal verdicts in every run
-                start_new_session=True,  # so that Ctrl-C reaches only the parent
-            )
-
-        flaw = self._exchange(self._source, START_LIMIT_S)
+        child = self._child = _Child(self.command)
+        flaw = self._exchange(child, self._source, START_LIMIT_S)
         if flaw != "":
             self.close()
             flaw = flaw or f"it takes longer than {START_LIMIT_S} seconds, or ends its process"
             raise MrlError(f"{self.name} cannot be loaded: {flaw}; {self.remedy}.")
+        return child
 
     def close(self) -> None:
         """End the child. A later verdict starts a new one."""
         if self._child is not None:
-            self._pipe.close()
+            self._child.pipe.close()
             self._child.kill()
             self._child.wait()
             self._child = None
@@ -116,10 +104,11 @@ class Verifier(AbstractContextManager):
     def _ask(self, answer: str, text: str) -> tuple[Verdict, str]:
         """The child's verdict, and a description of the judge's mistake, or ""."""
         for _ in range(2):  # twice, because a child may die for another reason than this text
-            if self._child is None or self._child.poll() is not None:
-                self.start_and_check()
+            child = self._child
+            if child is None or child.poll() is not None:
+                child = self.start_and_check()
             begin = time.monotonic()
-            reply = self._exchange((answer, text, self.timeout_s), self.timeout_s)
+            reply = self._exchange(child, (answer, text, self.timeout_s), self.timeout_s)
             seconds = time.monotonic() - begin
 
             if reply is not None:
@@ -131,18 +120,39 @@ class Verifier(AbstractContextManager):
                 break
         return Verdict.TIMEOUT, f"took longer than {self.timeout_s:g} s, or ended its process,"
 
-    def _exchange(self, message: tuple, limit_s: float) -> Any:
+    def _exchange(self, child: "_Child", message: tuple, limit_s: float) -> Any:
         """The child's reply to a message. If none comes in time: None, and the child is ended."""
         reply = None
         try:
             with suppress(OSError, EOFError):  # the child died
-                self._pipe.send(message)
-                if self._pipe.poll(limit_s):
-                    reply = self._pipe.recv()
+                child.pipe.send(message)
+                if child.pipe.poll(limit_s):
+                    reply = child.pipe.recv()
         finally:  # even after Ctrl-C, so that a late reply is not taken for the next one
             if reply is None:
                 self.close()
         return reply
+
+
+class _Child(subprocess.Popen[bytes]):
+    """The process that runs a judge, and the parent's end of the pipe to it.
+
+    command: starts the process; the file descriptor of the child's end of the pipe follows it.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.pipe, theirs = Pipe()
+        with theirs:
+            super().__init__(
+                [*command, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # libraries may print
+                stderr=subprocess.DEVNULL,
+                cwd=Path(__file__).resolve().parents[2],  # so that the child finds `mrl`
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # for equal verdicts in every run
+                start_new_session=True,  # so that Ctrl-C reaches only the parent
+            )
 
 
 def judged(
@@ -164,7 +174,7 @@ def judged(
 # ------------------------------------------------------------------------------ a user's judge
 
 
-class OwnJudge(Verifier):
+class OwnJudge(BoxVerifier):
     """Judges whole completions with a user's `judge(answer, text)`.
 
     judge: a file with this function, or the function itself. A function runs in this process,
@@ -223,9 +233,9 @@ class OwnJudge(Verifier):
 
 def make_verifier(
     judge: str | Callable[[str, str], bool], timeout_s: float, say: Callable[[str], None]
-) -> Verifier:
+) -> BoxVerifier:
     """Make a verifier: with the user's judge (see `OwnJudge`), or without if `judge` is empty."""
-    return OwnJudge(judge, timeout_s, say) if judge else Verifier(timeout_s)
+    return OwnJudge(judge, timeout_s, say) if judge else BoxVerifier(timeout_s)
 
 
 # ------------------------------------------------------------------------------ the child
@@ -239,13 +249,15 @@ def serve(pipe: Connection) -> None:
     with suppress(OSError, EOFError):  # the parent is gone
         path, source = pipe.recv()
         signal.setitimer(signal.ITIMER_REAL, 2 * START_LIMIT_S)
-        judge, flaw = _load(path, source)
+        judge = _load(path, source)
 
         # after loading, because on many cores importing numpy reserves more memory than it uses
         with suppress(ValueError, OSError):  # some platforms do not have this limit
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
         most = _peak_bytes() + MEMORY_LIMIT_BYTES // 2
-        pipe.send(flaw)
+        pipe.send(judge if isinstance(judge, str) else "")
+        if isinstance(judge, str):  # the parent raises an error with this reason
+            return
         while True:
             signal.setitimer(signal.ITIMER_REAL, 0)
             answer, text, limit_s = pipe.recv()
@@ -267,8 +279,8 @@ def _peak_bytes() -> int:
     return 0
 
 
-def _load(path: str, source: bytes) -> tuple[Callable | None, str]:
-    """Load the function `judge` of a file; returns it, and the reason if that failed.
+def _load(path: str, source: bytes) -> Callable | str:
+    """Load the function `judge` of a file; returns it, or the reason if that failed.
 
     A user's file can use files next to it, because its folder becomes the working directory. The
     folder is also the last place for imports, so that its modules do not hide others.
@@ -280,8 +292,8 @@ def _load(path: str, source: bytes) -> tuple[Callable | None, str]:
     try:
         judge = getattr(run_file(Path(path), source), "judge", None)
     except (Exception, SystemExit) as error:
-        return None, repr(error)
-    return judge, "" if callable(judge) else "it has no function judge(answer, text)"
+        return repr(error)
+    return judge if callable(judge) else "it has no function judge(answer, text)"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from math_verify import parse, verify
 
 from mrl.samples import Verdict
-from mrl.verifier.verifier import Verifier
+from mrl.verifier.verifier import BoxVerifier
 
 ROUNDS, PAIRS = 9, 60  # of LaTeX
 INTEGERS = 100_000
@@ -47,7 +47,7 @@ def seconds(judge: Callable[[str, str], object], pairs: list[Pair]) -> float:
 def main() -> None:
     """Measure and print."""
     pairs = latex_pairs()
-    with Verifier() as verifier:
+    with BoxVerifier() as verifier:
         verifier.start_and_check()
         plainly("1/2", "0.5")
 

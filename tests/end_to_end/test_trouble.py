@@ -40,7 +40,7 @@ class Loud(SGT):
 
 BAD_LUCK = {
     "rollout": "mrl.policy.Policy.rollout",
-    "verify": "mrl.verifier.verifier.Verifier.verify_groups",
+    "verify": "mrl.verifier.verifier.BoxVerifier.verify_groups",
     "learn": "mini_mrl.learn",
 }
 
