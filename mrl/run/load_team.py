@@ -112,7 +112,7 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
     return places
 
 
-def _causal_class(model: PreTrainedModel) -> type | None:
+def _causal_class(model: PreTrainedModel) -> object:
     """The class with which transformers would load this model to write text."""
     return MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model.config), None)
 

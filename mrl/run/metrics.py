@@ -220,8 +220,8 @@ def outcome_metrics(result: StepResult, transferred: dict[str, float]) -> dict[s
     counts = Counter(result.stats.sample_outcomes)
     for name, number in transferred.items():
         if name.startswith(("dropped/", "thl/refused/")):
-            counts["refused" if name.startswith("thl/") else "dropped"] += int(number)
-            left -= int(number)
+            counts["refused" if name.startswith("thl/") else "dropped"] += number
+            left -= number
 
     # a user's mode may use a completion twice, or one that `retokenize` refuses: no negative count
     counts["not_needed"] = max(left, 0)
