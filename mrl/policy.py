@@ -78,9 +78,8 @@ class Policy:
         self.codec = ByteCodec(tokenizer)
         self.model = model.eval()  # no dropout, ever: sampling and scoring must agree
         self.reference = reference  # the frozen model of the KL term; None without a KL term
-        self.graph_decode: Decode | None = (
-            None  # on CUDA, a faster sampling loop: models/cuda_graph.py
-        )
+        # on CUDA, a faster sampling loop: models/cuda_graph.py
+        self.graph_decode: Decode | None = None
 
         self.begin_ids = self._find_begin_ids()
         self.eos_ids = self._find_eos_ids()

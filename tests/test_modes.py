@@ -29,6 +29,7 @@ class ToyReceiver:
     objective: Objective = OBJECTIVES["grpo"]
     eos_id: int = 0
     max_new_tokens: int = 20
+    vocab_size: int = 400
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ class ToyReceiver:
     objective: Objective = OBJECTIVES["grpo"]
     eos_id: int = 0
     max_new_tokens: int = 20
+    vocab_size: int = 400
     logprob: float = -0.5  # of every token of a text that it did not write
     scored: list = field(default_factory=list)
 

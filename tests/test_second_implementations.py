@@ -27,7 +27,7 @@ class Letters(Toy):
         with torch.no_grad():
             self.model.logits -= 0.4 * self.model.logits.grad
 
-    def score(self, prompts, completions):
+    def score(self, prompts, completions, model=None):
         logprobs = torch.log_softmax(self.model.logits, 0)
         rows = [logprobs[ids] for ids in completions]
         ones = [torch.ones(len(ids), dtype=torch.bool) for ids in completions]
@@ -159,7 +159,7 @@ class Cut(Letters):
     def token_bytes(self, ids):
         return [self.known[i] for i in ids]
 
-    def score(self, prompts, completions):
+    def score(self, prompts, completions, model=None):
         pad = torch.nn.utils.rnn.pad_sequence
         ids = pad([torch.tensor(c) for c in completions], batch_first=True)
         mask = pad([torch.ones(len(c), dtype=torch.bool) for c in completions], batch_first=True)

@@ -5,6 +5,7 @@ was measured on a GPU (data/results/gpu.json).
 """
 
 import os
+import re
 import resource
 import sys
 from collections.abc import Sequence

@@ -249,14 +249,14 @@ def serve(pipe: Connection) -> None:
     with suppress(OSError, EOFError):  # the parent is gone
         path, source = pipe.recv()
         signal.setitimer(signal.ITIMER_REAL, 2 * START_LIMIT_S)
-        judge = _load(path, source)
+        judge, flaw = _load(path, source)
 
         # after loading, because on many cores importing numpy reserves more memory than it uses
         with suppress(ValueError, OSError):  # some platforms do not have this limit
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
         most = _peak_bytes() + MEMORY_LIMIT_BYTES // 2
-        pipe.send(judge if isinstance(judge, str) else "")
-        if isinstance(judge, str):  # the parent raises an error with this reason
+        pipe.send(flaw)
+        if judge is None:  # the parent raises an error with the reason
             return
         while True:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -279,8 +279,8 @@ def _peak_bytes() -> int:
     return 0
 
 
-def _load(path: str, source: bytes) -> Callable | str:
-    """Load the function `judge` of a file; returns it, or the reason if that failed.
+def _load(path: str, source: bytes) -> tuple[Callable | None, str]:
+    """Load the function `judge` of a file; returns it, and the reason if that failed.
 
     A user's file can use files next to it, because its folder becomes the working directory. The
     folder is also the last place for imports, so that its modules do not hide others.
@@ -292,8 +292,8 @@ def _load(path: str, source: bytes) -> Callable | str:
     try:
         judge = getattr(run_file(Path(path), source), "judge", None)
     except (Exception, SystemExit) as error:
-        return repr(error)
-    return judge if callable(judge) else "it has no function judge(answer, text)"
+        return None, repr(error)
+    return judge, "" if callable(judge) else "it has no function judge(answer, text)"
 
 
 if __name__ == "__main__":
