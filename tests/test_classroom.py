@@ -584,7 +584,7 @@ def test_a_mode_of_ones_own_is_judged_by_its_idea(grade, pairs):
 @pytest.mark.slow
 def test_a_mode_that_does_not_share_gains_nothing(grade, pairs):
     name = "own-mode"
-    pairs(5, 2.776)  # what cheats by more than luck, cheats on five pairs
+    pairs(5, 0.0)  # each gain counts, even if its interval contains 0
     texts = {key: wrong(name, *change) for key, change in WRONG[name].items()}
     texts |= {key: submitted(name, body) for key, body in TRICKS.items()}
     texts["stub"] = (checking.HERE / "stubs" / "own-mode.py").read_text()
