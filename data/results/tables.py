@@ -98,6 +98,7 @@ def kept_rows(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@cache
 def kept_scores(
     path: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
 ) -> list[float]:

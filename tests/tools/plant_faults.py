@@ -23,6 +23,7 @@ LEAK = ["tests/end_to_end/test_trouble.py::"
         "test_a_mode_that_keeps_groups_has_none_of_another_policy"]  # fmt: skip
 RECORDS = ["tests/test_records.py", "tests/test_exchange.py"]
 SETTINGS = ["tests/test_config.py"]
+DECODER = ["tests/test_decoder.py"]
 FAULTS = [  # file, what stands there, what is planted, the tests that should notice
     ("advantages", "rewards.mean(dim=1, keepdim=True)\n    # exact", "rewards.mean()\n    # exact",
      ["tests/test_advantages.py"]),
@@ -122,6 +123,19 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("settings/settings", "sorted(_named(settings), key=", "list(_named(settings)) or sorted([], key=", SETTINGS),
     ("settings/settings", "of_modes.get(mode, {}) | setting", "setting", SETTINGS),
     ("parsing", "not value >= rule[\"least\"]", "value < rule[\"least\"]", SETTINGS),
+    ("decoder", "torch.cat([-second, first], dim=-1)", "torch.cat([second, -first], dim=-1)", DECODER),
+    ("decoder", "silu(gate) * up", "silu(up) * gate", DECODER),
+    ("decoder", "seen = scaled_dot_product_attention(query, keys, values, attn_mask=bias)",
+     "seen = scaled_dot_product_attention(query, keys, values)", DECODER),
+    ("run/intervals", "T_95[len(values) - 3] if", "T_95[len(values) - 2] if", ["tests/test_intervals.py"]),
+    ("run/intervals", "count * (total - count) / total", "count * (total - count)", ["tests/test_intervals.py"]),
+    ("models/lora", "factor = scale / SCALE if", "factor = 1.0 if", ["tests/test_lora.py"]),
+    ("models/memory", "max(e.moves + e.turn for", "max(e.turn for", ["tests/test_memory.py"]),
+    ("run/evaluation", "SEED_LABELS.get(split, split), start)", "split, start)",
+     ["-m", "slow", "tests/test_results.py::test_the_scores_before_training_of_a_kept_run_are_sampled_again"]),
+    ("run/directory", "if line not in present:", "if not line:",
+     ["tests/end_to_end/test_nothing_lost.py::test_a_damaged_checkpoint_gets_a_sentence_that_names_the_file"]),
+    ("lab/leaderboard", "spot in blind_spots)", "spot in blind_spots[:1])", ["tests/test_compare.py"]),
 ]  # fmt: skip
 
 
