@@ -124,6 +124,7 @@ def test_the_replay_has_every_step_and_marks_the_blind_spots(finished):
     before = json.loads((finished / "evaluation.json").read_text())["before"]
     for policy, scores, made in zip(run["policies"], before, BLIND_SPOTS.values(), strict=False):
         rates = {skill: numbers["pass@1"] for skill, numbers in scores["skills"].items()}
+        assert policy["closed"] == []  # after four steps
         assert policy["blind_spots"] == [skill for skill, rate in rates.items() if rate < 0.02]
         assert set(policy["blind_spots"]) >= set(made)
     lines = [line for line in read_metrics(finished) if line["policy"] == "qwen-tiny"]
@@ -131,6 +132,18 @@ def test_the_replay_has_every_step_and_marks_the_blind_spots(finished):
     rates = run["policies"][0]["rates"]
     assert [step for step, _ in rates["sold"]] == [step for step, _ in met]
     assert rates["sold"][0][1] == round(100 * met[0][1])
+
+
+def test_the_replay_calls_a_blind_spot_closed_only_if_the_headline_does(finished):
+    evaluations = json.loads((finished / "evaluation.json").read_text())
+    evaluations["after"][0]["skills"]["days"]["pass@1"] = 0.5
+    (finished / "evaluation.json").write_text(json.dumps(evaluations))
+    page = write_report(finished).read_text()
+    assert [policy["closed"] for policy in data_of(page)["policies"]] == [["days"], []]
+    del evaluations["after"]
+    (finished / "evaluation.json").write_text(json.dumps(evaluations))
+    page = write_report(finished).read_text()
+    assert [policy["closed"] for policy in data_of(page)["policies"]] == [None, None]
 
 
 def test_a_run_whose_models_are_gone_has_a_report(finished):

@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
-SIZES = {"index.html": (500, 760), "report.html": (500, 700)}  # of the pictures, in CSS pixels
+SIZES = {"index.html": (500, 744), "report.html": (500, 700)}  # of the pictures, in CSS pixels
 SCALE = 2  # picture pixels per CSS pixel, so that letters are sharp
 # after RL alone has played to the end: a step with a peer in which Blue is rescued
 SCENE = """document.querySelector("input[value=alone]").click();
@@ -101,13 +101,14 @@ def photograph(page: Path, path: Path) -> None:
 
     Arrows are animated, as a visitor sees them, and their animation is stopped on the way.
     """
-    text = page.read_text(encoding="utf-8")
+    # in the head, so that it is there before the arrows are
+    style = "<style>html { border: 2px solid #bbbbbb } .arrow { animation-delay: -.4s !important; "
+    style += "animation-play-state: paused !important }</style></head>"
+    text = page.read_text(encoding="utf-8").replace("</head>", style, 1)
     played = SCENE if page.name == "index.html" else ""
-    frame = "<style>html { border: 2px solid #bbbbbb } .arrow { animation-delay: -.4s !important; "
-    frame += "animation-play-state: paused !important }</style>"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / page.name
-        copy.write_text(f"{text}{frame}<script>{played}</script>", encoding="utf-8")
+        copy.write_text(f"{text}<script>{played}</script>", encoding="utf-8")
         width, height = SIZES[page.name]
         options = "--headless --no-sandbox --disable-gpu --disable-background-networking"
         command = [

@@ -93,10 +93,14 @@ def replay(directory: Path) -> str:
 
 
 def replay_data(directory: Path) -> dict[str, Any]:
-    """The data of the replay: rescues, and each policy's solve rates as [step, percent]."""
+    """The data of the replay: rescues, and each policy's solve rates as [step, percent].
+
+    "closed" has the blind spots that held-out problems after training show as closed, or None if
+    the run has no such evaluation.
+    """
     lines = run_directory.read_metrics(directory)
-    entries = run_directory.read_evaluations(directory).get("before", [])
-    before = {entry["policy"]: entry["skills"] for entry in of_first_split(entries)}
+    evaluations = run_directory.read_evaluations(directory)
+    before, after = (_solve_rates(evaluations.get(when, ())) for when in ("before", "after"))
     keys = sorted({key for line in lines for key in line if key.startswith("skill/")})
 
     policies = []
@@ -108,11 +112,12 @@ def replay_data(directory: Path) -> dict[str, Any]:
             percents = [round(100 * mean) for mean in means]
             rates[key.removeprefix("skill/")] = list(zip(steps, percents, strict=True))
 
-        blind_spots = []
-        for skill, scores in before.get(name, {}).items():
-            if scores["pass@1"] < BLIND_SPOT:
-                blind_spots.append(skill)
-        policies.append({"name": name, "color": color, "rates": rates, "blind_spots": blind_spots})
+        blind_spots = [s for s, rate in before.get(name, {}).items() if rate < BLIND_SPOT]
+        closed = None
+        if name in after:
+            closed = [skill for skill in blind_spots if after[name][skill] >= CLOSED]
+        policy = {"name": name, "color": color, "rates": rates}
+        policies.append(policy | {"blind_spots": blind_spots, "closed": closed})
 
     config = run_directory.read_run_config(directory)
     rescues = list(_rescues(directory, config))
@@ -121,6 +126,14 @@ def replay_data(directory: Path) -> dict[str, Any]:
         "closed": round(100 * CLOSED),
         "policies": policies,
         "rescues": rescues,
+    }
+
+
+def _solve_rates(entries: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Each policy's pass@1 of each skill, on the first held-out file."""
+    return {
+        entry["policy"]: {skill: scores["pass@1"] for skill, scores in entry["skills"].items()}
+        for entry in of_first_split(entries)
     }
 
 
