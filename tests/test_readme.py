@@ -46,9 +46,8 @@ def test_there_are_commands_to_check():
 
 def test_the_two_commands_that_ci_runs_are_printed_and_not_silent():
     lines = [line for line in README.splitlines() if "python3 -m venv .venv" in line]
-    assert [("mini_mrl.py --mode sgt" in line, "pytest" in line) for line in lines] == [
-        (True, False), (False, True)
-    ]  # fmt: skip
+    for command in ("mini_mrl.py --mode sgt", "pytest"):  # .ci/run looks for the line with each
+        assert len([line for line in lines if command in line]) == 1
     assert not any(" -q" in line for line in lines)
 
 

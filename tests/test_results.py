@@ -368,7 +368,8 @@ def test_what_is_said_of_the_tiny_pair_holds():
     assert gap("sgt", "sft", "qwen-tiny blind", **frozen).mean < 0
     for _, source, mode in tables.FROZEN_CONTROLS:  # the dots of the two methods do not meet
         eats = tables.scores(source, mode, "qwen-tiny eats", "validation")
-        assert max(eats) < 70 if source == "sft rates" else min(eats) > 80
+        assert max(eats) < 70 if source == "sft rates" else min(eats) > 70
+        assert source != "sgt weights" or min(eats) > 80
     assert not gap("no-gate", "solo", "strong", source="five").clear
     assert not gap("sgt", tables.NO_LOWER, source="five").clear
     for kind in ("weak", "strong"):

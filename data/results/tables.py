@@ -32,6 +32,10 @@ FROZEN_CONTROLS = (
         for rate in ("3e-6", "1e-5", "3e-5", "1e-4")
     ),
     *(
+        (f"`sequence`, RL after step {step}", "sequence frozen", f"sequence sequence.switch={step}")
+        for step in (30, 120)
+    ),
+    *(
         (f"`sgt`, weight {weight}", "sgt weights", f"sgt sgt.imitation_weight={weight}")
         for weight in ("0.01", "0.1", "1")
     ),
@@ -641,7 +645,7 @@ def claims() -> list[str]:
             "pooling without correction (`naive`) ends below the control",
             f"{difference('five', 'naive', 'solo')} above `solo`, on strong skills "
             f"{difference('five', 'solo', 'naive', 'strong')} below",
-            "holds on strong skills alone",
+            "holds on strong and weak skills, not over all skills",
         ),
         (
             "HACPO's mixed baseline has no bias if the ratio of abilities is the true one",
