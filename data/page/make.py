@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
-SIZES = {"index.html": (500, 744), "report.html": (500, 700)}  # of the pictures, in CSS pixels
+SIZES = {"index.html": (500, 724), "report.html": (500, 700)}  # of the pictures, in CSS pixels
 SCALE = 2  # picture pixels per CSS pixel, so that letters are sharp
 # after RL alone has played to the end: a step with a peer in which Blue is rescued
 SCENE = """document.querySelector("input[value=alone]").click();

@@ -110,6 +110,7 @@ function play() {
 
 function letThemTalk() {
   document.querySelector("input[value=peer]").checked = true;
+  at("go").focus(); // because this button is hidden now
   play();
 }
 
@@ -192,7 +193,6 @@ function show() {
   cells.forEach((of, learner) => of.forEach((cell, prompt) => showCell(cell, world, learner, prompt)));
   at("go").textContent = timer ? "Pause" : world.step >= STEPS ? "Play again" : "Play";
   at("talk").hidden = sharing() === "peer";
-  at("talk").classList.toggle("next", world.step >= STEPS);
   at("step").textContent = world.step;
   const chance = odds(10 ** at("luck").value);
   at("luck-value").textContent = chance;
