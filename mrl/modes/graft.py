@@ -95,7 +95,7 @@ class GRAFT(Mode[RolloutRecord]):
             # 3. the source's group replaces the failed one
             grafted += self._graft(receiver, group, _by_source(records)[source], objective)
 
-        batch.samples += grafted  # last, so that own samples fill the first minibatches
+        batch.samples += grafted  # last, so that the receiver's samples fill the first minibatches
         batch.notes["grafted"] = len(source_of)  # number of groups
         return batch
 

@@ -40,8 +40,8 @@ The authors' released program differs from the text of the paper (v1):
     EOS                      kept                    cut off               kept, to train stopping
     too long for k           -                       truncated             dropped
 
-In the released program, own samples come first, so no peer's sample meets the widest band, which is
-that of the first update.
+In the released program, the learner's samples come first, so no peer's sample meets the widest
+band, which is that of the first update.
 
 A record that the exchange refused counts nowhere. A record that only the receiver's tokenizer
 refused counts in P, but not in mu.

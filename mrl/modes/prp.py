@@ -35,7 +35,7 @@ LEVELS = ("token", "chunk", "sequence")
 
 @dataclass
 class PRP(Mode[RolloutRecord]):
-    """The policy's and peers' rollouts in one group; a density ratio corrects for who wrote them."""
+    """All policies' rollouts in one group; a density ratio corrects for who wrote each of them."""
 
     name = "prp"
     consumes = RolloutRecord
