@@ -25,8 +25,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how byte fallback spells one byte
 # The orders of decoder steps for which the bytes of a token follow from its own piece alone. A
 # decoder applies each step to one piece at a time, until ByteLevel or Fuse joins all pieces.
-# - Replace must come before that step. After it, it could match across two tokens.
-# - Strip must come after it. Before it, every token would be stripped, not only the text.
+# - Replace must come before that step; otherwise it could match across two tokens.
+# - Strip must come after that step; otherwise it would strip every token, not only the text.
 # Accepted, for example: "ByteLevel " (Qwen) and "Replace ByteFallback Fuse Strip " (Llama 2).
 # Refused: "Fuse Replace " and "Strip Fuse ".
 EXACT_DECODER = re.compile(
@@ -192,8 +192,8 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
 
     # An added token is matched in the raw text, so its bytes are its content: "<t>" is b"<t>".
     # There is one exception: if the vocabulary also has a piece with this spelling, for example
-    # "▁t", the id may come from that piece, where "▁" means a space. Then it keeps the
-    # bytes that the decoder gives, b" t".
+    # "▁t", the id may come from that piece, where "▁" means a space. Then the token
+    # keeps the bytes that the decoder gives, b" t".
     for token in description["added_tokens"]:
         if token["content"] not in pieces or token_bytes[token["id"]] is None:
             token_bytes[token["id"]] = token["content"].encode("utf-8")
@@ -274,7 +274,7 @@ def align(source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes]) -> l
 
     source_ends, receiver_ends = _token_ends(source_tokens), _token_ends(receiver_tokens)
     chunks: list[Chunk] = []
-    start = i_start = j_start = 0  # the current chunk's first byte, source and receiver token
+    start = i_start = j_start = 0  # first byte, source token and receiver token of the chunk
     for end, i in source_ends.items():
         if end == 0 or end not in receiver_ends:
             continue  # the start of the text, or not a shared boundary

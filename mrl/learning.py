@@ -149,7 +149,7 @@ def add_gradients_in_memory(
                 f"{policy.name} ran out of memory; it continues with "
                 f"{policy.max_tokens_per_forward} tokens per forward pass."
             )
-        # The next try is outside of `except`: its traceback would keep the failed tensors alive.
+        # Retry only here, after `except`: its traceback keeps the failed tensors alive.
 
 
 def warn_of_wrong_sampler(policy: Learner, stats: LearningStats) -> None:
@@ -256,7 +256,7 @@ def _counts_to_average_over(policy: Learner, samples: Sequence[TrainingSample]) 
 def micro_batches(
     samples: Sequence[TrainingSample], max_tokens: int
 ) -> Iterator[list[TrainingSample]]:
-    """Cut samples into micro-batches of about `max_tokens` tokens, one loss function for each.
+    """Cut samples into micro-batches of about `max_tokens` tokens, each with one loss function.
 
     Samples share a micro-batch only if they agree in five things: whether they are a peer's,
     whether they are imitated, whether the ratio's denominator was recorded at sampling, which
@@ -290,7 +290,7 @@ def policy_loss(
 
     logprobs: [batch, seq] nats, with gradient; mask: [batch, seq] bool, True on completion tokens.
     counts: taken over the whole update. updates_done: number of updates made so far in this step;
-    HACPO's clip band narrows with each.
+    HACPO's clip band narrows with each update.
     """
     objective = batch[0].objective or policy.objective  # the same in a whole micro-batch
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]

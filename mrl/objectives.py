@@ -128,8 +128,8 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
     PPO's clipped objective as GRPO uses it, arXiv 2402.03300, eq. 3.
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
 
-    At ratio 1 its value is -A. If the advantages of a group sum to 0 (solo, sgt), the loss starts
-    near 0 by construction, but its gradient does not.
+    At ratio 1, the loss is -A. If the advantages of a group sum to 0 (solo, sgt), its mean
+    starts near 0 by construction, but the gradient does not.
     """
     clipped = clip(ratio, 1 - clip_low, 1 + clip_high)
     # take the smaller one: clipping must never make a policy look better than it is
@@ -173,7 +173,7 @@ def surrogate_loss(
 def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """Estimate of KL(pi_theta || pi_ref) for each sampled token: exp(d) - d - 1, d = ref - theta.
 
-    arXiv 2402.03300, eq. 4. Its *value* is never negative, and unbiased for tokens that pi_theta
+    arXiv 2402.03300, eq. 4. Its *value* is never negative, and is unbiased for tokens that pi_theta
     sampled. Its gradient, (1 - pi_ref / pi_theta) * grad log pi_theta, is on average that of
     KL(pi_ref || pi_theta), the other direction. After the first update of a step, the tokens come
     from an older pi_theta, and both value and gradient are slightly biased.
@@ -187,7 +187,7 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 def sequence_mean_coefficients(completion_mask: Tensor, sequences: int) -> Tensor:
     """1 / (|y_i| * sequences) for each token: a mean over tokens, then over all sequences.
 
-    completion_mask: [batch, seq] bool; sequences: their number in the *whole* update.
+    completion_mask: [batch, seq] bool; sequences: number of sequences in the *whole* update.
     Returns [batch, seq].
     """
     mask = completion_mask.float()
@@ -208,7 +208,7 @@ def token_coefficients(
     token:    1 / tokens                               mean over all tokens (DAPO)
     constant: 1 / (max_completion_length * sequences)  independent of length (Dr. GRPO)
 
-    sequences, tokens: their numbers in the *whole* update; learning.py says which samples count.
+    sequences, tokens: numbers of these in the *whole* update; learning.py says which count.
     """
     # with "sequence", a token of a short completion weighs more than a token of a long one
     if aggregation == "sequence":

@@ -166,7 +166,7 @@ class Policy:
 
         A chat model may have several EOS tokens. For example, Gemma's tokenizer names <eos>, but
         its turns end in <end_of_turn>. The model almost never writes <eos> there, so a peer's
-        completion must not end in it. The chat template shows which one the model writes: we
+        completion must not end in <eos>. The chat template shows which one the model writes: we
         take the first special token after an answer, even if neither the tokenizer nor the
         generation config names it.
         """

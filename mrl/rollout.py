@@ -21,7 +21,7 @@ from mrl.decoder import one_token_decoder
 from mrl.logprobs import attention_bias, head_logits, scaled_logprobs
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
-# When fewer than this share of the rows still run, they are copied into a smaller batch.
+# If fewer than this share of the rows are still running, they are copied into a smaller batch.
 COMPACT_BELOW = 0.8
 # The type of a faster sampling loop. It returns None if it cannot sample for this model.
 Decode = Callable[..., tuple[Tensor, ...] | None]

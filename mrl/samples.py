@@ -41,7 +41,7 @@ class Rollout:
     finished: bool  # True if it ends in EOS, False if the token limit cut it short
     text: str = ""  # for the verifier and for people; may hold replacement characters
     verdict: Verdict | None = None
-    version: int | None = None  # number of updates that its policy had made before it sampled this
+    version: int | None = None  # number of updates of its policy when this was sampled
 
     @property
     def content_ids(self) -> list[int]:

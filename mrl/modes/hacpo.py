@@ -37,7 +37,7 @@ The authors' released program differs from the text of the paper (v1):
     minibatch order          -                       own samples first     own and peers' samples of
                                                                            a prompt together
     KL term of own samples   none                    k3 times 1e-3         paper (kl_coef adds one)
-    EOS                      kept                    cut off               kept, to train stopping
+    EOS                      kept                    cut off               kept, so k learns to stop
     too long for k           -                       truncated             dropped
 
 In the released program, the learner's samples come first, so no peer's sample meets the widest

@@ -13,7 +13,7 @@ from mrl.samples import Group, TrainingSample
 
 
 def retokenize(receiver: Receiver, record: CompletionRecord) -> tuple[list[int], str]:
-    """Return (a peer's completion in the receiver's tokens, ""), or ([], the reason of a refusal).
+    """Return (a peer's completion in the receiver's tokens, ""), or ([], a reason to refuse it).
 
     The result ends in the receiver's EOS if and only if the peer's completion was finished. The
     reasons are "refused/..." if the receiver's tokenizer cannot represent the text exactly, "empty"
@@ -24,7 +24,7 @@ def retokenize(receiver: Receiver, record: CompletionRecord) -> tuple[list[int],
     except LossyText as refusal:
         return [], f"refused/{refusal.reason}"
 
-    # the peer's EOS becomes the receiver's own; without it the receiver would not learn to stop
+    # the peer's EOS becomes the receiver's; without it, the receiver would not learn to stop
     if record.finished:  # as an id, because EOS in the text would be refused as a special token
         completion_ids.append(receiver.eos_id)
     if not completion_ids:

@@ -14,10 +14,10 @@ this file first decides what math-verify may read:
 - Integers and words are compared exactly (rewards.py).
 - Two adjacent numbers (`1 2`) are UNPARSED, because math-verify would add them. An integer before a
   fraction (`1 1/2`) is a mixed number, 3/2.
-- Trailing dots (`5\ldots`) are UNPARSED. So are a prime (`f'(x)`) and brackets around several
-  values (`[5,5]`), unless the answer also has them, because they are ambiguous.
+- Trailing dots (`5\ldots`) are ambiguous, so they are UNPARSED. So are a prime (`f'(x)`) and
+  brackets around several values (`[5,5]`), unless the answer also has them.
 - Several values (`1, 2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in order. A box
-  with only one of the values is wrong. An inequality (`-5 < x < 5`) equals its interval.
+  with only one of the values is incorrect. An inequality (`-5 < x < 5`) equals its interval.
 - Known limits: math-verify reads `8=7` as 7, ignores the case of letters, and rounds decimals to
   six places. Inside sets, matrices and equations, differences of 1e-15 do not count.
 
@@ -193,7 +193,7 @@ _PERCENT = re.compile(r"((?:[^%,]|,[0-9]{3})*?)\s*(?:\\?%|percent(?:age)?|pct)")
 
 
 def judge(answer: str, box: str) -> Verdict:
-    """The verdict on a box. It may take forever, so the caller must limit the time."""
+    """The verdict on a box. Judging may take forever, so the caller must limit the time."""
     answer = _rewritten(answer)
     if is_misread(answer):
         return Verdict.UNPARSED

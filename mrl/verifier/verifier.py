@@ -35,11 +35,11 @@ class BoxVerifier(AbstractContextManager):
     """Judges the last box of a completion. Use it as a context manager, or call `close`.
 
     The child starts when it is first needed, and ends with this process. A completion that takes
-    longer than timeout_s, or that kills the child twice, gets the verdict TIMEOUT. A
-    completion on which the judge raises an error, for example when memory runs out, gets the
-    verdict WRONG. Raises MrlError if the child does not work.
+    longer than timeout_s, or that kills the child twice, gets the verdict TIMEOUT. A completion on
+    which the judge raises an error, for example when memory runs out, gets the verdict WRONG.
+    Raises MrlError if the child does not work.
 
-    A verdict depends only on the completion, except for timeouts, which depend on the machine.
+    A verdict never depends on earlier completions. Timeouts also depend on the machine.
     """
 
     # the command that starts the child; the file descriptor of the pipe is appended
