@@ -26,8 +26,8 @@ try:
     import torch
 except ModuleNotFoundError as error:
     print(
-        f"{error.name} is not installed for this Python; run the first command of README.md, or "
-        "`. .venv/bin/activate` if that was done.",
+        f"{error.name} is not installed for this Python. Run the first command of README.md, or, "
+        "if you have done that already, `. .venv/bin/activate`.",
         file=sys.stderr,
     )
     raise SystemExit(2) from None
