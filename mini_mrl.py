@@ -5,9 +5,9 @@ the files that do it. `train_loop` repeats the step.
 
     python mini_mrl.py --mode sgt
 
-This command trains the real pair on a machine that has a GPU, both real models and their problems.
-Everywhere else it trains the embedded tiny pair; `--pair tiny` always does. From Python,
-`load_team` makes the team that a step works on.
+If the machine has a GPU, both real models and their problems, this command trains the real pair.
+Otherwise it trains the embedded tiny pair, which `--pair tiny` chooses on any machine. In Python,
+`load_team` builds the team that `train_step` takes.
 
 `mrl/*.py` is the method, and `mrl/modes/` says what is shared and how it is learned. Every other
 folder serves the method and can be read later.
@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 try:
     pythons_handler = signal.getsignal(signal.SIGINT)
-    if __name__ == "__main__":  # imports take seconds: Ctrl-C during them prints no traceback
+    # The imports take seconds, and Ctrl-C during them must not print a traceback.
+    if __name__ == "__main__":
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     import torch
 except ModuleNotFoundError as error:
     print(
-        f"{error.name} is not installed for this Python; run the first command of README.md, or "
-        "`. .venv/bin/activate` if that was done.",
+        f"{error.name} is not installed for this Python. Run the first command of README.md, or, "
+        "if you have done that already, `. .venv/bin/activate`.",
         file=sys.stderr,
     )
     raise SystemExit(2) from None
@@ -38,7 +39,7 @@ from mrl.run.load_team import load_team
 from mrl.samples import derive_seed, problems_of_step
 from mrl.team import StepResult, Team
 
-if TYPE_CHECKING:  # only a type hint: importing this file must not load the terminal packages
+if TYPE_CHECKING:  # only for a type hint: importing this file must not load the terminal packages
     from mrl.run.run import Run
 
 __all__ = ["load_team", "main", "train_loop", "train_step"]
@@ -51,12 +52,12 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
     # one result per policy held by this process (exactly one under placement `parallel`)
     results = {policy.name: StepResult() for policy in team.policies}
 
-    # Each `turn` records its duration. Under placement `swap` it also moves what it needs to the
-    # device.
+    # Each `turn` records its duration. Under placement `swap`, it first puts on the device what the
+    # policy needs there.
     # 1. sample: each policy writes G completions per prompt                 policy.py, rollout.py
     for policy in team.policies:
         with team.turn(policy, "rollout"):
-            # every seed derives from run seed, step and policy, so no random state is ever saved
+            # seeds derive from the run's seed, step and policy, so no random state has to be saved
             generator = torch.Generator().manual_seed(derive_seed(team.seed, step, policy.index))
             size = policy.config.group_size * team.modes[policy.name].rollout_factor
             results[policy.name].groups = policy.rollout(problems, generator, size)
@@ -67,7 +68,7 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
             team.verifier.verify_groups(results[policy.name].groups)
 
     # 3. publish: records of the type that the mode consumes                 records.py, exchange.py
-    team.share(step, results)  # within a step, only this line communicates between processes
+    team.share(step, results)  # the only communication between processes within a step
 
     # In reverse order, because under `swap` the policy that sampled last is still on the device.
     for policy in reversed(team.policies):
@@ -86,10 +87,10 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
 
         with team.turn(policy, "learn"):
             # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
-            groups_and_records = []  # for each prompt: the own group and the peers' records
+            groups_and_records = []  # for each prompt: the policy's group and the peers' records
             for group in result.groups:
                 groups_and_records.append((group, result.confirmed[group.problem.id]))
-            # a seed of its own, so that the mode's random choices do not depend on the sampling
+            # a separate seed, so that the mode's random choices do not depend on the sampling
             rng = random.Random(derive_seed(team.seed, step, policy.index, "mode"))
             batch = mode.training_samples(policy, groups_and_records, rng)
             result.batch = check_batch(batch, mode, policy)  # finds mistakes in a mode of your own
@@ -107,7 +108,7 @@ def train_loop(run: "Run") -> bool:
         run.evaluate("before")
     for step in range(run.first_step, run.config.steps + 1):
         results = train_step(run.team, step)
-        if run.finish_step(step, results):  # log, live view, checkpoint; True after Ctrl-C
+        if run.finish_step(step, results):  # writes log, view and checkpoint; True after Ctrl-C
             return False
     run.evaluate("after")
     return True
@@ -115,7 +116,7 @@ def train_loop(run: "Run") -> bool:
 
 def program(arguments: list[str]) -> launch.Ending:
     """Run a command line, here or in a child process. Returns exit code and closing sentence."""
-    # imported here, because a Python program that imports mini_mrl needs none of these packages
+    # imported here, so that a Python program that imports mini_mrl does not load these packages
     from mrl.classroom.commands import assignment
     from mrl.cli.command_line import Program, run_command
     from mrl.lab.commands import COMMANDS

@@ -4,8 +4,8 @@
     python one_file.py solo 60      # the control, 60 steps
 
 This is the method of `mini_mrl.py` without its machinery: no packing, no placement, no checkpoints
-and no live view. It imports nothing of the program, so you can read it from top to bottom, copy it
-and change it. It makes one update per step with a learning rate of 1e-4, while the program makes
+and no live view. It imports nothing from the program, so you can read it from top to bottom, copy
+it and change it. It makes one update per step with a learning rate of 1e-4, while the program makes
 four with 3e-5. With the same seed and settings, both sample the same completions, find the same
 rescues and compute the same losses (tests/test_one_file.py).
 """
@@ -62,13 +62,13 @@ def judge(answer: str, text: str) -> float:
 
 
 def derive_seed(*parts: object) -> int:
-    """A seed that depends on every part: all randomness comes from the run's seed and the step."""
+    """A seed that depends on every part. All random numbers of a run come from such seeds."""
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
 
 
 def problems_of_step(problems: list[Problem], step: int, seed: int) -> list[Problem]:
-    """The PROMPTS_PER_STEP problems of a step, which counts from 1. Each epoch is a new shuffle."""
+    """The PROMPTS_PER_STEP problems of a step; steps count from 1. Each epoch is a new shuffle."""
     epoch, step_of_epoch = divmod(step - 1, len(problems) // PROMPTS_PER_STEP)
     order = list(problems)
     random.Random(derive_seed(seed, "epoch", epoch)).shuffle(order)
@@ -94,20 +94,20 @@ class Learner:
 class Completion:
     """What a learner wrote for a prompt, with its log-probs at the time of sampling."""
 
-    token_ids: list[int]  # EOS, the token that ends a completion, included
+    token_ids: list[int]  # including EOS, the token that ends a completion
     logprobs: list[float]  # one per token, nats
-    finished: bool  # True if it ends in EOS, False if the token limit cut it
+    finished: bool  # True if it ends in EOS, False if the token limit cut it short
     text: str
     reward: float = 0.0
 
 
 @dataclass
 class Sample:
-    """A completion that a learner trains on, in its own tokens."""
+    """A completion to train on, in the tokens of the learner that trains on it."""
 
     prompt_ids: list[int]
     token_ids: list[int]
-    advantage: float = 0.0  # how much better than its group it was (GRPO)
+    advantage: float = 0.0  # how its reward compares with its group's rewards (GRPO)
     is_imitation: bool = False  # True for a peer's solution
 
 
@@ -133,7 +133,7 @@ def tokenize_prompt(learner: Learner, problem: Problem) -> list[int]:
 
 
 def token_logprobs(learner: Learner, logits: torch.Tensor) -> torch.Tensor:
-    """Log-probs of the next token. Sampling and scoring both use them; padding is excluded."""
+    """Log-probs of the next token, for both sampling and scoring. Padding is excluded."""
     logits = logits.float()
     pad_id, eos_id = learner.tokenizer.pad_token_id, learner.tokenizer.eos_token_id
     if pad_id is not None and pad_id != eos_id:
@@ -203,11 +203,11 @@ def split_into_groups(
 
 
 def own_samples(prompt_ids: list[int], group: list[Completion]) -> list[Sample]:
-    """The learner's own completions, each with its advantage inside its group (GRPO)."""
+    """The learner's own completions, each with its advantage within its group (GRPO)."""
     rewards = torch.tensor([completion.reward for completion in group])
     advantages = rewards - rewards.mean()
     if rewards.min() == rewards.max():
-        advantages = torch.zeros_like(rewards)  # all correct or all incorrect: no gradient
+        advantages = torch.zeros_like(rewards)  # all correct or all incorrect: there is no gradient
     advantages = advantages / (rewards.std(correction=0) + 1e-6)
 
     samples = []
@@ -219,13 +219,13 @@ def own_samples(prompt_ids: list[int], group: list[Completion]) -> list[Sample]:
 def rescue(
     learner: Learner, prompt_ids: list[int], solutions: list[Completion], rng: random.Random
 ) -> Sample | None:
-    """One of a peer's solutions in the learner's own tokens, to be imitated (SGT)."""
+    """Draw one of a peer's solutions to imitate, in the learner's own tokens (SGT)."""
     candidates = list(solutions)
     while candidates:
         solution = rng.choice(candidates)
         candidates.remove(solution)
 
-        # Encoded after a special token, so that the tokenizer adds no space and merges nothing.
+        # The text follows a special token, so that the tokenizer adds no space and merges nothing.
         text = f"{learner.tokenizer.eos_token}{solution.text}"
         token_ids = learner.tokenizer(text, add_special_tokens=False).input_ids[1:]
         if learner.tokenizer.decode(token_ids, skip_special_tokens=False) != solution.text:
@@ -252,7 +252,7 @@ def completion_logprobs(
 
     completion_mask = torch.zeros_like(scores, dtype=torch.bool)
     for row, sample in enumerate(samples):
-        start = len(sample.prompt_ids) - 1  # index that predicts the first completion token
+        start = len(sample.prompt_ids) - 1  # the index that predicts the first completion token
         completion_mask[row, start : start + len(sample.token_ids)] = True
     return scores, completion_mask
 
@@ -274,7 +274,7 @@ def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
         ratio = torch.exp(logprobs - logprobs.detach())
         clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
         token_losses = -torch.minimum(ratio * advantages, clipped * advantages)
-        # a mean over each completion's tokens, then over *all* own completions
+        # the mean over each completion's tokens, then over *all* of the learner's completions
         loss = (token_losses * mask / mask.sum(dim=1, keepdim=True)).sum() / len(own)
         loss.backward()
         losses["loss"] += float(loss.detach())
@@ -298,7 +298,7 @@ def learn(learner: Learner, samples: list[Sample]) -> dict[str, float]:
 def train_step(
     learners: list[Learner], problems: list[Problem], mode: str, seed: int, step: int
 ) -> dict[str, dict[str, float]]:
-    """Sample, judge, share and learn. Returns the metrics of each learner, by its name."""
+    """Sample, judge, share and learn. Returns the metrics of each learner, by name."""
     groups: dict[str, list[list[Completion]]] = {}
     prompts: dict[str, list[list[int]]] = {}
     for learner in learners:
@@ -319,7 +319,7 @@ def train_step(
             prompt_ids = prompts[learner.name][number]
             samples += own_samples(prompt_ids, group)
 
-            # if all attempts fail, the group has no gradient: only a peer's solution can help
+            # if all attempts fail, the group has no gradient, and only a peer's solution can help
             failed = not any(completion.reward for completion in group)
             solutions = [c for c in groups[peer.name][number] if c.reward]
             if mode == "sgt" and failed and solutions:

@@ -11,8 +11,8 @@ def group_advantages(rewards: Tensor, scale_by_std: bool = True, eps: float = 1e
     A[p, i] =  r[p, i] - mean_i r[p]          (scale_by_std=False) Dr. GRPO, arXiv 2503.20783, 3
 
     rewards: [prompts, group] float.  Returns [prompts, group] float32, no unit.
-    A group whose rewards are all equal gives exact zeros: on its own it teaches nothing.
-    Raises ValueError if group < 2.  Our reading: population std (the paper does not say).
+    If all rewards of a group are equal, its advantages are exactly zero, and it teaches nothing.
+    Raises ValueError if group < 2.  The paper does not say which std; we use the population std.
     """
     if rewards.dim() != 2 or rewards.shape[1] < 2:
         raise ValueError(
@@ -20,7 +20,7 @@ def group_advantages(rewards: Tensor, scale_by_std: bool = True, eps: float = 1e
         )
     rewards = rewards.float()
     centered = rewards - rewards.mean(dim=1, keepdim=True)
-    # exact zeros, set explicitly: in floating point, the mean of rewards 0.1 need not equal 0.1
+    # exact zeros, set explicitly: in floating point, the mean of equal rewards can differ from them
     all_equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
     centered = centered.masked_fill(all_equal, 0.0)
     if not scale_by_std:
@@ -37,21 +37,21 @@ def shared_baseline_advantages(
     scale_by_std: bool = True,
     eps: float = 1e-6,
 ) -> Tensor:
-    """Score own completions against a baseline that includes the peers' rewards.
+    """Score a policy's own completions against a baseline that includes the peers' rewards.
 
     A[p, i] = (r[p, i] - mu[p]) / (sigma[p] + eps)               XGRPO, arXiv 2605.07244
     mu[p] = (1 - peer_share) * mean_own[p] + peer_share * mean_all[p]
 
-    mean_all and sigma belong to the union of own and peers' rewards. They are computed from the
-    count, mean and population std of each group. It is our reading that exactly these three numbers
-    are shared, and `peer_share` itself is our reading as well.
+    mean_all and sigma are the mean and the std of the policy's and its peers' rewards together.
+    They are computed from the count, mean and population std of each group. That exactly these
+    three numbers are shared is our reading of the paper, and so is `peer_share`.
 
     rewards: [prompts, group] float; peer_count, peer_mean, peer_std: [prompts, peers], with count 0
     if a peer sent nothing.  Returns [prompts, group] float32, no unit.
-    If all rewards of the union are equal, the result is exactly zero. Without peers the result is
-    that of group_advantages.
+    If all these rewards are equal, the result is exactly zero. Without peers, the result is the
+    same as that of group_advantages.
     """
-    # mean and std of the union, from counts, means and deviations: nothing else is shared
+    # The mean and std of all rewards come from counts, means and stds: nothing else is shared.
     rewards = rewards.float()
     own = rewards.shape[1]
     total = own + peer_count.sum(dim=1, keepdim=True)  # [prompts, 1]
@@ -73,16 +73,16 @@ def capability_advantages(rewards: Tensor, capability_ratio: Tensor, eps: float 
     A_i = (r_i - mu_k) / (sigma + eps),  mu_k = mean_i w(k, j_i) * r_i    HACPO, arXiv 2603.02604
 
     The numerator has the raw reward; only the baseline is scaled. sigma is the std of all
-    *unscaled* rewards. If every w is 1, this is the plain baseline over all agents.
+    *unscaled* rewards. If every w is 1, the baseline is the plain mean over all agents.
 
     rewards: [completions] of all agents; capability_ratio: [completions], w(k, j) = P_k / P_j for
     the agent j that wrote each completion.  Returns [completions].
     If all rewards are equal, the result is exactly zero, as in the authors' program. The paper's
-    formula would divide by eps there.
+    formula would then divide by eps.
     """
     rewards = rewards.float()
     if bool((rewards == rewards[0]).all()):
         return torch.zeros_like(rewards)
-    # a stronger peer has w < 1, so its success raises the baseline less than an own success does
+    # a stronger peer has w < 1, so its success raises the baseline less than the learner's own
     baseline = (capability_ratio * rewards).mean()
     return (rewards - baseline) / (rewards.std(correction=0) + eps)

@@ -9,8 +9,8 @@ for spaces.
     align(source bytes, receiver bytes) -> chunks between shared byte boundaries
     project(source bytes, receiver bytes, log-probs) -> log-probs at the receiver's tokens
 
-A text that does not survive as bytes is refused with a reason, never repaired. On a first reading,
-`align` and `project` at the end of the file are enough.
+A text whose bytes a tokenizer cannot represent exactly is refused with a reason, and never
+repaired. On a first reading, `align` and `project` at the end of the file are enough.
 """
 
 import json
@@ -25,8 +25,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how byte fallback spells one byte
 # The orders of decoder steps for which the bytes of a token follow from its own piece alone. A
 # decoder applies each step to one piece at a time, until ByteLevel or Fuse joins all pieces.
-# - Replace must come before that step. After it, it could match across two tokens.
-# - Strip must come after it. Before it, every token would be stripped, not only the text.
+# - Replace must come before that step; otherwise it could match across two tokens.
+# - Strip must come after that step; otherwise it would strip every token, not only the text.
 # Accepted, for example: "ByteLevel " (Qwen) and "Replace ByteFallback Fuse Strip " (Llama 2).
 # Refused: "Fuse Replace " and "Strip Fuse ".
 EXACT_DECODER = re.compile(
@@ -38,7 +38,7 @@ BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 class LossyText(ValueError):
-    """A text or token sequence that has no exact counterpart. `reason` is a word for counters."""
+    """A text or token sequence without an exact counterpart; `reason` names its counter."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(detail or reason)
@@ -46,10 +46,10 @@ class LossyText(ValueError):
 
 
 class ByteCodec:
-    """You can skip this class on a first reading: text <-> token ids, exact on bytes.
+    """You can skip this class on a first reading: it turns text into token ids and back.
 
-    Ids stand for text *as it continues a prompt*, so a mark for a leading space is a space. A token
-    never lies across the edge between prompt and completion.
+    It keeps every byte. The ids stand for a text *that continues a prompt*, so the mark of a
+    leading space is a real space. No token spans the boundary between prompt and completion.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -57,20 +57,20 @@ class ByteCodec:
         description = json.loads(self._tokenizer.to_str())
 
         model = description["model"]
-        self._unknown = model.get("unk_id")  # only Unigram names its unknown token by id
+        self._unknown = model.get("unk_id")  # set only by Unigram models
         if model.get("unk_token"):
             self._unknown = self._tokenizer.token_to_id(model["unk_token"])
         specials = [token for token in description["added_tokens"] if token["special"]]
         self._special = {token["id"] for token in specials}
         self.markup = {token["content"]: token["id"] for token in specials}
         longest_first = sorted(self.markup, key=len, reverse=True)
-        # splits a text at the special tokens that it spells, and keeps them in the resulting list
+        # splits a text at the special tokens that it spells out, and keeps them in the list
         self.split_markup = re.compile(
             f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})"
         ).split
 
         # A normalizer may turn the added token "<t>" into " <t>". We cannot know whether its id
-        # then stands for "<t>", or also for a space of the text, so it gets no bytes here.
+        # then stands for "<t>" alone or also for a space of the text, so it gets no bytes here.
         changed = {
             token["id"]
             for token in description["added_tokens"]
@@ -79,7 +79,7 @@ class ByteCodec:
         vocabulary = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
         textless = {*self._special, *changed, self._unknown}
         self._bytes = {id: data for id, data in vocabulary.items() if id not in textless}
-        # texts that `encode` puts in front, in this order; several, as some tokens swallow spaces
+        # `encode` tries these in front of a text; several, because some tokens swallow spaces
         self._anchors = [*(token["content"] for token in specials[:3]), "", "\n", ":", "0"]
 
     def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
@@ -107,20 +107,20 @@ class ByteCodec:
             raise LossyText("not_utf8", str(error)) from None
 
     def encode(self, text: str) -> list[int]:
-        """The tokenizer's own ids for a `text` that continues a prompt, with exactly its bytes.
+        """The tokenizer's own ids for a `text` that continues a prompt, byte for byte.
 
-        Raises LossyText: "special_token" if the text spells one, "unknown_token" if it holds a
+        Raises LossyText: "special_token" if the text spells out one, "unknown_token" if it holds a
         character that the tokenizer cannot write, "not_round_trippable" if the tokenizer changes it
         (as normalizers do), "not_utf8" for a lone surrogate, and "lossy_tokenizer" if the bytes of
         its tokens are not known.
 
         A tokenizer may treat the start of a text in a special way: many put a space there. So we
-        encode anchor + text, for several anchors and without one, and cut the anchor's tokens off.
-        The first anchor is a special token, because chat templates end in one. The bytes decide
-        which attempt counts. For "5 figs":
+        put an anchor in front of the text, encode both, and cut the anchor's tokens off. We try
+        several anchors, and also none, until the remaining tokens have exactly the bytes of the
+        text. The first anchor is a special token, because chat templates end in one. For "5 figs":
 
             ":5 figs" -> ":", "5", " figs"   accepted: the last two tokens are the text
-            ":5 figs" -> ":5", " figs"       next anchor: ":5" lies across the edge
+            ":5 figs" -> ":5", " figs"       next anchor: ":5" spans the boundary
             "5 figs"  -> " 5", " figs"       next anchor: the first token has an additional space
             "5 figs"  -> " ", "5", " figs"   accepted: the additional space is cut off
         """
@@ -131,32 +131,32 @@ class ByteCodec:
 
         refusal = LossyText("not_round_trippable", "no tokenization has exactly these bytes")
         for anchor in self._anchors:
-            # without adding special tokens: a <s> in front would be removed instead of the anchor
+            # no <s> is added in front, because it would be removed instead of the anchor
             token_ids = self._tokenizer.encode(anchor + text, add_special_tokens=False).ids
             if anchor and token_ids and token_ids[0] in self._special:
                 del token_ids[0]  # it has no bytes, so `token_bytes` would refuse it
             try:
                 token_bytes = self.token_bytes(token_ids)
             except LossyText as error:
-                # another anchor may work; without an anchor, the reason lies in the text alone
+                # another anchor may work; if there is no anchor, the text itself is the reason
                 if not anchor:
                     refusal = error
                 continue
 
-            # The bytes of the last 0, 1, 2, ... tokens. We count from the end, because we do not
-            # know how many tokens the front (an anchor or an additional space) took.
+            # The number of bytes in the last 0, 1, 2, ... tokens. We count from the end, because we
+            # do not know how many tokens the anchor or an additional space took.
             sizes = list(accumulate(map(len, reversed(token_bytes)), initial=0))
-            # if this is False, a token lies across the edge: try the next anchor
+            # otherwise a token spans the boundary, and the next anchor is tried
             if len(wanted) in sizes and b"".join(token_bytes).endswith(wanted):
-                count = sizes.index(len(wanted))  # the text is the last `count` tokens
+                count = sizes.index(len(wanted))  # the last `count` tokens are the text
                 return token_ids[len(token_ids) - count :]
         raise refusal
 
     def encode_as_text(self, text: str) -> list[int]:
-        """Like `encode`, but a special token that the text spells is plain text here.
+        """Like `encode`, but a special token that the text spells out stays plain text.
 
-        Data must never become markup. If the tokenizer cannot represent the text exactly, this
-        returns the ids of the nearest text.
+        Data must never become markup. If the tokenizer cannot represent the text exactly, the ids
+        stand for a slightly different text.
         """
         self._tokenizer.encode_special_tokens = True
         try:
@@ -178,7 +178,7 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
         return {}  # for example WordPiece, which drops spaces and guesses them back
     for step in steps:
         if "Regex" in step.get("pattern", ()):
-            return {}  # these regular expressions are not of Python's dialect
+            return {}  # these regular expressions are not in Python's dialect
         if step.get("stop"):
             return {}  # this Strip also removes characters at the end of the text
 
@@ -188,12 +188,12 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
 
     pieces = set()
     for entry in description["model"]["vocab"]:
-        pieces.add(entry if isinstance(entry, str) else entry[0])  # Unigram: [piece, score]
+        pieces.add(entry if isinstance(entry, str) else entry[0])  # Unigram: a pair [piece, score]
 
     # An added token is matched in the raw text, so its bytes are its content: "<t>" is b"<t>".
     # There is one exception: if the vocabulary also has a piece with this spelling, for example
-    # "▁t", the id may come from that piece, where "▁" means a space. Then the bytes that the
-    # decoder gives, b" t", stay.
+    # "▁t", the id may come from that piece, where "▁" means a space. Then the token
+    # keeps the bytes that the decoder gives, b" t".
     for token in description["added_tokens"]:
         if token["content"] not in pieces or token_bytes[token["id"]] is None:
             token_bytes[token["id"]] = token["content"].encode("utf-8")
@@ -202,7 +202,7 @@ def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int
 
 
 def _piece_bytes(piece: str, steps: list[dict]) -> bytes | None:
-    r"""The bytes that the decoder makes of one piece; None for a piece outside its alphabet.
+    r"""The bytes that the decoder makes from one piece; None for a piece outside its alphabet.
 
     One example for each branch:
 
@@ -232,14 +232,14 @@ def _piece_bytes(piece: str, steps: list[dict]) -> bytes | None:
 def split_text(text: str, token_lengths: Sequence[int]) -> list[bytes]:
     """The bytes of each source token, from the text and the token lengths that a record holds."""
     data = text.encode("utf-8")
-    # the lengths add up to the text, because the exchange refuses any other record
+    # the lengths add up to the bytes of the text, or the exchange would have refused the record
     return [data[start:stop] for start, stop in pairwise(accumulate(token_lengths, initial=0))]
 
 
 class Chunk(NamedTuple):
-    """A span between two neighboring shared boundaries: its bytes, source and receiver tokens.
+    """A span between two neighboring shared boundaries, in bytes and in the tokens of both sides.
 
-    Each of the three is a range (start, stop) without stop.
+    Each of the three fields is a range (start, stop) that does not include `stop`.
     """
 
     bytes: tuple[int, int]
@@ -248,7 +248,7 @@ class Chunk(NamedTuple):
 
     @property
     def one_to_one(self) -> bool:
-        """True if one source token equals one receiver token, so nothing has to be spread."""
+        """True if it has one token on each side, so that no log-prob has to be spread."""
         source_count = self.source[1] - self.source[0]
         receiver_count = self.receiver[1] - self.receiver[0]
         return source_count == 1 and receiver_count == 1
@@ -264,16 +264,17 @@ def align(source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes]) -> l
     By the chain rule, the log-prob of a chunk is the exact sum over its tokens on either side. So
     ratios of chunks are well defined, while ratios of tokens are not (arXiv 2605.07244, THL).
 
-    Chunks tile both sequences, and no chunk can be cut further. A token of zero bytes belongs to
-    the chunk that ends at its position, or to the first chunk. The time is linear in the tokens.
-    Raises LossyText ("different_bytes") if the texts differ.
+    The chunks cover both sequences, and none of them can be cut further. A token of zero bytes
+    belongs to the chunk that ends at its position; at the start of the text, to the first chunk.
+    The time is linear in the number of tokens. Raises LossyText ("different_bytes") if the two
+    tokenizations do not have the same bytes.
     """
     if b"".join(source_tokens) != b"".join(receiver_tokens):
         raise LossyText("different_bytes", "the two tokenizations are not of the same bytes")
 
     source_ends, receiver_ends = _token_ends(source_tokens), _token_ends(receiver_tokens)
     chunks: list[Chunk] = []
-    start = i_start = j_start = 0  # where the current chunk begins: byte, source, receiver token
+    start = i_start = j_start = 0  # first byte, source token and receiver token of the chunk
     for end, i in source_ends.items():
         if end == 0 or end not in receiver_ends:
             continue  # the start of the text, or not a shared boundary
@@ -298,23 +299,23 @@ def _token_ends(tokens: Sequence[bytes]) -> dict[int, int]:
 def project(
     source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes], logprobs: Sequence[float]
 ) -> tuple[list[float], list[int]]:
-    """The source's log-probs (nats, one per source token), carried to the receiver's tokens.
+    """Carry the source's log-probs (nats, one per source token) over to the receiver's tokens.
 
     Returns a log-prob and a chunk number for each receiver token. The sum over a chunk is exact. If
-    a chunk has several receiver tokens, each gets a share by its bytes, which is approximate. For
-    the texts of `align` with log-probs -1, -2 and -0.5:
+    a chunk has several receiver tokens, each gets a share of the sum in proportion to its bytes,
+    which is approximate. For the example of `align`, with log-probs -1, -2 and -0.5:
 
         chunk 0   -1 + -2 = -3 over 3 bytes   a: -1,  bc: -2
         chunk 1   -0.5                        de: -0.5
     """
     spread, chunk_of = [], []
     for number, chunk in enumerate(align(source_tokens, receiver_tokens)):
-        total = sum(logprobs[slice(*chunk.source)])  # log p(the chunk's tokens | those before)
+        total = sum(logprobs[slice(*chunk.source)])  # log p(the chunk's tokens | earlier tokens)
         size = chunk.bytes[1] - chunk.bytes[0]
         chunk_tokens = receiver_tokens[slice(*chunk.receiver)]
 
         for token in chunk_tokens:
-            # shares by bytes, so that every byte counts the same; equal shares if there are none
+            # each byte gets an equal share; if the chunk has no bytes, each token does
             share = len(token) / size if size else 1 / len(chunk_tokens)
             spread.append(total * share)
             chunk_of.append(number)

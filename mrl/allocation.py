@@ -1,12 +1,12 @@
 """MWRA, Multi-Worker Resource Allocation (arXiv 2605.07244): whose turn it is, and where.
 
 Policies take turns: `with allocation.turn(policy, "learn"):`. During a turn, everything that the
-phase needs of the policy is on the device. Turns follow each other in a fixed order, so there is
-nothing to deadlock on. There are three placements:
+phase needs from the policy is on the device. Turns follow each other in a fixed order, so they
+cannot deadlock. There are three placements:
 
     resident  all policies stay on one device
-    swap      one policy is on the device, and the others wait in host memory. Only the weights move
-              for sampling; the optimizer's state follows for learning
+    swap      one policy is on the device, and the others wait in host memory. For sampling, only
+              the weights move; the optimizer's state follows for learning
     parallel  one process per policy, each with its own device or CPU core; processes communicate
               only in `gather` (run/launch.py starts them)
 
@@ -31,7 +31,7 @@ from mrl.policy import Policy
 # The parts of a policy that move (gradients never do). "reference" is the frozen model of the KL
 # term, which only learning needs.
 PARTS = {"weights", "reference", "optimizer"}
-# the parts that a phase needs on the device; a phase that is missing here needs the weights
+# the parts that a phase needs on the device; a phase that is not listed needs the weights
 NEEDS = {"verify": set(), "judge": set(), "learn": PARTS}
 
 BLOCK = 2**28  # bytes of host memory allocated at once
@@ -54,7 +54,8 @@ class Turn:
 class Allocation:
     """Gives the policies of this process their turns, and records each turn in a ledger.
 
-    names: those of all policies of the run; under `parallel` this process holds one of them.
+    names: the names of all policies of the run; under `parallel`, this process holds only one
+    policy.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Allocation:
 
     @contextmanager
     def turn(self, policy: Policy, phase: str) -> Iterator[None]:
-        """A policy's turn: puts what the phase needs on the device, and records the turn."""
+        """A policy's turn: put what the phase needs on the device, and record the turn."""
         start = time.perf_counter()
         try:
             with torch_settings(self.threads):
@@ -100,7 +101,7 @@ class Allocation:
     def gather(self, mine: dict[str, T]) -> dict[str, T]:
         """The entries of all processes, by policy name and in the order of the policies."""
         entries = gather_from_all(mine)
-        # this order makes records and log lines come in the same order under every placement
+        # in this order, records and log lines are the same under every placement
         return {name: entries[name] for name in self.names if name in entries}
 
     def wait_for_all(self) -> None:
@@ -114,24 +115,26 @@ class Allocation:
             return 0
 
         moved = 0
-        for other in self.policies:  # evict first: two policies may not fit on the device together
+        # evict first, because the device may be too small for two policies
+        for other in self.policies:
             if other is not policy:
                 moved += _move(other, self._fetched[other.name], "cpu", self._host_places)
                 self._fetched[other.name] = set()
 
         missing = wanted - self._fetched[policy.name]
-        self._fetched[policy.name] |= wanted  # first, so that a fetch that fails half-way is undone
+        # recorded first: if the fetch fails halfway, the next eviction still undoes all of it
+        self._fetched[policy.name] |= wanted
         return moved + _move(policy, missing, self.device, {})
 
 
 @contextmanager
 def torch_settings(threads: int) -> Iterator[None]:
-    """Set what results depend on; afterwards the process has its own settings again."""
+    """Set the options of torch that results depend on; afterwards, restore the old ones."""
     before, cudnn = torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled()
     torch.set_num_threads(threads)
     # cuDNN's attention prepares a plan for every new shape, and nearly every micro-batch has a new
-    # one: this took a second each on one card. At some lengths its gradient is NaN (pytorch issue
-    # 196678).
+    # shape. On one card, each plan took a second. At some lengths the gradient is NaN (pytorch
+    # issue 196678).
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
@@ -149,7 +152,7 @@ def gather_from_all(mine: dict[str, T]) -> dict[str, T]:
     try:
         # gloo sends pickles: records and log lines, never weights
         dist.all_gather_object(parts, mine)
-    except RuntimeError as error:  # "Connection closed by peer"
+    except RuntimeError as error:  # for example "Connection closed by peer"
         raise PeerLost("Another policy's process ended; its own message says why.") from error
 
     entries: dict[str, T] = {}
@@ -162,10 +165,10 @@ def gather_from_all(mine: dict[str, T]) -> dict[str, T]:
 def _move(policy: Policy, parts: Iterable[str], device: str, places: Places) -> int:
     """Copy parts of a policy to another device. Returns the number of bytes.
 
-    places: the tensors that receive the copies; missing ones are added. On the way to host memory
-    the caller keeps them for the next time, because pinning takes longer than copying. On the way
-    to the device it keeps none. On a CPU both directions end in host memory; the copy is made
-    anyway, so that a run on a CPU executes the same code.
+    places: the tensors that receive the copies; missing ones are added. The caller keeps the places
+    in host memory for the next move, because pinning memory takes longer than copying. It keeps no
+    places on the device. If the device is the CPU, both directions end in host memory; the copy is
+    made anyway, so that such a run executes the same code.
     """
     tensors: list[torch.Tensor] = []
     if "weights" in parts:
@@ -191,7 +194,7 @@ def _move(policy: Policy, parts: Iterable[str], device: str, places: Places) -> 
 
 
 def _add_host_places(tensors: Sequence[torch.Tensor], places: Places) -> None:
-    """Allocate host memory for tensors that have none, pinned if they come from a CUDA device."""
+    """Allocate host memory for tensors without a place, pinned if they come from a CUDA device."""
     new = [tensor for tensor in tensors if tensor not in places]
     sizes, starts = in_blocks([tensor.nbytes for tensor in new])
 
@@ -217,7 +220,7 @@ def in_blocks(sizes: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
     for size in sizes:
         size = -(-size // 64) * 64  # aligned, because the alignment decides which kernel a CPU uses
 
-        # use the first block with room: when it is pinned, it will be a power of two anyway
+        # use the first block with room: its size is rounded up to a power of two anyway
         block = 0
         while block < len(used) and used[block] + size > max(BLOCK, _power_of_two(used[block])):
             block += 1

@@ -10,8 +10,8 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 WORDING = "validation_wording.jsonl"
 
 
-def setting(default: Any, text: str, **rule: Any) -> Any:  # typed by the field
-    """A dataclass field with its help text and a rule for its values.
+def setting(default: Any, text: str, **rule: Any) -> Any:  # Any, as each field declares its type
+    """A dataclass field with a help text and a rule for its values.
 
     rule: `least`, `above` or `most` for a number, `choices` for a text.
     """
@@ -40,10 +40,10 @@ class PolicyConfig:
     )
     objective: str = setting("grpo", "objective that training maximizes", choices=OBJECTIVES)
     clip_low: float | None = setting(
-        None, "clip range below 1 (default: the objective's published value)", least=0
+        None, "width of the clip range below 1 (default: the objective's published value)", least=0
     )
     clip_high: float | None = setting(
-        None, "clip range above 1 (default: the objective's published value)", least=0
+        None, "width of the clip range above 1 (default: the objective's published value)", least=0
     )
     kl_coef: float = setting(
         0.0, "coefficient of the KL penalty to the initial weights (k3 estimator)", least=0
@@ -52,19 +52,19 @@ class PolicyConfig:
         "",
         "model that the KL penalty refers to (default: `path`; with LoRA, always the base model)",
     )
-    temperature: float = setting(1.0, "temperature of sampling; the loss uses it as well", above=0)
+    temperature: float = setting(1.0, "sampling temperature, also used in the loss", above=0)
     max_new_tokens: int = setting(48, "token limit of a completion", above=0)
     weight_decay: float = setting(0.0, "weight decay of AdamW", least=0)
     max_grad_norm: float = setting(
         1.0, "largest gradient norm; longer gradients are scaled down to it", above=0
     )
     max_tokens_per_forward: int = setting(
-        2048, "token limit of one forward and backward pass; fewer need less memory", above=0
+        2048, "token limit of one forward and backward pass; lower it to save memory", above=0
     )
     dtype: str = setting(
         "auto",
         "number format: float32, mixed (bfloat16 products, float32 weights), or auto (mixed on a "
-        "GPU that computes bfloat16, else float32)",
+        "GPU that supports bfloat16, else float32)",
         choices=("auto", "mixed", "float32"),
     )
     frozen: bool = setting(
@@ -117,7 +117,7 @@ class RunConfig:
     verify_timeout_s: float = setting(2.0, "time limit per verdict, in seconds", above=0, most=3600)
     checkpoint_every: int = setting(60, "steps between checkpoints (0: only at the end)", least=0)
     threads: int = setting(
-        1, "CPU threads; more can be slower if the cores are busy", least=1, most=256
+        1, "number of CPU threads; more can be slower if the cores are busy", least=1, most=256
     )
     device: str = setting("auto", "device: cpu, cuda, cuda:1, ..., or auto (a GPU if there is one)")
     placement: str = setting(
@@ -129,8 +129,8 @@ class RunConfig:
     runs: str = setting("runs", "parent directory of the run's directory")
     # mode name -> settings of that mode
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # path -> checksum of each file that decides the result (settings.files_of); it is computed when
-    # the run starts
+    # path -> checksum, for each file that affects the results (settings.files_of). Checksums are
+    # computed when the run starts.
     checksums: dict[str, str] = field(default_factory=dict)
 
 

@@ -73,7 +73,7 @@ class OneTokenDecoder:
     def __call__(
         self, token_ids: Tensor, positions: Tensor, bias: Tensor | None, cache: Cache
     ) -> Tensor:
-        """The logits of the token after this one, [rows, vocab].
+        """The logits of the token after `token_ids`, [rows, vocab].
 
         token_ids: [rows]. positions: [rows, 1], the positions of these tokens. bias: [rows, 1, 1,
         keys], added to the attention scores (`logprobs.attention_bias`), or None if every row sees
@@ -87,7 +87,7 @@ class OneTokenDecoder:
         cos, sin = decoder.rotary_emb(hidden, positions)  # [rows, 1, head size] each
 
         for number, layer in enumerate(self.layers):
-            # attention: the new query of each row attends to the keys of all its tokens
+            # attention: the new query of each row attends to the keys of all tokens in the row
             normed = rms_norm(
                 hidden, layer.attention_norm.shape, layer.attention_norm, self.epsilon
             )
@@ -100,7 +100,8 @@ class OneTokenDecoder:
             query = rotated[:, :queries, None]  # [rows, query heads, 1, head size]
             if bias is None:
                 seen = scaled_dot_product_attention(query, keys, values, enable_gqa=True)
-            else:  # the fast kernel takes a mask only if a key head's query heads are its rows
+            else:
+                # with a mask, the fast kernel needs the query heads that share a key head as rows
                 query = query.reshape(rows, self.key_heads, -1, query.shape[-1])
                 seen = scaled_dot_product_attention(query, keys, values, attn_mask=bias)
             hidden = hidden + linear(seen.reshape(rows, -1), layer.attention_out)
@@ -140,7 +141,7 @@ def one_token_decoder(model: PreTrainedModel) -> OneTokenDecoder | None:
 
 
 def _for_products(weight: Tensor) -> Tensor:
-    """A weight in the dtype of matrix products, so that autocast does not cast it per token."""
+    """A weight in the dtype of matrix products, so that autocast does not cast it at each token."""
     device = weight.device.type
     if torch.is_autocast_enabled(device):
         return weight.to(torch.get_autocast_dtype(device))

@@ -1,4 +1,4 @@
-"""What the updates of a step did, in numbers. learning.py does the mathematics.
+"""What the updates of a step did, in numbers. learning.py makes the updates.
 
 The tensors of a micro-batch become sums (`TokenStats`). These are added up over an update and over
 a step (`LearningStats`), and at the end they become the metrics of metrics.jsonl.
@@ -15,7 +15,7 @@ class TokenStats:
     """Sums and maxima over samples whose policy loss was computed."""
 
     samples: int = 0
-    wholly_clipped: int = 0  # samples whose tokens are all clipped: only a KL term has a gradient
+    wholly_clipped: int = 0  # samples with all tokens clipped; only a KL term has a gradient
     tokens: float = 0.0
     ratio: float = 0.0  # sum over tokens
     ratio_max: float = 0.0
@@ -47,12 +47,12 @@ def token_stats(
     logprob_gap: Tensor,
     on_policy: bool,
 ) -> TokenStats:
-    """The numbers of one micro-batch. All tensors come without gradient.
+    """The numbers of one micro-batch. The tensors have no gradient.
 
     mask: [batch, seq] bool, True on completion tokens. ratio: [batch, seq], pi_theta / pi_behavior.
     clipped_low, clipped_high: [batch, seq] bool, True where the ratio is below or above the band.
-    logprob_gap: [batch, seq], |log-prob now - the ratio's denominator|, nats. on_policy: True for
-    own samples that the current weights sampled, so that any gap is rounding.
+    logprob_gap: [batch, seq], |log-prob now - the ratio's denominator|, nats. on_policy: True
+    if the current weights sampled the micro-batch, so that any gap is due to rounding.
     """
     # padding is neither clipped nor counted
     below, above = clipped_low & mask, clipped_high & mask
@@ -80,15 +80,15 @@ def token_stats(
 class LearningStats:
     """What one update did, or all updates of a step together."""
 
-    updates: int = 0  # optimizer steps that were made; a gradient of 0 makes none
-    updates_skipped: int = 0  # optimizer steps left out because the gradient was not finite
+    updates: int = 0  # number of optimizer steps; a gradient of 0 causes none
+    updates_skipped: int = 0  # number of steps skipped because the gradient was not finite
     grad_norm: float = 0.0  # norm before clipping, summed over updates
     loss: float = 0.0  # policy objective
-    nll_loss: float = 0.0  # imitation loss, weights included
-    kl: float | None = None  # None without a KL term, or if no own sample was computed
-    own: TokenStats = field(default_factory=TokenStats)  # over own samples only
-    # What happened to each sample: taught, clipped (all its tokens), rescued, replayed, dropped
-    # (weight 0), all_fail or all_pass (no advantage), skipped. run/metrics.py makes shares of them.
+    nll_loss: float = 0.0  # imitation loss, multiplied by the samples' weights
+    kl: float | None = None  # None if no sample had a KL term
+    own: TokenStats = field(default_factory=TokenStats)  # only the policy's own samples
+    # The number of samples by outcome: taught, clipped (all tokens), rescued, replayed, dropped
+    # (weight 0), all_fail or all_pass (no advantage), skipped. run/metrics.py computes shares.
     sample_outcomes: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)  # sentences for the user
 

@@ -2,7 +2,7 @@
 
 import re
 
-# What libraries say that have no error type for it: CUDA, cuBLAS, cuDNN, the CPU's allocator
+# Messages of CUDA, cuBLAS, cuDNN and the CPU's allocator, which have no error type for this
 NO_MEMORY = "out of memory|STATUS_ALLOC_FAILED|can't allocate memory|Cannot allocate memory"
 
 
@@ -16,7 +16,7 @@ class MrlError(Exception):
 
 
 class RunFailed(Exception):
-    """A run ended early without a mistake of the user. Exit code 1; its checkpoint is kept."""
+    """A run ended early, through no fault of the user. Its checkpoint is kept. Exit code 1."""
 
     exit_code = 1
 
@@ -28,8 +28,8 @@ class PeerLost(RunFailed):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, of whatever library, says that a device or the host ran out of memory."""
-    # by name, because the verifier's child process loads this file and must not load torch
+    """Whether an error, from any library, says that a device or the host ran out of memory."""
+    # compared by name: the verifier's child process loads this file and must not load torch
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     by_words = isinstance(error, RuntimeError | OSError)

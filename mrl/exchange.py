@@ -3,7 +3,7 @@
 A mode names the one type of record (records.py) that it consumes, and `collect` hands out only that
 type. So one line of a mode shows what may be shared.
 
-Records live for one step. Every published, received or refused record is counted, because this
+Records are kept for one step. Every published, received or refused record is counted, because this
 traffic is the communication cost of a mode. A record about a problem that is not part of the step
 reaches no policy.
 """
@@ -21,11 +21,11 @@ class Exchange:
     """Takes records from every policy, and gives each receiver its peers' records of one type."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []  # those of this step, in the order of publication
+        self.records: list[Record] = []  # this step's records, in order of publication
         self._traffic: dict[str, Counter[str]] = defaultdict(Counter)  # by policy name
 
     def publish(self, record: Record | LossyText, source: str) -> str | None:
-        """Accept a record, or refuse it and count why. Returns the reason of a refusal, or None."""
+        """Accept or refuse a record, and count it. Returns the reason for a refusal, or None."""
         traffic = self._traffic[source]
         if isinstance(record, LossyText):  # `make_records` could not make a record
             traffic[f"refused/{record.reason}"] += 1
@@ -46,7 +46,7 @@ class Exchange:
     ) -> dict[str, list[R]]:
         """The peers' records of one type, for each of a step's problems, by problem id.
 
-        record_type: None for a mode that consumes nothing (solo, replay); its lists stay empty.
+        record_type: None for a mode that consumes nothing (solo, replay); then all lists are empty.
         """
         traffic = self._traffic[receiver]
         collected: dict[str, list[R]] = {problem_id: [] for problem_id in problem_ids}
@@ -55,11 +55,11 @@ class Exchange:
         for record in sorted(self.records, key=lambda record: record.source):
             if record.source == receiver or not record_type or not isinstance(record, record_type):
                 continue
-            if record.prompt_id not in collected:  # a mistake of the peer
+            if record.prompt_id not in collected:  # the peer made a mistake
                 continue
             collected[record.prompt_id].append(record)
 
-            # the communication cost of the mode
+            # this traffic is the communication cost of the mode
             traffic["received_records"] += 1
             traffic["received_bytes"] += len(record.line)
         return collected

@@ -33,15 +33,16 @@ from mrl.objectives import (
 )
 from mrl.samples import TrainingSample, prompt_and_completion_ids
 
-# Limits for |log-prob at sampling - log-prob at scoring| of own tokens before a step's first
-# update, in nats. A larger gap is more than rounding. In float32, TF32 makes the largest gap about
-# 1e-3. In bfloat16 the largest gap is legitimately near 1, so there the mean decides.
+# Limits for |log-prob at sampling - log-prob at scoring|, in nats, over the policy's own tokens
+# before a step's first update. A gap above the limit is more than rounding. In float32 the limit is
+# for the largest gap, which TF32 raises to about 1e-3. In bfloat16, rounding alone brings the
+# largest gap near 1, so the limit is for the mean gap.
 LARGEST_GAP = 2e-2
 LARGEST_MEAN_GAP = 5e-2
 
 
 class Learner(Protocol):
-    """What `learn` uses of a policy. A toy with these attributes learns by the same code."""
+    """What `learn` needs from a policy. A toy with these attributes learns by the same code."""
 
     name: str
     version: int
@@ -86,9 +87,10 @@ def learn(policy: Learner, samples: Sequence[TrainingSample], updates: int = 1) 
     """Make at most `updates` optimizer updates from the samples, in their order.
 
     Every update takes the same number of samples, rounded up, so there may be fewer updates than
-    asked: with `updates=48`, 128 samples make 43 updates of 3 (the last one of 2).
+    `updates`. For example, with `updates=48`, 128 samples make 43 updates of 3 samples each (the
+    last one has only 2).
 
-    The loss of an update has three terms. "Own" samples are those that the policy wrote itself
+    The loss of an update has three terms. "Own" samples are those that the policy sampled itself
     (`source` is empty):
 
         loss = average over the update's "policy" samples of weight * (the clipped objective's loss)
@@ -107,7 +109,7 @@ def learn(policy: Learner, samples: Sequence[TrainingSample], updates: int = 1) 
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
     if policy.mixed_precision:
-        # not for the first minibatch, where policy_loss sets own ratios to 1 anyway
+        # the first minibatch does not need this, because policy_loss sets the ratio to 1 there
         for minibatch in batches[1:]:
             _replace_sampled_logprobs(policy, minibatch)
 
@@ -129,7 +131,7 @@ def learn(policy: Learner, samples: Sequence[TrainingSample], updates: int = 1) 
 def add_gradients_in_memory(
     policy: Learner, samples: Sequence[TrainingSample], updates_done: int
 ) -> LearningStats:
-    """Run `add_gradients`, and halve the micro-batch and retry whenever memory runs out."""
+    """Run `add_gradients`; whenever memory runs out, halve the micro-batch and try again."""
     warnings: list[str] = []
     while True:
         try:
@@ -147,15 +149,15 @@ def add_gradients_in_memory(
                 f"{policy.name} ran out of memory; it continues with "
                 f"{policy.max_tokens_per_forward} tokens per forward pass."
             )
-        # The next try is outside of `except`, whose traceback would keep the failed tensors alive.
+        # Retry only here, after `except`: its traceback keeps the failed tensors alive.
 
 
 def warn_of_wrong_sampler(policy: Learner, stats: LearningStats) -> None:
     """Add a warning, once per policy, if the sampler's log-probs differ from those of scoring.
 
-    Own ratios are 1 by definition before the first update, so no other number would show this
-    fault. It may be a model that decodes differently than it scores, or a CUDA graph
-    (models/cuda_graph.py) that was right only for the step at which it was recorded.
+    Before the first update, the ratios of own samples are 1 by definition, so no other number would
+    show this fault. Its cause may be a model that decodes differently than it scores, or a CUDA
+    graph (models/cuda_graph.py) that was right only for the step at which it was recorded.
     """
     if policy.mixed_precision:
         kind, gap, most = "on average", stats.own.on_policy_gap_mean, LARGEST_MEAN_GAP
@@ -171,16 +173,16 @@ def warn_of_wrong_sampler(policy: Learner, stats: LearningStats) -> None:
 
 
 def _replace_sampled_logprobs(policy: Learner, samples: Sequence[TrainingSample]) -> None:
-    """Give own samples the log-probs that scoring computes before the step's first update.
+    """Replace log-probs of own samples with those that scoring gives before the first update.
 
     Sampling and scoring round differently in bfloat16. In the recorded runs of two pretrained
     models, a token's two log-probs are up to 0.94 nats apart (metric `logprob_gap`). gspo clips
     outside 1 - 3e-4 .. 1 + 4e-4, so rounding alone would make it clip. After this replacement, both
     sides of the ratio come from scoring, and the rounding cancels.
 
-    Other samples keep their log-probs. An own completion of an earlier step was written by older
-    weights. For a peer's completion, naive and graft have just computed them in nearly this way;
-    in hacpo and prp they come from the peer, whose model is not available here.
+    Other samples keep their log-probs. A completion of an earlier step was sampled by older
+    weights. For a peer's completion, the modes naive and graft have just computed the log-probs in
+    nearly this way; in hacpo and prp they come from the peer, whose model is not available here.
     """
     own = []
     for sample in samples:
@@ -193,7 +195,7 @@ def _replace_sampled_logprobs(policy: Learner, samples: Sequence[TrainingSample]
 
 
 def _is_on_policy(policy: Learner, sample: TrainingSample) -> bool:
-    """Whether the policy itself wrote the sample, with the weights that it has now."""
+    """Whether the policy itself sampled this completion, with the weights that it has now."""
     return sample.behavior_logprobs is None and sample.sampled_version == policy.version
 
 
@@ -218,7 +220,7 @@ def add_gradients(
     imitation_count = len(samples) - len(policy_samples)
 
     for batch in micro_batches(samples, policy.max_tokens_per_forward):
-        # [batch, seq] nats with gradient; mask: True on completion tokens, EOS included
+        # logprobs: [batch, seq] nats, with gradient; mask: True on completion tokens, including EOS
         logprobs, mask = policy.score(*prompt_and_completion_ids(batch))
         from_peer = bool(batch[0].source)
 
@@ -243,7 +245,7 @@ def add_gradients(
 
 
 def _counts_to_average_over(policy: Learner, samples: Sequence[TrainingSample]) -> dict[str, int]:
-    """The counts over a whole update that `token_coefficients` divides by, under its names."""
+    """The counts over a whole update that `token_coefficients` divides by, as its arguments."""
     return {
         "sequences": len(samples),
         "tokens": sum(len(sample.completion_ids) for sample in samples),
@@ -254,21 +256,22 @@ def _counts_to_average_over(policy: Learner, samples: Sequence[TrainingSample]) 
 def micro_batches(
     samples: Sequence[TrainingSample], max_tokens: int
 ) -> Iterator[list[TrainingSample]]:
-    """Cut samples into micro-batches of about `max_tokens` tokens, one loss function for each.
+    """Cut samples into micro-batches of about `max_tokens` tokens, each with one loss function.
 
-    The samples of a micro-batch agree in five things: own or a peer's; imitation or not; whether
-    the ratio's denominator was recorded at sampling; the version that sampled it; the objective.
-    Own samples come first. The order changes only the rounding of sums, so any fixed order works.
+    Samples share a micro-batch only if they agree in five things: whether they are a peer's,
+    whether they are imitated, whether the ratio's denominator was recorded at sampling, which
+    version of the policy sampled them, and their objective. Own samples come first. The order
+    changes only the rounding of sums, so any fixed order works.
     """
     batches: dict[tuple, list[TrainingSample]] = {}
     for sample in samples:
-        if sample.needs_forward:  # a group with equal rewards costs no forward pass
+        if sample.needs_forward:  # a group with equal rewards needs no forward pass
             is_sampled = sample.behavior_logprobs is None
             is_imitation = sample.loss == "imitation"
             key = (bool(sample.source), is_imitation, is_sampled, sample.sampled_version)
             batches.setdefault((*key, sample.objective), []).append(sample)
 
-    # sorted only by the first two: versions may be None, and objectives have no order
+    # sorted only by the first two entries: versions may be None, and objectives have no order
     for key in sorted(batches, key=lambda key: key[:2]):
         similar = batches[key]
         for part in cut_by_tokens(*prompt_and_completion_ids(similar), max_tokens):
@@ -285,10 +288,11 @@ def policy_loss(
 ) -> tuple[Tensor, TokenStats]:
     """The clipped objective over one micro-batch, a scalar, and the numbers that describe it.
 
-    logprobs: [batch, seq] nats, with gradient; mask: [batch, seq] bool, completion tokens.
-    counts: over the whole update. updates_done: in this step, for a band that narrows (HACPO).
+    logprobs: [batch, seq] nats, with gradient; mask: [batch, seq] bool, True on completion tokens.
+    counts: taken over the whole update. updates_done: number of updates made so far in this step;
+    HACPO's clip band narrows with each update.
     """
-    objective = batch[0].objective or policy.objective  # the same for all: see micro_batches
+    objective = batch[0].objective or policy.objective  # the same in a whole micro-batch
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
 
@@ -297,14 +301,15 @@ def policy_loss(
     recorded = torch.zeros_like(logprobs)  # [batch, seq]
     for row, sample in enumerate(batch):
         numbers = sample.old_logprobs
-        if objective.ratio_level == "sequence_cross_tokenizer":  # one number per *source* token:
-            numbers = [fmean(numbers)] * len(sample.completion_ids)  # only their mean is used
+        # between two tokenizers, there is one number per *source* token; only their mean is used
+        if objective.ratio_level == "sequence_cross_tokenizer":
+            numbers = [fmean(numbers)] * len(sample.completion_ids)
         recorded[row, : len(numbers)] = logprobs.new_tensor(numbers)
     logprob_gap = (logprobs.detach() - recorded).abs()
 
-    # If the weights have not changed since an own completion was sampled, any gap is rounding.
-    # Then the recorded numbers are not used and the ratio is exactly 1; its gradient is not 0.
-    on_policy = _is_on_policy(policy, batch[0])  # the same for all: see micro_batches
+    # If the current weights sampled these completions, a gap can only be rounding. Then the
+    # recorded numbers are not used, and the ratio is exactly 1; its gradient is not 0.
+    on_policy = _is_on_policy(policy, batch[0])  # the same in a whole micro-batch
     behavior = logprobs.detach() if on_policy else recorded
 
     # A chunk's ratio is repeated at each of its tokens; this weight makes it count only once.
@@ -323,8 +328,9 @@ def policy_loss(
     # [batch, seq] each; below and above are True where a token is clipped and has no gradient
     token_losses, below, above = surrogate_loss(ratio, advantages, objective, updates_done)
     coefficients = token_coefficients(mask, objective.aggregation, **counts)
-    # With grpo and only own samples the *value* is about 0 while ratios are 1, because the
-    # advantages of a group sum to 0. The gradient is not 0, so the value does not show progress.
+    # With grpo and only own samples, the *value* of the loss is about 0 while ratios are 1, because
+    # the advantages of a group sum to 0. The gradient is not 0: the value says nothing about
+    # progress.
     loss = (token_losses * (weights * chunk_weight * coefficients)).sum()
 
     ratio = ratio.detach()
@@ -336,8 +342,8 @@ def imitation_loss(
 ) -> Tensor:
     """Weighted negative log-likelihood of one micro-batch, a scalar.
 
-    This is a mean over the tokens of a completion, so that a long one weighs no more than a short
-    one, and then a mean over the `imitation_count` imitated completions of the whole update.
+    The mean is first over the tokens of a completion, so that a long one weighs no more than a
+    short one, and then over the `imitation_count` imitated completions of the whole update.
     """
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
     coefficients = sequence_mean_coefficients(mask, imitation_count)  # [batch, seq]
@@ -353,9 +359,9 @@ def kl_divergence(
 ) -> Tensor:
     """The k3 estimate of KL to the frozen reference, averaged like the objective; a scalar.
 
-    counts: over the own completions that have an advantage. So neither groups with equal rewards
-    nor peers' samples change its scale. (This is our reading: a mean over all own completions would
-    count a 0 for each completion whose KL is never computed.)
+    counts: taken over the policy's own completions whose advantage is not 0. So neither groups with
+    equal rewards nor peers' samples change the scale of the KL term. (This is our reading of the
+    paper: a mean over all own completions would count a 0 for each one whose KL is not computed.)
     """
     with torch.no_grad():
         ref_logprobs, _ = policy.score(*prompt_and_completion_ids(batch), policy.reference)
@@ -365,17 +371,17 @@ def kl_divergence(
 
 
 def optimizer_step(policy: Learner, update_stats: LearningStats) -> None:
-    """Update the weights and count it, if the gradient is finite and not 0.
+    """Update the weights and count the update, if the gradient is finite and not 0.
 
     The gradient is 0 if no sample was computed, or if every token was clipped and there is no KL
-    term. An update would then still move the weights, by Adam's momentum.
+    term. In that case, Adam's momentum alone would still move the weights.
     """
     norm = float(
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), policy.config.max_grad_norm)
     )
     if not math.isfinite(norm):
         update_stats.updates_skipped = 1
-        for outcome in ("taught", "clipped", "rescued", "replayed"):  # none of these happened
+        for outcome in ("taught", "clipped", "rescued", "replayed"):  # the update did none of this
             update_stats.sample_outcomes["skipped"] += update_stats.sample_outcomes.pop(outcome, 0)
     elif norm > 0:
         policy.step_optimizer()

@@ -3,11 +3,11 @@
 You can skip the packing on a first reading (`Packed`, `pack`, `cut_by_tokens`, `attention_masks`).
 It only saves time: completions of the same prompt share one row, [prompt, c1, c2, ...]. A block
 mask hides them from each other, and the position ids of each completion continue from the end of
-the prompt. So each completion gets the log-probs that it would get alone, up to rounding (in
-bfloat16 0.1 nats and more).
+the prompt. So each completion gets the log-probs that it would get alone, up to rounding
+(0.1 nats or more in bfloat16).
 
 Logits are computed only where they predict a completion token, and only TOKENS_AT_ONCE at a time:
-with a large vocabulary, a complete [batch, seq, vocab] would not fit in memory.
+with a large vocabulary, a complete tensor [batch, seq, vocab] would not fit in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,15 +54,15 @@ class Packed:
     token_ids: Tensor  # [rows, seq]
     positions: Tensor  # [rows, seq]: the position ids that the model receives
     segments: Tensor  # [rows, seq]
-    predictors: Tensor  # [tokens]: which token predicts it: row * seq + column
+    predictors: Tensor  # [tokens]: index of the token that predicts it, row * seq + column
     targets: Tensor  # [tokens]: the completion token itself
-    destinations: Tensor  # [tokens]: where its log-prob goes: completion * longest + t
-    mask: Tensor  # [completions, longest] bool: True on completion tokens, from lengths
+    destinations: Tensor  # [tokens]: index where its log-prob goes, completion * longest + t
+    mask: Tensor  # [completions, longest] bool: True on completion tokens; made from lengths
 
 
 def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Packed:
     """Put completions into the rows of their prompts; equal prompts share a row."""
-    numbers_of: dict[tuple[int, ...], list[int]] = {}  # prompt -> its completions' numbers
+    numbers_of: dict[tuple[int, ...], list[int]] = {}  # prompt -> numbers of its completions
     for number, prompt in enumerate(prompts):
         numbers_of.setdefault(tuple(prompt), []).append(number)
 
@@ -107,11 +107,11 @@ def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Pack
 def cut_by_tokens(
     prompts: Sequence[list[int]], completions: Sequence[list[int]], most: int
 ) -> Iterator[slice]:
-    """Slices of adjacent completions, each of at most `most` tokens (with padding) when packed.
+    """Slices of adjacent completions; each packs into at most `most` tokens, padding included.
 
     A single completion is never cut, however long it is. Adjacent completions of one prompt are
-    separated only if their common row would exceed `most`. A slice can become longer if it has
-    equal prompts that are not adjacent, because `pack` joins these as well.
+    separated only if their common row would exceed `most`. A slice can exceed `most` if equal
+    prompts in it are not adjacent, because `pack` joins these as well.
     """
     # 1. the rows that `pack` would make: the index of their first completion, and their width
     firsts: list[int] = []
@@ -124,7 +124,7 @@ def cut_by_tokens(
             firsts.append(number)
             widths.append(len(prompt) + len(completion))
 
-    # 2. take adjacent rows together, while their rectangle holds at most `most` tokens
+    # 2. join adjacent rows as long as their rectangle holds at most `most` tokens
     start, height, widest = 0, 0, 0
     for first, width in zip(firsts, widths, strict=True):
         height += 1
@@ -168,7 +168,7 @@ def packed_logprobs(
 
     if len(targets) <= TOKENS_AT_ONCE:
         token_logprobs = target_logprobs(hidden, targets)
-    else:  # each part is computed again in the backward pass, so only one part's logits exist
+    else:  # the backward pass computes each part again, so only one part's logits exist at a time
         parts = []
         pairs = zip(hidden.split(TOKENS_AT_ONCE), targets.split(TOKENS_AT_ONCE), strict=True)
         for some_hidden, some_targets in pairs:
@@ -185,10 +185,11 @@ def packed_logprobs(
 
 
 def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str, Tensor]:
-    """What is added to the attention scores, [rows, 1, seq, seq]: one mask, or one per layer kind.
+    """The bias of the attention scores, [rows, 1, seq, seq]: one for all, or one per layer kind.
 
     A completion sees the prompt and itself. A sliding window also hides tokens that lie `window` or
-    more *positions* back. Columns cannot be used for this, because other completions lie between.
+    more *positions* back. Columns cannot be used for this, because other completions may lie in
+    between.
     """
     segments = packed.segments.to(model.device)
     size = segments.shape[1]

@@ -31,10 +31,10 @@ class Objective:
     clip_low: float
     clip_high: float
     scale_by_std: bool = True  # whether advantages are divided by the std of the group's rewards
-    # Only HACPO's samples from peers use the next two fields (see surrogate_loss). None selects
-    # PPO's min(); a number is the exponent alpha.
+    # Only HACPO's samples from peers use the next two fields (see surrogate_loss). A `ratio_power`
+    # of None selects PPO's min(); a number is the exponent alpha.
     ratio_power: float | None = None
-    clip_low_step: float = 0.0  # with a `ratio_power`: each update lowers clip_low by this much
+    clip_low_step: float = 0.0  # if `ratio_power` is set: each update lowers clip_low by this much
 
     def __post_init__(self) -> None:
         for name, known in KNOWN.items():
@@ -52,7 +52,7 @@ OBJECTIVES = {
 }
 
 
-MAX_LOG_RATIO = 20.0  # a peer may claim any log-prob; outside +-20 a ratio has no gradient
+MAX_LOG_RATIO = 20.0  # a peer may claim any log-prob; beyond +-20, the ratio has no gradient
 
 
 def token_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor) -> Tensor:
@@ -81,12 +81,12 @@ def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask:
 def chunk_ratio(
     logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor, chunk_of: Tensor
 ) -> Tensor:
-    """pi_theta / pi_behavior of the chunk that a token belongs to, the same for all its tokens.
+    """pi_theta / pi_behavior of each token's chunk, the same for all tokens of the chunk.
 
-    This ratio is defined between two tokenizers, unlike a token's ratio (arXiv 2605.07244, THL): by
+    Unlike a token's ratio, this one is defined between two tokenizers (arXiv 2605.07244, THL): by
     the chain rule, the log-prob of a chunk is the sum over its tokens on either side.
 
-    logprobs, behavior_logprobs: [batch, seq] nats, of which only the sums over chunks matter.
+    logprobs, behavior_logprobs: [batch, seq] nats; only their sums over each chunk matter.
     chunk_of: [batch, seq] int64, the number of each token's chunk within its row.
     Returns [batch, seq].
     """
@@ -114,9 +114,9 @@ def chunk_share(completion_mask: Tensor, chunk_of: Tensor) -> Tensor:
 def clip(ratio: Tensor, low: float, high: float) -> Tensor:
     """The ratio, limited to low .. high, with gradient 1 inside the band and at its bounds.
 
-    At a bound, `torch.clamp` has gradient 1 up to torch 2.13 and gradient 0 since 2.15. The bound
-    matters: a peer's completion that is as likely under the learner as it was under the peer has
-    ratio 1, which is HACPO's upper bound.
+    At a bound, `torch.clamp` has gradient 1 up to torch 2.13 and gradient 0 since 2.15. This
+    matters: HACPO's upper bound is 1, and a peer's completion has exactly this ratio if both
+    policies find it equally likely.
     """
     outside = (ratio < low) | (ratio > high)
     return torch.where(outside, ratio.detach().clamp(low, high), ratio)
@@ -128,8 +128,8 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
     PPO's clipped objective as GRPO uses it, arXiv 2402.03300, eq. 3.
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
 
-    At ratio 1 its value is -A. If the advantages of a group sum to 0 (solo, sgt), the loss starts
-    near 0 by construction, but its gradient does not.
+    At ratio 1, the loss is -A. If the advantages of a group sum to 0 (solo, sgt), its mean
+    starts near 0 by construction, but the gradient does not.
     """
     clipped = clip(ratio, 1 - clip_low, 1 + clip_high)
     # take the smaller one: clipping must never make a policy look better than it is
@@ -139,21 +139,23 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
 def surrogate_loss(
     ratio: Tensor, advantages: Tensor, objective: Objective, updates_done: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One objective's loss per token, and masks of the tokens whose gradient is clipped away.
+    """The loss of each token under one objective, and which tokens are clipped.
 
-    Without a `ratio_power` this is `clipped_loss`. HACPO's samples from peers have one. With ratio
-    s, after u updates, their loss is (arXiv 2603.02604 v1, eq. 50 and 52):
+    Without a `ratio_power`, the loss is `clipped_loss`. Only HACPO's samples from peers have a
+    `ratio_power`. With ratio s, after u updates, their loss is (arXiv 2603.02604 v1, eq. 50 and
+    52):
 
         -clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * sg[s] ** ratio_power * A
 
     sg is stop-gradient, `.detach()`. Without a min(), there is no gradient outside the band,
-    whatever the sign of A. We raise the clipped s to the power instead of s. Inside the band both
+    whatever the sign of A. Instead of s, we raise the clipped s to the power. Inside the band both
     are equal; outside there is no gradient, and the clipped s cannot overflow.
 
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns the loss and two masks,
-    all [batch, seq]: no gradient because the ratio is below the band, or because it is above it.
+    [batch, seq] each. The masks are True where a token has no gradient: in the first one because
+    the ratio is below the band, in the second because it is above.
     """
-    if objective.ratio_power is None:  # PPO's min() clips only what would look better than it is
+    if objective.ratio_power is None:  # PPO's min() clips only where a policy would look too good
         loss = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
         below = (ratio < 1 - objective.clip_low) & (advantages < 0)
         above = (ratio > 1 + objective.clip_high) & (advantages > 0)
@@ -171,7 +173,7 @@ def surrogate_loss(
 def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """Estimate of KL(pi_theta || pi_ref) for each sampled token: exp(d) - d - 1, d = ref - theta.
 
-    arXiv 2402.03300, eq. 4. Its *value* is never negative, and unbiased for tokens that pi_theta
+    arXiv 2402.03300, eq. 4. Its *value* is never negative, and is unbiased for tokens that pi_theta
     sampled. Its gradient, (1 - pi_ref / pi_theta) * grad log pi_theta, is on average that of
     KL(pi_ref || pi_theta), the other direction. After the first update of a step, the tokens come
     from an older pi_theta, and both value and gradient are slightly biased.
@@ -185,7 +187,7 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 def sequence_mean_coefficients(completion_mask: Tensor, sequences: int) -> Tensor:
     """1 / (|y_i| * sequences) for each token: a mean over tokens, then over all sequences.
 
-    completion_mask: [batch, seq] bool; sequences: their number in the *whole* update.
+    completion_mask: [batch, seq] bool; sequences: number of sequences in the *whole* update.
     Returns [batch, seq].
     """
     mask = completion_mask.float()
@@ -204,11 +206,12 @@ def token_coefficients(
 
     sequence: 1 / (|y_i| * sequences)                  mean over tokens, then over sequences (GRPO)
     token:    1 / tokens                               mean over all tokens (DAPO)
-    constant: 1 / (max_completion_length * sequences)  length never enters (Dr. GRPO)
+    constant: 1 / (max_completion_length * sequences)  independent of length (Dr. GRPO)
 
-    sequences, tokens: their numbers in the *whole* update; learning.py says which samples count.
+    sequences, tokens: numbers of these in the *whole* update; learning.py says which count.
     """
-    if aggregation == "sequence":  # each token of a short completion weighs more than a long one's
+    # with "sequence", a token of a short completion weighs more than a token of a long one
+    if aggregation == "sequence":
         return sequence_mean_coefficients(completion_mask, sequences)
     if aggregation == "token":
         return completion_mask.float() / tokens

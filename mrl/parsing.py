@@ -1,6 +1,6 @@
-"""Reads text files, JSON, TOML and tables of settings. Any fault in them becomes one sentence.
+"""Reads text files, JSON, TOML and tables of settings. Reports any fault in one sentence.
 
-It also runs a user's own Python files. The verifier's child process loads this file, so it must not
+It also runs a user's Python files. The verifier's child process loads this file, so it must not
 load torch.
 """
 
@@ -23,16 +23,17 @@ from mrl.errors import MrlError
 def read_text(path: Path) -> str:
     """The text of a file. Raises OSError if it cannot be read, and MrlError if it is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8-sig")  # without the byte order mark of some editors
+        # this encoding drops the byte order mark that some editors write
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise MrlError(f"{path} is not UTF-8 text ({error.reason}). Convert it to UTF-8.") from None
 
 
 def parse(text: str, where: str, form: str = "JSON") -> dict[str, Any]:
-    """The object in a JSON or TOML text. Raises MrlError, with `where`, if there is none."""
+    """The object in a JSON or TOML text. If there is none, raises MrlError, which names `where`."""
     try:
         value = tomllib.loads(text) if form == "TOML" else json.loads(text)
-    except (ValueError, RecursionError) as error:  # a number that is too long, or deep nesting
+    except (ValueError, RecursionError) as error:  # also for a very long number, or deep nesting
         raise MrlError(f"{where}: this is not valid {form} ({error}).") from None
 
     if not isinstance(value, dict):
@@ -66,9 +67,9 @@ def split_list(text: str) -> list[str]:
 def run_file(path: Path, source: bytes) -> ModuleType:
     """Run a user's file as a module. It runs again only if its content has changed.
 
-    Exceptions of the file are passed on.
+    Exceptions that the file raises are passed on.
     """
-    module = ModuleType(f"own {path.stem}")  # so random.py does not replace `random`
+    module = ModuleType(f"own {path.stem}")  # so that a random.py does not replace `random`
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look the module up by its name
     exec(compile(source, path, "exec"), module.__dict__)
@@ -83,7 +84,7 @@ def check_table(
 ) -> dict[str, Any]:
     """Check every key and type of a table; returns keyword arguments for the dataclass `target`.
 
-    also: keys outside the dataclass that an error may suggest.
+    also: keys outside the dataclass that an error message may suggest.
     """
     hints = get_type_hints(target)
     known = [entry.name for entry in fields(target) if entry.init and entry.name != "policies"]
@@ -114,9 +115,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
     is_union = get_origin(hint) in (Union, UnionType)  # such as int | None
     alternatives = get_args(hint) if is_union else [hint]
-    return type(value) in [
-        get_origin(entry) or entry for entry in alternatives
-    ]  # `type`, because True is an int
+    # `type` instead of isinstance, which would accept True as an int
+    return type(value) in [get_origin(entry) or entry for entry in alternatives]
 
 
 def check_rules(config: Any, where: str = "") -> None:
@@ -146,7 +146,7 @@ def check_rules(config: Any, where: str = "") -> None:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown word: the most similar known word, or all of them."""
-    # compare initials (`lr`), then letters
+    # compare the initials first (`lr` is learning_rate), then the spelling
     near = [name for name in known if "".join(part[:1] for part in name.split("_")) == word]
     near += difflib.get_close_matches(word, known, n=1, cutoff=0.4)
     return (

@@ -31,13 +31,13 @@ QUESTION = "\ue000"
 
 
 def uses_bfloat16(dtype: str, device: torch.device) -> bool:
-    """Whether matrix products use bfloat16; False on a card that could only emulate it, slowly."""
+    """Whether matrix products use bfloat16; False on a GPU that could only emulate it, slowly."""
     if device.type == "cuda":
         return dtype != "float32" and torch.cuda.is_bf16_supported(including_emulation=False)
     return dtype == "mixed"
 
 
-# Three things that transformers' type hints do not say:
+# Three helpers, for what transformers' type hints do not say:
 
 
 def special_id(tokenizer: PreTrainedTokenizerFast, role: str) -> int | None:
@@ -83,12 +83,12 @@ class Policy:
 
         self.begin_ids = self._find_begin_ids()
         self.eos_ids = self._find_eos_ids()
-        self.eos_id = self._find_eos_id()  # ends a peer's completion in this policy's tokens
-        if self.eos_id not in self.eos_ids:  # only the chat template names it
+        self.eos_id = self._find_eos_id()  # put at the end of a peer's finished completion
+        if self.eos_id not in self.eos_ids:  # only the chat template names this token
             self.eos_ids.append(self.eos_id)
         self.suppressed = self._find_suppressed().to(model.device)
         self.vocab_size = len(self.suppressed)
-        # the longest completion that it samples, and that it accepts from a peer
+        # the token limit of a completion, whether it is the policy's own or a peer's
         self.max_new_tokens = config.max_new_tokens
         self.max_tokens_per_forward = config.max_tokens_per_forward  # halved if memory runs out
 
@@ -121,7 +121,7 @@ class Policy:
         self.version += 1
 
     def save(self, folder: str | Path) -> None:
-        """Write weights and tokenizer into a folder that `from_pretrained` of transformers reads.
+        """Write weights and tokenizer into a folder that transformers' `from_pretrained` can read.
 
         Raises MrlError for a LoRA policy, which has no full model of its own.
         """
@@ -166,9 +166,9 @@ class Policy:
 
         A chat model may have several EOS tokens. For example, Gemma's tokenizer names <eos>, but
         its turns end in <end_of_turn>. The model almost never writes <eos> there, so a peer's
-        completion must not end in it. The chat template shows which one it writes: we take the
-        first special token after an answer, even if neither tokenizer nor generation config names
-        it.
+        completion must not end in <eos>. The chat template shows which one the model writes: we
+        take the first special token after an answer, even if neither the tokenizer nor the
+        generation config names it.
         """
         if not self.has_chat_template:
             return self.eos_ids[0]
@@ -177,7 +177,7 @@ class Policy:
         turns = [{"role": "user", "content": "6*7?"}, {"role": "assistant", "content": answer}]
         try:
             text = chat_text(self.tokenizer, turns)
-        except Exception:  # a template is a program; if it fails for prompts, loading says why
+        except Exception:  # a template is a program; loading reports it if prompts fail as well
             return self.eos_ids[0]
         after_answer = text.rpartition(answer)[2]
         ends = {*self.eos_ids, *self.codec.markup.values()} - {special_id(self.tokenizer, "unk")}
@@ -268,7 +268,7 @@ class Policy:
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
 
-        # sample as `score` scores: same temperature, same suppressed tokens, no top-k
+        # as in `score`: the same temperature, the same suppressed tokens, and no top-k
         with self.precision():
             sampled = sample_completions(
                 self.model.eval(),  # learning may have left it in training mode
@@ -281,7 +281,8 @@ class Policy:
                 generator=generator,
                 decode=self.graph_decode,
             )
-        if not bool(sampled.logprobs.isfinite().all()):  # checked once: it makes a GPU wait
+        # checked only once, at the end, because the check makes a GPU wait
+        if not bool(sampled.logprobs.isfinite().all()):
             raise FloatingPointError("the model's log-probs are not finite")
 
         rollouts = self._as_rollouts(sampled)
@@ -292,7 +293,7 @@ class Policy:
         return groups
 
     def _as_rollouts(self, sampled: Completions) -> list[Rollout]:
-        """Turn tensors into lists, cut each to its own length, and add its text."""
+        """Turn each row into a rollout: cut it to its length, and add its text."""
         lengths, finished = sampled.lengths.tolist(), sampled.finished.tolist()
         token_ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
 

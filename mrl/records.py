@@ -5,8 +5,8 @@
     outcome  SuccessRecord   a solution: its text, no log-probs
 
 A record means the same to every receiver, because it holds no token ids: it describes the source's
-tokens by their lengths in bytes. A completion whose text is not exact is not shared at all;
-`make_records` yields the reason instead.
+tokens by their lengths in bytes. A completion whose tokens have no exact text is not shared
+at all; `make_records` yields the reason instead.
 """
 
 import json
@@ -22,7 +22,7 @@ from mrl.samples import Group, Rollout, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What every record says: which prompt, from which policy, after how many of its updates."""
+    """What every record says: its prompt, the policy it comes from, and that policy's version."""
 
     kind: ClassVar[str] = "record"  # its name in exchange.jsonl
     prompt_id: str  # `Problem.id`; token ids would mean nothing to another tokenizer
@@ -48,9 +48,9 @@ class Record:
 class RolloutRecord(Record):
     """Data level: one completion with the log-probs of the policy that sampled it.
 
-    Cutting `text` at the token lengths gives the source's tokens, without its tokenizer. EOS has no
-    text, so it has no length: its log-prob is `end_logprob`, or None if the completion is not
-    finished.
+    If you cut `text` at the token lengths, you get the source's tokens without its tokenizer. EOS
+    has no text, so the lengths and log-probs leave it out. Its log-prob is `end_logprob`, which is
+    None if the completion is not finished.
     """
 
     kind: ClassVar[str] = "rollout"
@@ -158,13 +158,13 @@ class SuccessRecord(Record):
 RECORD_TYPES = (RolloutRecord, RewardStats, SuccessRecord)
 CompletionRecord = RolloutRecord | SuccessRecord  # the records that hold a text
 R = TypeVar("R", bound=Record)
-LEAST_LOGPROB = -1e4  # far below what a sampler draws, so that sums over a text stay finite
+LEAST_LOGPROB = -1e4  # no sampler draws such an unlikely token; this keeps sums finite
 
 
 def validation_error(record: Record) -> str | None:
-    """Why a record must not reach a mode, as a word for the counters; None if it is valid.
+    """Why a record must not reach a mode, as the name of a counter; None if it is valid.
 
-    An error here is a bug or a lie of the source. Whether the claimed verdict is *true* is another
+    Such an error is a bug or a lie of the source. Whether the claimed verdict is *true* is another
     question, which the receiver asks its own verifier (`Team.confirms`).
     """
     if isinstance(record, RewardStats):
@@ -204,7 +204,7 @@ def make_records(
 ) -> Iterator[R | LossyText]:
     """Yield the records of one type that a policy publishes about its groups.
 
-    If the bytes of a completion are not exactly a text, the `LossyText` that says why is yielded.
+    For a completion whose bytes are not exactly a text, yield the `LossyText` that says why.
     """
     for group in groups:
         yield from record_type.of_group(group, source, version, codec)
@@ -227,6 +227,6 @@ def _exact_text(rollout: Rollout, codec: ByteCodec) -> _ExactText | LossyText:
         return refusal
     try:
         canonical = codec.encode(text) == content
-    except LossyText:  # a normalizer changes it, or it spells a special token; the ids stay exact
+    except LossyText:  # a normalizer changes it, or it spells out a special token; bytes stay exact
         canonical = False
     return _ExactText(text, tuple(map(len, codec.token_bytes(content))), canonical)

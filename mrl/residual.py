@@ -1,8 +1,8 @@
 """What alignment loses, as numbers per record that add up to those of a run.
 
 The paper (arXiv 2605.07244) asks to measure what is lost between tokenizers, so that one can budget
-for it. Our choice of numbers is a reading of that. We do not measure the spread of log-probs within
-a chunk, nor bits per byte.
+for it. It does not say how; these numbers are our choice. We measure neither the spread of
+log-probs within a chunk nor bits per byte.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ Residual = Counter[str]
 
 def measure(source_tokens: Sequence[bytes], receiver_tokens: Sequence[bytes]) -> Residual:
     """The residual of one record, computed from both tokenizations of its text."""
-    # count the bytes for which one source token equals one receiver token: nothing is spread there
+    # count the bytes of chunks that are one token on each side: nothing is spread there
     bytes_one_to_one = 0
     for chunk in align(source_tokens, receiver_tokens):
         if chunk.one_to_one:

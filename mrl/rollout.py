@@ -21,7 +21,7 @@ from mrl.decoder import one_token_decoder
 from mrl.logprobs import attention_bias, head_logits, scaled_logprobs
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
-# When fewer than this share of the rows still run, they are copied into a smaller batch.
+# If fewer than this share of the rows are still running, they are copied into a smaller batch.
 COMPACT_BELOW = 0.8
 # The type of a faster sampling loop. It returns None if it cannot sample for this model.
 Decode = Callable[..., tuple[Tensor, ...] | None]
@@ -40,7 +40,7 @@ class _Cache(DynamicCache):
 
 
 class _Rows:
-    """The rows of a batch between two tokens: what they have seen, and how to read the next."""
+    """The rows of a batch between two tokens: what they have read, and how they read the next."""
 
     def __init__(
         self, model: PreTrainedModel, mask: Tensor, positions: Tensor, cache: DynamicCache
@@ -86,14 +86,15 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
 
     logprobs: [rows, vocab]; uniform: [rows] in [0, 1).  Returns [rows] int64.
     One uniform number per row is enough; torch.multinomial would draw one exponential per logit.
-    The sum is in float64, so that the tail of a large vocabulary is not rounded away. (The uniform
-    number is float32, a multiple of 2^-24, so a probability is accurate to 6e-8.) A token of
-    probability 0 is never drawn, because the first entry *above* the uniform number is taken.
+    The cumulative sum is in float64, so that the tail of a large vocabulary is not rounded away.
+    (The uniform number is float32, a multiple of 2^-24, so a probability is accurate to 6e-8.) A
+    token of probability 0 is never drawn, because the first entry *above* the uniform number is
+    taken.
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-    # NaN would give an index outside the vocabulary; `Policy.rollout` then raises an error
+    # without the limit, NaN would give an invalid index; `Policy.rollout` raises an error later
     return drawn.clamp(max=logprobs.shape[-1] - 1)
 
 
@@ -114,7 +115,7 @@ def sample_completions(
 
     eos_ids: [ends] int64, every token that ends a completion; suppressed: [vocab] bool.
     generator: on the CPU. Each row's uniform numbers are drawn before the first token, so that its
-    sample does not depend on when other rows finish.
+    completion does not depend on when other rows finish.
     decode: replaces the loop below (models/cuda_graph.py); it returns None if it cannot.
     """
     device = model.device
@@ -177,7 +178,7 @@ def _prefill(
     The logits are those of the first completion token.
     """
     prompt_ids = pad_left([torch.tensor(p) for p in prompts]).to(model.device)
-    # from lengths, never from token ids: the padding token may also be an EOS token
+    # made from lengths, never from token ids: the padding token may also be an EOS token
     mask = pad_left([torch.ones(len(p), dtype=torch.bool) for p in prompts]).to(model.device)
     cache = _Cache(config=model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding on the left is not counted

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # only a type hint: the verifier's process reads this file and loads no torch
+# Only for a type hint: the verifier's child process loads this file, and must not load torch.
+if TYPE_CHECKING:
     from mrl.objectives import Objective
 
 
@@ -27,8 +28,8 @@ class Verdict(StrEnum):
     CORRECT = "correct"
     WRONG = "wrong"
     UNPARSED = "unparsed"  # the completion has no box, or its box holds nothing readable
-    TRUNCATED = "truncated"  # the token limit cut the completion before a box was complete
-    TIMEOUT = "timeout"  # judging took too long, or the process that judges died of it
+    TRUNCATED = "truncated"  # the token limit cut the completion short before a box was complete
+    TIMEOUT = "timeout"  # judging took too long, or ended the process that judges
 
 
 @dataclass
@@ -37,10 +38,10 @@ class Rollout:
 
     completion_ids: list[int]
     logprobs: list[float]  # one per completion token, computed when it was sampled; nats
-    finished: bool  # True if it ends in EOS, False if the token limit cut it
+    finished: bool  # True if it ends in EOS, False if the token limit cut it short
     text: str = ""  # for the verifier and for people; may hold replacement characters
     verdict: Verdict | None = None
-    version: int | None = None  # number of updates that its policy had made before it sampled this
+    version: int | None = None  # number of updates of its policy when this was sampled
 
     @property
     def content_ids(self) -> list[int]:
@@ -79,7 +80,7 @@ class Group:
 
 @dataclass
 class TrainingSample:
-    """One completion that a policy learns from, in its own tokens.
+    """One completion that a policy learns from, in the policy's own tokens.
 
     `loss` is "policy" or "imitation". The policy loss is a clipped objective; it needs `advantage`
     and the log-probs for a ratio. The imitation loss is the negative log-likelihood and needs
@@ -90,15 +91,16 @@ class TrainingSample:
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    # The ratio's denominator for a completion that is not the policy's own, nats. The mode sets one
-    # value per token. (At ratio level "sequence_cross_tokenizer" it sets one per *source* token.)
-    # For the policy's own completions this is None: their denominator is `sampled_logprobs`.
+    # The ratio's denominator, in nats, for a completion that is not the policy's own. The mode sets
+    # one value per token, or per *source* token at ratio level "sequence_cross_tokenizer". For the
+    # policy's own completions this is None: their denominator is `sampled_logprobs`.
     behavior_logprobs: list[float] | None = None
-    # The log-probs of an own completion when it was sampled, nats, one per token. In mixed
-    # precision learning.py replaces them by scored ones.
+    # For the policy's own completion: its log-probs when it was sampled, in nats, one per token. In
+    # mixed precision, learning.py replaces them with log-probs from scoring.
     sampled_logprobs: list[float] = field(default_factory=list)
-    # The version of the policy that sampled an own completion. While the policy still has this
-    # version, the ratio is 1 by definition. None means unknown: the ratio is always computed.
+    # For the policy's own completion: the version of the policy that sampled it. While the policy
+    # still has this version, the ratio is 1 by definition. None means unknown: the ratio is always
+    # computed.
     sampled_version: int | None = None
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own objective
@@ -136,8 +138,8 @@ def prompt_and_completion_ids(
 def derive_seed(*parts: object) -> int:
     """A seed that depends on every part.
 
-    All randomness of a run comes from such seeds. They are made of the run's seed and the point in
-    the run, for example step and policy, so a checkpoint has no random state to save.
+    All randomness of a run comes from such seeds. Each is made from the run's seed and a point in
+    the run, for example a step and a policy, so a checkpoint has no random state to save.
     """
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())

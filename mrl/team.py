@@ -30,14 +30,14 @@ def publish_records(
 
 
 class Verifier(Protocol):
-    """Judges completions. A text that it cannot read is not correct.
+    """Judges completions. A completion that it cannot read counts as incorrect.
 
-    A verifier may also have `check_answer(answer) -> bool`, which says whether it can judge an
-    answer of a problem file. A problem file with an answer that it cannot judge is then refused.
+    A verifier may also have `check_answer(answer) -> bool`, which says whether it can judge
+    completions by this answer. A problem file is refused if one of its answers fails this check.
     """
 
     def verify(self, answer: str, text: str, finished: bool) -> Verdict:
-        """The verdict on one completion. finished: False if the token limit cut it."""
+        """The verdict on one completion. finished: False if the token limit cut it short."""
         ...
 
     def verify_groups(self, groups: Iterable[Group]) -> None:
@@ -46,7 +46,7 @@ class Verifier(Protocol):
 
 @dataclass
 class StepResult:
-    """What one policy did in a step, stage by stage. A frozen policy samples and learns nothing."""
+    """What one policy did in a step, stage by stage. A frozen policy samples but never learns."""
 
     groups: list[Group] = field(default_factory=list)  # stages 1 and 2: sampled and verified
     # Stage 4: problem id -> the peers' records that the mode receives. The receiver's verifier has
@@ -63,14 +63,14 @@ class StepResult:
 
     @property
     def rescues(self) -> list[tuple[Group, TrainingSample]]:
-        """(group, sample) for each peer solution that is imitated because the own group failed."""
+        """(group, sample) for each peer solution that is imitated because all attempts failed."""
         failed = [group for group in self.groups if group.outcome == "all_fail"]
 
         rescues = []
         for sample in self.batch.samples:
             if not (sample.source and sample.loss == "imitation" and sample.weight):
                 continue
-            # two problems may have equal prompts; then the list object tells whose prompt it is
+            # two problems may have equal prompts; then the list object tells which problem it is
             asked = [group for group in failed if group.prompt_ids == sample.prompt_ids]
             asked.sort(key=lambda group: group.prompt_ids is not sample.prompt_ids)
             if asked:
@@ -103,7 +103,7 @@ class Team:
 
     @property
     def record_type(self) -> type[Record] | None:
-        """The type of record that is shared; None if nothing is, for example in a team of one."""
+        """The type of record that is shared; None if nothing is shared, as in a team of one."""
         return self.mode.consumes if len(self.allocation.names) > 1 else None
 
     def turn(self, policy: Policy, phase: str) -> AbstractContextManager[None]:

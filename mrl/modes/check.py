@@ -1,4 +1,4 @@
-"""Checks for code that is not part of the program: a mode's batch, and where an error began."""
+"""Finds mistakes in the batch of a mode of your own, and the place where an error began."""
 
 import inspect
 import math
@@ -16,7 +16,7 @@ PROGRAM = (f"{DATA.parent / 'mrl'}/", str(DATA.parent / "mini_mrl.py"))
 
 
 def place_of(error: BaseException) -> str:
-    """File and line where an error began, in a mode of your own if one took part in it."""
+    """File and line where an error began; in your own code, if the error passed through it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"  # this code never ran, so it has no frame
 
@@ -38,8 +38,8 @@ def check_batch(batch: object, mode: Mode, receiver: Receiver) -> TrainingBatch:
 
     for sample in batch.samples:
         mistake = _find_mistake(sample, receiver.vocab_size)
-        if sample.source == receiver.name:  # it would be counted as a peer's
-            mistake = "its own policy as `source`; leave `source` empty for its own completions"
+        if sample.source == receiver.name:  # it would count as a peer's sample
+            mistake = "its receiver as `source`; leave `source` empty for its own completions"
         if mistake:
             raise MrlError(f"{where} returned a sample with {mistake}.")
 
@@ -62,7 +62,7 @@ def _source_file(mode: Mode) -> str:
 
 
 def _plain_number(note: Any) -> float:
-    """A note as a plain number, for example from a scalar of torch or numpy."""
+    """A note as a plain number; it may be, for example, a torch tensor or a numpy scalar."""
     if isinstance(note, str | bytes):  # float() would accept these
         raise TypeError
     number = float(note)
@@ -79,7 +79,7 @@ def _find_mistake(sample: TrainingSample, vocabulary: int) -> str:
     if not math.isfinite(sample.weight * sample.advantage):
         return f"weight {sample.weight} and advantage {sample.advantage}; both must be finite"
 
-    # unknown loss names would be silently mis-trained
+    # a sample with an unknown loss would be trained in the wrong way, without an error
     if sample.loss not in ("policy", "imitation"):
         return f"the loss {sample.loss!r}; it must be 'policy' or 'imitation'"
 
@@ -89,7 +89,7 @@ def _find_mistake(sample: TrainingSample, vocabulary: int) -> str:
         level = sample.objective.ratio_level if sample.objective else ""
         if sample.behavior_logprobs is None:
             needed.append("sampled_logprobs")  # it is the policy's own completion
-        elif level != "sequence_cross_tokenizer":  # there, only their mean is used
+        elif level != "sequence_cross_tokenizer":  # that level uses only their mean
             needed.append("behavior_logprobs")
         if level == "chunk":
             needed.append("chunk_of")  # without it, the whole completion would be one chunk

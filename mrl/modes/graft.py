@@ -2,14 +2,14 @@
 
 For a receiver R and a source S:
 
-1. candidates: the prompts on which R fails every attempt, and S solves some but not all
-2. balance: m = the smaller number of candidates of the two directions; the m prompts on which the
+1. candidates: the prompts on which R has no success, and S has both successes and failures
+2. balance: m = the number of candidates in the direction that has fewer; the m prompts on which the
    source has the most successes are kept, ties included
 3. replacement: S's whole group, successes and failures, replaces R's failed group; the advantages
    are computed inside S's group
 4. compatibility: s = exp(mean log-prob of R's tokens under R,old - mean of S's tokens under S,old).
-   A completion with s <= `min_compatibility` (0.8) is removed before the update, so it does not
-   count in the loss's mean either. The others get the weight min(s, 1)
+   A completion with s <= `min_compatibility` (0.8) is removed before the update, so the mean of
+   the loss does not count it either. The others get the weight min(s, 1)
 
 The token ratio is pi_R / pi_R,old for both kinds of samples, so only the weight expresses how much
 the two models differ. The rest follows DAPO (`own_objective`): clip 0.2 / 0.28, token-mean loss.
@@ -61,13 +61,13 @@ class GRAFT(Mode[RolloutRecord]):
     published_updates = 4
     own_objective: str = setting(
         "dapo",
-        'objective of all samples ("": the policy\'s own objective)',
+        'objective of all samples ("": the setting `objective`)',
         choices=("", *OBJECTIVES),
     )
     min_compatibility: float = setting(
-        0.8, "compatibility that a completion must exceed to be used", least=0
+        0.8, "compatibility that a completion must exceed; others are not used", least=0
     )
-    balanced: bool = setting(True, "transfer equally many groups in both directions")
+    balanced: bool = setting(True, "transfer the same number of groups in both directions")
 
     @property
     def objective_of_paper(self) -> str:
@@ -80,7 +80,7 @@ class GRAFT(Mode[RolloutRecord]):
         groups_and_records: GroupsAndRecords[RolloutRecord],
         rng: random.Random,
     ) -> TrainingBatch:
-        """The samples of own groups, then those of the groups that replace failed ones."""
+        """The samples of the receiver's groups, then those of groups that replace failed ones."""
         batch = TrainingBatch()
         objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's own objective
         source_of = self._sources(groups_and_records)
@@ -88,14 +88,14 @@ class GRAFT(Mode[RolloutRecord]):
         grafted: list[TrainingSample] = []
         for group, records in groups_and_records:
             source = source_of.get(group.problem.id)
-            if source is None:  # no group to graft, so the own group stays
+            if source is None:  # no group to graft, so the receiver's group stays
                 batch.samples += own_samples(receiver, group, objective)
                 continue
 
             # 3. the source's group replaces the failed one
             grafted += self._graft(receiver, group, _by_source(records)[source], objective)
 
-        batch.samples += grafted  # last, so that own samples fill the first minibatches
+        batch.samples += grafted  # last, so that the receiver's samples fill the first minibatches
         batch.notes["grafted"] = len(source_of)  # number of groups
         return batch
 
@@ -125,20 +125,21 @@ class GRAFT(Mode[RolloutRecord]):
                 if group.outcome == "mixed" and solved == 0:
                     to_source[source] += 1
 
-        # 2. as many as in the other direction; a problem takes the source with the most successes
+        # 2. keep as many candidates as in the other direction, and for each problem the source with
+        # the most successes
         best: dict[str, tuple[int, str]] = {}  # problem id -> (successes, source)
         for source, candidates in from_source.items():
             least = self._least_successes(candidates, to_source[source])
             for problem_id, solved in candidates.items():
-                # between equally successful sources the name decides: any fixed order works
+                # if sources are equally successful, the name decides: any fixed order works
                 if solved >= least and (solved, source) > best.get(problem_id, (0, "")):
                     best[problem_id] = solved, source
         return {problem_id: source for problem_id, (_, source) in best.items()}
 
     def _least_successes(self, candidates: dict[str, int], to_source: int) -> float:
-        """How many successes a group needs to be kept: as many as the `to_source` best ones have.
+        """How many successes a group needs: as many as the last of the `to_source` best groups.
 
-        Groups that tie with the last of these are also kept, so more may come in than go out.
+        Groups that tie with that one are also kept, so more may come in than go out.
         """
         if not self.balanced:
             return 0
@@ -148,7 +149,7 @@ class GRAFT(Mode[RolloutRecord]):
     def _graft(
         self, receiver: Receiver, group: Group, records: Records, objective: Objective | None
     ) -> list[TrainingSample]:
-        """The source's group as samples, each with its advantage and its compatibility."""
+        """The source's group as samples, each with its advantage, weighted by its compatibility."""
         scale_by_std = (objective or receiver.objective).scale_by_std
 
         # advantages within the source's group; the receiver's own failures are not part of it

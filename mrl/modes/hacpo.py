@@ -1,12 +1,12 @@
 """HACPO (arXiv 2603.02604): learn from peers' rollouts with four corrections.
 
-On each prompt there are the completions of all n agents j, G each. For a learner k:
+Each of the n agents j writes G completions for a prompt. For a learner k:
 
 1. capability-aware advantage  A_i = (r_i - mu_k) / sigma,  mu_k = mean_i w(k, j) * r_i,
    w(k, j) = P_k / P_j, P = an agent's mean reward over the last `window` steps, this one included
 2. capability discrepancy      a sample of j has the weight w(j, k) = P_j / P_k, so a stronger
                                peer's sample weighs more. It multiplies the learner's advantage of
-                               part 1, as in eq. 50 (in eq. 10 it multiplies the source's)
+                               part 1, as in eq. 50 (eq. 10 has the source's advantage)
 3. exponential importance      s * sg[s]^alpha, s = (pi_k(y) / pi_j,old(y))^(1/|y|), each side over
                                its own tokens; sg[.] is stop-gradient
 4. stepwise clipping           after u updates, only s within [1 - delta + u * delta_step, 1.0] has
@@ -16,8 +16,9 @@ alpha=0 turns part 3 off. delta=1 with delta_step=0 turns part 4's lower clip bo
 delta=1 alone, the bound is off in the first update, and each further update raises it by
 delta_step.)
 
-Own samples follow GSPO (`own_objective`), as published. With own_objective="" they use ratio, clip
-and averaging of the receiver's own objective. In both cases the advantage is that of part 1.
+The learner's own samples follow GSPO (`own_objective`), as published. With own_objective="" they
+use the ratio, clipping and averaging of the learner's own objective. In both cases the advantage is
+that of part 1.
 
 The authors' released program differs from the text of the paper (v1):
 
@@ -36,10 +37,11 @@ The authors' released program differs from the text of the paper (v1):
     minibatch order          -                       own samples first     own and peers' samples of
                                                                            a prompt together
     KL term of own samples   none                    k3 times 1e-3         paper (kl_coef adds one)
-    EOS                      kept                    cut off               kept, to train stopping
+    EOS                      kept                    cut off               kept, so k learns to stop
     too long for k           -                       truncated             dropped
 
-With own samples first, as in the released program, no peer's sample meets the widest band.
+In the released program, the learner's samples come first, so no peer's sample meets the widest
+band, which is that of the first update.
 
 A record that the exchange refused counts nowhere. A record that only the receiver's tokenizer
 refused counts in P, but not in mu.
@@ -66,7 +68,7 @@ RATIO_BOUNDS = (0.1, 10.0)  # bounds of a capability ratio, as in the released p
 
 @dataclass
 class HACPO(Mode[RolloutRecord]):
-    """Learn from own and peers' rollouts.
+    """Learn from the policy's own and its peers' rollouts.
 
     Peers' samples are weighted by relative capability, and they count only inside a ratio band that
     narrows with each update.
@@ -77,7 +79,7 @@ class HACPO(Mode[RolloutRecord]):
     published_updates = 4
     own_objective: str = setting(
         "gspo",
-        'objective of own samples ("": the policy\'s own objective)',
+        'objective of a policy\'s own samples ("": the setting `objective`)',
         choices=("", *OBJECTIVES),
     )
     alpha: float = setting(
@@ -101,19 +103,19 @@ class HACPO(Mode[RolloutRecord]):
         groups_and_records: GroupsAndRecords[RolloutRecord],
         rng: random.Random,
     ) -> TrainingBatch:
-        """Own and peers' samples of each prompt together, each with its weight."""
+        """The receiver's and its peers' samples of each prompt together, each with its weight."""
         batch = TrainingBatch()
         capability = self._update_capability(receiver.name, groups_and_records)
 
-        # own and peers' samples are clipped in different ways
+        # the receiver's own samples and its peers' samples are clipped in different ways
         own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's own objective
         peer_objective = Objective(
-            ratio_level="sequence_cross_tokenizer",  # each side's mean is over its own tokens
+            ratio_level="sequence_cross_tokenizer",  # each side averages over its own tokens
             aggregation="sequence",
             clip_low=self.delta,  # 4. the band reaches from 1 - delta ...
             clip_high=0.0,  # ... to 1
             clip_low_step=self.delta_step,
-            ratio_power=self.alpha,  # 3. s again, without gradient
+            ratio_power=self.alpha,  # 3. the factor sg[s] ** alpha
         )
 
         for group, records in groups_and_records:
@@ -127,7 +129,7 @@ class HACPO(Mode[RolloutRecord]):
                 )
                 pooled.append(sample)
 
-            # 1. advantages over own and peers' samples together
+            # 1. advantages over all samples of the prompt together
             self._set_advantages(receiver.name, pooled, capability)
             batch.samples += pooled
 
@@ -144,7 +146,7 @@ class HACPO(Mode[RolloutRecord]):
             for record in records:
                 rewards.setdefault(record.source, []).append(record.reward)
 
-        # one number per step and agent, whatever the number of records that arrived
+        # one number per step and agent, however many records arrived
         for name, values in rewards.items():
             self._windows.setdefault(name, deque(maxlen=self.window)).append(fmean(values))
         return {name: fmean(values) for name, values in self._windows.items()}

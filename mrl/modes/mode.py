@@ -1,6 +1,6 @@
 """The contract of a sharing mode: the one place where strategies differ.
 
-A mode declares the one type of record that it consumes. It turns its receiver's own groups, and the
+A mode declares the one type of record that it consumes. It turns its receiver's groups, and the
 peers' records about the same prompts, into training samples. It never samples, never touches a
 device and never steps an optimizer. Each policy has its own instance of the mode, because what a
 mode remembers belongs to its receiver.
@@ -59,8 +59,8 @@ class TrainingBatch:
 class Mode(ABC, Generic[R]):
     """Base class of all modes. The fields of a mode's dataclass are its settings.
 
-    R is the type of record that the mode consumes. `class Mine(Mode[SuccessRecord])` tells it to a
-    type checker and to an editor; `class Mine(Mode)` works as well.
+    R is the type of record that the mode consumes. `class Mine(Mode[SuccessRecord])` tells a type
+    checker and an editor which one that is; `class Mine(Mode)` works as well.
     """
 
     name: ClassVar[str]
@@ -72,13 +72,13 @@ class Mode(ABC, Generic[R]):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords[R], rng: random.Random
     ) -> TrainingBatch:
-        """Turn own groups and peers' records into the samples that the receiver learns from.
+        """Turn the receiver's groups and its peers' records into samples that it learns from.
 
-        rng: seeded by run, step and receiver. A mode may use no other source of randomness.
+        rng: seeded by run, step and receiver. A mode must not use any other randomness.
         """
 
     def updates_per_step(self, config: PolicyConfig) -> int:
-        """The most updates in a step: as set, or as published, times `rollout_factor`."""
+        """The limit of updates per step: as set or as published, multiplied by `rollout_factor`."""
         named = config.updates_per_step
         return (self.published_updates if named is None else named) * self.rollout_factor
 

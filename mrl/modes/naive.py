@@ -1,12 +1,13 @@
 """naive: peers' rollouts treated as the policy's own (the baseline of arXiv 2603.02604).
 
-Own and peers' completions form one group, as in PRP. But the ratio of a peer's completion has the
-receiver's *own* old log-probs in the denominator, as if the receiver had sampled it itself:
+The receiver's and its peers' completions form one group, as in PRP. But the ratio of a peer's
+completion has the receiver's *own* old log-probs in the denominator, as if the receiver had sampled
+the completion itself:
 
     ratio = pi_theta(receiver's tokens) / pi_theta,old(the same tokens)
 
 Nothing corrects for who wrote the completion. So the gradient is biased, and most of all where the
-policies differ most. This is known to hurt; the mode is here to show it.
+policies differ most. This is known to hurt, and the mode exists to show it.
 """
 
 import random
@@ -20,7 +21,7 @@ from mrl.samples import prompt_and_completion_ids
 
 @dataclass
 class Naive(Mode[RolloutRecord]):
-    """Own and peers' rollouts in one group; peers' rollouts are treated as the policy's own."""
+    """The policy's and its peers' rollouts in one group, all treated as the policy's own."""
 
     name = "naive"
     consumes = RolloutRecord
@@ -31,7 +32,7 @@ class Naive(Mode[RolloutRecord]):
         groups_and_records: GroupsAndRecords[RolloutRecord],
         rng: random.Random,
     ) -> TrainingBatch:
-        """Own and peers' samples of each prompt together, with advantages over all of them."""
+        """The receiver's and peers' samples of each prompt, with advantages over all of them."""
         batch = TrainingBatch()
         for group, records in groups_and_records:
             peers_samples = []
@@ -39,8 +40,8 @@ class Naive(Mode[RolloutRecord]):
                 peers_samples.append(sample)  # without the peer's log-probs: see below
             batch.samples += pool_with_advantages(receiver, group, peers_samples)
 
-        # The records hold the peer's log-probs, but the denominator is the receiver's own. Only
-        # samples with an advantage need it. This forward pass is the computing cost of the mode.
+        # The records hold the peer's log-probs, but the denominator needs the receiver's. Samples
+        # with advantage 0 do not need it. This forward pass is the computing cost of the mode.
         used = [sample for sample in batch.samples if sample.source and sample.needs_forward]
         scored = receiver.logprobs_of(*prompt_and_completion_ids(used))
         for sample, old_logprobs in zip(used, scored, strict=True):

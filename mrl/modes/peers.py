@@ -1,4 +1,4 @@
-"""Helpers that several modes share: a peer's completion in the receiver's tokens, or refused."""
+"""Helpers of several modes: they turn a peer's completion into the receiver's tokens."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,18 +13,18 @@ from mrl.samples import Group, TrainingSample
 
 
 def retokenize(receiver: Receiver, record: CompletionRecord) -> tuple[list[int], str]:
-    """Return (a peer's completion in the receiver's tokens, ""), or ([], the reason of a refusal).
+    """Return (a peer's completion in the receiver's tokens, ""), or ([], a reason to refuse it).
 
     The result ends in the receiver's EOS if and only if the peer's completion was finished. The
     reasons are "refused/..." if the receiver's tokenizer cannot represent the text exactly, "empty"
-    if there is no token, and "too_long" if the receiver could not write so long a completion.
+    if there is no token, and "too_long" if there are more tokens than the receiver may write.
     """
     try:
         completion_ids = receiver.codec.encode(record.text)
     except LossyText as refusal:
         return [], f"refused/{refusal.reason}"
 
-    # the peer's EOS becomes the receiver's own; without it the receiver would not learn to stop
+    # the peer's EOS becomes the receiver's; without it, the receiver would not learn to stop
     if record.finished:  # as an id, because EOS in the text would be refused as a special token
         completion_ids.append(receiver.eos_id)
     if not completion_ids:
@@ -35,7 +35,7 @@ def retokenize(receiver: Receiver, record: CompletionRecord) -> tuple[list[int],
 
 
 def source_logprobs(record: RolloutRecord) -> list[float]:
-    """The source's log-probs, nats, one per source token, EOS included."""
+    """The source's log-probs, nats, one per source token, including EOS."""
     if record.end_logprob is None:  # the completion is not finished
         return list(record.logprobs)
     return [*record.logprobs, record.end_logprob]
@@ -82,8 +82,8 @@ def peer_samples(
 def pool_with_advantages(
     receiver: Receiver, group: Group, peers_samples: Sequence[TrainingSample]
 ) -> list[TrainingSample]:
-    """Own and peers' samples of one prompt, with advantages over all of them."""
-    # own advantages stay 0 until the peers' rewards are known as well
+    """The receiver's and its peers' samples of one prompt, with advantages over all of them."""
+    # the receiver's samples get their advantages below, together with those of the peers
     samples = samples_with([0.0] * len(group.rollouts), group)
     samples += peers_samples
     rewards = torch.tensor([[sample.reward for sample in samples]])  # [1, own + peers']

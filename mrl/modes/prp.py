@@ -1,8 +1,8 @@
 """PRP, Peer Rollout Pooling (arXiv 2605.07244; our reading): peers' rollouts join the group.
 
 The receiver's group for a prompt consists of its own G completions and of each peer's completions,
-retokenized. Advantages are computed over this pooled group. An own completion has the usual ratio.
-A peer's completion has
+retokenized. Advantages are computed over this pooled group. The receiver's own completions have the
+usual ratio. A peer's completion has
 
     ratio = pi_theta(receiver's tokens) / pi_peer,old(the peer's log-probs, carried over by THL)
 
@@ -35,15 +35,15 @@ LEVELS = ("token", "chunk", "sequence")
 
 @dataclass
 class PRP(Mode[RolloutRecord]):
-    """Own and peers' rollouts in one group; a density ratio corrects the peers' rollouts."""
+    """All policies' rollouts in one group; a density ratio corrects for who wrote each of them."""
 
     name = "prp"
     consumes = RolloutRecord
     ratio_level: str = setting(
         "chunk", "unit over which the ratio of a peer's sample is computed", choices=LEVELS
     )
-    clip_low: float = setting(0.2, "clip range below 1 for the ratios of peers' samples", least=0)
-    clip_high: float = setting(0.2, "clip range above 1 for the ratios of peers' samples", least=0)
+    clip_low: float = setting(0.2, "width of the clip range below 1, for peers' samples", least=0)
+    clip_high: float = setting(0.2, "width of the clip range above 1, for peers' samples", least=0)
 
     def training_samples(
         self,
@@ -51,9 +51,9 @@ class PRP(Mode[RolloutRecord]):
         groups_and_records: GroupsAndRecords[RolloutRecord],
         rng: random.Random,
     ) -> TrainingBatch:
-        """Own and peers' samples of each prompt together, with advantages over all of them."""
+        """The receiver's and peers' samples of each prompt, with advantages over all of them."""
         batch = TrainingBatch()
-        # for peers' samples; own samples keep the receiver's objective
+        # the objective of peers' samples; the receiver's samples keep its own objective
         objective = replace(
             receiver.objective,
             ratio_level=self.ratio_level,
@@ -71,6 +71,6 @@ class PRP(Mode[RolloutRecord]):
                 sample.objective = objective
                 peers_samples.append(sample)
 
-            # advantages need all samples: a peer's success lowers the advantage of own successes
+            # set last, because a peer's success lowers the advantages of the receiver's successes
             batch.samples += pool_with_advantages(receiver, group, peers_samples)
         return batch

@@ -1,9 +1,9 @@
 """replay: SGT without a peer. This control shows what only a peer can give.
 
-SGT does two things at once: it imitates a *rare success* when all own attempts fail, and it takes
-that success from a *peer*. This mode does the first without the second. When all own completions of
-a prompt fail, it imitates one of the receiver's own earlier solutions, with the same loss, the same
-weight and the same uniform draw as in SGT:
+SGT does two things at once: it imitates a *rare success* when all of a policy's attempts fail, and
+it takes that success from a *peer*. This mode does the first without the second. When all of the
+receiver's attempts at a prompt fail, it imitates one of the receiver's own earlier solutions, with
+the same loss, the same weight and the same uniform draw as in SGT:
 
     L_k = L_own,k + lambda * mean over failed x of NLL_k(y_earlier | x_earlier)
 
@@ -12,15 +12,16 @@ failed. Which solutions are eligible?
 
 - If problems have skills: an earlier solution of the *same skill*. SGT does not get this label, so
   the control has an advantage over SGT.
-- If they have none: any earlier solution that was rare, which means that at most a quarter of its
-  group was correct.
+- If problems have no skills: any earlier solution that was rare, which means that at most a quarter
+  of its group was correct.
 
 Only solutions of earlier steps are replayed. A policy that never succeeds has nothing to replay:
 after n visits to prompts that it solves with probability p, with G completions each, the buffer
 holds a solution with probability 1 - (1 - p)^(n G). A peer's solution is there at once.
 
-Related work: self-imitation learning (arXiv 1806.05635) imitates own past transitions that did
-better than expected; ExGRPO (arXiv 2510.02245) replays own past successes with an importance ratio.
+Related work: in self-imitation learning (arXiv 1806.05635), an agent imitates its own past
+transitions that did better than expected; in ExGRPO (arXiv 2510.02245), a model replays its own
+past successes with an importance ratio.
 """
 
 import random
@@ -38,26 +39,26 @@ RARE = 0.25  # solutions count as rare if at most this share of their group is c
 
 @dataclass
 class Replay(Mode):
-    """Own objective; when all own attempts fail, also imitate an own earlier solution."""
+    """The policy's own objective; if all attempts fail, also imitate one of its old solutions."""
 
     name = "replay"
     consumes = None
     imitation_weight: float = setting(0.1, "weight lambda of the imitation loss", least=0)
-    capacity: int = setting(256, "number of newest own successes kept per skill", least=1)
-    # skill -> (prompt ids, completion ids) of own solutions, the replay buffer
+    capacity: int = setting(256, "number of newest solutions of the policy kept per skill", least=1)
+    # the replay buffer: skill -> (prompt ids, completion ids) of the receiver's own solutions
     _buffer: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """Own samples, and one replayed solution for each prompt on which all attempts fail."""
+        """The receiver's samples, and a replayed solution for each prompt with only failures."""
         batch = TrainingBatch()
         replayed = 0
         for group, _ in groups_and_records:
             batch.samples += own_samples(receiver, group)
             solutions = self._buffer.get(group.problem.skill)
             if group.outcome != "all_fail" or not solutions:
-                continue  # an own attempt succeeded, or the buffer has no solution of this skill
+                continue  # an attempt succeeded, or the buffer has no solution of this skill
 
             prompt_ids, completion_ids = rng.choice(solutions)
             sample = TrainingSample(

@@ -1,9 +1,9 @@
 """sft: SGT without RL. This control shows what RL adds to a peer's solutions.
 
-SGT does two things at once: it learns from its own attempts by RL, and it imitates a peer's
-solution when all own attempts fail. `replay` removes the peer; this mode removes the RL. For each
-prompt that a peer has solved, one of its solutions is drawn and imitated. The policy learns from
-nothing else:
+SGT does two things at once: a policy learns from its own attempts by RL, and it imitates a peer's
+solution when all of these attempts fail. `replay` removes the peer; this mode removes the RL. For
+each prompt that a peer has solved, one of the peer's solutions is drawn and imitated. The policy
+learns from nothing else:
 
     L_k = mean over prompts x with a peer's solution of NLL_k(y_peer | x)
 

@@ -1,16 +1,17 @@
-"""SGT, Success-Gated Transfer (arXiv 2605.07244): imitate a peer only when all own attempts fail.
+"""SGT, Success-Gated Transfer (arXiv 2605.07244): imitate a peer only if all attempts fail.
 
-If *every* own completion of a prompt fails, all group advantages are zero, and the receiver learns
-nothing from the prompt, however often it fails. SGT helps exactly there. If a peer has a verified
-solution (the prompt is then in the *rescue set*), one solution is drawn and imitated. It is drawn
-among those that the receiver's tokenizer can represent and that are not too long for the receiver:
+If *all* of the receiver's attempts at a prompt fail, all advantages of the group are zero, and the
+receiver learns nothing from the prompt, however often it tries. SGT helps in exactly this case. If
+a peer has a verified solution (the prompt is then in the *rescue set*), one solution is drawn and
+imitated. It is drawn among the solutions that the receiver's tokenizer can represent and that are
+not too long for the receiver:
 
     L_k = L_own,k + lambda * mean over rescued x of NLL_k(y_peer | x)
 
-lambda is `imitation_weight`, 0.1 in the paper. Our reading: NLL is the mean over the receiver's
-tokens of the solution, with its own EOS if the peer's completion was finished. The mean is over the
-rescued prompts of an update, not over all prompts. So the rescued prompts of an update share the
-weight lambda, and a single one gets all of it.
+lambda is `imitation_weight`, 0.1 in the paper. Our reading of the paper: NLL is the mean over the
+solution's tokens in the receiver's tokenizer, with the receiver's EOS if the peer's completion was
+finished. The outer mean is over the rescued prompts of an update, not over all prompts. So the
+rescued prompts of an update share the weight lambda, and a single one gets all of it.
 """
 
 import random
@@ -27,7 +28,7 @@ from mrl.samples import Group, TrainingSample
 
 @dataclass
 class SGT(Mode[SuccessRecord]):
-    """Own objective; when all own attempts fail, also imitate one solution of a peer."""
+    """The policy's own objective; if all attempts fail, also imitate a peer's solution."""
 
     name = "sgt"
     consumes = SuccessRecord
@@ -39,11 +40,11 @@ class SGT(Mode[SuccessRecord]):
         groups_and_records: GroupsAndRecords[SuccessRecord],
         rng: random.Random,
     ) -> TrainingBatch:
-        """Own samples, and one imitated solution for each prompt of the rescue set, if one fits."""
+        """The receiver's samples, and an imitated solution for each prompt of the rescue set."""
         batch = TrainingBatch()
         for group, successes in groups_and_records:
             batch.samples += own_samples(receiver, group)
-            if group.outcome == "all_fail":  # the gate: no own attempt succeeded
+            if group.outcome == "all_fail":  # the gate: none of the policy's attempts succeeded
                 batch.samples += imitation_samples(
                     receiver, group, successes, self.imitation_weight, rng
                 )
@@ -57,9 +58,9 @@ def imitation_samples(
     weight: float,
     rng: random.Random,
 ) -> list[TrainingSample]:
-    """One peer solution of the group's prompt, as a sample to imitate; [] if none can be used.
+    """One peer solution for the group's prompt, as a sample to imitate; [] if none can be used.
 
-    It is drawn uniformly among those that fit the receiver's tokenizer and its length limit.
+    It is drawn uniformly among the solutions that `retokenize` does not refuse.
     """
     candidates = list(successes)
     while candidates:

@@ -1,4 +1,4 @@
-"""solo: independent policies that share nothing. It is the control of every comparison.
+"""solo: independent policies that share nothing. This is the control in every comparison.
 
 `solo-x2` is the control with equal resources: it doubles the completions per prompt and the
 updates, to match a receiver that also learns from a peer's group.
@@ -26,7 +26,7 @@ class Solo(Mode):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """The receiver's own groups, with the advantages of its own objective."""
+        """The samples of the receiver's groups, with the advantages of its own objective."""
         batch = TrainingBatch()
         for group, _ in groups_and_records:  # the peers' records are not used
             batch.samples += own_samples(receiver, group)
@@ -44,9 +44,9 @@ class SoloX2(Solo):
 def own_samples(
     receiver: Receiver, group: Group, objective: Objective | None = None
 ) -> list[TrainingSample]:
-    """Own completions with group-relative advantages: the on-policy samples of most modes.
+    """The receiver's completions with group-relative advantages: on-policy samples of most modes.
 
-    objective: replaces the receiver's own objective.
+    objective: used instead of the receiver's own objective.
     """
     scale_by_std = (objective or receiver.objective).scale_by_std
     rewards = torch.tensor([group.rewards])  # [1, group]
@@ -59,7 +59,7 @@ def own_samples(
 def samples_with(
     advantages: Sequence[float], group: Group, objective: Objective | None = None
 ) -> list[TrainingSample]:
-    """Own completions of one group with the given advantages.
+    """The receiver's completions in one group, with the given advantages.
 
     The samples hold the sampled ids, never re-encoded text: sampled ids often differ from the
     tokenizer's own encoding of their text. The ratio's denominator is the policy as it was when it

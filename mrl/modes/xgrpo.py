@@ -5,10 +5,10 @@ shared baseline shows that there was something to gain:
 
     A_i = (r_i - mu) / (sigma + eps),   mu = (1 - peer_share) * mean_own + peer_share * mean_all
 
-mean_all and sigma are taken over own and peers' rewards together (`dr_grpo` uses no sigma). All own
-completions of such a group are then pushed down. So there is a gradient again, but its support
-stays on-policy: no text is shared, so the receiver learns what not to write, and never what to
-write instead.
+mean_all and sigma are taken over the receiver's and its peers' rewards together (`dr_grpo` uses no
+sigma). If a peer succeeded, all completions of such a group become less likely. So there is a
+gradient again, but its support stays on-policy: no text is shared, so the receiver learns what not
+to write, and never what to write instead.
 
 Related work: ILR (arXiv 2509.26306), half a year older, also shares reward statistics.
 """
@@ -27,12 +27,12 @@ from mrl.records import RewardStats
 
 @dataclass
 class XGRPO(Mode[RewardStats]):
-    """Own completions only, compared with a baseline that includes the peers' rewards."""
+    """The policy's own completions only, with a baseline that includes the peers' rewards."""
 
     name = "xgrpo"
     consumes = RewardStats
-    # Baseline = (1 - peer_share) * mean of own rewards + peer_share * mean of all rewards (own
-    # rewards included). sigma always uses all rewards.
+    # baseline = (1 - peer_share) * mean of the receiver's rewards + peer_share * mean of all
+    # rewards, including the receiver's; sigma always uses all rewards
     peer_share: float = setting(
         1.0, "weight of the mean over all policies' rewards in the baseline", least=0, most=1
     )
@@ -43,7 +43,7 @@ class XGRPO(Mode[RewardStats]):
         groups_and_records: GroupsAndRecords[RewardStats],
         rng: random.Random,
     ) -> TrainingBatch:
-        """Own samples with advantages over the shared baseline."""
+        """The receiver's samples, with advantages relative to the shared baseline."""
         batch = TrainingBatch()
         for group, stats in groups_and_records:
             advantages = shared_baseline_advantages(

@@ -1,12 +1,12 @@
-r"""Compares formulas as mathematics: answers that are neither integers nor words.
+r"""Compares mathematical formulas: answers that are neither integers nor words.
 
 The library math-verify does the comparison, and never executes text as code. It reads almost every
-text as a formula: it multiplies the letters of a word, and drops what it does not know. So this
-file first decides what math-verify may read:
+text as a formula: it multiplies the letters of a word, and drops what it does not understand. So
+this file first decides what math-verify may read:
 
 - If math-verify would misread the answer, the verdict is UNPARSED for any box (`is_misread`).
   Examples are a number with a unit, a sentence, a code, a number in another base, a date, and a
-  decimal comma. The verifier refuses problem files with such answers: they need the user's judge.
+  decimal comma. The verifier refuses problem files with such answers: they need your own judge.
 - Formatting is removed from both sides, and a few notations are rewritten as LaTeX (`_rewritten`).
 - Introductory words and units are removed from the box only (`_undressed`): `70 shells` counts as
   the answer 70. Words that change the number stay (`5 dozen`).
@@ -14,15 +14,16 @@ file first decides what math-verify may read:
 - Integers and words are compared exactly (rewards.py).
 - Two adjacent numbers (`1 2`) are UNPARSED, because math-verify would add them. An integer before a
   fraction (`1 1/2`) is a mixed number, 3/2.
-- Trailing dots (`5\ldots`) are UNPARSED. So are a prime (`f'(x)`) and brackets around several
-  values (`[5,5]`), unless the answer also has them, because they are ambiguous.
-- Several values (`1, 2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in order. One of
-  the values is not enough. An inequality (`-5 < x < 5`) equals its interval.
+- Trailing dots (`5\ldots`) are ambiguous, so they are UNPARSED. So are a prime (`f'(x)`) and
+  brackets around several values (`[5,5]`), unless the answer also has them.
+- Several values (`1, 2`, `\{1,2\}`, `\pm 2`) are compared as one set, and tuples in order. A box
+  with only one of the values is incorrect. An inequality (`-5 < x < 5`) equals its interval.
 - Known limits: math-verify reads `8=7` as 7, ignores the case of letters, and rounds decimals to
   six places. Inside sets, matrices and equations, differences of 1e-15 do not count.
 
-A short expression can take math-verify hours or gigabytes. So only the verifier's child process
-loads this file (verifier.py), and verdicts near the time limit depend on the machine.
+Even a short expression can take math-verify hours or gigabytes. So this file runs only in the
+verifier's child process (verifier.py), which has limits. If a comparison takes about as long as the
+time limit, its verdict depends on the speed of the machine.
 """
 
 import re
@@ -85,9 +86,8 @@ _LOOKS = (
     "text|textrm|textbf|textit|textsf|texttt|mbox|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|pmb|"
     "underline|fbox"
 )
-_LOOK = re.compile(
-    rf"\\(?:{_LOOKS}|color\{{\w+\}})\s*\{{(.*)\}}", re.DOTALL
-)  # around the whole text
+# one of these commands around the whole text
+_LOOK = re.compile(rf"\\(?:{_LOOKS}|color\{{\w+\}})\s*\{{(.*)\}}", re.DOTALL)
 _MATH = re.compile(r"\$([^$]*)\$|\\\[(.*)\\\]|\\\((.*)\\\)", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
 _E_NOTATION = re.compile(r"(?<![A-Za-z0-9.])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?!\w)")
@@ -117,7 +117,7 @@ def _rewritten(text: str) -> str:
 
 
 def _inside(text: str) -> str | None:
-    """The content of a command or of math signs around the whole text; None if there are none."""
+    """The content of a command or of math signs around the whole text; None if it has neither."""
     if match := _MATH.fullmatch(text):
         return next(part for part in match.groups() if part is not None)
     match = _LOOK.fullmatch(text)
@@ -193,7 +193,7 @@ _PERCENT = re.compile(r"((?:[^%,]|,[0-9]{3})*?)\s*(?:\\?%|percent(?:age)?|pct)")
 
 
 def judge(answer: str, box: str) -> Verdict:
-    """The verdict on a box. It may take forever, so the caller must limit the time."""
+    """The verdict on a box. Judging may take forever, so the caller must limit the time."""
     answer = _rewritten(answer)
     if is_misread(answer):
         return Verdict.UNPARSED
@@ -251,8 +251,8 @@ def _math_verdict(answer: str, box: str) -> Verdict:
             extraction_config=_EXTRACTION,
             fallback_mode="no_fallback",
             extraction_mode="first_match",
-            # the verifier limits the time; the library's type hint forgets None, its documentation
-            # does not
+            # the verifier limits the time; the library's documentation allows None, but its type
+            # hint does not
             parsing_timeout=None,  # pyright: ignore[reportArgumentType]
         )
         parsed.append(expression)
@@ -281,7 +281,7 @@ def _differ(right: Any, boxed: Any) -> bool:
     """Whether two numbers differ by more than 1%.
 
     math-verify compares absolute differences, so it treats all very small numbers as equal, for
-    example 2^-99 and 2^-98. For larger numbers it is stricter than this check.
+    example 2^-99 and 2^-98. For larger numbers, math-verify is stricter than this check.
     """
     for side in (right, boxed):
         if not isinstance(side, Expr) or not side.is_number or side.is_infinite:

@@ -6,17 +6,15 @@ are compared here, exactly:
 - `1,234` is one integer, with a comma before every three digits. `1, 234` and `12,34` are two.
 - Two or more letters are a word. Several words, separated by spaces, are one phrase.
 
-All other answers are formulas, which verifier/formulas.py compares as mathematics.
+All other answers are mathematical formulas, which verifier/formulas.py compares.
 """
 
 import re
 
 from mrl.samples import Verdict
 
-MAX_BOX_CHARS = (
-    2_000  # longer boxes count as wrong without being parsed; no correct answer is so long
-)
-MAX_TEXT_CHARS = 100_000  # only this much of a completion's end is searched for a box
+MAX_BOX_CHARS = 2_000  # longer boxes count as wrong, unparsed: no answer is that long
+MAX_TEXT_CHARS = 100_000  # only the end of a completion, up to this length, is searched for a box
 
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3})+)")
 WORDS = re.compile(r"[A-Za-z]{2,}|[A-Za-z]+(?: +[A-Za-z]+)+")
@@ -28,7 +26,7 @@ _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")
 def plain_verdict(answer: str, box: str | None, finished: bool = True) -> Verdict | None:
     """The verdict on the last box of a completion; None if it must be compared as a formula.
 
-    box: None if the completion has no box. finished: the token limit did not cut the completion.
+    box: None if the completion has no box. finished: False if the token limit cut it short.
     """
     if box is None and not finished:
         return Verdict.TRUNCATED
@@ -56,7 +54,7 @@ def _exact(text: str) -> int | str | None:
 def last_box(text: str) -> str | None:
     r"""The content of the last complete `\boxed{...}`, counting braces; None if there is none.
 
-    Of nested boxes the inner one counts as last, so the content never contains a complete box.
+    If boxes are nested, the inner one counts, so the content never contains a complete box.
     Surrounding spaces and a final period are removed.
     """
     text = text[-MAX_TEXT_CHARS:]

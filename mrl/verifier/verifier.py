@@ -2,11 +2,11 @@
 
 Integers and words are judged here, directly (rewards.py). For everything else, the child process
 (`python -m mrl.verifier.verifier DESCRIPTOR`) loads a file with a function `judge`: formulas.py, or
-the user's own. A judge may take hours or gigabytes, or crash. This ends only the child, which has
-limits of time and memory, and a new child judges the next completion. A child is also replaced
-after a completion that used much time or memory, so that no completion can change the verdict on
-the next. This protects against accidents only: like any program, a judge can read and write files
-and use the network.
+the user's own. A judge may take hours or gigabytes, or crash. The child has limits of time and
+memory, so such a judge ends only the child, and a new child judges the next completion. A child is
+also replaced after a completion that used much time or memory, so that no completion can change the
+verdict on the next. All this protects only against accidents: like any program, a judge can read
+and write files and use the network.
 """
 
 import os
@@ -35,18 +35,15 @@ class BoxVerifier(AbstractContextManager):
     """Judges the last box of a completion. Use it as a context manager, or call `close`.
 
     The child starts when it is first needed, and ends with this process. A completion that takes
-    longer than timeout_s, or that kills the child twice, gets the verdict TIMEOUT. One that runs
-    out of memory, or that cannot be compared, gets WRONG. Raises MrlError if the child does not
-    work.
+    longer than timeout_s, or that kills the child twice, gets the verdict TIMEOUT. A completion on
+    which the judge raises an error, for example when memory runs out, gets the verdict WRONG.
+    Raises MrlError if the child does not work.
 
-    A verdict does not depend on earlier ones, except for timeouts, which depend on the machine.
+    A verdict never depends on earlier completions. Timeouts also depend on the machine.
     """
 
-    command: tuple[str, ...] = (
-        sys.executable,
-        "-m",
-        __name__,
-    )  # followed by the file descriptor of the pipe
+    # the command that starts the child; the file descriptor of the pipe is appended
+    command: tuple[str, ...] = (sys.executable, "-m", __name__)
     name, remedy = "The verifier", "reinstall math-verify 0.9"
 
     def __init__(self, timeout_s: float = 2.0, file: str = FORMULAS) -> None:
@@ -59,7 +56,7 @@ class BoxVerifier(AbstractContextManager):
         self.close()
 
     def verify(self, answer: str, text: str, finished: bool = True) -> Verdict:
-        """Judge a completion by the problem's answer. finished: the token limit did not cut it."""
+        """Judge a completion by the problem's answer. finished: False if the token limit cut it."""
         answer, box = tidy(answer), last_box(text)
         verdict = plain_verdict(answer, box, finished)
         if verdict is None:  # there is a box, and it holds a formula
@@ -69,7 +66,7 @@ class BoxVerifier(AbstractContextManager):
     def verify_groups(self, groups: Iterable[Group]) -> None:
         """Set the verdict of every rollout.
 
-        The time limit holds for each verdict, so a step with many expensive formulas such as
+        The time limit applies to each verdict, so a step with many expensive formulas such as
         `9^{9^{9}}` takes long, but it ends.
         """
         for group in groups:
@@ -103,7 +100,7 @@ class BoxVerifier(AbstractContextManager):
 
     def _ask(self, answer: str, text: str) -> tuple[Verdict, str]:
         """The child's verdict, and a description of the judge's mistake, or ""."""
-        for _ in range(2):  # twice, because a child may die for another reason than this text
+        for _ in range(2):  # twice, because a child may die for a reason other than this completion
             child = self._child
             if child is None or child.poll() is not None:
                 child = self.start_and_check()
@@ -121,14 +118,14 @@ class BoxVerifier(AbstractContextManager):
         return Verdict.TIMEOUT, f"took longer than {self.timeout_s:g} s, or ended its process,"
 
     def _exchange(self, child: "_Child", message: tuple, limit_s: float) -> Any:
-        """The child's reply to a message. If none comes in time: None, and the child is ended."""
+        """The child's reply to a message. If none comes in time, end the child and return None."""
         reply = None
         try:
             with suppress(OSError, EOFError):  # the child died
                 child.pipe.send(message)
                 if child.pipe.poll(limit_s):
                     reply = child.pipe.recv()
-        finally:  # even after Ctrl-C, so that a late reply is not taken for the next one
+        finally:  # even after Ctrl-C, so that a late reply is not mistaken for the next one
             if reply is None:
                 self.close()
         return reply
@@ -137,7 +134,7 @@ class BoxVerifier(AbstractContextManager):
 class _Child(subprocess.Popen[bytes]):
     """The process that runs a judge, and the parent's end of the pipe to it.
 
-    command: starts the process; the file descriptor of the child's end of the pipe follows it.
+    command: starts the process; the file descriptor of the child's end of the pipe is appended.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -182,7 +179,8 @@ class OwnJudge(BoxVerifier):
     say: receives a sentence about the first mistake that the judge makes.
 
     If a judge raises, or does not return a bool, `check_answer` raises MrlError before a run
-    writes anything. Later, such a mistake counts as the verdict WRONG.
+    writes anything. Later, a completion on which the judge makes such a mistake gets the verdict
+    WRONG.
     """
 
     remedy = "repair it, or use another judge"
@@ -200,7 +198,7 @@ class OwnJudge(BoxVerifier):
         self._has_said = False
 
     def verify(self, answer: str, text: str, finished: bool = True) -> Verdict:
-        """Judge a completion. finished: the token limit did not cut it."""
+        """Judge a completion. finished: False if the token limit cut it short."""
         verdict, mistake = self._ask(answer, text)
         if mistake and not self._has_said:
             self._has_said = True
@@ -234,7 +232,7 @@ class OwnJudge(BoxVerifier):
 def make_verifier(
     judge: str | Callable[[str, str], bool], timeout_s: float, say: Callable[[str], None]
 ) -> BoxVerifier:
-    """Make a verifier: with the user's judge (see `OwnJudge`), or without if `judge` is empty."""
+    """Make a verifier: with the user's judge (`OwnJudge`), or the built-in one if `judge` is ""."""
     return OwnJudge(judge, timeout_s, say) if judge else BoxVerifier(timeout_s)
 
 
@@ -251,7 +249,7 @@ def serve(pipe: Connection) -> None:
         signal.setitimer(signal.ITIMER_REAL, 2 * START_LIMIT_S)
         judge, flaw = _load(path, source)
 
-        # after loading, because on many cores importing numpy reserves more memory than it uses
+        # limited after loading: with many cores, importing numpy reserves more memory than it uses
         with suppress(ValueError, OSError):  # some platforms do not have this limit
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
         most = _peak_bytes() + MEMORY_LIMIT_BYTES // 2
@@ -280,10 +278,10 @@ def _peak_bytes() -> int:
 
 
 def _load(path: str, source: bytes) -> tuple[Callable | None, str]:
-    """Load the function `judge` of a file; returns it, and the reason if that failed.
+    """Load the function `judge` from a file. Returns it, and the reason if loading failed.
 
-    A user's file can use files next to it, because its folder becomes the working directory. The
-    folder is also the last place for imports, so that its modules do not hide others.
+    A user's file can open and import files next to it: its folder becomes the working directory,
+    and is searched last for imports, so that modules in it do not hide others.
     """
     if path != FORMULAS:
         folder = str(Path(path).parent)
