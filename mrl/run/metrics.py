@@ -32,8 +32,8 @@ METRICS = {
     "completions/clipped_ratio": "share of completions that the token limit cut",
     "entropy": "estimate of the policy's entropy in nats: mean of -log p over sampled tokens",
     "num_tokens": "number of sampled completion tokens",
-    "rescue_set": "number of prompts on which all of the policy's attempts failed and a peer sent a "
-    "solution",
+    "rescue_set": "number of prompts on which all of the policy's attempts failed and a peer sent "
+    "a solution",
     "rescues": "number of peers' solutions that were imitated on such prompts",
     "dropped/<reason>": "number of received completions that this policy cannot learn from: empty "
     "or too_long ones (counted even if its mode ignores them)",
@@ -41,12 +41,12 @@ METRICS = {
     "encode exactly (counted even if its mode ignores them)",
     "thl/<figure>": "sums over the peers' completions that became training samples (see "
     "residual.py): records, bytes, bytes_one_to_one, source_tokens, receiver_tokens",
-    "loss": "loss of the objective over the policy's own and its peers' samples, mean over updates; "
-    "it stays near 0 by construction while ratios are 1 and each group's advantages sum to 0 "
-    "(solo, sgt)",
+    "loss": "loss of the objective over the policy's own and its peers' samples, mean over "
+    "updates; it stays near 0 by construction while ratios are 1 and each group's advantages sum "
+    "to 0 (solo, sgt)",
     "loss_nll": "imitation loss multiplied by its weight, mean over updates",
-    "kl": "KL divergence from the reference model in nats (k3 estimate), over those of the policy's "
-    "own completions that have an advantage, mean over updates; only if kl_coef > 0",
+    "kl": "KL divergence from the reference model in nats (k3 estimate), over those of the "
+    "policy's own completions that have an advantage, mean over updates; only if kl_coef > 0",
     "updates": "number of optimizer updates in this step",
     "grad_norm": "gradient norm before clipping, mean over the step's updates",
     "update_skipped": "number of updates that were skipped because the gradient was not finite",
