@@ -47,8 +47,8 @@ def expected(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tens
 def compare(submission: ModuleType, *arguments: Tensor, strict: bool = False) -> None:
     """Fail if the loss or its gradient is wrong.
 
-    strict: fail even if both are wrong by one factor (a sign, the sample std). Only one part is
-    strict, so that such a factor costs that part alone.
+    strict: fail even if both are wrong by the same factor (a sign, or the sample std). Only one
+    part is strict, so that such a factor costs the points of that part alone.
     """
     results = []
     for function in (expected, submission.policy_loss):
