@@ -4,7 +4,8 @@
     python data/examples/to_tensorboard.py runs/sgt-s0    # writes runs/sgt-s0/tensorboard/
     tensorboard --logdir runs/sgt-s0/tensorboard
 
-Run it again while the run continues, and the curves grow. Only this file needs TensorBoard.
+To add the latest steps of a run in progress, call this script again. Only this file needs
+TensorBoard.
 """
 
 import argparse
