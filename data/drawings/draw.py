@@ -287,7 +287,7 @@ def rescue() -> Drawing:
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
 
-    drawing = Drawing(386, "Where all attempts fail, a peer's is imitated")
+    drawing = Drawing(386, "When all attempts fail, a peer's is imitated")
     drawing.say(14, 24, f"prompt: {group.problem.prompt}", style=BOLD)
     drawing.box(14, 40, 392, 128, "#fbeef0", RED)
     drawing.say(26, 60, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, style=BOLD)
@@ -310,7 +310,7 @@ def rescue() -> Drawing:
 
 def toy() -> Drawing:
     """J of TUTORIAL's four-completion toy policy, if it starts with some luck and with none."""
-    drawing = Drawing(478, "Where luck never comes, only a peer helps")
+    drawing = Drawing(478, "If luck never comes, only a peer helps")
     ways = {"solo": "alone", "replay": "replay", "sgt": "peer"}
     drawing.say(14, 22, "J, the share of right texts, over the steps")
     for x, (mode, sharing) in zip((46, 120, 210), ways.items(), strict=True):
@@ -364,7 +364,7 @@ def bandit_noise() -> Drawing:
 def support() -> Drawing:
     """The modes in the bandit's blind spot: the groups that they need, and their bias angle."""
     contexts = bandit.complementary()
-    drawing = Drawing(350, "What opens a blind spot: few groups needed")
+    drawing = Drawing(350, "What closes a blind spot: few groups needed")
 
     drawing.say(14, 22, "angle between the mean update and the true gradient")
     degrees = {angle: f"{angle}°" for angle in (0, 30, 60, 90, 120)}
@@ -372,8 +372,8 @@ def support() -> Drawing:
     drawing.line(place(-1, 90), place(2, 90), color="#999999")
     drawing.say(46, place(0, 93)[1], "above this line: downhill", GRAY)
     drawing.say(219, 292, "groups needed until the update stands out", at="middle")
-    drawing.say(14, 318, "replay: nothing until luck has come once, then as sgt", GRAY)
-    drawing.say(14, 337, "naive: its price is on prompts that are solved already", GRAY)
+    drawing.say(14, 318, "replay: nothing until it is lucky once, then like sgt", GRAY)
+    drawing.say(14, 337, "naive: it loses on prompts that are already solved", GRAY)
 
     names = defaultdict(list)  # point -> modes, because some modes share a point
     every_mode = bandit.bandit_modes(contexts)
@@ -403,7 +403,7 @@ def skills(path: Path) -> None:
     for axes, (learner, skill, peer) in zip(panels, blind_spots, strict=True):
         ends = []
         for mode, policy, label in (
-            ("solo", learner, "alone"), ("replay", learner, "memory"),
+            ("solo", learner, "RL alone"), ("replay", learner, "replay"),
             ("sgt", learner, "with peer"), ("sgt", peer, "the peer"),
         ):  # fmt: skip
             window = figures.COMPARED_WINDOW
@@ -413,9 +413,9 @@ def skills(path: Path) -> None:
             ends.append((rates[-1], label, color))
         figures.name_ends(axes, ends)
         axes.set_title(f'{learner} on its blind spot "{skill}"')
-        axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of right attempts")
+        axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of correct attempts")
 
-    figure.suptitle("Alone a blind spot stays, a memory may\nhave luck, and a peer fills it")
+    figure.suptitle("A blind spot stays with RL alone, replay\nmay be lucky, and a peer closes it")
     figures.save_figure(figure, path)
 
 
@@ -427,7 +427,7 @@ def kinds(path: Path) -> None:
         "groups/mixed": ("mixed: they teach", GREEN),
         "groups/all_pass": ("all pass: no gradient", "#cccccc"),
     }
-    titles = {"solo": "alone (solo)", "sgt": "with its peer (sgt)"}
+    titles = {"solo": "RL alone (solo)", "sgt": "with its peer (sgt)"}
     for axes, (mode, title) in zip(panels, titles.items(), strict=True):
         lines = read_metrics(RESULTS / f"{mode}-s0")
         stacked = []
@@ -439,7 +439,7 @@ def kinds(path: Path) -> None:
         axes.set(title=title, ylim=(0, 1), xlim=(steps[0], steps[-1]))
         axes.set(xlabel="step", ylabel="share of groups")
 
-    figure.suptitle("Groups that fail altogether: alone they\nstay to the end, with a peer they go")
+    figure.suptitle("All-fail groups stay to the end with RL\nalone, but with a peer they vanish")
     figure.legend(areas, labels, ncols=2, loc="outside lower center", frameon=False)
     figures.save_figure(figure, path)
 
