@@ -37,7 +37,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "data" / "results"
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
-WIDTH = 420  # shown on a phone that is 390 pixels wide, text of size 13 is then 12 pixels high
+# width of a drawing; on a phone that is 390 pixels wide, text of size 13 is then 12 pixels high
+WIDTH = 420
 INK, GRAY, GREEN, RED = "#1b1b1b", "#707070", figures.RIGHT, figures.FAILED
 CHUNK_COLORS = "#cfd8dc", "#f3e3a3"  # used in turn, so that adjacent chunks differ
 BOLD, MONO = "font-weight:bold", "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"

@@ -1,4 +1,4 @@
-"""Gave the kept results of version 0.1 the names of version 0.2.
+"""Gives the kept results of version 0.1 the names of version 0.2.
 
     python data/results/convert_to_0_2.py        # changes the files below data/results in place
 

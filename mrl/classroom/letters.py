@@ -25,7 +25,7 @@ from mrl.records import Record, make_records
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 
 LETTERS = "abcdef"
-END = len(LETTERS)  # the end token; its log-prob is 0, as if a completion always ended
+END = len(LETTERS)  # the end token; its log-prob is 0, because it follows with certainty
 # for `own-mode`; LENGTH is the length of each update of one problem's logits
 PROBLEMS, RIGHT, GROUP, STEPS, LENGTH = 8, 2, 4, 40, 0.2
 

@@ -93,7 +93,7 @@ def test_equal_groups(submission: ModuleType, rng: random.Random) -> None:
     """1 point: groups whose rewards are all equal"""
     for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]], [[0.1], [0.7]]):
         new, old, rewards, mask = draw_case(rng, 3, 7, UNCLIPPED)
-        rewards = rewards.float()  # where the mean of seven times 0.1 is not 0.1
+        rewards = rewards.float()  # in float32, the mean of seven rewards of 0.1 is not 0.1
         rewards[-len(equal) :] = torch.tensor(equal)
         compare(submission, new, old, rewards, mask)
 

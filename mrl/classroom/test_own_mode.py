@@ -1,8 +1,9 @@
 """Assignment 6: how much a student's mode gains by its idea alone.
 
-It is compared with the best of three controls: `solo`, the same mode with its records exchanged
-between problems, and the same mode without records. The last two are needed because a mode can gain
-without sharing: a mode that replays its own earlier successes ends 20 points above `solo`.
+The mode is compared with the best of three controls: `solo`, the same mode with its records
+exchanged between problems, and the same mode without records. The last two are needed because a
+mode can gain without sharing: a mode that replays its own earlier successes ends 20 points above
+`solo`.
 """
 
 import random
@@ -14,7 +15,7 @@ from mrl.classroom.letters import mode_of, train
 from mrl.modes.solo import Solo
 from mrl.run.intervals import estimate
 
-PAIRS = 20  # with five pairs, small gains were sometimes missed; 20 take a few seconds
+PAIRS = 20  # with five pairs, small gains were sometimes missed; 20 pairs take a few seconds
 GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # smallest gain -> points for it
 SULKS = 10  # points; a mode that, without records, is so far below `solo` learns nothing alone
 

@@ -57,7 +57,7 @@ def imitation_sample(prompt: int, record: SuccessRecord, weight: float = 0.1) ->
 def samples_made(
     submission: ModuleType, step: Step, seed: int = 0, **settings: Any
 ) -> tuple[list[TrainingSample], list[TrainingSample]]:
-    """The samples that the mode makes: those of own completions, and those of imitation."""
+    """The samples that the mode makes: the receiver's own, and those that imitate a peer."""
     prompts = [(own_group(prompt, outcome), list(records)) for prompt, outcome, records in step]
     mode = mode_of(submission)(**settings)
 

@@ -45,9 +45,9 @@ def states_of(config: RunConfig, directory: Path | None) -> dict[str, RunConfig]
 def ask(question: str, states: dict[str, RunConfig], samples: int) -> Table:
     """Sample completions of a question from each policy, and show them in a table.
 
-    A cell has the most frequent boxed answers, each with the number of completions that gave it,
-    and one completion with the first of them. Raises MrlError if the question is empty or too long
-    for a model.
+    A cell has the most frequent boxed answers, each with the number of completions that gave it.
+    Below them it shows a completion with the most frequent answer. Raises MrlError if the question
+    is empty or too long for a model.
     """
     if not question.strip():
         raise MrlError("The question is empty: write a sentence in quotes.")

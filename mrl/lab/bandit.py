@@ -76,7 +76,7 @@ class Context:
 
 
 def complementary(apart: float = 1.0) -> list[Context]:
-    """Two contexts: the receiver knows the first one, the second is its blind spot.
+    """Two contexts: the receiver knows the first one, and the second one is its blind spot.
 
     apart: 0 makes the peer a copy; 1 makes it know exactly what the receiver does not.
     """

@@ -57,7 +57,7 @@ class Plan:
     jobs: int = 2
 
     def runs(self) -> list[tuple[str, int, Path]]:
-        """(name, seed, directory) of every run. Each seed is run with all modes before the next."""
+        """(name, seed, directory) of every run: first all modes with one seed, then the next."""
         runs = []
         for seed in self.seeds:
             for name in self.modes:

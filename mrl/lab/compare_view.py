@@ -1,6 +1,6 @@
 """The results of a comparison as tables and a plot: means with intervals, and blind spots.
 
-A skill is a blind spot if its mean score before training, over the compared runs, is low enough.
+Blind spots are determined by a skill's mean score before training, over all compared runs.
 """
 
 import csv

@@ -38,8 +38,7 @@ from mrl.samples import derive_seed
 
 TOLERANCE = 2e-2  # largest accepted error of a log-prob, in nats; TF32 alone causes about 1e-3
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # layers for which logprobs.py makes masks
-# Classes that compute RMSNorm exactly as Llama does. Other classes add 1 to the weight, or have a
-# gate.
+# Classes whose RMSNorm equals Llama's. Other classes add 1 to the weight, or have a gate.
 SAME_RMS_NORM = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 
 

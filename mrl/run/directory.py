@@ -195,7 +195,7 @@ def newest_checkpoint(run: Path) -> Path | None:
 
 
 def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
-    """The settings with each policy's path in a checkpoint; references stay the initial models.
+    """The settings, but with each policy's path in a checkpoint. References do not change.
 
     Raises MrlError if a file of the checkpoint has changed since it was written.
     """

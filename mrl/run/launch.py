@@ -96,7 +96,7 @@ def launch(
     fork = sys.platform == "linux" and not torch.cuda.is_available()
     # the loopback device, because a change of network does not break its connections
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    # not torch's own warning, because `launch` says which process died
+    # `launch` itself says which process died, so torch's warning is not needed
     logging.getLogger("torch.multiprocessing").setLevel("ERROR")
     signal.signal(signal.SIGINT, _pass_on)
 

@@ -29,7 +29,7 @@ class LoadedTeam(Team):
 
     device: str
     why_placed: str  # a sentence that says where the policies are kept, and why
-    heldout: dict[str, list[Problem]] = field(default_factory=dict)  # by the name of the file
+    heldout: dict[str, list[Problem]] = field(default_factory=dict)  # by the stem of the file
 
     def evaluate(self, problems: str | Path, samples: int = 4) -> dict[str, dict[str, float]]:
         """pass@1 on a file of problems, by policy and skill; "all" is the mean over skills.
@@ -65,8 +65,8 @@ def load_team(
     of a mode are written settings={"sgt": {"imitation_weight": 0.5}}. `python mini_mrl.py settings`
     lists all settings.
 
-    All policies stay in this process. A step changes torch's number of threads and its use of cuDNN
-    there, and restores them at its end.
+    All policies stay in this process. A step changes torch's number of threads and its use of
+    cuDNN, and restores both at its end.
     Raises MrlError, with what to do, for any mistake that would keep a run from starting.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """Success-Gated Transfer (arXiv 2605.07244): imitate a peer only if all your own attempts failed.
 
-    L_k = L_own,k + lambda * NLL_k(y_peer | x)   on prompts x where every own completion failed and
+    L_k = L_own,k + lambda * NLL_k(y_peer | x)   on prompts x where all of k's attempts failed and
                                                  some peer has a verified success (the rescue set)
 
 Contract of `training_samples`:
