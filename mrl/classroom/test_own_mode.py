@@ -39,8 +39,11 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
         "own attempts; otherwise its gain from records cannot be measured"
     )
 
-    controls = {"solo": solo, "itself with exchanged records": exchanged}
-    controls["itself without records"] = nothing
+    controls = {
+        "solo": solo,
+        "itself with exchanged records": exchanged,
+        "itself without records": nothing,
+    }
     name = max(controls, key=lambda name: fmean(controls[name]))
     gains = [mine - other for mine, other in zip(own, controls[name], strict=True)]
     of_gains = estimate(gains)
