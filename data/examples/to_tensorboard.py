@@ -21,7 +21,7 @@ def write_events(run: Path) -> None:
 
     lines = read_metrics(run)
     if not lines:
-        raise MrlError(f"{run} has no finished step, so there is nothing to write.")
+        raise MrlError(f"{run} has no finished step yet, so there is nothing to write.")
     for policy in sorted({line["policy"] for line in lines}):
         folder = run / "tensorboard" / policy
         for earlier in folder.glob("events.out.tfevents.*"):

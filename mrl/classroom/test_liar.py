@@ -57,8 +57,8 @@ def compare(
     distinct = {(r.prompt_id, r.text, r.finished) for r in records if r.prompt_id in answers}
     suffices = len(distinct) <= budget
     assert len(calls) <= budget and (suffices or len(calls) == budget), (
-        f"verify was called {len(calls)} times for {len(distinct)} different (prompt, text, "
-        f"finished), and the budget is {budget}; store each verdict, and use the whole budget"
+        f"verify was called {len(calls)} times for {len(distinct)} different triples (prompt, "
+        f"text, finished), and the budget is {budget}; store each verdict, and use the whole budget"
     )
 
     right = []

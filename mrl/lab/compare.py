@@ -85,7 +85,7 @@ def name_modes(modes: Sequence[str]) -> dict[str, str]:
     for mode in modes:
         name = mode_class(mode).name
         if name in named:
-            raise MrlError(f"{name!r} is compared twice; give each mode a different `name`.")
+            raise MrlError(f"Two compared modes are named {name!r}; give each a different `name`.")
         named[name] = mode
     return named
 
