@@ -237,7 +237,7 @@ def evaluate(
     samples: Annotated[int | None, typer.Option(help=EVALUATE_SAMPLES_HELP)] = None,
     data: Annotated[str | None, typer.Option(help=EVALUATE_DATA_HELP)] = None,
 ) -> None:
-    """Score a run on held-out problems, with its first and its newest weights.
+    """Score a run on held-out problems, with its initial and its newest weights.
 
     With --pair DIR_A,DIR_B instead of a run: can these models help each other? Counts, per skill,
     the problems that one model always fails and the other sometimes solves.
