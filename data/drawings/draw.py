@@ -1,6 +1,7 @@
-"""The drawings of TUTORIAL.md and README.md: `python data/drawings/draw.py` writes them beside it.
+"""Makes the drawings of TUTORIAL.md and README.md.
 
-What they show is computed by the code that they explain, or read from a run's kept metrics.
+`python data/drawings/draw.py` writes them next to this script. What they show is computed by the
+code that they explain, or read from a run's kept metrics.
 """
 
 import inspect
@@ -36,9 +37,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "data" / "results"
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
-WIDTH = 420  # of each drawing, so that letters of 13 have 12 pixels where 390 are as wide as it is
+# width of a drawing; on a phone that is 390 pixels wide, text of size 13 is then 12 pixels high
+WIDTH = 420
 INK, GRAY, GREEN, RED = "#1b1b1b", "#707070", figures.RIGHT, figures.FAILED
-CHUNK_COLORS = "#cfd8dc", "#f3e3a3"  # neighbours
+CHUNK_COLORS = "#cfd8dc", "#f3e3a3"  # used in turn, so that adjacent chunks differ
 BOLD, MONO = "font-weight:bold", "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"
 
 
@@ -47,9 +49,9 @@ Place = Callable[[float, float], Point]
 
 
 class Drawing:
-    """An SVG of boxes, lines and words on a white card, so that it reads on a dark page, too.
+    """An SVG of boxes, lines and words on a white card, which is also readable on a dark page.
 
-    headline: the sentence above it that says what to see.
+    headline: the sentence at its top, which says what to see.
     """
 
     def __init__(self, height: int, headline: str) -> None:
@@ -76,7 +78,7 @@ class Drawing:
         self, *points: Point, color: str = GRAY, width: float = 1,
         dash: str = "none", fill: str = "none",
     ) -> None:  # fmt: skip
-        """A line through points; dash: lengths of its parts and of the gaps; fill: below it."""
+        """A line through points. dash: lengths of dashes and gaps. fill: color of its inside."""
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         look = f'stroke="{color}" stroke-width="{width:g}" stroke-dasharray="{dash}"'
         self.parts.append(f'<polyline points="{corners}" fill="{fill}" {look}/>')
@@ -92,16 +94,19 @@ class Drawing:
         self, x: float, y: float, words: str, color: str = INK, size: int = 13,
         at: str = "start", style: str = "",
     ) -> None:  # fmt: skip
-        """Lines of text, the first one at y; at: "start", "middle" or "end" of each is at x."""
+        """Lines of text, the first of them at y.
+
+        at: which point of each line is at x: "start", "middle" or "end".
+        """
         for row, line in enumerate(words.split("\n")):
             place = f'x="{x:g}" y="{y + 19 * row:g}" font-size="{size}" fill="{color}"'
             look = f'text-anchor="{at}" xml:space="preserve" style="{style}"'
             self.parts.append(f"<text {place} {look}>{escape(line)}</text>")
 
     def plane(self, ground: float, tall: float, across: dict, up: dict) -> Place:
-        """Both axes of a plot, whose lowest line is at `ground`; returns values -> their point.
+        """Draw both axes of a plot, whose lowest line is at `ground`.
 
-        across, up: value on this axis -> its words.
+        across, up: value on this axis -> its label. Returns a function (x, y) -> point.
         """
         left, right, low, high = min(across), max(across), min(up), max(up)
 
@@ -116,7 +121,7 @@ class Drawing:
         return place
 
     def tokens(self, x: float, y: float, unit: float, pieces: Sequence[bytes], color: str) -> None:
-        """Tokens side by side, each as wide as its bytes. unit: pixels of a byte."""
+        """Tokens side by side, each as wide as its number of bytes. unit: pixels per byte."""
         for piece in pieces:
             width = unit * len(piece)
             self.box(x + 1, y, width - 2, 28, color)
@@ -128,13 +133,13 @@ class Drawing:
 
 
 def numbers(*values: float) -> dict[float, str]:
-    """Values of an axis with their words."""
+    """The values of an axis, each with its label."""
     return {value: f"{value:g}" for value in values}
 
 
 @cache
 def example() -> tuple[dict[str, StepResult], dict[str, ByteCodec]]:
-    """The first step of TUTORIAL's section 4, whose first prompt is Gus's; and the codecs."""
+    """The first step of TUTORIAL's section 4, whose first prompt is about Gus; and the codecs."""
     team = load_team("tiny", mode="sgt", seed=1, prompts_per_step=4)
     return train_step(team, 1), {policy.name: policy.codec for policy in team.policies}
 
@@ -148,7 +153,7 @@ def step() -> Drawing:
     for x, name in zip(lanes, results, strict=True):
         drawing.say(x + 68, 44, name, size=14, at="middle", style=BOLD)
         for number, lines in enumerate(passed(name, results)):
-            color = "#e2f3ec" if number in (2, 3) else "#f2f2f2"  # what crosses
+            color = "#e2f3ec" if number in (2, 3) else "#f2f2f2"  # where policies exchange records
             drawing.box(x, 56 + row * number, 136, 94, color)
             drawing.say(x + 7, 76 + row * number, lines)
     drawing.say(14, 20, f"prompt: {results[name].groups[0].problem.prompt}")
@@ -163,7 +168,7 @@ def step() -> Drawing:
 
 
 def passed(name: str, results: dict[str, StepResult]) -> list[str]:
-    """What the first prompt was in each stage for one of two policies, in lines of a few words."""
+    """What each stage made of the first prompt for one of two policies, in lines of a few words."""
     result = results[name]
     (peer,) = (other for policy, other in results.items() if policy != name)
     group = result.groups[0]
@@ -186,7 +191,7 @@ def passed(name: str, results: dict[str, StepResult]) -> list[str]:
 
 
 def advantages() -> Drawing:
-    """Three groups of four and what their members' advantages are."""
+    """Three groups of four completions, and the advantage of each completion."""
     drawing = Drawing(340, "Only a group that differs in reward teaches")
     groups = {"one is right": [1, 0, 0, 0], "two are right": [1, 1, 0, 0], "none": [0] * 4}
     for place, (title, rewards) in enumerate(groups.items()):
@@ -208,7 +213,7 @@ def advantages() -> Drawing:
 
 
 def importance() -> Drawing:
-    """Ten texts that the old weights wrote, and the same ten, each as tall as its ratio."""
+    """Ten completions of the old weights, and again the same ten, each as tall as its ratio."""
     drawing = Drawing(436, "Weighted by ratio, old texts stand for new")
     old, now = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.5, 0.2, 0.2, 0.1]])
     (ratios,) = token_ratio(now.log()[None], old.log()[None], torch.ones(1, 4, dtype=torch.bool))
@@ -217,7 +222,7 @@ def importance() -> Drawing:
     words = "the same ten, each as tall as its ratio\n(frame: ten texts of the present weights)"
     drawing.say(14, 212, words)
     drawing.say(14, 394, "now", GRAY)
-    for number, answer in enumerate(("15", "8", "2", "18")):  # TUTORIAL's texts: one is right
+    for number, answer in enumerate(("15", "8", "2", "18")):  # only the first is correct
         x, color = 82 + 84 * number, RED if number else GREEN
         before, ratio, after = old[number].item(), ratios[number].item(), now[number].item()
         for base, unit in ((128, 22), (376, 22 * ratio)):
@@ -283,7 +288,7 @@ def rescue() -> Drawing:
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
 
-    drawing = Drawing(386, "Where all attempts fail, a peer's is imitated")
+    drawing = Drawing(386, "When all attempts fail, a peer's is imitated")
     drawing.say(14, 24, f"prompt: {group.problem.prompt}", style=BOLD)
     drawing.box(14, 40, 392, 128, "#fbeef0", RED)
     drawing.say(26, 60, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, style=BOLD)
@@ -305,8 +310,8 @@ def rescue() -> Drawing:
 
 
 def toy() -> Drawing:
-    """J of TUTORIAL's policy over four texts: a start with some luck, and one with none."""
-    drawing = Drawing(478, "Where luck never comes, only a peer helps")
+    """J of TUTORIAL's four-completion toy policy, if it starts with some luck and with none."""
+    drawing = Drawing(478, "If luck never comes, only a peer helps")
     ways = {"solo": "alone", "replay": "replay", "sgt": "peer"}
     drawing.say(14, 22, "J, the share of right texts, over the steps")
     for x, (mode, sharing) in zip((46, 120, 210), ways.items(), strict=True):
@@ -319,14 +324,14 @@ def toy() -> Drawing:
         drawing.say(46, ground - 146, words, style=BOLD)
         place = drawing.plane(ground, 130, numbers(*range(0, 401, 100)), numbers(0, 0.5, 1))
         for mode, curve in curves.items():
-            dash = "6 6" if mode == "replay" else "none"  # others may lie below it
+            dash = "6 6" if mode == "replay" else "none"  # it may cover other curves
             corners = starmap(place, enumerate(curve))
             drawing.line(*corners, color=figures.color_of(mode), width=3, dash=dash)
     return drawing
 
 
 def bandit_noise() -> Drawing:
-    """Each update that a group may give in the blind spot, as a dot, and the mean of them all."""
+    """Each update that a group may give in the blind spot, as a circle, and the mean update."""
     contexts = bandit.complementary()
     context, modes = contexts[1], bandit.bandit_modes(contexts)
     uphill = normalize(context.gradient(), dim=0)
@@ -339,7 +344,7 @@ def bandit_noise() -> Drawing:
     drawing.arrow((160, 170), (160, 130))
     drawing.say(152, 154, "uphill", GRAY, at="end")
     for name, x in {"solo": 72, "xgrpo": 275, "sgt": 372}.items():
-        color, chances = figures.color_of(name), defaultdict(float)  # of each place of the drawing
+        color, chances = figures.color_of(name), defaultdict(float)  # point -> probability
         for update, chance in bandit.updates(modes[name], context, bandit.GROUP):
             right, up = (230 * axes @ update).round().tolist()
             chances[x + right, 220 - up] += chance
@@ -358,9 +363,9 @@ def bandit_noise() -> Drawing:
 
 
 def support() -> Drawing:
-    """The modes in the blind spot of the bandits: groups needed, and how far off they point."""
+    """The modes in the bandit's blind spot: the groups that they need, and their bias angle."""
     contexts = bandit.complementary()
-    drawing = Drawing(350, "What opens a blind spot: few groups needed")
+    drawing = Drawing(350, "What closes a blind spot: few groups needed")
 
     drawing.say(14, 22, "angle between the mean update and the true gradient")
     degrees = {angle: f"{angle}°" for angle in (0, 30, 60, 90, 120)}
@@ -368,10 +373,10 @@ def support() -> Drawing:
     drawing.line(place(-1, 90), place(2, 90), color="#999999")
     drawing.say(46, place(0, 93)[1], "above this line: downhill", GRAY)
     drawing.say(219, 292, "groups needed until the update stands out", at="middle")
-    drawing.say(14, 318, "replay: nothing until luck has come once, then as sgt", GRAY)
-    drawing.say(14, 337, "naive: its price is on prompts that are solved already", GRAY)
+    drawing.say(14, 318, "replay: nothing until it is lucky once, then like sgt", GRAY)
+    drawing.say(14, 337, "naive: it loses on prompts that are already solved", GRAY)
 
-    names = defaultdict(list)  # by place: some modes share one
+    names = defaultdict(list)  # point -> modes, because some modes share a point
     every_mode = bandit.bandit_modes(contexts)
     for name in bandit.PUBLISHED:
         of_mode = bandit.analyse(every_mode[name], contexts[1])
@@ -382,24 +387,24 @@ def support() -> Drawing:
         near = x - last[0] < 90 and abs(y - last[1]) < 20
         lift, last = lift + 20 if near else 0, (x, y)
         color = figures.color_of(modes[0])
-        drawing.parts.append(f'<g data-modes="{" ".join(modes)}">')  # the page lights one of them
+        drawing.parts.append(f'<g data-modes="{" ".join(modes)}">')  # the page highlights one group
         drawing.dot(x, y, 6, color)
         drawing.line((x, y - 8), (x, y - 16 - lift), color=color)
-        inside = "end" if x > 340 else "middle"  # of the picture
+        inside = "end" if x > 340 else "middle"  # keeps the name inside the picture
         drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, style=BOLD)
         drawing.parts.append("</g>")
     return drawing
 
 
 def skills(path: Path) -> None:
-    """One blind spot of each policy over a run: with a peer, with its own memory, alone."""
+    """One blind spot of each policy over a run: with RL alone, with replay, and with a peer."""
     runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in ("solo", "replay", "sgt")}
     figure, panels = figures.new_figure(figures.WIDTH, 6.4, rows=2)
     blind_spots = ("qwen-tiny", "sold", "llama-tiny"), ("llama-tiny", "eats", "qwen-tiny")
     for axes, (learner, skill, peer) in zip(panels, blind_spots, strict=True):
         ends = []
         for mode, policy, label in (
-            ("solo", learner, "alone"), ("replay", learner, "memory"),
+            ("solo", learner, "RL alone"), ("replay", learner, "replay"),
             ("sgt", learner, "with peer"), ("sgt", peer, "the peer"),
         ):  # fmt: skip
             window = figures.COMPARED_WINDOW
@@ -409,21 +414,21 @@ def skills(path: Path) -> None:
             ends.append((rates[-1], label, color))
         figures.name_ends(axes, ends)
         axes.set_title(f'{learner} on its blind spot "{skill}"')
-        axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of right attempts")
+        axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of correct attempts")
 
-    figure.suptitle("Alone a blind spot stays, a memory may\nhave luck, and a peer fills it")
+    figure.suptitle("A blind spot stays with RL alone, replay\nmay be lucky, and a peer closes it")
     figures.save_figure(figure, path)
 
 
 def kinds(path: Path) -> None:
-    """The kinds of groups of one policy over a run, alone and beside its peer."""
+    """The kinds of groups of one policy over a run, with RL alone and with its peer."""
     figure, panels = figures.new_figure(figures.WIDTH, 6.6, rows=2)
     shares = {  # in the order of the stack
         "groups/all_fail": ("all fail: no gradient", RED),
         "groups/mixed": ("mixed: they teach", GREEN),
         "groups/all_pass": ("all pass: no gradient", "#cccccc"),
     }
-    titles = {"solo": "alone (solo)", "sgt": "with its peer (sgt)"}
+    titles = {"solo": "RL alone (solo)", "sgt": "with its peer (sgt)"}
     for axes, (mode, title) in zip(panels, titles.items(), strict=True):
         lines = read_metrics(RESULTS / f"{mode}-s0")
         stacked = []
@@ -435,7 +440,7 @@ def kinds(path: Path) -> None:
         axes.set(title=title, ylim=(0, 1), xlim=(steps[0], steps[-1]))
         axes.set(xlabel="step", ylabel="share of groups")
 
-    figure.suptitle("Groups that fail altogether: alone they\nstay to the end, with a peer they go")
+    figure.suptitle("All-fail groups stay to the end with RL\nalone, but with a peer they vanish")
     figure.legend(areas, labels, ncols=2, loc="outside lower center", frameon=False)
     figures.save_figure(figure, path)
 
@@ -444,7 +449,7 @@ LIVE_STEP = 24  # of the kept run, for the picture of the live view
 
 
 def live() -> str:
-    """The live view of the kept run, as a narrow terminal shows it, as an SVG."""
+    """An SVG of the kept run's live view in a narrow terminal."""
     directory = RESULTS / "sgt-s0"
     config = read_run_config(directory)
     console = Console(width=56, file=io.StringIO(), force_terminal=True, record=True)
@@ -457,7 +462,7 @@ def live() -> str:
         view.step(step, of_step, [rescue for rescue in rescues if rescue["step"] == step])
     view.console, view.title = console, f"mini-mrl: {config.mode}, seed {config.seed}"
     console.print(view.render())
-    form = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # not fetched
+    form = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # no download
     return console.export_svg(title="A bar a skill", code_format=form, unique_id="live")
 
 
@@ -467,7 +472,7 @@ DRAWINGS = (
 
 
 def main(folder: Path = HERE) -> None:
-    """Write all of them into a folder."""
+    """Write all drawings into a folder."""
     for draw in DRAWINGS:
         (folder / f"{draw.__name__}.svg").write_text(str(draw()), encoding="utf-8")
     skills(folder / "skills.png")

@@ -1,17 +1,18 @@
-"""On-policy distillation between two tokenizers: a method that is not a mode, from the same parts.
+"""On-policy distillation between two tokenizers: not a mode, but a method from the same parts.
 
-    python data/examples/distill.py --seeds 31-33             # only when all own attempts fail
-    python data/examples/distill.py --seeds 31-33 --everywhere
+    python data/examples/distill.py --seeds 31-33               # on prompts whose gate is open
+    python data/examples/distill.py --seeds 31-33 --everywhere  # on all prompts
 
 Each policy samples, and its peer *scores* the completions in the peer's own tokens. This is GKD
 (arXiv 2306.13649) with sampled tokens instead of whole distributions, because distributions over
-two different vocabularies cannot be compared. The scores are carried to the receiver's tokens chunk
-by chunk. A token's advantage is
+two different vocabularies cannot be compared. Chunk by chunk, the scores are divided among the
+receiver's tokens. A token's advantage is
 
     A_t = GRPO's advantage + beta * (log p_peer(chunk of t) - log p_own(chunk of t))
 
-with the difference limited to +-CLAMP nats. The gate opens when all own attempts fail and the peer
-has a solution. So this is SGT with scores of own completions instead of the peer's solution.
+with the difference limited to +-CLAMP nats. The gate of a prompt is open when all of the policy's
+attempts fail and the peer has a solution. So this is SGT, but the policy learns from scores of its
+own completions instead of the peer's solution.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from mrl.policy import Policy
 from mrl.samples import Group, Rollout, derive_seed, problems_of_step
 from mrl.team import Team
 
-CLAMP = 5.0  # nats; without a limit, one chunk that the peer never writes could outweigh the rest
+CLAMP = 5.0  # nats; otherwise a single chunk that the peer never writes could outweigh the rest
 Lesson = tuple[Group, Rollout, Tensor]  # the tensor is the advantage of each token, [seq]
 
 
@@ -86,7 +87,7 @@ def peers_opinion(receiver: Policy, peer: Policy, group: Group, rollout: Rollout
     try:
         text = receiver.codec.decode(content)
         peers_ids = peer.codec.encode(text)
-    except LossyText:  # the text is not exact in the peer's tokens
+    except LossyText:  # the peer's tokens cannot hold the text exactly
         return opinion
     if not peers_ids:
         return opinion
@@ -106,7 +107,7 @@ def peers_opinion(receiver: Policy, peer: Policy, group: Group, rollout: Rollout
 
 
 def learn_from(policy: Policy, lessons: Sequence[Lesson], rng: random.Random) -> None:
-    """Make the step's updates, by the policy's own objective with one advantage per token."""
+    """Make the step's updates with the policy's own objective and one advantage per token."""
     updates = policy.config.updates_per_step or 1
     lessons = rng.sample(lessons, len(lessons))
     for number in range(updates):
@@ -132,7 +133,7 @@ def learn_from(policy: Policy, lessons: Sequence[Lesson], rng: random.Random) ->
 def main() -> None:
     """Train with each seed and print pass@1 on the test set, by policy and skill."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", default="31-33", help="range of seeds, first-last")
+    parser.add_argument("--seeds", default="31-33", help="range of seeds (default: 31-33)")
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--beta", type=float, default=0.2)
     parser.add_argument("--everywhere", action="store_true", help="distill on every prompt")

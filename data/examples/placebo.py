@@ -36,14 +36,14 @@ class Placebo(SGT):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """Own samples, and one misplaced solution for each prompt on which SGT would imitate."""
+        """The receiver's own samples, and a misplaced solution wherever SGT would imitate one."""
         batch = TrainingBatch(notes={"rescuable": 0, "imitated": 0})
         for group, successes in groups_and_records:
             batch.samples += own_samples(receiver, group)
             if group.outcome != "all_fail":
                 continue
 
-            # what SGT would imitate; only its source is used
+            # what SGT would imitate; the placebo uses only the name of its source
             rescue = imitation_samples(receiver, group, successes, self.imitation_weight, rng)
             if not rescue:
                 continue
@@ -59,7 +59,7 @@ class Placebo(SGT):
     def solutions_to_other_prompts(
         self, failed: Group, source: str, groups_and_records: GroupsAndRecords
     ) -> list[SuccessRecord]:
-        """One peer's solutions to the step's other prompts of the wanted skills."""
+        """The solutions of peer `source` to other prompts of this step, of the wanted skills."""
         candidates = []
         for group, successes in groups_and_records:
             is_same_skill = group.problem.skill == failed.problem.skill

@@ -9,7 +9,7 @@ A task is a name, or a name with arguments of its generator. DIR/tasks.json reco
 and the version of the package, so that the same problems can be made again. A problem's `answer` is
 the whole entry as JSON, because that is what the task's own scorer needs.
 
-Take tasks whose answer is one integer. Some others have wrong labels (`syllogism`).
+Use tasks whose answer is a single integer. Some other tasks have wrong answers (`syllogism`).
 """
 
 import ast
@@ -23,7 +23,7 @@ from typing import Any
 import reasoning_gym  # takes seconds; the judge's process imports it before its first verdict
 
 SIZES = {"train": (300, 1), "heldout": (60, 2)}  # file -> problems per task, seed
-# half of the failures of small models are a missing box, so the format is shown twice
+# in half of their failures, small models do not write a box, so the prompt shows the format twice
 SYSTEM_PROMPT = r"""Answer with a short calculation and put the final answer into \boxed{}.
 Example: 12 + 5 - 3 = ? -> 12 + 5 = 17, 17 - 3 = 14. \boxed{14}
 Example: What is 6 times 7? -> 6 * 7 = 42. \boxed{42}
@@ -48,12 +48,12 @@ def parse_task(text: str) -> tuple[str, dict[str, Any]]:
         try:
             arguments[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            arguments[key] = value  # a word
+            arguments[key] = value  # a word without quotes
     return name, arguments
 
 
 def problems(name: str, arguments: dict[str, Any], size: int, seed: int) -> list[dict[str, str]]:
-    """The problems of one task. Entries that do not score their own answer 1.0 are left out."""
+    """The problems of one task. If its scorer rejects an entry's answer, the entry is left out."""
     made = []
     arguments = {"size": size, "seed": seed} | arguments
     for number, entry in enumerate(reasoning_gym.create_dataset(name, **arguments)):

@@ -7,7 +7,7 @@ its own attempts. If doing both at once does not matter, the result equals that 
     python mini_mrl.py --mode data/examples/sequence.py:Sequence --set sequence.switch=120
 
 The question comes from "Sequential Beats Joint" (arXiv 2609.04108), which asks it about
-distillation from a teacher; we know only its abstract.
+distillation from a teacher. We have read only the abstract.
 """
 
 import random
@@ -43,7 +43,7 @@ class Sequence(SFT):
         return batch
 
     def state(self) -> dict:
-        """How many steps this mode has seen, so that a resumed run switches at the same step."""
+        """The number of steps done, so that a resumed run switches at the same step."""
         return {"steps_done": self.steps_done}
 
     def restore(self, state: dict) -> None:

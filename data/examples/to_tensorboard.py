@@ -4,7 +4,8 @@
     python data/examples/to_tensorboard.py runs/sgt-s0    # writes runs/sgt-s0/tensorboard/
     tensorboard --logdir runs/sgt-s0/tensorboard
 
-Run it again while the run continues, and the curves grow. Only this file needs TensorBoard.
+To add the latest steps of a run in progress, call this script again. Only this file needs
+TensorBoard.
 """
 
 import argparse
@@ -20,7 +21,7 @@ def write_events(run: Path) -> None:
 
     lines = read_metrics(run)
     if not lines:
-        raise MrlError(f"{run} has no finished step, so there is nothing to write.")
+        raise MrlError(f"{run} has no finished step yet, so there is nothing to write.")
     for policy in sorted({line["policy"] for line in lines}):
         folder = run / "tensorboard" / policy
         for earlier in folder.glob("events.out.tfevents.*"):

@@ -2,8 +2,8 @@
 
 `index.html` consists of template.html, the scripts next to it, and the replay, which the report
 also has. This script fills in what the program computes: the kept run and the bandit's table.
-`report.html` is the report of the kept run. The two pictures show the top of both pages, as a
-browser does. They are made again only if Chromium is installed.
+`report.html` is the report of the kept run. `index.png` and `report.png` are screenshots of the top
+of both pages. They are renewed only if Chromium is installed.
 """
 
 import io
@@ -28,9 +28,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
-SIZES = {"index.html": (500, 724), "report.html": (500, 700)}  # of the pictures, in CSS pixels
-SCALE = 2  # picture pixels per CSS pixel, so that letters are sharp
-# after RL alone has played to the end: a step with a peer in which Blue is rescued
+# width and height of the screenshots, in CSS pixels
+SIZES = {"index.html": (500, 724), "report.html": (500, 700)}
+SCALE = 2  # screenshot pixels per CSS pixel, so that text is sharp
+# what is played before the screenshot: RL alone to its end, then a peer until Blue is rescued
 SCENE = """document.querySelector("input[value=alone]").click();
 for (let n = 0; n < STEPS; n++) step();
 document.querySelector("input[value=peer]").click();
@@ -50,7 +51,7 @@ def modes() -> list[list[str]]:
 
 
 def page() -> str:
-    """The whole page, which fetches nothing."""
+    """The whole page, which loads nothing from the network."""
     rows = ""
     for name, *figures in modes():
         cells = "".join(f"<td>{figure}</td>" for figure in (name, *figures))
@@ -59,7 +60,7 @@ def page() -> str:
     rows += f'<tr data-mode="replay"><td>replay</td><td colspan="3">{later}</td></tr>'
     luck = round(bandit.complementary()[1].reward("receiver"), 4)
     facts = {"G": bandit.GROUP, "p": luck, "modes": modes(), "replay": bandit.replay_sentence()}
-    with chdir(ROOT):  # the tokenizers' paths start there
+    with chdir(ROOT):  # the paths of the run's tokenizers are relative to it
         component = replay(KEPT_RUN)
 
     text = (HERE / "template.html").read_text(encoding="utf-8")
@@ -90,16 +91,16 @@ def report() -> str:
 
 
 def smaller(png: bytes) -> bytes:
-    """A picture with 256 colors, which is all that lines, areas and letters need."""
+    """The picture with 256 colors, which are enough for lines, areas and text."""
     file = io.BytesIO()
     Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(file, "PNG", optimize=True)
     return file.getvalue()
 
 
 def photograph(page: Path, path: Path) -> None:
-    """Write a picture of the top of a page, as Chromium shows it in the middle of its play.
+    """Write a screenshot of the top of a page, made by Chromium while the page plays its scene.
 
-    Arrows are animated, as a visitor sees them, and their animation is stopped on the way.
+    A visitor sees animated arrows; for the screenshot, their animation is stopped halfway.
     """
     # in the head, so that it is there before the arrows are
     style = "<style>html { border: 2px solid #bbbbbb } .arrow { animation-delay: -.4s !important; "

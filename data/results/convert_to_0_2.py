@@ -1,9 +1,10 @@
-"""How the kept results of version 0.1 got the names of version 0.2.
+"""Gives the kept results of version 0.1 the names of version 0.2.
 
     python data/results/convert_to_0_2.py        # changes the files below data/results in place
 
-The sets of held-out problems, some keys and some settings have other names since 0.2. This script
-was run once; no number changes. Run directories of 0.1 that are not kept here need no conversion.
+Version 0.2 has other names for the sets of held-out problems, for some keys and for some settings.
+This script was run once, and it changes no number. It does not convert run directories of 0.1 that
+are not kept here.
 """
 
 import csv
@@ -34,7 +35,7 @@ def renamed_path(path: str) -> str:
 
 
 def convert(value: object, key: str = "") -> object:
-    """A value of a JSON file; key: what it was found under."""
+    """Convert a value of a JSON file. key: the key under which the value was found."""
     if isinstance(value, dict):
         return {KEYS.get(name, name): convert(inner, name) for name, inner in value.items()}
     if isinstance(value, list):
@@ -47,7 +48,7 @@ def convert(value: object, key: str = "") -> object:
 
 
 def convert_csv(path: Path) -> None:
-    """A table of scores: its column `part`, the sets in it, and one metric."""
+    """Convert a table of scores: its column `part`, the sets in this column, and one metric."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
     if "part" not in rows[0]:
@@ -66,7 +67,7 @@ def main() -> None:
     for path in sorted(HERE.rglob("*.csv")):
         convert_csv(path)
     for path in sorted(HERE.rglob("*.json")):
-        if path.name != "gpu.json":  # what a card showed stays as it was written
+        if path.name != "gpu.json":  # measurements on a GPU stay as they were
             text = json.dumps(convert(json.loads(path.read_text("utf-8"))), indent=1)
             path.write_text(text + "\n", encoding="utf-8")
     for path in sorted(HERE.rglob("metrics.jsonl")):

@@ -1,10 +1,10 @@
 """Write the tables of results in README.md, TUTORIAL.md and data/results/README.md.
 
-    python data/results/tables.py            # rewrites them from the kept files of this folder
-    python data/results/tables.py --check    # names those that are stale; exit code 1 if any is
+    python data/results/tables.py            # rewrites the tables from the files of this folder
+    python data/results/tables.py --check    # names stale tables; exit code 1 if there are any
 
 A table stands between `<!-- table: NAME -->` and `<!-- end: NAME -->`; `TABLES` has a function for
-each name. `scores`, `difference` and `cases` give single numbers to them and to the tests.
+each name. `scores`, `difference` and `cases` compute single numbers for the tables and the tests.
 """
 
 import csv
@@ -25,7 +25,7 @@ DOCUMENTS = ("README.md", "TUTORIAL.md", "data/results/README.md")
 FOUR = ("solo", "replay", "sft", "sgt")
 CLOSED_FROM = 100 * CLOSED  # percent on the validation set
 DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
-# The controls beside a frozen peer: (what the table calls them, a comparison, its mode)
+# The controls with a frozen peer: (name in the table, comparison, mode of this comparison)
 FROZEN_CONTROLS = (
     *(
         (f"`sft`, learning rate {rate}", "sft rates", f"sft learning_rate={rate}")
@@ -43,7 +43,7 @@ FROZEN_CONTROLS = (
 NO_LOWER = "hacpo without its lower clip bound"
 REAL_SEEDS = (1, 2, 3)
 REAL_MODES = ("solo", "replay", "sgt")
-REAL_BLIND_SPOTS = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}  # of both-ways/
+REAL_BLIND_SPOTS = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}  # in both-ways/
 SGT_RUNS = (
     "sgt-s0", "real-pair/sgt-s1", "real-pair/sgt-s2", "real-pair/sgt-s3",
     "lora", "countdown", "both-ways/sgt-s1",
@@ -51,14 +51,14 @@ SGT_RUNS = (
 
 # ------------------------------------------------------------------------------ scores by seed
 
-# What a comparison is called here -> where it is kept
+# Name of a comparison in this file -> its table of scores
 FILES = {
     "ten": "tiny-pair/ten-seeds.csv",  # seeds 31 to 40
     "five": "tiny-pair/five-seeds.csv",  # seeds 1 to 5
-    "frozen": "tiny-pair/frozen-peer.csv",  # qwen-tiny beside a llama-tiny that never learns
+    "frozen": "tiny-pair/frozen-peer.csv",  # qwen-tiny with a frozen llama-tiny
     "liars": "tiny-pair/liars.csv",  # seeds 31 to 35
     "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
-    "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: beside a frozen peer
+    "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: a frozen peer
     "sft rates": "controls/sft-rates.csv",
     "sequence frozen": "controls/sequence-frozen.csv",
     "solo frozen": "controls/solo-frozen.csv",
@@ -72,7 +72,7 @@ KINDS = {
     "strong": STRONG_SKILLS,
     "weak": WEAK_SKILLS,
     "blind": BLIND_SPOTS | REAL_BLIND_SPOTS,
-    "foreign": {  # all four skills that the peer has of its own
+    "foreign": {  # all four strong skills of the peer
         "qwen-tiny": STRONG_SKILLS["llama-tiny"],
         "llama-tiny": STRONG_SKILLS["qwen-tiny"],
     },
@@ -80,10 +80,11 @@ KINDS = {
 
 
 def is_meant(of: str, policy: str, skill: str) -> bool:
-    """Whether a row is one of `of`: a kind or a skill, with a policy before it or of both.
+    """Whether `of` includes a skill of a policy.
 
-    For instance "all", "weak", "others" (all skills except the blind spots), "qwen-tiny all",
-    "qwen-tiny blind" or "qwen-tiny eats".
+    of: a kind of skills or a single skill; it may begin with the name of a policy, and otherwise
+    includes both policies. For example: "all", "weak", "others" (all skills except the blind
+    spots), "qwen-tiny all", "qwen-tiny blind" or "qwen-tiny eats".
     """
     *policies, kind = of.split()
     if policies and policy != policies[0]:
@@ -106,7 +107,7 @@ def kept_rows(path: str) -> list[dict[str, str]]:
 def kept_scores(
     path: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
 ) -> list[float]:
-    """Percent (pass@1) by seed, as the mean of what is meant."""
+    """pass@1 in percent, one value per seed: the mean over all that `of` includes."""
     by_seed: dict[str, list[float]] = {}
     for line in kept_rows(path):
         is_score = (line["mode"], line["split"], line["metric"]) == (mode, split, "pass@1")
@@ -118,17 +119,17 @@ def kept_scores(
 def scores(
     source: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
 ) -> list[float]:
-    """pass@1 by seed of a mode in one of the comparisons of `FILES`."""
+    """pass@1 of a mode in one of the comparisons of `FILES`, one value per seed."""
     path, first = FILES[source], None
     if (source, mode) == ("five", NO_LOWER):
         path, mode = "tiny-pair/five-seeds-no-lower-end.csv", "hacpo"
     elif (source, mode) == ("five", "no-gate"):
         path = "tiny-pair/no-gate.csv"
-    elif (source, mode) == ("frozen", "solo"):  # it has no peer, so its runs are the same
+    elif (source, mode) == ("frozen", "solo"):  # the same runs, because `solo` has no peer
         path = FILES["ten"]
     elif (source, mode) == ("groups of 32", "groups of 8"):
         path, mode, first = FILES["ten"], "solo", 5
-    elif source == "liars" and mode in FOUR:  # with honest peers
+    elif source == "liars" and mode in FOUR:  # the runs with honest peers
         path, first = FILES["ten"], 5
 
     found = kept_scores(path, mode, of, split, column)[:first]
@@ -164,7 +165,7 @@ def cases(
     split: str = "validation",
     least: float = CLOSED_FROM,
 ) -> list[list[bool]]:
-    """For each skill that is meant, with each seed: whether it ends at `least` percent or more."""
+    """For each skill that `of` includes, per seed: whether it ends at `least` percent or more."""
     names = dict.fromkeys(
         (line["policy"], line["skill"])
         for line in kept_rows(FILES[source])
@@ -175,13 +176,19 @@ def cases(
 
 
 def closed(*which: str, least: float = CLOSED_FROM) -> str:
-    """`11 of 40`: how many cases of a skill and a seed are closed; which: as for `cases`."""
+    """In how many cases (a skill with a seed) the skill is closed, for example `11 of 40`.
+
+    which: the arguments of `cases`.
+    """
     found = [closed_at_end for of_skill in cases(*which, least=least) for closed_at_end in of_skill]
     return f"{sum(found)} of {len(found)}"
 
 
 def runs_closed(*which: str) -> str:
-    """`10 of 10`: in how many runs all that is meant is closed; which: as for `cases`."""
+    """In how many runs all skills that are included are closed, for example `10 of 10`.
+
+    which: the arguments of `cases`.
+    """
     runs = [all(of_run) for of_run in zip(*cases(*which), strict=True)]
     return f"{sum(runs)} of {len(runs)}"
 
@@ -210,7 +217,7 @@ def total(lines: Iterable[dict], key: str) -> float:
 
 
 def solve_rate(folder: str, policy: str, first: int, last: int) -> float:
-    """Mean percent of correct completions in some training steps."""
+    """Percent of correct completions, as a mean over the training steps `first` to `last`."""
     return 100 * mean(line["reward"] for line in lines_of(folder)[policy][first - 1 : last])
 
 
@@ -221,17 +228,17 @@ def final_scores(folder: str, when: str = "after") -> dict[str, dict]:
 
 
 def percent(folder: str, policy: str, when: str = "after") -> float:
-    """pass@1 of a kept evaluation, with one digit."""
+    """pass@1 of a kept evaluation in percent, with one decimal."""
     return round(100 * final_scores(folder, when)[policy]["pass@1"], 1)
 
 
 def peak_gib(lines: Iterable[dict]) -> float:
-    """The most memory that a process had."""
+    """The peak memory of a process, in GiB."""
     return max(line["memory/peak_bytes"] for line in lines) / 2**30
 
 
 def gpu() -> dict[str, dict]:
-    """What a card showed: part of the session -> its figures."""
+    """What was measured on a GPU: part of the session -> its numbers."""
     kept = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
     return {name: part["figures"] for name, part in kept.items() if name != "real"}
 
@@ -246,12 +253,12 @@ def solved_by_peer(runs: Iterable[str], policy: str, prompts: int) -> str:
 
 
 def row(*cells: object) -> str:
-    """A row of a table, as Markdown has it."""
+    """A row of a table in Markdown."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a table."""
+    """The lines of a table in Markdown."""
     return [
         row(*header).replace("|  |", "| |"),
         "|" + "---|" * len(header),
@@ -278,7 +285,7 @@ def readme_headline() -> list[str]:
 
 
 def readme_modes() -> list[str]:
-    """Each mode with what it gains; a mode without five seeds needs no row."""
+    """Each mode with its gain over `solo`. Modes that were not run with five seeds are left out."""
     arxiv = "https://arxiv.org/abs/"
     mrl = f"[MRL]({arxiv}2605.07244)"
     hacpo = f"[HACPO]({arxiv}2603.02604)"
@@ -454,7 +461,7 @@ def frozen_peer() -> list[str]:
 
 
 def frozen_controls() -> list[str]:
-    """Learning rates of sft, one after the other, and weights of sgt, beside a frozen peer."""
+    """Several learning rates of `sft` and several weights of `sgt`, each with a frozen peer."""
     header = (
         "`qwen-tiny`", "`eats`, validation", "blind spots, validation", "`eats`, test",
         "blind spots, test", "all skills, test", "runs with `sold` closed",
@@ -504,7 +511,7 @@ def liars() -> list[str]:
 
 
 def liars_differences() -> list[str]:
-    """What wrong solutions cost, and what protects from them."""
+    """How many points incorrect solutions cost, and what protects from them."""
     pairs = {
         "`sft` with honest peers above `sft` with claims not checked": ("sft", "sft believed"),
         "`solo` above `sft` with claims not checked": ("solo", "sft believed"),
@@ -561,7 +568,7 @@ def five_differences() -> list[str]:
 
 
 def dial() -> list[str]:
-    """Five pairs that lack more and less."""
+    """Five pairs that were shown more or less of their peers' skills."""
     rows = []
     for shown in DIAL:
         ends = [estimate(scores(f"dial {shown}", mode)) for mode in FOUR]
@@ -572,7 +579,7 @@ def dial() -> list[str]:
 
 
 def dial_closed() -> list[str]:
-    """How many skills that the models were not shown end closed."""
+    """How many of the peers' strong skills end closed."""
     rows = [
         [f"{shown}%", *(count(closed(f"dial {shown}", mode, "foreign")) for mode in FOUR)]
         for shown in DIAL
@@ -699,7 +706,7 @@ def real_pair() -> list[str]:
 
 
 def real_gain(one: str, two: str, training: bool) -> Gap:
-    """How many points `smol` solves more with one mode: while training, or at the end."""
+    """By how many points `smol` is better with mode `one` than with `two`, in training or after."""
     found = []
     for mode in (one, two):
         runs = [f"real-pair/{mode}-s{seed}" for seed in REAL_SEEDS]
@@ -752,7 +759,7 @@ def both_ways() -> list[str]:
 
 
 def both_ways_run() -> list[str]:
-    """One run of sgt of that pair."""
+    """One run of `sgt` with this pair."""
     lines = lines_of("both-ways/sgt-s1")
     steps = {}
     for policy, skill in ((p, s) for p, skills in REAL_BLIND_SPOTS.items() for s in skills):
@@ -770,7 +777,7 @@ def both_ways_run() -> list[str]:
 
 
 def both_ways_frozen() -> list[str]:
-    """The same next to a `smol` that never learns."""
+    """The same pair with a frozen `smol`."""
     rows = []
     for name, of in (("all skills", "qwen all"), ("`eats`", "qwen eats")):
         ends = [estimate(scores("frozen smol", m, of, "validation")) for m in ("sft", "sgt")]
@@ -779,7 +786,7 @@ def both_ways_frozen() -> list[str]:
 
 
 def gpu_models() -> list[str]:
-    """What a card showed of two models."""
+    """What was measured on a GPU with two models."""
     figures = gpu()
     names = ("qwen2.5", "smollm2")
     decode, memory, update = (
@@ -848,7 +855,7 @@ PLACE = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end: \1 -->", re.DOTALL)
 
 
 def rewrite(page: str) -> str:
-    """A page with the tables of today. KeyError if a name between markers is unknown."""
+    """A page with all of its tables computed anew. KeyError if a marker has an unknown name."""
 
     def today(found: re.Match) -> str:
         lines = "".join(f"{line}\n" for line in TABLES[found[1]]())
@@ -858,13 +865,13 @@ def rewrite(page: str) -> str:
 
 
 def stale(page: str) -> list[str]:
-    """The names of the tables of a page that are not those of today."""
+    """The names of a page's tables that would change if they were computed anew."""
     todays = {name: body for name, body in PLACE.findall(rewrite(page))}
     return [name for name, body in PLACE.findall(page) if body != todays[name]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Rewrite the tables, or with --check say which are stale."""
+    """Rewrite the tables, or, with --check, print which of them are stale."""
     found = 0
     for document in DOCUMENTS:
         page = (ROOT / document).read_text(encoding="utf-8")

@@ -1,9 +1,9 @@
 """Programming assignments that check themselves: `python mini_mrl.py assignment list`.
 
 An assignment has a stub (stubs/<name>.py), whose docstring says what to write, and tests for pytest
-(test_<name>.py). Each test is one part of the assignment. Its docstring says how many points it
-gives and what it checks ("2 points: when it imitates"). conftest.py passes the submission to the
-tests.
+(test_<name>.py). Each test is one part of the assignment. The test's docstring says how many points
+this part gives and what it checks ("2 points: when it imitates"). conftest.py passes the submission
+to the tests.
 """
 
 from pathlib import Path

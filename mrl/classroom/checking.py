@@ -40,17 +40,22 @@ class Grade:
     parts: dict[str, dict] = field(default_factory=dict)
     trouble: str = ""  # why the check ended early, or ""
     printed: str = ""  # what the submission printed
-    points: int = 0  # parts that were not reached give no points
+    points: int = 0  # the sum over parts; a part that was not reached gives none of its points
     out_of: int = OUT_OF
 
 
 def start(name: str, folder: Path) -> list[Path]:
-    """Write the files that a student starts with, and return them. MrlError if one exists."""
+    """Write the files that a student starts with, and return their paths.
+
+    Raises MrlError for an unknown assignment, or if its file already exists.
+    """
     if name not in ASSIGNMENTS:
         raise MrlError(f"There is no assignment {name!r}; choose one of {', '.join(ASSIGNMENTS)}.")
     path = folder / f"{name}.py"
     if path.exists():
-        raise MrlError(f"{path} already exists; move it away to start again.")
+        raise MrlError(
+            f"{path} already exists. To start again, move it to another folder or rename it."
+        )
 
     text = (HERE / "stubs" / f"{name}.py").read_text(encoding="utf-8")
     number = random.SystemRandom().randrange(1, 10**6)
@@ -61,8 +66,8 @@ def start(name: str, folder: Path) -> list[Path]:
 def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
     """Find the submissions: the given files, and all Python files in the given folders.
 
-    Each comes with the name that tells whose it is: the student's folder, or the file itself.
-    Raises MrlError if there is no file.
+    Each file comes with the name that identifies its student: that of the student's folder, or the
+    file's own name if no folder was given. Raises MrlError if there is no file.
     """
     handed_in = []
     for path in paths:
@@ -80,13 +85,17 @@ def submissions(paths: Iterable[Path]) -> list[tuple[Path, str]]:
 
     if not handed_in:
         raise MrlError(
-            "The folder contains no Python files; name submitted files, or folders of them."
+            "The folder contains no Python files; name submitted files, or folders that have some."
         )
     return handed_in
 
 
 def check(path: Path, whose: str, seed: int = 0) -> Grade:
-    """Check the file with pytest. seed: seed of the hidden cases, one for a class."""
+    """Check a submission with pytest.
+
+    whose: the name that identifies its student, from `submissions`. seed: seed of the hidden cases;
+    it should be the same for the whole class.
+    """
     named = NAMED.search(path.read_text(encoding="utf-8", errors="replace"))
     assignment = named[1] if named and named[1] in ASSIGNMENTS else ""
     student = re.sub(rf"([-_ ]?{assignment})?\.py$", "", whose) or path.stem
@@ -120,7 +129,7 @@ def run(assignment: str, folder: Path, environment: dict[str, str]) -> str:
     """Run pytest in a separate process; returns how it ended, in words."""
     checks = HERE / f"test_{assignment.replace('-', '_')}.py"
     command = [sys.executable, "-m", "pytest", str(checks)]
-    # without project settings, and with unchanged messages
+    # without the project's settings of pytest, and without pytest's additions to messages
     command += ["-c", os.devnull, "-p", "no:cacheprovider", "--assert=plain"]
     try:
         process = subprocess.run(

@@ -38,7 +38,7 @@ def check_assignment(
     seed: Annotated[
         int, typer.Option(help="Seed of the hidden test cases; use one for the whole class.")
     ] = 0,
-    csv: Annotated[Path | None, typer.Option(help="File for a grade book in CSV.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="CSV file of grades to write.")] = None,
 ) -> None:
     """Check each submission with pytest, in a separate process, and print its points."""
     if not find_spec("pytest"):  # the rest of the program works without it

@@ -1,4 +1,4 @@
-"""pytest's part in checking a submission: it imports it, limits its time, and reports points.
+"""How pytest checks a submission: import it, limit its time, and report the points of each part.
 
 `assignment check` sets MRL_SUBMISSION (the file), MRL_SEED (seed of the hidden cases) and
 MRL_REPORT (file for the points). To see pytest's own messages, run it by hand:
@@ -25,7 +25,7 @@ from mrl.parsing import run_file
 SUBMISSION = os.environ.get("MRL_SUBMISSION", "")
 REPORT_FILE = Path(os.environ.get("MRL_REPORT", os.devnull))
 PART_S = float(os.environ.get("MRL_PART_S", "60"))
-MEMORY = 4 << 30  # bytes; so a list that grows without end becomes an error
+MEMORY = 4 << 30  # bytes; with this limit, a list that grows without end becomes an error
 REPORT = {"parts": {}, "printed": ""}  # "parts" by test name, "printed" output
 collect_ignore_glob = [] if SUBMISSION else ["test_*.py"]  # the project's own tests are in tests/
 
@@ -39,7 +39,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def described(test: Callable) -> dict[str, Any]:
-    """A part of the report before it is checked: what its test's docstring says of it."""
+    """The report's entry for a part that is not yet checked, from its test's docstring."""
     worth, _, words = (test.__doc__ or "").partition(": ")
     return {"part": words, "out_of": int(worth.split()[0]), "points": 0, "message": NOT_REACHED}
 
@@ -78,7 +78,8 @@ def graded(
 ) -> dict[str, Any]:
     """The points and the message of a part.
 
-    error: what its test raised. recorded: "points" of a part that gives some of them, "message".
+    error: what its test raised, or None. recorded: what its test recorded. This may be "points", if
+    the part can give some of its points, and "message".
     """
     if error is None:
         return {"points": part["out_of"], "message": "correct"} | dict(recorded)

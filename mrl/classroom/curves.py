@@ -19,7 +19,10 @@ PANELS = {
 
 
 def drawn(number: int) -> dict[str, str]:
-    """Draw the bug of each letter. number: CURVES in the student's file, used as the seed."""
+    """Choose a bug at random for each letter.
+
+    number: the seed of this choice, which is `CURVES` in the student's file.
+    """
     bugs = random.Random(f"bug {number}").sample(BUGS, len(LETTERS))
     return dict(zip(LETTERS, bugs, strict=True))
 

@@ -1,9 +1,9 @@
-"""A tiny world for assignments that write a mode: a prompt is a number, and a token is a letter.
+"""A tiny world in which students' modes are checked: a prompt is a number, a token is a letter.
 
-For the assignment `sgt`, a mode makes the samples of single steps. For `own-mode`, two policies,
-which are tables of logits, learn side by side. There, only the *direction* of a mode's updates
-counts: in each step, the row of each problem is moved once, always by the same length. So larger
-weights, more updates or another step size gain nothing.
+The assignment `sgt` checks the samples that a mode makes in single steps. In the assignment
+`own-mode`, two policies learn side by side, and each policy is a table of logits. There, only the
+*direction* of a mode's updates counts: in each step, the row of each problem is moved once, always
+by the same length. So larger weights, more updates or another step size gain nothing.
 """
 
 import math
@@ -25,7 +25,7 @@ from mrl.records import Record, make_records
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 
 LETTERS = "abcdef"
-END = len(LETTERS)  # the end token, whose log-prob is 0: these policies always end
+END = len(LETTERS)  # the end token; its log-prob is 0, because it follows with certainty
 # for `own-mode`; LENGTH is the length of each update of one problem's logits
 PROBLEMS, RIGHT, GROUP, STEPS, LENGTH = 8, 2, 4, 40, 0.2
 
@@ -37,7 +37,7 @@ class TableReceiver:
     """
 
     codec, eos_id, max_new_tokens, objective = CODEC, END, 8, OBJECTIVES["grpo"]
-    vocab_size = 10  # prompts are tokens as well
+    vocab_size = 10  # more than the letters, because the number of a prompt is a token as well
 
     def __init__(self, name: str, table: Tensor) -> None:
         self.name = name
@@ -119,7 +119,8 @@ def sample(table: Tensor, right: list[list[int]], rng: random.Random) -> list[Gr
 def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
     """Move each row by LENGTH in the ascent direction of GRPO's objective plus imitation.
 
-    As in mrl/learning.py, each of the two is a mean over its own samples.
+    As in mrl/learning.py, the policy loss is a mean over the "policy" samples, and the imitation
+    loss is a mean over the "imitation" samples.
     """
     before, counts = table.log_softmax(1).tolist(), Counter(s.loss for s in samples)
     gradient = [[0.0] * len(LETTERS) for _ in before]  # with respect to log-probs of letters
@@ -151,7 +152,8 @@ def exchanged(records: list[Record], rng: random.Random) -> list[Record]:
 def train(mode_class: type[Mode], seed: int, received: str = "records") -> float:
     """Train a pair; returns the expected reward of both policies at the end, in percent.
 
-    received: "records" of the peer, "exchanged" (its records of another problem), or "nothing".
+    received: "records" (those of the peer), "exchanged" (the peer's records of another problem), or
+    "nothing".
     """
     tables, right = draw_pair(seed)
     modes = [mode_class() for _ in tables]

@@ -12,23 +12,16 @@ from torch.nn.functional import normalize
 from mrl.classroom import shown
 
 FLOATS = (torch.float32, torch.float64)
-EQUAL = [
-    [0.0] * 7,
-    [1.0] * 7,
-    [0.1] * 7,
-    [0.7] * 7,
-    [0.3] * 7,
-]  # for some of these, the mean differs from the value
-LITTLE = 2.0**-20  # gives a std below 1e-6, with exact sums in float32
+# for some of these groups, the computed mean differs from the rewards
+EQUAL = [[0.0] * 7, [1.0] * 7, [0.1] * 7, [0.7] * 7, [0.3] * 7]
+LITTLE = 2.0**-20  # a difference that makes the std less than 1e-6, while float32 sums stay exact
 NEARLY = ([0.0, LITTLE, 0.0, 0.0], [1.0, 1.0 + LITTLE, 1.0, 1.0])
 
 
 def scored(submission: ModuleType, rewards: Tensor) -> Tensor:
     """The submission's advantages, after a check of their shape."""
-    got = torch.as_tensor(
-        submission.advantages(rewards.clone())
-    )  # a list costs points in another part only
-
+    # converted, because a list should cost points in another part only
+    got = torch.as_tensor(submission.advantages(rewards.clone()))
     assert got.shape == rewards.shape, (
         f"for rewards {list(rewards.shape)} it returned {list(got.shape)}, expected the same shape"
     )
@@ -36,23 +29,24 @@ def scored(submission: ModuleType, rewards: Tensor) -> Tensor:
 
 
 def rotations(group: list[float]) -> Tensor:
-    """All rotations of a group: with them, a mean over the wrong axis is the same."""
+    """All rotations of a group, so that a mean over the wrong axis gives the same result."""
     return torch.tensor([group[place:] + group[:place] for place in range(len(group))])
 
 
 def test_centered(submission: ModuleType, rng: random.Random) -> None:
     """3 points: rewards minus the mean of their own group, at any scale"""
-    for prompts, group in ((1, 2), (6, 3), (16, 8), (6, 3)):  # no result may be cached by shape
+    # a shape occurs twice, because a result must not be cached by shape
+    for prompts, group in ((1, 2), (6, 3), (16, 8), (6, 3)):
         draws = [[round(rng.uniform(-1, 2), 2) for _ in range(group)] for _ in range(prompts)]
         rewards = torch.tensor(draws, dtype=torch.float64)
         right = normalize(rewards - rewards.mean(1, keepdim=True))
         got = normalize(scored(submission, rewards.float()))
 
-        row = int((got - right).abs().sum(dim=1).argmax())  # the worst
+        row = int((got - right).abs().sum(dim=1).argmax())  # the worst group
         assert torch.allclose(got, right, atol=1e-3), (
             f"for the group {shown(draws[row])} expected numbers proportional to "
-            f"{shown(right[row].tolist())}, got {shown(got[row].tolist())}; is it the mean of "
-            "each prompt's own group (dim=1)?"
+            f"{shown(right[row].tolist())}, got {shown(got[row].tolist())}; did you subtract the "
+            "mean of each prompt's own group (dim=1)?"
         )
 
 
@@ -73,9 +67,9 @@ def test_small_std(submission: ModuleType) -> None:
     """1 point: rewards that differ so little that the 1e-6 matters"""
     for group in NEARLY:
         got = scored(submission, rotations(group)).std(1, correction=0)
-        assert all(0.2 < std < 0.4 for std in got.tolist()), (  # also with the sample's std
+        assert all(0.2 < std < 0.4 for std in got.tolist()), (  # also with the sample std
             f"for the group {group} the advantages have a std of {got[0]:.3f}, expected 0.29; "
-            "without the 1e-6 it would be 1, and 0 if such rewards were treated as equal"
+            "it would be 1 without the 1e-6, and 0 if such rewards were treated as equal"
         )
 
 

@@ -48,14 +48,13 @@ def cut(text: bytes, tokens: int, rng: random.Random) -> Tokens:
 
 
 def conventions(want: list, source: Tokens) -> list[list]:
-    """The correct cuts in other conventions, which cost points in the first part only."""
+    """The correct chunks in other notations, which cost points in the first part only."""
     bytes_before = [0, *accumulate(map(len, source))]
     return [
         [[other, own] for own, other in want],
-        [
-            [[i, j - 1], [k, n - 1]] for (i, j), (k, n) in want
-        ],  # the last token instead of the one after it
-        [[[i, j - i], [k, n - k]] for (i, j), (k, n) in want],  # a start and a length
+        # ends that are included, and lengths instead of ends
+        [[[i, j - 1], [k, n - 1]] for (i, j), (k, n) in want],
+        [[[i, j - i], [k, n - k]] for (i, j), (k, n) in want],
         [own + other for own, other in want],
         [[[bytes_before[place] for place in own]] * 2 for own, _ in want],
         want[:-1],
@@ -63,7 +62,7 @@ def conventions(want: list, source: Tokens) -> list[list]:
 
 
 def compare(submission: ModuleType, source: Tokens, receiver: Tokens, strict: bool = False) -> None:
-    """Fail if the chunks are wrong. strict: accept no other convention."""
+    """Fail if the chunks are wrong. strict: accept no other notation."""
     # accept lists for tuples, and numpy's integers
     got = numpy.array(list(submission.align(list(source), list(receiver)))).tolist()
 
@@ -75,10 +74,10 @@ def compare(submission: ModuleType, source: Tokens, receiver: Tokens, strict: bo
 
 
 def slowness(align: Callable, source: Tokens, receiver: Tokens) -> float:
-    """How many times as long as `expected` it takes, on this machine."""
+    """How many times as long as `expected` the submission's `align` takes on this machine."""
     linear = min(repeat(lambda: expected(source, receiver), number=1, repeat=3))
     factor = math.inf
-    for _ in range(3):  # again if it seems slow, because other programs may have delayed it
+    for _ in range(3):  # if it seems slow, try again: other programs may have delayed it
         seconds = timeit(lambda: align(list(source), list(receiver)), number=1)
         factor = min(factor, seconds / linear)
         if factor < SLOWER:
@@ -132,6 +131,6 @@ def test_linear(submission: ModuleType, rng: random.Random) -> None:
         factor = slowness(submission.align, *case)
         assert factor < SLOWER, (
             f"for {tokens:,} tokens against {len(case[1]):,} it takes {factor:.0f} times as long "
-            "as a linear solution; do you build or search something as long as "
-            "the text or a chunk at every token?"
+            "as a linear solution; at every token, do you build or search something that is as "
+            "long as the text or a chunk?"
         )

@@ -47,8 +47,8 @@ def expected(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tens
 def compare(submission: ModuleType, *arguments: Tensor, strict: bool = False) -> None:
     """Fail if the loss or its gradient is wrong.
 
-    strict: fail even if both are wrong by one factor (a sign, the sample std). Only one part is
-    strict, so that such a factor costs that part alone.
+    strict: fail even if both are wrong by the same factor (a sign, or the sample std). Only one
+    part is strict, so that such a factor costs the points of that part alone.
     """
     results = []
     for function in (expected, submission.policy_loss):
@@ -93,7 +93,7 @@ def test_equal_groups(submission: ModuleType, rng: random.Random) -> None:
     """1 point: groups whose rewards are all equal"""
     for equal in ([[0.0], [1.0]], [[1.0], [1.0], [1.0]], [[0.1], [0.7]]):
         new, old, rewards, mask = draw_case(rng, 3, 7, UNCLIPPED)
-        rewards = rewards.float()  # where the mean of seven times 0.1 is not 0.1
+        rewards = rewards.float()  # in float32, the mean of seven rewards of 0.1 is not 0.1
         rewards[-len(equal) :] = torch.tensor(equal)
         compare(submission, new, old, rewards, mask)
 

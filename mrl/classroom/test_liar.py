@@ -36,7 +36,7 @@ def judge(answer: str | None, text: str, finished: bool = True) -> str:
 def compare(
     submission: ModuleType, records: list, answers: dict, budget: int = 1000, strict: bool = False
 ) -> None:
-    """Fail with the first record that is wrongly kept or dropped, or if the budget is exceeded.
+    """Fail if a record is wrongly kept or dropped, or if the budget is exceeded.
 
     The default budget is ample. strict: fail also if arguments or the order were changed.
     """
@@ -57,8 +57,8 @@ def compare(
     distinct = {(r.prompt_id, r.text, r.finished) for r in records if r.prompt_id in answers}
     suffices = len(distinct) <= budget
     assert len(calls) <= budget and (suffices or len(calls) == budget), (
-        f"verify was called {len(calls)} times for {len(distinct)} different (prompt, text, "
-        f"finished), and the budget is {budget}; store each verdict, and use the whole budget"
+        f"verify was called {len(calls)} times for {len(distinct)} different triples (prompt, "
+        f"text, finished), and the budget is {budget}; store each verdict, and use the whole budget"
     )
 
     right = []
@@ -97,9 +97,9 @@ def draw(rng: random.Random, prompts: int, liars: str) -> tuple[list[Claim], dic
     return records, answers
 
 
-# Only the first two parts contain lies. In the others, claims are true, and a peer with an
-# incorrect text has no other text. So trusting all claims, or distrusting whole sources, costs two
-# parts only.
+# Only the first two parts contain lies. In the other parts, all claims are true, and a peer with an
+# incorrect text has no other text. So trusting all claims, or distrusting whole sources, costs the
+# points of two parts only.
 # The first two parts and the two about budgets have several successes for one prompt.
 
 
@@ -147,7 +147,7 @@ def test_budget(submission: ModuleType, rng: random.Random) -> None:
 
 
 def test_short_budget(submission: ModuleType) -> None:
-    """1 point: a budget that is too small to check all"""
+    """1 point: a budget that is too small to check every record"""
     records = []
     for n in range(10):
         text, verdict = (RIGHT, "correct") if n % 3 else (LIE, "wrong")

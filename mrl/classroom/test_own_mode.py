@@ -1,8 +1,9 @@
-"""Assignment 6: how much a student's mode gains by its idea, with everything else equal.
+"""Assignment 6: how much a student's mode gains by its idea alone.
 
-The control is the best of three: `solo`, the same mode with its records exchanged between problems,
-and the same mode without records. The last two are needed because a mode can gain without sharing:
-a mode that replays its own earlier successes ends 20 points above `solo`.
+The mode is compared with the best of three controls: `solo`, the same mode with its records
+exchanged between problems, and the same mode without records. The last two are needed because a
+mode can gain without sharing: a mode that replays its own earlier successes ends 20 points above
+`solo`.
 """
 
 import random
@@ -14,9 +15,9 @@ from mrl.classroom.letters import mode_of, train
 from mrl.modes.solo import Solo
 from mrl.run.intervals import estimate
 
-PAIRS = 20  # with five pairs, small gains were sometimes missed; 20 take a few seconds
-GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # gain of at least this much -> points for it
-SULKS = 10  # points below `solo` without records, from which a mode does not learn by itself
+PAIRS = 20  # with five pairs, small gains were sometimes missed; 20 pairs take a few seconds
+GAINS = {0.5: 6, 2: 1, 10: 1, 20: 1}  # smallest gain -> points for it
+SULKS = 10  # points; a mode that, without records, is so far below `solo` learns nothing alone
 
 
 def test_runs(submission: ModuleType) -> None:
@@ -38,7 +39,11 @@ def test_gains(submission: ModuleType, rng: random.Random, record_property: Call
         "own attempts; otherwise its gain from records cannot be measured"
     )
 
-    controls = {"solo": solo, "itself with others' records": exchanged, "itself alone": nothing}
+    controls = {
+        "solo": solo,
+        "itself with exchanged records": exchanged,
+        "itself without records": nothing,
+    }
     name = max(controls, key=lambda name: fmean(controls[name]))
     gains = [mine - other for mine, other in zip(own, controls[name], strict=True)]
     of_gains = estimate(gains)

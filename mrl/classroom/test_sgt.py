@@ -18,13 +18,13 @@ from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 
-# In a mixed group only one of eight is correct, so that a gate at a larger share is found.
+# In a mixed group only one of eight is correct, so that a gate at a larger share is noticed.
 REWARDED = {"all_fail": (False,) * 8, "mixed": (True, *(False,) * 7), "all_pass": (True,) * 8}
-PLACED = ("prompt_ids", "completion_ids")  # which completion for which prompt
+PLACED = ("prompt_ids", "completion_ids")  # fields that say which completion has which prompt
 IMITATED = ("prompt_ids", "completion_ids", "loss", "weight", "source", "reward")
 OWN = (*IMITATED, "advantage")
 RECEIVER = TableReceiver("a", torch.zeros(10, len(LETTERS)))
-# per prompt: its number, the outcome of the own group, and the peers' successes
+# per prompt: its number, the outcome of the receiver's group, and the peers' successes
 Step = Sequence[tuple[int, str, list[SuccessRecord]]]
 
 
@@ -57,7 +57,7 @@ def imitation_sample(prompt: int, record: SuccessRecord, weight: float = 0.1) ->
 def samples_made(
     submission: ModuleType, step: Step, seed: int = 0, **settings: Any
 ) -> tuple[list[TrainingSample], list[TrainingSample]]:
-    """The own samples and the imitation samples that the mode makes."""
+    """The samples that the mode makes: the receiver's own, and those that imitate a peer."""
     prompts = [(own_group(prompt, outcome), list(records)) for prompt, outcome, records in step]
     mode = mode_of(submission)(**settings)
 
@@ -134,7 +134,7 @@ def test_many(submission: ModuleType, rng: random.Random) -> None:
 
 
 def test_own(submission: ModuleType) -> None:
-    """1 point: the own samples"""
+    """1 point: the samples of the receiver's own completions"""
     step = [(p, outcome, [success(p, "d")]) for p, outcome in enumerate(REWARDED)]
     want = []
     for prompt, outcome, _ in step:
@@ -158,7 +158,8 @@ def test_draws(submission: ModuleType, rng: random.Random) -> None:
             drawn.append(LETTERS[rescues[0].completion_ids[0]])
 
         assert drawn[600:] == drawn[:20], (
-            "with the same rng, it drew another success the second time; use only rng for draws"
+            "with an rng of the same seed, it drew another success the second time; use only rng "
+            "for draws"
         )
 
         times = Counter(drawn[:600])

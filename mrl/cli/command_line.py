@@ -38,14 +38,14 @@ from mrl.verifier.verifier import make_verifier
 
 MODE_HELP = f"Sharing mode: {', '.join(MODES)}; or FILE.py:Class for your own."
 PAIR_HELP = "Models to train: tiny, qwen-smol, or directories or hub names: DIR_A,DIR_B[,...]."
-BEST_PAIR = "tiny; qwen-smol if a GPU, both models and GSM8K are there"
-EVALUATE_PAIR_HELP = "Models to score instead of a run; see above."
+BEST_PAIR = "tiny, or qwen-smol if there is a GPU and both models and GSM8K were downloaded"
+EVALUATE_PAIR_HELP = "Models to score instead of a run: DIR_A,DIR_B, as described above."
 EVALUATE_SAMPLES_HELP = "Completions per problem (default: the run's eval_samples)."
 EVALUATE_DATA_HELP = "Problem files, separated by commas (default: the run's held-out files)."
 
 
 class Program(NamedTuple):
-    """What a run needs besides its settings: parts of mini_mrl.py, which nothing here imports."""
+    """What a run needs besides its settings: parts of mini_mrl.py, which mrl/ never imports."""
 
     arguments: list[str]
     train_loop: Callable[[Run], bool]
@@ -98,7 +98,7 @@ def _ending(error: Exception) -> launch.Ending:
         return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
 
     # a bug, perhaps in the user's own code: show Python's traceback and the place
-    if not hasattr(error, "__notes__"):  # a run would have added a note
+    if not hasattr(error, "__notes__"):  # an error inside a run already has a note about its place
         error.add_note(f"It happened in {place_of(error)}.")
     return 1, "".join(traceback.format_exception(error)).rstrip()
 
@@ -186,7 +186,7 @@ def start_run(
         name = [] if resumed else ["--name", directory.name]
         arguments = [*program.arguments, *name]
         code, sentence = launch.launch(program.main, arguments, directory, processes)
-        console.show_cursor()  # the live view of a process that died has left it hidden
+        console.show_cursor()  # if a process died, its live view has left the cursor hidden
         if sentence:
             print(sentence, file=sys.stderr)
         raise typer.Exit(code)
@@ -237,7 +237,7 @@ def evaluate(
     samples: Annotated[int | None, typer.Option(help=EVALUATE_SAMPLES_HELP)] = None,
     data: Annotated[str | None, typer.Option(help=EVALUATE_DATA_HELP)] = None,
 ) -> None:
-    """Score a run on held-out problems, with its first and its newest weights.
+    """Score a run on held-out problems, with its initial and its newest weights.
 
     With --pair DIR_A,DIR_B instead of a run: can these models help each other? Counts, per skill,
     the problems that one model always fails and the other sometimes solves.

@@ -1,1 +1,1 @@
-"""What trains nothing: comparisons, reports, analysis, planted faults, data fetching."""
+"""Tools around training: comparisons of modes, reports, analyses, and the download of GSM8K."""

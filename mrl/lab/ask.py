@@ -18,7 +18,7 @@ from mrl.verifier.rewards import last_box
 
 
 def newest_run(runs: Path) -> Path | None:
-    """The run below a folder whose checkpoint is the newest, or None if there is no checkpoint."""
+    """The run in a folder that was the last to save a checkpoint; None if no run has saved one."""
     written = {}
     for directory in runs.iterdir() if runs.is_dir() else ():
         checkpoint = newest_checkpoint(directory)
@@ -28,10 +28,10 @@ def newest_run(runs: Path) -> Path | None:
 
 
 def states_of(config: RunConfig, directory: Path | None) -> dict[str, RunConfig]:
-    """The weights to ask, by their name: those before training and those of the checkpoint.
+    """The weights to ask, by name: those before training and those of the newest checkpoint.
 
-    directory: of a run; None: only the weights before training. Raises MrlError if the run has no
-    checkpoint.
+    directory: the run's directory; None gives only the weights before training. Raises MrlError if
+    the run has no checkpoint.
     """
     if directory is None:
         return {"before training": config}
@@ -45,13 +45,14 @@ def states_of(config: RunConfig, directory: Path | None) -> dict[str, RunConfig]
 def ask(question: str, states: dict[str, RunConfig], samples: int) -> Table:
     """Sample completions of a question from each policy, and show them in a table.
 
-    A cell has each boxed answer with the share of completions that gave it, and one completion of
-    the most frequent answer. Raises MrlError if the question is empty or too long for a model.
+    A cell has the most frequent boxed answers, each with the number of completions that gave it.
+    Below them it shows a completion with the most frequent answer. Raises MrlError if the question
+    is empty or too long for a model.
     """
     if not question.strip():
         raise MrlError("The question is empty: write a sentence in quotes.")
     problem = Problem("question", question, "")
-    answers: dict[str, list[str]] = {}  # by policy, one cell for each of the states
+    answers: dict[str, list[str]] = {}  # policy -> its cells, one per state
     for state in states.values():
         for policy in load_policies(state, claim_device(state)):
             longest_prompt(policy, [problem])

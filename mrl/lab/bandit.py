@@ -4,17 +4,17 @@ A context has K actions, some of which are correct. A policy is a softmax over a
 completion is a single action. We enumerate all outcomes of the receiver's G and the peer's G
 samples, so there is no sampling noise. Each outcome goes through the *program's own* mode and
 learning step, with a `Toy` as the policy. So this analysis always describes the code that trains
-language models. For a context and a mode, let u be the ascent direction of a step's first update,
-in the receiver's logits:
+language models. For a context and a mode, let u be the ascent direction of a step's first update
+with respect to the receiver's logits:
 
     support     update rate: the probability that u is not zero. (In the paper, "support" means the
                 actions that a policy can reach; in that sense XGRPO stays on-policy.)
     angle       bias: the angle between E[u] and the gradient of the receiver's expected reward
     groups      trace of Cov[u] / |E[u]|^2: the number of groups needed for a signal-to-noise ratio
-                of 1, where the mean update is as long as its own standard error
+                of 1, at which the mean update is as long as its standard error
 
 `replay` is not in the table, because its updates depend on earlier steps. A line below the table
-says how long its buffer stays empty.
+says how long the buffer of `replay` stays empty.
 """
 
 import math
@@ -68,7 +68,7 @@ class Context:
         return float(self.logprobs(side).exp()[list(self.right)].sum())
 
     def gradient(self) -> torch.Tensor:
-        """The gradient of the receiver's expected reward R in its logits: p_a * (r_a - R)."""
+        """d R / d logits for the receiver's expected reward R: entry a is p_a * (r_a - R)."""
         p = self.logprobs("receiver").exp()
         r = torch.zeros_like(p)
         r[list(self.right)] = 1.0
@@ -76,7 +76,7 @@ class Context:
 
 
 def complementary(apart: float = 1.0) -> list[Context]:
-    """Two contexts: the receiver knows the first one, the second is its blind spot.
+    """Two contexts: the receiver knows the first one, and the second one is its blind spot.
 
     apart: 0 makes the peer a copy; 1 makes it know exactly what the receiver does not.
     """
@@ -142,7 +142,7 @@ class Toy:
 
 @dataclass
 class KnownCapability(HACPO):
-    """HACPO with converged capability windows. known: P of receiver and peer."""
+    """HACPO whose capability windows have converged. known: P of receiver and peer."""
 
     known: dict[str, float] = field(default_factory=dict)
 
@@ -157,12 +157,12 @@ def capabilities(contexts: Sequence[Context]) -> dict[str, float]:
     return {side: fmean(c.reward(side) for c in contexts) for side in ("receiver", "peer")}
 
 
-# What pages and pictures show; the command `bandit` shows every mode, also one that you added.
+# The modes that pages and pictures show. The command `bandit` also shows modes that you added.
 PUBLISHED = ("solo", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
 
 
 def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
-    """The modes to analyze: without controls, HACPO with known P, GRAFT without balancing."""
+    """The modes to analyze. Controls are left out, HACPO knows P, and GRAFT does not balance."""
     controls = ("solo-x2", "replay", "sft")
     modes = {name: mode() for name, mode in MODES.items() if name not in controls}
     modes["hacpo"] = KnownCapability(known=capabilities(contexts))
@@ -172,9 +172,8 @@ def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
 
 def group_of(context: Context, side: str, actions: Sequence[int]) -> Group:
     """A group of one side's completions of a context."""
-    logprobs = context.logprobs(
-        side
-    ).tolist()  # computed as in `Toy`, so that a copy has a ratio of exactly 1
+    # computed as in `Toy`, so that the ratio to a copy of the receiver is exactly 1
+    logprobs = context.logprobs(side).tolist()
     rollouts = []
     for a in actions:
         verdict = Verdict.CORRECT if a in context.right else Verdict.WRONG
@@ -194,7 +193,7 @@ def records_of(mode: Mode, context: Context, actions: Sequence[int]) -> tuple[Re
 def outcomes(
     probabilities: Sequence[float], size: int, in_order: bool = False
 ) -> dict[tuple[int, ...], float]:
-    """The probability of every multiset of `size` draws. in_order: of every sequence instead."""
+    """The probability of every multiset of `size` draws, or, if `in_order`, of every sequence."""
     chances: dict[tuple[int, ...], float] = defaultdict(float)
     for actions in product(range(len(probabilities)), repeat=size):
         key = actions if in_order else tuple(sorted(actions))
@@ -205,8 +204,8 @@ def outcomes(
 def crossings(mode: Mode, context: Context, size: int) -> dict[tuple[Record, ...], float]:
     """The probability of each set of records that the mode may receive from a peer.
 
-    Outcomes with equal records are combined. Successes keep their order of sampling, because a mode
-    draws one of them: since that order is random, `update_of` may always draw with the same seed.
+    Outcomes with equal records are combined. Successes keep their order of sampling. This order is
+    random, so `update_of` may use the same seed every time a mode draws one of the successes.
     """
     received: dict[tuple[Record, ...], float] = defaultdict(float)
     in_order = mode.consumes is SuccessRecord
@@ -218,7 +217,7 @@ def crossings(mode: Mode, context: Context, size: int) -> dict[tuple[Record, ...
 def update_of(
     mode: Mode, context: Context, own: Sequence[int], records: Sequence[Record]
 ) -> torch.Tensor:
-    """The update [K] for given own actions and peer's records, from the mode and `learn`."""
+    """The update [K] that the mode and `learn` make from the receiver's actions and the records."""
     toy = Toy(context.receiver)
     prompts = [(group_of(context, "receiver", own), records)]
     batch = mode.training_samples(toy, prompts, random.Random(0))

@@ -1,4 +1,4 @@
-"""The commands for experiments. Those that draw load matplotlib when they are called."""
+"""The commands for experiments. A command that draws imports matplotlib only when it is called."""
 
 import shlex
 import sys
@@ -138,7 +138,7 @@ def ask(
     config = read_run_config(directory) if directory else run_config(None, None, {}, [])
     console.print(asking.ask(question, asking.states_of(config, directory), samples))
     if directory is None:
-        say("There is no trained run in runs/ yet: train first with python mini_mrl.py --mode sgt")
+        say("There is no trained run in runs/ yet. To train one: python mini_mrl.py --mode sgt")
 
 
 def align(
@@ -173,7 +173,7 @@ def warmstart(
 ) -> None:
     """Build the tiny pair from scratch: two new models and a supervised warm start."""
     out = out.expanduser()
-    out.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
+    out.mkdir(parents=True, exist_ok=True)  # so that a wrong path fails before the long work
     say("Building qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
     warm_start_pair(out, seed, foreign_right)
     say(f"Saved in {out}.")

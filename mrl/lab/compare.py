@@ -32,7 +32,7 @@ from mrl.settings.settings import check, mode_class, run_config
 
 AT_ONCE = 4  # largest number of parallel runs, unless the user asks for more
 PROCESS_BYTES = 1 * GIB  # memory of a run besides its tensors: Python, torch, transformers
-DECIDED = {  # settings that a comparison makes for each run, and how to choose them
+DECIDED = {  # setting that a comparison chooses for each run -> what to do instead
     "mode": "use --modes",
     "seed": "use --seeds",
     "name": "a run is named after its mode and seed",
@@ -57,7 +57,7 @@ class Plan:
     jobs: int = 2
 
     def runs(self) -> list[tuple[str, int, Path]]:
-        """(name, seed, directory) of every run, ordered by seed, so that any prefix is balanced."""
+        """(name, seed, directory) of every run: first all modes with one seed, then the next."""
         runs = []
         for seed in self.seeds:
             for name in self.modes:
@@ -66,7 +66,10 @@ class Plan:
 
 
 def seeds_of(text: str) -> list[int]:
-    """The seeds that `--seeds` names: `5` (seeds 1 to 5) or `31-40`. MrlError for other texts."""
+    """The seeds that `--seeds` names: `5` means the seeds 1 to 5, and `31-40` is a range.
+
+    Raises MrlError for any other text.
+    """
     numbers = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})", text)
     seeds = range(int(numbers[1] or 1), int(numbers[2]) + 1) if numbers else ()
     if not seeds:
@@ -82,13 +85,13 @@ def name_modes(modes: Sequence[str]) -> dict[str, str]:
     for mode in modes:
         name = mode_class(mode).name
         if name in named:
-            raise MrlError(f"{name!r} is compared twice; give each mode a different `name`.")
+            raise MrlError(f"Two compared modes are named {name!r}; give each a different `name`.")
         named[name] = mode
     return named
 
 
 def check_settings(settings: Sequence[str]) -> None:
-    """Raise MrlError for a --set of something that a comparison decides for each run."""
+    """Raise MrlError if --set names a setting that a comparison decides for each run."""
     for text in settings:
         key, _, _ = text.partition("=")
         if key in DECIDED:
@@ -117,17 +120,17 @@ def jobs_that_fit(
 def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
     """Carry out every run that is not finished; returns a sentence for each run that failed.
 
-    Ctrl-C in a terminal also reaches the runs, which stop after their current step. The same call
-    continues them. Raises MrlError if a run exists that was made with other options.
+    Ctrl-C in a terminal also reaches the runs, which stop after their current step. A second call
+    with the same plan continues them. Raises MrlError if a directory has a run that was made with
+    other options.
     """
     runs = plan.runs()
     for name, _, directory in runs:
         if (directory / "config.json").is_file():
-            check(
-                read_run_config(directory)
-            )  # MrlError if its problem files or its judge have changed
+            # raises MrlError if the run's problem files or its judge have changed
+            check(read_run_config(directory))
 
-        # an existing run must have been made by the same request
+        # an existing run must have been made with the same options
         note = Path(f"{directory}.asked")
         was_made = directory.exists() and note.exists()
         if was_made and note.read_text(encoding="utf-8") != _request(plan, name):
@@ -187,9 +190,8 @@ def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
     if newest_checkpoint(directory):
         arguments = ["resume", str(directory)]
     else:
-        shutil.rmtree(
-            directory, ignore_errors=True
-        )  # from a run killed before its first checkpoint
+        # the rest of a run that was killed before its first checkpoint
+        shutil.rmtree(directory, ignore_errors=True)
         directory.parent.mkdir(parents=True, exist_ok=True)
         Path(f"{directory}.asked").write_text(_request(plan, name), encoding="utf-8")
         arguments = ["--mode", plan.modes[name], "--seed", str(seed), "--name", directory.name]

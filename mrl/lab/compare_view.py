@@ -1,6 +1,6 @@
 """The results of a comparison as tables and a plot: means with intervals, and blind spots.
 
-Whether a skill is a blind spot is decided by its mean over the compared runs.
+Blind spots are determined by a skill's mean score before training, over all compared runs.
 """
 
 import csv
@@ -16,7 +16,7 @@ CONTROLS = ("solo", "solo-x2", "replay", "sft")  # tables show how far a mode is
 COSTS = ("rollouts", "updates", "bytes per prompt", "seconds")
 WORDS = {"solo": "RL alone (solo)", "replay": "own replay (replay)", "sft": "peer, no RL (sft)",
          "sgt": "with a peer (sgt)"}  # fmt: skip
-VISITS = 10  # steps with prompts of a skill, over whose mean a blind spot counts as closed
+VISITS = 10  # number of steps, each with prompts of the skill, over which its rate is averaged
 
 
 def difference(results: Sequence[Result], one: str, two: str, split: str) -> Estimate | None:
@@ -33,7 +33,7 @@ def difference(results: Sequence[Result], one: str, two: str, split: str) -> Est
 
 
 def rows(results: Sequence[Result], split: str) -> list[dict[str, str]]:
-    """Rows with the scores of each mode, best first, and a last row with the start values."""
+    """One row per mode with its scores, best first, and a last row with scores before training."""
     policies = list(dict.fromkeys(key[1] for key in results[0].scores))
     table, means = [], {}
     for mode, runs in by_mode(results).items():
@@ -61,7 +61,7 @@ def rows(results: Sequence[Result], split: str) -> list[dict[str, str]]:
 
 
 def cost_rows(results: Sequence[Result]) -> list[dict[str, str]]:
-    """Rows with the costs of a run of each mode, mean over seeds."""
+    """One row per mode with the costs of a run, as means over seeds."""
     table = []
     for mode, runs in by_mode(results).items():
         row = {"mode": mode}
@@ -95,7 +95,7 @@ def is_closed(result: Result, blind_spot: tuple[str, str]) -> bool:
 def blind_spot_rows(
     results: Sequence[Result], blind_spots: Sequence[tuple[str, str]]
 ) -> list[dict[str, str]]:
-    """Rows with the number of runs in which each mode closed all blind spots, and each one."""
+    """One row per mode: in how many runs it closed all blind spots, and each single one."""
     rows = []
     for mode, runs in by_mode(results).items():
         all_closed = 0
@@ -119,7 +119,8 @@ def _count(count: int, total: int) -> str:
 def closing_step(result: Result, blind_spot: tuple[str, str]) -> int | None:
     """The first step at which the skill's solve rate in training reached `CLOSED`.
 
-    The rate is the mean over the last `VISITS` steps with prompts of the skill. None means never.
+    The rate is the mean over the last `VISITS` steps with prompts of the skill. None if it never
+    reached `CLOSED`.
     """
     policy, skill = blind_spot
     steps, rates = figures.series(result.lines, policy, f"skill/{skill}", VISITS)
@@ -175,7 +176,7 @@ def _markdown(table: Sequence[dict[str, str]]) -> list[str]:
 def write_csv(results: Sequence[Result], path: Path) -> None:
     """Write all results as CSV, each with its value before training.
 
-    The column `split` is "training" for the step at which a blind spot closed.
+    For the step at which a blind spot closed, the column `split` is "training".
     """
     blind_spots = blind_spots_of(results)
     table: list[tuple] = [("mode", "seed", "split", "policy", "skill", "metric", "value", "before")]
@@ -210,9 +211,8 @@ def draw_closings(
         axes.grid(axis="y", color="#dddddd")
         for row, blind_spot in enumerate(blind_spots):
             for number, run in enumerate(runs):
-                shift = (number + 0.5) / len(
-                    runs
-                ) - 0.5  # of a seed's dot within the row: -0.5 to 0.5
+                # how far a seed's dot lies from the middle of its row, from -0.5 to 0.5
+                shift = (number + 0.5) / len(runs) - 0.5
                 step = closing_step(run, blind_spot)
                 x, y, fill = step, row + 0.7 * shift, "full"
                 if step is None:

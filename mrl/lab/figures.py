@@ -2,7 +2,7 @@
 
 A color has the same meaning in all plots and pages. Blue and orange are the first two policies.
 Green is a correct completion and the peer that wrote it, rose is a failure, and purple is replay.
-Panels are stacked and letters are large, so that the plots are readable on a phone.
+Panels are stacked and the text is large, so that the plots are readable on a phone.
 """
 
 import fnmatch
@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 matplotlib.rcParams["text.parse_math"] = False  # a policy may be called m$x^$
 matplotlib.rcParams["font.size"] = 12
 
-WIDTH = 5  # inches; at 360 pixels wide, letters of 12 points are 12 pixels high
+WIDTH = 5  # inches; if the plot is shown 360 pixels wide, 12-point text is 12 pixels high
 WINDOW = 10  # number of steps over which the curves of a run are averaged
 COMPARED_WINDOW = 20  # number of steps for the curves of a comparison
-# all colors are dark enough for letters on white
+# all colors are dark enough for text on white
 RIGHT, FAILED, REPLAY = "#00805d", "#b04a5c", "#7b4fa6"
 POLICY_LINES = (("#0072b2", "-"), ("#c25400", "--"), ("#555555", ":"), ("#86662b", "-."))
 MODE_COLORS = {
@@ -86,7 +86,7 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
             axes.plot(*curve, color=color, linestyle=style, label=name)
 
         axes.set_title(label_of(key))
-        # shares have one scale, so that panels can be compared
+        # all panels of shares use the same scale, so that they can be compared
         axes.set_ylim(0, 1 if unit.startswith("share") else None)
     for axes in panels[len(keys) :]:
         axes.axis("off")

@@ -34,7 +34,7 @@ def make_gsm8k(out: Path) -> None:
     splits: dict[str, list[Problem]] = {}
     for split in SHA256:
         splits[split] = []
-        # not splitlines(): a question may hold other line breaks
+        # not splitlines(), because a question may contain other line breaks
         lines = _fetched(split).decode().strip().split("\n")
         for number, line in enumerate(lines, start=1):
             entry = json.loads(line)
@@ -42,7 +42,7 @@ def make_gsm8k(out: Path) -> None:
             problem_id = f"gsm8k-{split}-{number:04d}"
             splits[split].append(Problem(problem_id, entry["question"].strip(), answer))
 
-    splits[TEST_SPLIT] = splits["test"][::5]  # the default held-out problems
+    splits[TEST_SPLIT] = splits["test"][::5]  # these are held out by default
     for split, problems in splits.items():
         save_problems(out / f"{split}.jsonl", problems)
     (out / "system_prompt.txt").write_text(SYSTEM_PROMPT, encoding="utf-8")

@@ -11,13 +11,13 @@ from mrl.lab.compare_view import blind_spots_of, is_closed
 from mrl.modes import Mode
 from mrl.run.intervals import estimate
 
-TEST = "test"  # the held-out file of which the row has the scores; without it, the first file
+TEST = "test"  # the held-out file whose scores are shown; a comparison without it shows its first
 
 
 def leaderboard_rows(
     results: Sequence[Result], modes: dict[str, type[Mode]]
 ) -> list[dict[str, str]]:
-    """What a comparison says of each mode, best first. modes: the class of each compared mode."""
+    """One row per compared mode, best first. modes: the class of each compared mode."""
     blind_spots = blind_spots_of(results)
     splits = {key[0] for key in results[0].scores}
     split = TEST if TEST in splits else results[0].first_split

@@ -1,8 +1,8 @@
 """`python mini_mrl.py report runs/<name>`: writes a self-contained HTML page about a run.
 
-The page fetches nothing. Its frame is data/page/report_template.html, and its only script is the
-replay, data/page/replay.html. All text from models is escaped, and control characters are made
-visible.
+The page loads nothing from the network. Its frame is data/page/report_template.html, and its only
+script is the replay, data/page/replay.html. All text from models is escaped, and control characters
+are made visible.
 """
 
 import base64
@@ -63,9 +63,8 @@ def write_report(directory: Path) -> Path:
 
     page = (DATA / "page" / "report_template.html").read_text(encoding="utf-8")
     page = page.replace("{{title}}", escape(f"mini-mrl: {directory.name}"))
-    page = page.replace(
-        "{{body}}", "".join(parts)
-    )  # last, because a model may have written {{title}}
+    # the body is filled in last, because a model may have written {{title}}
+    page = page.replace("{{body}}", "".join(parts))
 
     path = directory / "report.html"
     path.write_text(printable(page), encoding="utf-8")
@@ -73,7 +72,7 @@ def write_report(directory: Path) -> Path:
 
 
 def headline(directory: Path) -> str:
-    """The HTML of the sentences on what a run learned; they begin with its blind spots."""
+    """The sentences about what a run learned, as HTML; they begin with its blind spots."""
     evaluations = run_directory.read_evaluations(directory)
     text = learned_sentence(evaluations, run_directory.read_rescues(directory))
     text = escape(text).replace("-&gt;", "→")
@@ -87,9 +86,8 @@ def replay(directory: Path) -> str:
     """The part of the page that replays a run: style, markup, data and script."""
     component = (DATA / "page" / "replay.html").read_text(encoding="utf-8")
     data = json.dumps(replay_data(directory), separators=(",", ":"))
-    return component.replace(
-        "{{run}}", data.replace("<", "\\u003c")
-    )  # so that the data contains no tag
+    # without "<", the data cannot contain a tag
+    return component.replace("{{run}}", data.replace("<", "\\u003c"))
 
 
 def replay_data(directory: Path) -> dict[str, Any]:
@@ -172,11 +170,11 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
 
 
 def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Iterator[str]:
-    """The HTML of the diagnostics: the table of scores, and a plot per kind of metric."""
+    """The diagnostics as HTML: the table of scores, and a plot per kind of metric."""
     if evaluations:
         columns = evaluation_table(evaluations).columns
 
-        # rich stores columns, HTML needs rows
+        # rich stores columns, but HTML needs rows
         head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
         yield _table("Held-out problems, in percent", head, rows)
 

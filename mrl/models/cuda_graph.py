@@ -1,10 +1,10 @@
 """You can skip this file on a first reading: it only makes sampling on a GPU faster.
 
-rollout.py computes the same result. For one token, a small model runs about a thousand short GPU
-kernels, and starting them takes several times as long as running them. A CUDA graph records them
-once and then starts all of them together for each token. For this, no tensor may move or grow, and
-the host may not read results. The cost is that finished rows stay in the batch, and that attention
-also covers empty places.
+rollout.py computes the same result without it. For one token, a small model runs about a thousand
+short GPU kernels, and starting them takes several times as long as running them. A CUDA graph
+records them once and then starts all of them together for each token. A recorded step must not move
+or enlarge a tensor, and the host must not read its results. The cost is that finished rows stay in
+the batch, and that attention also covers empty places.
 
 Each model's first recording is checked: its first tokens are computed both ways, from the same
 state. If the logits differ, or if there is an error, sampling continues without a recording and
@@ -26,14 +26,13 @@ from mrl.decoder import one_token_decoder
 from mrl.errors import is_out_of_memory
 from mrl.rollout import keeps_all
 
-RECORD_AFTER = 1  # tokens; after that, every kernel has been chosen and every weight cast
+RECORD_AFTER = 1  # tokens before a recording; by then each kernel is chosen and each weight is cast
 FREE = 4 * 2**30  # bytes; if less is free, the allocator's cache is emptied before a recording
-COMPARED = 4  # tokens; with one, a value wrongly frozen into the recording would go unnoticed
-CLOSE = {
-    torch.float32: 1e-3,
-    torch.bfloat16: 3e-2,
-}  # as a share of the largest logit; TF32 alone causes 1e-3
-LOOK_EVERY = 16  # tokens between checks for finished rows, in which the host waits for the GPU
+# tokens that are computed both ways; one token would not reveal a value that the recording froze
+COMPARED = 4
+# largest accepted gap between logits, as a share of the largest logit; TF32 alone causes 1e-3
+CLOSE = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
+LOOK_EVERY = 16  # tokens between checks for finished rows; each check makes the host wait
 
 # (logits [rows, vocab], uniform [rows]) -> one token per row, and its log-prob
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -49,21 +48,24 @@ def can_record(prefilled: DynamicCache, device: torch.device) -> bool:
 
 
 class FixedCache:
-    """Keys and values, [rows, heads, places, size] per layer. `place` is the next token's index."""
+    """A cache that does not grow: per layer, keys and values, both [rows, heads, places, size].
+
+    `place` is the index at which the next token is written.
+    """
 
     def __init__(self, prefilled: DynamicCache, places: int) -> None:
         seq = prefilled.get_seq_length()
         more = (0, 0, 0, places - seq)
-        # `can_record` knows that each of these layers has keys and values
+        # `can_record` has checked that each of these layers has keys and values
         layers = cast(list[Any], prefilled.layers)
         self.place = torch.tensor([seq], device=layers[0].keys.device)
         self.layers: list[tuple[Tensor, Tensor]] = []
         for layer in layers:
             self.layers.append((pad(layer.keys, more), pad(layer.values, more)))
-            layer.keys = layer.values = None  # freed at once, so that only one layer exists twice
+            layer.keys = layer.values = None  # so that only one layer at a time exists twice
 
     def update(self, keys: Tensor, values: Tensor, layer: int, **_: Any) -> tuple[Tensor, Tensor]:
-        """Write one token's keys and values; returns those of all places."""
+        """Write one token's keys and values, and return those of all places."""
         for held, new in zip(self.layers[layer], (keys, values), strict=True):
             held.index_copy_(2, self.place, new.to(held.dtype))
         return self.layers[layer]
@@ -80,18 +82,19 @@ def decode(
     uniform: Tensor,
     eos_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """Sample completions from the state after the prompts; None if nothing can be recorded.
+    """Sample completions from the state after the prompts.
 
-    logits: [rows, vocab]; mask: [rows, seq] bool; positions: [rows, 1] of the last token;
-    prefilled: the cache after the prompts, which is emptied; uniform: [max_new_tokens, rows] in
-    [0, 1); eos_ids: [ends]. Returns the fields of `Completions`.
+    logits: [rows, vocab]; mask: [rows, seq] bool; positions: [rows, 1], those of the last tokens;
+    prefilled: the cache after the prompts, which this function empties; uniform: [max_new_tokens,
+    rows] in [0, 1); eos_ids: [number of end tokens].
+    Returns the fields of `Completions`, or None if nothing can be recorded.
     """
     if not can_record(prefilled, mask.device):
         return None
 
     rows, seq = mask.shape
     most, device = len(uniform), mask.device
-    places = (seq + most + 7) // 8 * 8  # a multiple of 8, because attention would copy other masks
+    places = (seq + most + 7) // 8 * 8  # attention would copy masks of any other length
     fixed = FixedCache(prefilled, places)
     read = one_token_decoder(model) or partial(_read, model)
     dtype = fixed.layers[0][0].dtype
@@ -121,8 +124,8 @@ def decode(
 
     # everything that a token changes, except what the next token overwrites
     state = (logits, positions, bias, fixed.place, t, lengths, finished)
-    # A recording is deleted when this function ends, so only one exists at a time. Then torch also
-    # frees cuBLAS's memory for the stream of all recordings (pytorch issue 193402).
+    # A recording is deleted when this function ends, so only one exists at a time. At its deletion,
+    # torch also frees cuBLAS's memory for the stream of all recordings (pytorch issue 193402).
     next_token = step
     for number in range(1, most + 1):
         next_token()
@@ -147,7 +150,7 @@ def _read(
 def _recorded(
     model: PreTrainedModel, step: Callable[[], None], state: Sequence[Tensor], close: float
 ) -> Callable[[], None]:
-    """A recording that repeats `step`, or `step` itself if that cannot be recorded correctly."""
+    """A recording that repeats `step`, or `step` itself if it cannot be recorded correctly."""
     try:
         replay = _capture(step)
         if model not in _compared:
@@ -157,11 +160,11 @@ def _recorded(
             _compared.add(model)
     except RuntimeError as error:
         if is_out_of_memory(error):
-            raise  # not a fault of the model, and sampling without a recording needs as much memory
+            raise  # not the model's fault, and sampling without a recording needs as much memory
         _failures.append(str(error).strip().split("\n")[0])
         logging.get_logger(__name__).warning(
-            "Sampling continues more slowly than possible: this model's kernels cannot be recorded "
-            f"as a CUDA graph ({_failures[-1]}). The program will not try it again."
+            "Sampling continues without a CUDA graph, which is slower: this model's kernels cannot "
+            f"be recorded ({_failures[-1]}). The program will not try again."
         )
         return step
     return replay
@@ -170,9 +173,9 @@ def _recorded(
 def _capture(step: Callable[[], None]) -> Callable[[], None]:
     """Record `step` without computing it. Raises RuntimeError with the cause if that fails.
 
-    This does not use `torch.cuda.graph`, which would return all cached memory to the driver, so
-    that learning had to allocate it again in every step. Since a recording cannot free cached
-    memory by itself, we do so here if little memory is free.
+    This does not use `torch.cuda.graph`, which would return all cached memory to the driver: in
+    every step, learning would have to allocate that memory again. A recording cannot free cached
+    memory by itself, so we empty the cache here if little memory is free.
     """
     torch.cuda.synchronize()
     if torch.cuda.mem_get_info()[0] < FREE:
@@ -188,7 +191,7 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
             finally:
                 graph.capture_end()
     except RuntimeError as error:
-        # this error comes from ending the recording; its cause is the earlier error
+        # the error raised last is about ending the recording; the earlier one is its cause
         raise RuntimeError(str(error.__context__ or error)) from error
     torch.cuda.current_stream().wait_stream(stream)
     return graph.replay
@@ -205,7 +208,7 @@ def _largest_gap(
 ) -> float:
     """How far the logits of `step` and of its recording differ, as a share of the largest logit.
 
-    state: the tensors that both change, the logits first. Their values are restored.
+    state: the tensors that both change, the logits first. Their values are restored afterwards.
     """
     start = [tensor.clone() for tensor in state]
     gaps = []
@@ -214,9 +217,8 @@ def _largest_gap(
             now = [tensor.clone() for tensor in state]
             step()
             wanted = state[0].clone()
-            _put_back(
-                state, now
-            )  # the same input for both, because the last bit may change the drawn token
+            # both get the same input, because a difference in the last bit may change the token
+            _put_back(state, now)
             replay()
             gaps.append((state[0] - wanted).abs().max() / wanted.abs().max())
     finally:

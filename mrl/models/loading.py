@@ -1,4 +1,7 @@
-"""Loads models and tokenizers from a directory or the hub. Every failure is one sentence."""
+"""Loads models and tokenizers from a directory or from the Hugging Face hub.
+
+Every failure becomes an error of one sentence.
+"""
 
 import math
 import os
@@ -34,15 +37,15 @@ from mrl.rollout import sample_completions
 from mrl.samples import derive_seed
 
 TOLERANCE = 2e-2  # largest accepted error of a log-prob, in nats; TF32 alone causes about 1e-3
-KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # those for which logprobs.py makes masks
-# classes with the same RMSNorm as Llama's; others add 1 to the weight, or have a gate
+KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # layers for which logprobs.py makes masks
+# Classes whose RMSNorm equals Llama's. Other classes add 1 to the weight, or have a gate.
 SAME_RMS_NORM = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 
 
 def claim_process() -> None:
-    """Apply settings of the whole process. Only the command line calls this, never a library.
+    """Apply settings that affect the whole process, so only the command line calls this.
 
-    Call it before the first use of a GPU.
+    It must be called before the first use of a GPU.
     """
     # otherwise a cache that grows token by token would fragment GPU memory
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the old name, which the user may have set
@@ -54,18 +57,18 @@ def claim_process() -> None:
 
 
 def claim_device(config: RunConfig) -> str:
-    """Choose the device of a run, and set the process's threads and memory limit for it."""
+    """Choose a run's device, and set this process's number of threads and its GPU memory limit."""
     torch.set_num_threads(config.threads)
     device = pick_device(config.device)
     if device.startswith("cuda"):
-        # leaves some memory to libraries, whose errors are less clear than torch's own
+        # the rest is for other libraries, which report a lack of memory less clearly than torch
         torch.cuda.set_per_process_memory_fraction(0.95)
     return device
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Turn progress bars and warnings of transformers off, and afterwards on again."""
+    """Silence the progress bars and warnings of transformers, and restore them afterwards."""
     level, bars = (
         transformers_logging.get_verbosity(),
         transformers_logging.is_progress_bar_enabled(),
@@ -149,8 +152,9 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
     policy = Policy(config, model, tokenizer, reference, index)
     policy.graph_decode = decode if device.startswith("cuda") else None
 
-    # In mixed precision, frozen weights (LoRA's base, or a teacher) are kept in bfloat16, which
-    # halves their memory. In float32, autocast would copy each frozen matrix for every token.
+    # In mixed precision, frozen weights (the base weights under LoRA, or a teacher) are kept in
+    # bfloat16, which halves their memory. In float32, autocast would copy each frozen matrix for
+    # every token.
     if policy.mixed_precision:
         for parameter in model.parameters():
             if not parameter.requires_grad:
@@ -162,8 +166,8 @@ def usual_learning_rate(parameters: int, lora: bool = False) -> float:
     """The default learning rate for a model of this size, rounded to one digit.
 
     It is 3e-5 * (135 M / parameters)^2, but at least 1e-6 and at most 1e-4. This is not a law: the
-    curve goes through three values that worked, for the tiny pair, SmolLM2-135M and Qwen2.5-0.5B
-    (data/results/real-pair). LoRA gets ten times as much, as is usual.
+    curve was drawn through three rates that worked, for the tiny pair, SmolLM2-135M and
+    Qwen2.5-0.5B (data/results/real-pair). LoRA gets ten times as much, as is usual.
     """
     rate = min(max(3e-5 * (135e6 / parameters) ** 2, 1e-6), 1e-4)
     return float(f"{10 * rate if lora else rate:.0e}")
@@ -181,16 +185,19 @@ def load_policies(
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
-    """Load tokenizer.json from a directory or the hub, unchanged. Raises MrlError without one.
+    """Load tokenizer.json, unchanged, from a directory or the hub. MrlError if there is none.
 
-    `AutoTokenizer` would replace the file's splitting rules by those of a Python class.
+    `AutoTokenizer` would replace the file's splitting rules with those of a Python class.
     """
     load = PreTrainedTokenizerFast.from_pretrained
     return _load(load, path, "tokenizer", clean_up_tokenization_spaces=False)
 
 
 def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
-    """Load a causal language model in float32, from safetensors only; MrlError if incomplete."""
+    """Load a causal language model in float32, from safetensors only.
+
+    Raises MrlError if the model is incomplete.
+    """
     _read_config(path)
     options = {"use_safetensors": True, "output_loading_info": True, "dtype": torch.float32}
     options["ignore_mismatched_sizes"] = True  # the check below refuses them
@@ -220,10 +227,11 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
 
 
 def _use_one_kernel_per_norm(model: PreTrainedModel) -> None:
-    """Compute every RMSNorm in one kernel instead of six. On a CPU the result is bit-equal."""
+    """Compute every RMSNorm in one kernel instead of six. On a CPU no bit of the result changes."""
     for module in model.modules():
         if type(module).__name__ in SAME_RMS_NORM:
-            module.forward = MethodType(_rms_norm, module)  # bound, so a deep copy binds its own
+            # a bound method, so that a deep copy of the model uses its own weights
+            module.forward = MethodType(_rms_norm, module)
 
 
 def _rms_norm(module: Any, hidden: Tensor) -> Tensor:
@@ -237,9 +245,9 @@ def shape_of(config: PolicyConfig) -> PreTrainedModel:
     base, saved_rank = base_of(config.path, config.reference)
     rank = saved_rank or config.lora_rank
     shape = _read_config(base)
-    with torch.device("meta"):  # which allocates no memory
+    with torch.device("meta"):  # a device that allocates no memory
         make = lambda path, **_: AutoModelForCausalLM.from_config(shape)  # noqa: E731
-        model = _load(make, base, "config.json")  # fails if its numbers do not fit any model
+        model = _load(make, base, "config.json")  # fails if its numbers do not make a model
         if rank:
             add_adapters(model, rank)
     return model.requires_grad_(False) if config.frozen else model
@@ -265,7 +273,10 @@ def _read_config(path: str) -> PreTrainedConfig:
 
 
 def _load(load: Callable[..., Any], path: str, part: str, **options: object) -> Any:
-    """Call a `from_pretrained` method; any error becomes an MrlError. part: what it loads."""
+    """Call a `from_pretrained` method; any error becomes an MrlError.
+
+    part: what the method loads, in words.
+    """
     try:
         with quiet_transformers():
             return load(path, trust_remote_code=False, **options)
@@ -279,18 +290,18 @@ def _load(load: Callable[..., Any], path: str, part: str, **options: object) -> 
 
 @torch.no_grad()
 def packing_problem(model: PreTrainedModel) -> str:
-    """Check that sampling and packing give a model's own log-probs; returns the flaw, or "".
+    """Check that sampling and packing give the log-probs of a plain forward pass.
 
-    Both are compared on completions of two prompts. The check finds nothing if weights are near 0,
-    as before any training: then all tokens get the same attention, whatever the mask is.
+    Returns the flaw, or "". Both are checked on completions of two prompts. The check cannot notice
+    a wrong attention mask if the weights are near 0, as before any training, because all tokens
+    then get the same attention.
     """
     if getattr(model, "_is_stateful", False):
         return "it has recurrent layers, whose state cannot keep packed completions apart"
 
     vocabulary = embedding_rows(model)
-    suppressed = torch.zeros(
-        vocabulary, dtype=torch.bool, device=model.device
-    )  # nothing is suppressed
+    # this check suppresses no token
+    suppressed = torch.zeros(vocabulary, dtype=torch.bool, device=model.device)
     scaling = {"suppressed": suppressed, "temperature": 1.0}
     no_eos = torch.tensor([], dtype=torch.int64, device=model.device)
     chance = torch.Generator().manual_seed(0)
@@ -341,5 +352,5 @@ def _enable_gradient_checkpointing(model: PreTrainedModel) -> None:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         if hasattr(module, "attention_dropout"):
-            # torch's hints allow only tensors and modules as attributes
+            # torch's type hints allow only tensors and modules as attributes
             module.attention_dropout = 0.0  # pyright: ignore[reportArgumentType]

@@ -5,8 +5,8 @@ For y = W x with a frozen W [out, in], two matrices A [r, in] and B [out, r] are
     y = W x + 2 B (A x)
 
 B starts at 0, so a policy starts as its base model. Only A and B are trained, saved and moved
-between devices. They are in float32 and have at most a hundredth of the model's parameters, so
-their gradients and AdamW's moments need almost no memory. The base model also serves as the
+between devices. They are in float32 and have at most a hundredth as many parameters as the model,
+so their gradients and AdamW's moments need almost no memory. The base model also serves as the
 reference of a KL term, without a copy.
 """
 
@@ -27,7 +27,7 @@ from mrl.parsing import parse, read_text
 from mrl.samples import derive_seed
 
 SCALE = 2.0  # the factor of B A, which peft calls alpha / r
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # the file names of peft
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # peft's file names
 PREFIX = "base_model.model."
 
 # Fields of peft's file that do not matter here: they concern training, or follow from the weights.
@@ -39,7 +39,7 @@ HARMLESS |= {"base_model_name_or_path", "r", "lora_alpha", "use_rslora"}  # thes
 UNDERSTOOD = {
     "peft_type": ("LORA",),
     "bias": ("none",),
-    "init_lora_weights": (True, "gaussian", "orthogonal", "eva"),  # these do not change the base
+    "init_lora_weights": (True, "gaussian", "orthogonal", "eva"),  # they leave the base unchanged
 }
 
 
@@ -67,7 +67,8 @@ class LoraLinear(nn.Module):
 def add_adapters(model: PreTrainedModel, rank: int, seed: int = 0) -> None:
     """Freeze a model and add adapters to all its linear layers except the output head.
 
-    seed: seed of the matrices A; use different ones for runs, and for policies with one base.
+    seed: seed of the matrices A. It must differ between runs, and between policies that have the
+    same base model.
     """
     model.requires_grad_(False)
     head = model.get_output_embeddings()
@@ -83,15 +84,15 @@ def add_adapters(model: PreTrainedModel, rank: int, seed: int = 0) -> None:
 
 
 def base_alone(model: PreTrainedModel) -> PreTrainedModel:
-    """A second model object with the same tensors (not copies), which will get no adapters."""
+    """A second model object, which shares the first one's tensors and will get no adapters."""
     tensors = [*model.parameters(), *model.buffers()]
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 def base_of(path: str, first: str = "") -> tuple[str, int]:
-    """The path or hub name of the base of saved adapters, and their rank.
+    """The base model of saved adapters (a path or a hub name), and the rank of the adapters.
 
-    Without adapters it is the given path and 0.
+    path: what to load. If it has no adapters, the result is `path` and 0.
     first: the initial model of a resumed run, used if the saved path no longer exists.
     """
     file = Path(path, CONFIG)
@@ -112,24 +113,25 @@ def _read_config(file: Path) -> dict[str, Any]:
     for name, kind in types.items():
         if not isinstance(config.get(name), kind) or config[name] in ("", 0):
             raise MrlError(
-                f"{file} is incomplete: {name} is {config.get(name)!r}. Use complete adapters."
+                f"{file} is incomplete: its field {name} is {config.get(name)!r}. Use a complete "
+                "copy of the adapters."
             )
 
     for name, value in config.items():
         if name not in HARMLESS and value and value not in UNDERSTOOD.get(name, ()):
             raise MrlError(
                 f"{file}: {name} is {value!r}, which this program does not support. Merge the "
-                "adapters into their base with peft, and use the merged model."
+                "adapters into their base model with peft, and use the merged model."
             )
     return config
 
 
 def save_adapters(model: PreTrainedModel, folder: Path, rank: int) -> None:
-    """Save the trained matrices, and the path or hub name of the base."""
+    """Save the trained matrices, and the path or hub name of the base model."""
     trained = {n: p.detach().cpu() for n, p in model.named_parameters() if ".lora_" in n}
     save_file({PREFIX + name: tensor for name, tensor in trained.items()}, folder / WEIGHTS)
 
-    # a path or hub name by which peft and this program can load the base
+    # a path or hub name from which peft and this program can load the base model
     base = model.name_or_path or ""
     whole = str(Path(base).absolute()) if Path(base).exists() else base  # a hub name stays as it is
     targets = sorted({name.split(".")[-3] for name in trained})  # ....q_proj.lora_A.weight
@@ -141,7 +143,7 @@ def save_adapters(model: PreTrainedModel, folder: Path, rank: int) -> None:
 def load_adapters(model: PreTrainedModel, folder: str) -> None:
     """Load saved matrices into a model's adapters; MrlError if they do not fit.
 
-    If they were saved with another scale than `SCALE`, B is multiplied accordingly.
+    If they were saved with a scale other than `SCALE`, B is multiplied to make up for it.
     """
     config = _read_config(Path(folder, CONFIG))
     rank = config["r"]
@@ -155,9 +157,10 @@ def load_adapters(model: PreTrainedModel, folder: str) -> None:
         foreign = [name for name in state if ".lora_" not in name]
         foreign += model.load_state_dict(state, strict=False).unexpected_keys
         flaw = f"{foreign[0]} is not an adapter" if foreign else ""
-    except (OSError, RuntimeError, SafetensorError) as error:  # a truncated file, or other sizes
+    except (OSError, RuntimeError, SafetensorError) as error:  # a truncated file, or wrong sizes
         flaw = str(error).split("\n")[-1].strip()
     if flaw:
         raise MrlError(
-            f"{folder}/{WEIGHTS} does not fit its base model ({flaw}); use complete adapters."
+            f"{folder}/{WEIGHTS} does not fit its base model ({flaw}). Use a complete copy of the "
+            "adapters."
         )

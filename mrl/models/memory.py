@@ -23,8 +23,9 @@ from mrl.models.loading import shape_of
 from mrl.policy import uses_bfloat16
 from mrl.samples import Problem
 
-# The first two were fitted to simulated learning steps of Qwen2.5-0.5B and SmolLM2-360M.
-KEPT, KEPT_INNER = 12, 4  # hidden sizes and MLP sizes that a layer keeps per token for its backward
+# For its backward pass, a layer keeps KEPT * hidden size + KEPT_INNER * MLP size numbers per token.
+# Both factors were fitted to simulated learning steps of Qwen2.5-0.5B and SmolLM2-360M.
+KEPT, KEPT_INNER = 12, 4
 LOGIT_BYTES = 14  # bytes per logit during its gradient: three copies in float32, one in bfloat16
 DRAW_BYTES = 22  # bytes per logit while a token is drawn, in float64
 HEADROOM = 0.9  # share of a GPU's memory that a plan may use
@@ -39,12 +40,12 @@ LESS = (
 
 
 class Estimate(NamedTuple):
-    """The bytes that one policy needs: between its turns, and in addition in its own turn."""
+    """The memory of one policy, in bytes: what it always needs, and what its turn adds."""
 
     policy: str
-    stays: int  # what `swap` leaves on the device: the base of LoRA
+    stays: int  # what `swap` leaves on the device: the base weights under LoRA
     moves: int  # what `swap` keeps in host memory between turns
-    turn: int  # the larger of sampling and learning
+    turn: int  # what sampling or learning adds, whichever needs more
 
     @property
     def peak(self) -> int:
@@ -57,8 +58,8 @@ def estimate(
 ) -> Estimate:
     """Estimate the memory of a policy as the sum of its large tensors.
 
-    model: the model with adapters; it may be on the meta device. rows: completions that are
-    sampled at once. tokens: of the longest prompt and its completion.
+    model: the model with its adapters; it may be on the meta device. rows: number of completions
+    that are sampled at once. tokens: length of the longest prompt with its completion, in tokens.
     """
     shape = model.config.get_text_config()
     layers, hidden, vocab = shape.num_hidden_layers, shape.hidden_size, shape.vocab_size
@@ -67,7 +68,7 @@ def estimate(
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     head_size = getattr(shape, "head_dim", None) or hidden // shape.num_attention_heads
     mixed = uses_bfloat16(policy.dtype, device)
-    size = 2 if mixed else 4  # bytes of a number, except for what learns: that is in float32
+    size = 2 if mixed else 4  # bytes per number; trainable weights always have 4
 
     # weights, with AdamW's two moments, and the reference model (with LoRA it is the base itself)
     learnt = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -81,7 +82,7 @@ def estimate(
     if not policy.frozen:
         trained = max(tokens, min(policy.max_tokens_per_forward, rows * tokens))
         kept = (KEPT * hidden + KEPT_INNER * inner) * size  # bytes per token of one layer
-        # with gradient checkpointing, of one layer at a time, and the inputs of all layers
+        # gradient checkpointing keeps these of one layer at a time, and the inputs of all layers
         kept = kept + 4 * layers * hidden if policy.gradient_checkpointing else kept * layers
         logits = min(trained, TOKENS_AT_ONCE) * vocab * LOGIT_BYTES
         turn = max(turn, learnt + trained * kept + logits)
@@ -98,7 +99,7 @@ def estimate_all(
     factor: int,
 ) -> list[Estimate]:
     """Estimate the memory of each policy. factor: the mode's factor on the group size."""
-    # three bytes per token, and 60 tokens of a template, because no tokenizer is loaded yet
+    # no tokenizer is loaded yet, so we assume three bytes per token, and 60 tokens for a template
     prompt_tokens = max(len(problem.prompt.encode()) for problem in problems) // 3 + 60
     at, estimates = torch.device(device), []
     scored = problems_at_once(at, config.eval_samples) * config.eval_samples
@@ -113,7 +114,8 @@ def needed(estimates: Sequence[Estimate], placement: str) -> int:
     """Bytes on one device under a placement.
 
     `resident`: all policies, and the largest turn. `swap`: the largest policy in its turn, and the
-    LoRA bases of the others. `parallel`: the turns of all, which take place at the same time.
+    base weights of the others under LoRA. `parallel`: all policies and all their turns, which take
+    place at the same time.
     """
     if placement == "parallel":
         return sum(e.peak for e in estimates)
@@ -126,12 +128,12 @@ def needed(estimates: Sequence[Estimate], placement: str) -> int:
 def free_memory(device: str) -> int:
     """Free bytes of a CUDA device or of the host."""
     if device.startswith("cuda"):
-        torch.cuda.empty_cache()  # left by an earlier run in this process
+        torch.cuda.empty_cache()  # an earlier run in this process may have left a cache
         return torch.cuda.mem_get_info(device)[0]
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():  # on Linux; on other systems we count all memory as free
         _, _, available = meminfo.read_text().partition("MemAvailable:")
-        return min(1024 * int(available.split()[0]), free_in_container())  # it is in KiB
+        return min(1024 * int(available.split()[0]), free_in_container())  # KiB to bytes
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -140,7 +142,7 @@ def free_in_container(
 ) -> int:
     """Bytes that the control groups (cgroups, v1 or v2) of this process still allow.
 
-    Without a limit it is `sys.maxsize`.
+    If there is no limit, returns `sys.maxsize`.
     groups: the file that lists the process's groups; mounted: the directory of their files.
     """
     free = sys.maxsize
@@ -153,7 +155,7 @@ def free_in_container(
         if not names:
             continue
 
-        # parent groups limit it as well; in a container, only the last parent may be mounted
+        # a group's parents limit it as well; in a container, perhaps only the topmost is mounted
         group = mounted / controllers / path.lstrip("/")
         for folder in (group, *group.parents):
             limit, used = (folder / name for name in names)
@@ -169,13 +171,13 @@ def free_in_container(
 def plan_memory(
     config: RunConfig, names: Sequence[str], problems: Sequence[Problem], device: str, factor: int
 ) -> tuple[str, str]:
-    """Estimate the memory of a run and choose its placement; returns it and a sentence about it.
+    """Estimate a run's memory, and choose its placement; returns it with a sentence about it.
 
     names: the policies of this process; factor: the mode's factor on the group size.
     Raises MrlError if the run cannot fit. Otherwise the system would kill the process minutes
     later, without a message.
     """
-    # under `parallel`, each policy has its own GPU if there are enough
+    # under `parallel`, each policy has its own GPU if there are enough GPUs
     shared = len(config.policies) > torch.cuda.device_count()
     on_device = [policy for policy in config.policies if shared or policy.name in names]
     estimates = estimate_all(config, on_device, problems, device, factor)
@@ -201,11 +203,14 @@ def plan_memory(
 
     if in_host > free_in_host:
         raise MrlError(
-            f"{text}; but the host has only {free_in_host / GIB:.1f} GiB free. To fit, {LESS}."
+            f"{text}; but the host has only {free_in_host / GIB:.1f} GiB free. To make it fit, "
+            f"{LESS}."
         )
-    # with smaller micro-batches a turn may still fit, but not the weights and moments themselves
+    # smaller micro-batches make a turn smaller, but not the weights and moments
     if on_gpu and needed([e._replace(turn=0) for e in estimates], placement) > free:
-        raise MrlError(f"{text}. Even the weights and AdamW's moments do not fit. To fit, {LESS}.")
+        raise MrlError(
+            f"{text}. Even the weights and AdamW's moments do not fit. To make them fit, {LESS}."
+        )
     if on_gpu and peak > HEADROOM * free:
         text += f". This may not fit; if memory runs out, {LESS}"
     return placement, f"{text}."

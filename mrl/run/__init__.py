@@ -1,1 +1,1 @@
-"""What stands around a team: files, problems, evaluation, logs, the live view, processes."""
+"""Everything around a team: files, problems, evaluation, logs, the live view, and processes."""

@@ -123,7 +123,7 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
         if policy.config.lora_rank:
             save_adapters(policy.model, folder, policy.config.lora_rank)
         else:
-            # without this, transformers saves on rank 0 only: it takes all processes for one model
+            # without this, transformers would save on rank 0 only, as if all ranks held one model
             policy.model.should_save_on_this_rank = lambda is_main_process: True
             policy.model.save_pretrained(folder)
         save_tokenizer(policy.tokenizer, folder)
@@ -142,9 +142,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     config = parse(read_text(file), str(file))
     if config.get("tokenizer_class") == "TokenizersBackend":  # its name in transformers 5
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    if isinstance(
-        config.get("extra_special_tokens"), list
-    ):  # in transformers 4 this field is a dict
+    # in transformers 4, `extra_special_tokens` is a dict
+    if isinstance(config.get("extra_special_tokens"), list):
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
     file.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
 
@@ -152,7 +151,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 def finish_checkpoint(run: Path, partial: Path, state: dict) -> None:
     """Complete a checkpoint by renaming it, and delete all but the newest `KEEP` checkpoints.
 
-    state: "step", "policies" and any other JSON that the run needs besides weights and optimizers.
+    state: what the run needs besides weights and optimizers, as JSON: "step" and "policies".
     """
     sizes = {name: (run / name).stat().st_size for name in LOGS if (run / name).exists()}
     document = json.dumps(state | {"logs": sizes}, indent=1)
@@ -196,7 +195,7 @@ def newest_checkpoint(run: Path) -> Path | None:
 
 
 def with_checkpoint_paths(config: RunConfig, checkpoint: Path) -> RunConfig:
-    """The settings with each policy's path in a checkpoint; references stay the initial models.
+    """The settings, but with each policy's path in a checkpoint. References do not change.
 
     Raises MrlError if a file of the checkpoint has changed since it was written.
     """
@@ -215,8 +214,8 @@ def _check_files(checkpoint: Path) -> None:
     for line in read_text(checkpoint / CHECKSUMS).split("\n"):
         if line not in present:
             raise MrlError(
-                f"{checkpoint / line.partition('  ')[2]} is damaged or missing (its checksum is "
-                f"wrong). Delete {checkpoint} to continue from the checkpoint before it."
+                f"{checkpoint / line.partition('  ')[2]} is missing, or damaged so that its "
+                f"checksum is wrong. Delete {checkpoint} to continue from the checkpoint before it."
             )
 
 
@@ -237,7 +236,7 @@ def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict
 
 
 def cut_back(run: Path, state: dict) -> None:
-    """Delete unfinished checkpoints of a killed run, and log lines from after its checkpoint.
+    """Delete a killed run's unfinished checkpoints, and the log lines after its last checkpoint.
 
     Raises MrlError before any change if a log is shorter than it was at the checkpoint.
     """

@@ -17,8 +17,8 @@ from mrl.team import Verifier
 from mrl.tiny.skills import SEED_LABELS
 
 Solved = dict[str, dict[str, list[int]]]  # policy -> file -> correct completions per problem
-Turn = Callable[[Policy, str], AbstractContextManager]  # (who, what is done in the turn)
-Progress = Callable[[str, int, int], None]  # (what is scored, problems done, of how many)
+Turn = Callable[[Policy, str], AbstractContextManager]  # (policy, what it does in its turn)
+Progress = Callable[[str, int, int], None]  # (what is scored, problems done, all problems)
 
 
 def of_first_split(entries: Sequence[dict]) -> list[dict]:
@@ -35,9 +35,10 @@ def solve_heldout(
     turn: Turn = lambda policy, phase: nullcontext(),
     progress: Progress = lambda what, done, total: None,
 ) -> Solved:
-    """Let each policy solve the held-out problems in its turn; returns `count_solved` of each.
+    """Let each policy solve the held-out problems in its turn.
 
-    Raises MrlError, before any is solved, if a prompt is too long for a policy.
+    Returns the result of `count_solved` for each policy. Raises MrlError, before the first problem
+    is solved, if a prompt is too long for a policy.
     turn: gives a policy the device. progress: called before each batch.
     """
     for policy in policies:
@@ -79,7 +80,7 @@ def count_solved(
                 groups = policy.rollout(batch, generator, samples)
             except (RuntimeError, MemoryError) as error:
                 if at_once == 1 or not is_out_of_memory(error):
-                    raise  # even a single problem does not fit, or it is another error
+                    raise  # even a single problem does not fit, or the error has another cause
                 at_once //= 2
                 continue
 
@@ -114,10 +115,10 @@ def score_entries(solved: Solved, heldout: dict[str, list[Problem]], samples: in
 
 
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:
-    """Load held-out problems by the name of their file (its stem).
+    """Load files of held-out problems, by the stems of their names.
 
-    Answers are only checked if the verifier has `check_answer`. Raises MrlError if two files have
-    the same name.
+    Answers are checked only if the verifier has `check_answer`. Raises MrlError if two files have
+    the same stem.
     """
     accepts = getattr(verifier, "check_answer", None)
     splits = {}

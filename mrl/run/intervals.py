@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 
 BLIND_SPOT, CLOSED = 0.02, 0.25
 Z_95 = 1.96  # two-sided 95% quantile of the normal distribution
-# Two-sided 95% quantiles of Student's t for 2 to 30 degrees of freedom; for more, the normal's.
+# Two-sided 95% quantiles of Student's t for 2 to 30 degrees of freedom. For more, we use Z_95.
 T_95 = (
     4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
     2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052,
@@ -46,9 +46,9 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def wilson(count: float, total: float, z: float = Z_95) -> tuple[float, float]:
-    """The interval of a share that was seen as `count` of `total` (Wilson 1927).
+    """The confidence interval of a share that was observed as `count` of `total` (Wilson 1927).
 
-    z: the normal quantile (default: of 95%).
+    z: the quantile of the normal distribution (default: for 95%).
     """
     center = (count + z**2 / 2) / (total + z**2)
     half = z / (total + z**2) * math.sqrt(count * (total - count) / total + z**2 / 4)
@@ -58,16 +58,17 @@ def wilson(count: float, total: float, z: float = Z_95) -> tuple[float, float]:
 def half_width(scores: dict, skill: str = "", z: float = Z_95) -> float:
     """Half the width of the confidence interval of an evaluation entry's pass@1, as a share.
 
-    The problems are only a sample. For each skill it is Wilson's interval, measured to its farther
-    end: for example, eight solved problems of eight show at least 68%, not certainty. For the mean
-    over skills it is sqrt(sum of squares) / skills. It assumes one completion per problem; with
+    pass@1 is uncertain because the problems are only a sample. For a single skill, the result is
+    the distance to the farther end of Wilson's interval: for example, eight solved problems of
+    eight show only that the share is at least 68%. For the mean over skills, it is
+    sqrt(sum of the skills' squares) / number of skills. We assume one completion per problem; with
     several, the true interval is narrower.
-    skill: a single skill; empty: the mean over all. z: as for `wilson`.
+    skill: the name of a skill, or "" for the mean over all skills. z: as for `wilson`.
     """
     widths = []
     for name in [skill] if skill else scores["skills"]:
         of_skill = scores["skills"][name]
-        # older runs did not save the number of a skill's problems: all skills count equally
+        # older runs did not save each skill's number of problems, so we assume equal numbers
         problems = of_skill.get("problems", scores["problems"] / len(scores["skills"]))
         share = of_skill["pass@1"]
         low, high = wilson(share * problems, problems, z)

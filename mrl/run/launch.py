@@ -67,12 +67,12 @@ def join_processes(names: Sequence[str]) -> str:
     store.set_timeout(PATIENCE)
     meeting = {"store": store, "rank": rank, "world_size": len(names), "timeout": PATIENCE}
 
-    # Python handles no signals while Gloo waits, so until then Ctrl-C ends the process directly
+    # Python handles no signals while Gloo waits, so while connecting, Ctrl-C must end the process
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         # Gloo instead of NCCL, because the processes exchange text and never tensors
         dist.init_process_group("gloo", **meeting)
-        # if one process left while another still connects, Gloo would print messages there
+        # wait for all: if one left while another is still connecting, Gloo would print messages
         store.set(f"connected {rank}", "")
         store.wait([f"connected {number}" for number in range(len(names))], PATIENCE)
     except RuntimeError as error:
@@ -96,9 +96,8 @@ def launch(
     fork = sys.platform == "linux" and not torch.cuda.is_available()
     # the loopback device, because a change of network does not break its connections
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    logging.getLogger("torch.multiprocessing").setLevel(
-        "ERROR"
-    )  # `launch` itself says which process died
+    # `launch` itself says which process died, so torch's warning is not needed
+    logging.getLogger("torch.multiprocessing").setLevel("ERROR")
     signal.signal(signal.SIGINT, _pass_on)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -140,17 +139,17 @@ def _worker(
 ) -> None:
     """Run the program as one of the processes, and save how it ended.
 
-    If it failed before it was connected, the others may be waiting for it. It then exits with an
-    error, so that the launcher ends them.
+    If it failed before it was connected, the others may be waiting for it. In that case it exits
+    with an error, so that the launcher stops the others.
     """
     os.setsid()  # so that Ctrl-C reaches this process once, through the launcher
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # sent if another worker died
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch sends SIGTERM if another worker dies
 
     os.environ["LOCAL_RANK"] = str(rank)
     os.environ[MEETING] = f"{folder}/meeting"
     outcome = program(arguments)
-    partial = Path(folder, f"{rank}.partial")  # this process may be ended while it writes
+    partial = Path(folder, f"{rank}.partial")  # a process may be killed while it writes
     partial.write_text(json.dumps(outcome), encoding="utf-8")
     partial.replace(partial.with_suffix(".json"))
     if outcome[0] not in (0, PeerLost.exit_code) and not dist.is_initialized():

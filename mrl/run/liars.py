@@ -16,7 +16,7 @@ from mrl.team import RecordsOf, publish_records
 
 
 def lying_records(rate: float, seed: int) -> RecordsOf:
-    """A `RecordsOf` that falsely claims each failed completion as a success with chance `rate`."""
+    """A `RecordsOf` that claims each failed completion as a success with probability `rate`."""
 
     def records_of(
         record_type: type[Record], policy: Policy, groups: Sequence[Group], step: int

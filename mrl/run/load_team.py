@@ -25,11 +25,11 @@ from mrl.verifier.verifier import BoxVerifier, make_verifier
 
 @dataclass(kw_only=True)
 class LoadedTeam(Team):
-    """A team with checked settings, models and problems, and with held-out problems."""
+    """A team whose settings, models and problems have been checked, with held-out problems."""
 
     device: str
-    why_placed: str  # a sentence: where the policies are kept, and why
-    heldout: dict[str, list[Problem]] = field(default_factory=dict)  # by the name of the file
+    why_placed: str  # a sentence that says where the policies are kept, and why
+    heldout: dict[str, list[Problem]] = field(default_factory=dict)  # by the stem of the file
 
     def evaluate(self, problems: str | Path, samples: int = 4) -> dict[str, dict[str, float]]:
         """pass@1 on a file of problems, by policy and skill; "all" is the mean over skills.
@@ -55,16 +55,18 @@ def load_team(
     """Load a team to train from Python: `train_step(team, step)`. It leaves no files behind.
 
     models: "tiny", "qwen-smol", or a list of directories, hub names and pairs (model, tokenizer).
-    Of a pair, a copy is trained; its name is the last part of the path that the model was loaded
-    from, or "model-0" and so on.
-    mode: a name, `file.py:Class`, a subclass of Mode, or an object of one, which is copied.
+    A model in a pair stays as it is, because a copy is trained. The policy's name is the last part
+    of the path that the model was loaded from. Without such a path, it is "model-0" and so on.
+    mode: a name, `file.py:Class`, a subclass of Mode, or an object of such a class. An object is
+    copied.
     judge: your own judge(answer, text) -> bool. It runs in this process, without the limits of time
     and memory that the program's own verifier has.
-    settings: settings of the run or of all policies, by name, such as prompts_per_step=8. Those of
-    a mode are written settings={"sgt": {"imitation_weight": 0.5}}. `python mini_mrl.py settings`
-    lists all.
+    settings: settings of the run or of all policies, by name, such as prompts_per_step=8. Settings
+    of a mode are written settings={"sgt": {"imitation_weight": 0.5}}. `python mini_mrl.py settings`
+    lists all settings.
 
-    All policies stay in this process. A step resets what it changes there (threads, cuDNN).
+    All policies stay in this process. A step changes torch's number of threads and its use of
+    cuDNN, and restores both at its end.
     Raises MrlError, with what to do, for any mistake that would keep a run from starting.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -135,13 +137,13 @@ def assemble(
     every_problem = list(problems)
     for split in heldout.values():
         every_problem += split
-    # before the weights are loaded, which may take minutes
+    # memory is planned first, because loading the weights may take minutes
     placement, why_placed = plan_memory(
         start, list(modes), every_problem, device, mode.rollout_factor
     )
     policies = load_policies(start, device, modes)
     for policy in policies:
-        longest_prompt(policy, every_problem)  # MrlError if one is too long
+        longest_prompt(policy, every_problem)  # raises MrlError if a prompt is too long
 
     all_names = [policy.name for policy in config.policies]
     records_of = lying_records(config.liar, config.seed) if config.liar else publish_records

@@ -32,7 +32,8 @@ METRICS = {
     "completions/clipped_ratio": "share of completions that the token limit cut",
     "entropy": "estimate of the policy's entropy in nats: mean of -log p over sampled tokens",
     "num_tokens": "number of sampled completion tokens",
-    "rescue_set": "number of prompts on which all own attempts failed and a peer sent a solution",
+    "rescue_set": "number of prompts on which all of the policy's attempts failed and a peer sent "
+    "a solution",
     "rescues": "number of peers' solutions that were imitated on such prompts",
     "dropped/<reason>": "number of received completions that this policy cannot learn from: empty "
     "or too_long ones (counted even if its mode ignores them)",
@@ -40,25 +41,27 @@ METRICS = {
     "encode exactly (counted even if its mode ignores them)",
     "thl/<figure>": "sums over the peers' completions that became training samples (see "
     "residual.py): records, bytes, bytes_one_to_one, source_tokens, receiver_tokens",
-    "loss": "loss of the objective over own and peers' samples, mean over updates; it stays near 0 "
-    "by construction while ratios are 1 and each group's advantages sum to 0 (solo, sgt)",
+    "loss": "loss of the objective over the policy's own and its peers' samples, mean over "
+    "updates; it stays near 0 by construction while ratios are 1 and each group's advantages sum "
+    "to 0 (solo, sgt)",
     "loss_nll": "imitation loss multiplied by its weight, mean over updates",
-    "kl": "KL divergence from the reference model in nats (k3 estimate), over own completions with "
-    "an advantage, mean over updates; only if kl_coef > 0",
+    "kl": "KL divergence from the reference model in nats (k3 estimate), over those of the "
+    "policy's own completions that have an advantage, mean over updates; only if kl_coef > 0",
     "updates": "number of optimizer updates in this step",
     "grad_norm": "gradient norm before clipping, mean over the step's updates",
     "update_skipped": "number of updates that were skipped because the gradient was not finite",
-    "ratio/mean, ratio/max": "probability ratio pi_theta / pi_behavior, over the own tokens that "
-    "were learned from",
-    "clip_ratio/low_mean, clip_ratio/high_mean": "share of own tokens without gradient because "
-    "their ratio was clipped; always 0 with one update per step",
-    "logprob_gap": "largest difference between an own token's log-prob at sampling and at scoring, "
-    "in nats; with one update per step it is rounding error alone",
-    "outcome/<outcome>": "share of own, received and replayed completions with each outcome; the "
-    "shares add up to 1: taught (gave a gradient), rescued (a peer's solution, imitated), replayed "
-    "(an own earlier success, imitated), clipped (every token), all_fail or all_pass (no "
-    "advantage), not_needed (the mode did not use it, or the policy is frozen), dropped (unusable, "
-    "or of weight 0), refused (by the tokenizer), skipped (the update was not finite)",
+    "ratio/mean, ratio/max": "probability ratio pi_theta / pi_behavior, over the tokens of the "
+    "policy's own completions from which it learned",
+    "clip_ratio/low_mean, clip_ratio/high_mean": "share of these tokens that gave no gradient "
+    "because their ratio was clipped; always 0 with one update per step",
+    "logprob_gap": "largest difference between a token's log-prob at sampling and at scoring, over "
+    "the policy's own completions, in nats; with one update per step it is rounding error alone",
+    "outcome/<outcome>": "share of completions with each outcome, among those that the policy "
+    "sampled, received or replayed; the shares add up to 1: taught (gave a gradient), rescued (a "
+    "peer's solution, imitated), replayed (an earlier success of the policy itself, imitated), "
+    "clipped (every token), all_fail or all_pass (no advantage), not_needed (the mode did not use "
+    "it, or the policy is frozen), dropped (unusable, or of weight 0), refused (by the tokenizer), "
+    "skipped (the update was not finite)",
     "mode/<figure>": "a number that the mode itself reports",
     "exchange/published_records, exchange/published_bytes": "records and bytes that this policy "
     "published in this step",
@@ -195,7 +198,7 @@ def _peers_texts(result: StepResult) -> Iterator[tuple[Group, list[CompletionRec
 
 
 def outcome_metrics(result: StepResult, transferred: dict[str, float]) -> dict[str, float]:
-    """What became of all completions, own and peers', as shares of each outcome.
+    """What became of the policy's own and its peers' completions: the share of each outcome.
 
     transferred: the metrics of `transfer_metrics`.
     """
@@ -208,9 +211,9 @@ def outcome_metrics(result: StepResult, transferred: dict[str, float]) -> dict[s
         elif name.startswith("dropped/"):
             dropped += int(number)
 
-    # an own completion of an earlier step (mode replay) is not among this step's completions
+    # a replayed completion (mode replay) was sampled in an earlier step, so it does not count here
     now = {rollout.version for group in result.groups for rollout in group.rollouts}
-    used = 0  # of those sampled and received, how many became training samples
+    used = 0  # number of sampled and received completions that became training samples
     for sample in result.batch.samples:
         is_own = sample.loss == "policy" and sample.behavior_logprobs is None
         used += bool(sample.source) or (is_own and sample.sampled_version in {None, *now})
@@ -218,7 +221,7 @@ def outcome_metrics(result: StepResult, transferred: dict[str, float]) -> dict[s
     counts = Counter(result.stats.sample_outcomes)
     counts["refused"] += refused
     counts["dropped"] += dropped
-    # a user's mode may use a completion twice, or one that `retokenize` refuses: no negative count
+    # at least 0, because a user's mode may use a completion twice, or one that is refused here
     counts["not_needed"] = max(sampled + received - used - refused - dropped, 0)
     return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
 

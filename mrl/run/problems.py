@@ -34,9 +34,9 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
             if accepts is not None and not accepts(problem.answer):
                 raise ValueError(
                     f"the verifier cannot judge the answer {problem.answer!r}. An answer must be "
-                    "an integer, a decimal, a fraction, a word or a LaTeX formula. It must have no "
-                    "unit, and a sign or a space between letters (`3a \\cdot b`). For other "
-                    "answers, use your own judge: --set judge=FILE"
+                    "an integer, a decimal, a fraction, a word or a LaTeX formula, without a unit. "
+                    "Letters that are multiplied need a sign or a space between them "
+                    "(`3a \\cdot b`). For other answers, use your own judge: --set judge=FILE"
                 )
             problems[problem.id] = problem
     except ValueError as error:
@@ -50,9 +50,9 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
 def _problem(fields: dict, number: str) -> Problem:
     """Make a problem. Raises ValueError if a field is wrong.
 
-    number: the number of the line, which is the default id.
+    number: the line's number, which becomes the id if the line has none.
     """
-    if type(fields.get("answer")) is int:  # a bool is not
+    if type(fields.get("answer")) is int:  # a bool would also pass `isinstance`
         fields["answer"] = str(fields["answer"])
     defaults = {"id": number, "skill": "all"}
     fields = defaults | {name: value for name, value in fields.items() if value != ""}

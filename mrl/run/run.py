@@ -43,8 +43,8 @@ from mrl.settings.settings import check
 from mrl.team import StepResult
 from mrl.verifier.verifier import make_verifier
 
-# exchange.jsonl keeps the records of the first steps, and later only of every 20th step, because
-# all of them would take gigabytes in a long run with long completions.
+# exchange.jsonl keeps the records of the first steps, and later those of every 20th step. The
+# records of all steps would take gigabytes in a long run with long completions.
 FIRST_EXCHANGES, EXCHANGES_EVERY = 5, 20
 
 
@@ -101,7 +101,7 @@ class Run(AbstractContextManager):
             write_run_config(self.directory, self.config)
 
         if self.writes_files:
-            self._lock(opened)  # before logs are cut back
+            self._lock(opened)  # before `_continue_from` cuts the logs back
         if resumed:
             self._continue_from(checkpoint, state)
 
@@ -114,7 +114,8 @@ class Run(AbstractContextManager):
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise MrlError(
-                f"{self.directory}: another process is running it; wait for its end, or stop it."
+                f"{self.directory}: another process is writing this run. Wait until that process "
+                "ends, or stop it."
             ) from None
 
     def _continue_from(self, checkpoint: Path | None, state: dict) -> None:
@@ -138,7 +139,7 @@ class Run(AbstractContextManager):
             raise KeyboardInterrupt
 
         self.stopping = True
-        self.view.close()  # now, because a second Ctrl-C would end the process before it is closed
+        self.view.close()  # at once, because a second Ctrl-C would leave the view open
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
     def __exit__(
@@ -148,7 +149,7 @@ class Run(AbstractContextManager):
         self._opened.__exit__(error_type, error, trace)
         if isinstance(error, SystemExit):  # `| head -1`, or a mode that calls sys.exit
             error = RunFailed(f"The output was closed, or sys.exit was called ({place_of(error)}).")
-        if isinstance(error, OSError | SafetensorError):  # most often the disk is full
+        if isinstance(error, OSError | SafetensorError):  # usually the disk is full
             place = place_of(error)
             where = "" if place.startswith(PROGRAM) else f" ({place})"  # in the user's own mode
             error = RunFailed(f"{error}{where}.")
@@ -195,7 +196,7 @@ class Run(AbstractContextManager):
             if "failure" in entry:
                 self.view.say(entry["failure"])
 
-        every = self.config.checkpoint_every  # 0: only at the end
+        every = self.config.checkpoint_every  # 0 means that only the last step is saved
         is_due = every > 0 and step % every == 0
         if is_due or stopping or step == self.config.steps:
             self._save(step)

@@ -17,7 +17,7 @@ from mrl.run.run import Run
 from mrl.run.view import cell
 from mrl.samples import Problem
 
-LISTED = 8  # blind spots that a sentence names
+LISTED = 8  # largest number of blind spots that a sentence names
 
 
 def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
@@ -77,7 +77,7 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     metrics = [f"pass@{k}" for k in sorted({1, last[0]["samples"]})]
 
     title = f"held-out problems, {' -> '.join(evaluations)}"
-    # the table must fit 80 columns, so a long name of a file may wrap
+    # the table must fit into 80 columns, so a long file name may wrap
     table = Table(Column("split", min_width=10), Column("skill", no_wrap=True), title=title)
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
@@ -86,16 +86,15 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     for split in dict.fromkeys(scores["split"] for scores in last):
         # one entry per policy, in the same order before and after
         of_split = [[e for e in entries if e["split"] == split] for entries in evaluations.values()]
-        for skill in ("", *of_split[0][0]["skills"]):  # "": the mean over skills
+        for skill in ("", *of_split[0][0]["skills"]):  # "" stands for the mean over skills
             cells = []
             for sides in zip(*of_split, strict=True):
                 for metric in metrics:
                     shares = [side["skills"][skill] if skill else side for side in sides]
                     cells.append(" -> ".join(f"{100 * rates[metric]:.0f}" for rates in shares))
                     if metric == "pass@1" and not skill:
-                        cells[-1] += (
-                            f"±{100 * half_width(sides[-1]):.0f}"  # no spaces, to fit 80 columns
-                        )
+                        # no spaces, so that the table fits into 80 columns
+                        cells[-1] += f"±{100 * half_width(sides[-1]):.0f}"
             _add_skill(table, split, skill, cells)
         table.add_section()
     return table
@@ -131,7 +130,9 @@ def pair_table(heldout: dict[str, list[Problem]], solved: dict[str, dict[str, li
 
 
 def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, float] | None:
-    """The largest gain: policy, skill, and solve rates before and after. None if all may be chance.
+    """The largest gain: policy, skill, and solve rates before and after.
+
+    None if every gain may be due to chance.
 
     ends: each policy's entries before and after training. Because the largest of many gains is
     chosen, the intervals hold jointly for all of them at 95% (Bonferroni).
@@ -151,9 +152,9 @@ def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, fl
 def learned_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
     """A sentence for a first reader about what was learned, from the first held-out file.
 
-    It names the blind spots that were closed and those that were not. Only if there was none, it
-    names the largest gain, which training alone may also reach. Empty if the held-out problems were
-    not scored both before and after training.
+    It names the blind spots that were closed and those that were not. If there was no blind spot,
+    it names the largest gain instead, although RL without a peer may reach the same. The sentence
+    is empty if the held-out problems were not scored both before and after training.
     """
     before, after = (of_first_split(evaluations.get(when, ())) for when in ("before", "after"))
     ends = list(zip(before, after, strict=False))  # both have the policies in the same order
@@ -176,8 +177,8 @@ def learned_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) ->
         return "No policy improved at any skill by more than chance explains (95%)."
     name, skill, share_before, share_after = gain
     return (
-        f"Largest gain: `{skill}` of {name}: {share_before:.0%} -> {share_after:.0%}. Training "
-        "alone may gain as much; `python mini_mrl.py compare` measures it."
+        f"Largest gain: `{skill}` of {name}: {share_before:.0%} -> {share_after:.0%}. RL without "
+        "a peer may gain as much; `python mini_mrl.py compare` measures that."
     )
 
 

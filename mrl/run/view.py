@@ -28,7 +28,7 @@ FIGURES = ("reward", "groups/all_fail", "rescues", "completions/clipped_ratio")
 MEAN = f"mean of the last {RECENT_STEPS} steps"  # every number shown is such a mean
 
 # In a notebook, `!` gives the program a terminal whose output cannot be erased.
-in_notebook = "inline" in os.environ.get("MPLBACKEND", "")  # IPython kernels set it
+in_notebook = "inline" in os.environ.get("MPLBACKEND", "")  # IPython kernels set this variable
 console = Console(force_terminal=False if in_notebook else None)  # the user's terminal
 
 
@@ -57,9 +57,10 @@ def excerpt(text: str, width: int, lines: int) -> Text:
 
 
 def bar(share: float, began: float | None, size: int) -> str:
-    """A bar of `size` characters with a mark at its start value, outlined for a blind spot.
+    """A bar of `size` characters, with a mark at the share before training.
 
-    began: the share before training; None draws no mark.
+    It is outlined if the skill was a blind spot. began: the share before training; None draws no
+    mark.
     """
     outlined = began is not None and began < BLIND_SPOT
     full, empty = "▮▯" if outlined else "█·"
@@ -73,7 +74,7 @@ def bar(share: float, began: float | None, size: int) -> str:
 
 
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
-    """A live view in a terminal, plain lines elsewhere; all processes but the first are silent."""
+    """A live view in a terminal, plain lines elsewhere. Only the first process shows anything."""
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
         console, plain = Console(quiet=True), True
 
@@ -84,7 +85,7 @@ def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
 
 
 class View(AbstractContextManager):
-    """The view of a run. With a title it is redrawn in place; without, it prints lines."""
+    """The view of a run. With a title it is redrawn in place; without a title it prints lines."""
 
     def __init__(self, console: Console, policies: list[str], steps: int, title: str = "") -> None:
         self.console = console
@@ -93,14 +94,14 @@ class View(AbstractContextManager):
         self.steps = steps
         self.title = title
         self.live: Live | None = None
-        if title:  # redrawn by each step, not by a thread
+        if title:  # each step redraws the view, so it needs no thread
             how = {"auto_refresh": False, "transient": True, "vertical_overflow": "crop"}
             self.live = Live(console=console, **how)
 
         self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
         self.began: dict[tuple[str, str], float] = {}  # (policy, skill) -> score before training
         self.now = 0  # the current step
-        self.rescue: dict | None = None  # the newest one
+        self.rescue: dict | None = None  # the newest rescue
         self.scoring = ""  # progress of the scoring, as a sentence
 
     def __exit__(self, *_: object) -> None:
@@ -109,7 +110,7 @@ class View(AbstractContextManager):
     def close(self) -> None:
         """Erase and end the live view; whatever is shown later is printed as lines."""
         if self.live and self.live.is_started:
-            # emptied first, because rich draws all lines when it stops and erases one screen only
+            # empty the view first: when rich stops, it draws all lines but erases one screen only
             self.live.update("", refresh=True)
             self.live.stop()
         self.live = None
@@ -119,16 +120,15 @@ class View(AbstractContextManager):
 
         Control characters of a sentence are escaped; the cells of a table must be made by `cell`.
         """
-        whole = (
-            isinstance(what, str) and not self.console.is_terminal
-        )  # in a file, do not wrap lines
+        # in a file, lines are not wrapped
+        whole = isinstance(what, str) and not self.console.is_terminal
         shown = printable(what) if isinstance(what, str) else what
         self.console.print(shown, markup=False, highlight=False, soft_wrap=whole)
 
     # ------------------------------------------------------------------------------ what happens
 
     def scored(self, scores: list[dict]) -> None:
-        """Store the scores from before training, at which each bar gets its mark."""
+        """Store the scores from before training, which the marks on the bars show."""
         for entry in of_first_split(scores):
             for skill, rates in entry["skills"].items():
                 self.began[entry["policy"], skill] = rates["pass@1"]
@@ -156,7 +156,7 @@ class View(AbstractContextManager):
             self.say(f"Scoring {what}: {total} problems")
 
     def _draw(self, live: Live) -> None:
-        if not live.is_started:  # not earlier, because downloads show their own bars
+        if not live.is_started:  # it starts this late because downloads show their own bars
             live.start()
         live.update(self.render(), refresh=True)
 
@@ -212,11 +212,10 @@ class View(AbstractContextManager):
                 skills |= {key.removeprefix("skill/") for key in line if key.startswith("skill/")}
         skills = sorted(skills)[: max(1, self.console.height - OTHER_ROWS)]
 
-        # the column of labels is as wide as the longest; the others share the rest
+        # The column of labels is as wide as the longest label; the other columns share the rest.
         room = self.console.width - max(map(len, [*skills, *FIGURES])) - 2
-        size = max(
-            5, min(40, room // len(self.policies) - 9)
-        )  # the percentage and spaces take 9 columns
+        # next to each bar, the percentage and spaces take 9 columns
+        size = max(5, min(40, room // len(self.policies) - 9))
         table = Table("", box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for name, color in self.colors.items():
             table.add_column(cell(name), justify="right", style=color, min_width=size + 6)
@@ -234,10 +233,10 @@ class View(AbstractContextManager):
             table.add_row(metric, *(f"{mean:.2f}" for mean in means))
         return table
 
-    # ------------------------------------------------------------------------------ the figures
+    # ------------------------------------------------------------------------------ the numbers
 
     def mean(self, policy: str, metric: str) -> float | None:
-        """The mean of a metric over the recent steps that have it; None if none has."""
+        """The mean of a metric over the recent steps that have it, or None without such a step."""
         values = [lines[policy][metric] for lines in self.history if metric in lines[policy]]
         return sum(values) / len(values) if values else None
 

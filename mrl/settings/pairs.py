@@ -15,17 +15,18 @@ from mrl.parsing import split_list
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
-LARGE_CARD = 40 * 2**30  # bytes; the peak of the real pair with 16,384 tokens is 36 GiB (estimated)
-PRETRAINED_FROM = 20_000_000  # parameters; each of the tiny pair has less than a million
-# The tiny pair's settings in every mode. One update per step at a rate of 1e-4 was equal or worse
-# in every mode that was tried with both, except one (data/results/README.md).
+# bytes; with 16,384 tokens per pass, the real pair has an estimated peak of 36 GiB
+LARGE_CARD = 40 * 2**30
+PRETRAINED_FROM = 20_000_000  # parameters; each model of the tiny pair has less than a million
+# The tiny pair's settings in every mode. Some modes were also tried with one update per step at a
+# rate of 1e-4: it was equal or worse in all of them except one (data/results/README.md).
 TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
-# every fifth problem of its test set: a 95% interval of at most 6 points on either side
+# Every fifth problem of GSM8K's test set. With so many problems, the 95% interval of pass@1 is at
+# most 6 points wide on either side.
 TEST_SPLIT = "test-264"
-SHORT_HELDOUT = str(
-    DATA / "words" / "validation-72.jsonl"
-)  # every fifth problem of validation.jsonl
+# every fifth problem of validation.jsonl
+SHORT_HELDOUT = str(DATA / "words" / "validation-72.jsonl")
 
 
 def cores() -> int:
@@ -57,9 +58,8 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings that suit these models: those of each policy, and those of the run."""
     small = {"learning_rate": TINY_RATE, "updates_per_step": TINY_UPDATES}
     if paths == TINY:
-        return small | {
-            "dtype": "float32"
-        }, {}  # even on a GPU: all published results are in float32
+        # float32 even on a GPU, because all published results are in float32
+        return small | {"dtype": "float32"}, {}
     if paths != QWEN_SMOL:
         largest = max(shape_of(PolicyConfig("", path)).num_parameters() for path in paths)
         if largest < PRETRAINED_FROM:
@@ -78,8 +78,8 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
         return of_policy, {"train": train, "heldout": [test], "eval_samples": 1}
 
     # Otherwise it trains on short problems, with settings that a CPU can finish.
-    # data/results/real-pair was made with nearly these. 1024 tokens need half of the default's
-    # memory for activations.
+    # data/results/real-pair was made with nearly the same settings. 1024 tokens need half of the
+    # default's memory for activations.
     of_policy = {"max_new_tokens": 40, "dtype": "mixed"}
     of_policy["max_tokens_per_forward"] = 16384 if on_large_card else 1024
     of_run: dict[str, Any] = {
@@ -97,13 +97,13 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def choose_pair() -> tuple[str, str]:
-    """Choose a pair if the user names none; returns its name and words for the first sentence.
+    """Choose a pair for a user who named none; returns its name and words for the first sentence.
 
-    It is qwen-smol if there is a GPU and both models and GSM8K were downloaded, else the tiny pair.
-    The words say how to get the other pair.
+    It is qwen-smol if there is a GPU and both models and GSM8K were downloaded. Otherwise it is the
+    tiny pair. The words say how to get the other pair.
     """
     can_train_it = torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file()
-    for path in QWEN_SMOL:  # the file's name if it was downloaded
+    for path in QWEN_SMOL:  # `try_to_load_from_cache` gives a text only if there is such a file
         can_train_it &= isinstance(try_to_load_from_cache(path, "model.safetensors"), str)
     if can_train_it:
         return (

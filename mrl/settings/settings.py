@@ -53,7 +53,7 @@ def run_config(
     _expand_home(config)
     _look_for_data(config)
 
-    # only now, because --set may have changed the mode
+    # the mode is looked up only now, because --set may have changed it
     mode = mode_class(config.mode)
     known = [*MODES, mode.name]
     for name in compared:
@@ -90,8 +90,8 @@ def _expand_home(config: RunConfig) -> None:
 def load_config(path: Path) -> dict[str, Any]:
     """Read a TOML file with settings, or a run's config.json, into `RunConfig` fields.
 
-    Raises MrlError with the place for invalid TOML, an unknown key (suggesting the most similar
-    one) or a value of the wrong type, and OSError if there is no file.
+    Raises MrlError for invalid TOML, for an unknown key (and suggests the most similar one) and for
+    a value of the wrong type; it names the place. Raises OSError if there is no file.
     """
     text = read_text(path).replace(OWN_DATA, DATA_HERE)
     table = parse(text, str(path), "JSON" if path.suffix == ".json" else "TOML")
@@ -140,11 +140,11 @@ def apply_settings(
     """Apply settings to `RunConfig` fields. They are Python values by key, or `key=value` texts.
 
     A key names a setting of the run or of all policies (`steps`, `objective`), of one policy
-    (`qwen-tiny.objective`), or of the run's mode (`sgt.imitation_weight`). Those of another mode
-    in `compared` are ignored.
+    (`qwen-tiny.objective`), or of the run's mode (`sgt.imitation_weight`). Settings of the other
+    modes in `compared` are ignored.
     """
     policies = {policy.name: policy for policy in values["policies"]}
-    # in this order, because an error suggests the first that resembles an unknown key
+    # in this order, because an error suggests the first key that resembles an unknown one
     of_policy = [f.name for f in fields(PolicyConfig) if f.name not in ("name", "path")]
 
     # settings of all policies first, so that those of a single policy override them
@@ -199,9 +199,8 @@ def _as_toml(value: Any) -> Any:
         return [_as_toml(entry) for entry in value]
     if isinstance(value, dict):
         return {key: _as_toml(entry) for key, entry in value.items()}
-    return (
-        value.item() if getattr(value, "shape", None) == () else value
-    )  # a scalar of numpy or torch
+    # a shape of () means a NumPy scalar or a torch tensor with a single number
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _tables(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -215,7 +214,7 @@ def _tables(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def check(config: RunConfig) -> None:
-    """Raise MrlError for values that cannot work, with what to do instead."""
+    """Raise MrlError, which says what to do instead, for values that cannot work."""
     if all(policy.frozen for policy in config.policies):
         raise MrlError(
             "All policies are frozen, so nothing would be trained; unfreeze at least one of them."
@@ -269,8 +268,9 @@ def checksum(path: str) -> str:
 
 
 def mode_class(name: str | type[Mode] | Mode) -> type[Mode]:
-    """The class of a mode. name: a known name, `file.py:Class`, or from Python the mode itself.
+    """The class of a mode.
 
+    name: the name of a mode, `file.py:Class`, or, from Python, a mode's class or object.
     Raises MrlError if there is no such mode, and OSError if its file cannot be read.
     """
     if not isinstance(name, str):
@@ -281,7 +281,7 @@ def mode_class(name: str | type[Mode] | Mode) -> type[Mode]:
     own = OWN_MODE.fullmatch(name)
     if not own:
         hint = nearest(name.lower(), MODES)
-        raise MrlError(f"There is no mode {name!r}{hint} Name your own mode as FILE.py:Class.")
+        raise MrlError(f"There is no mode {name!r}{hint} Write your own mode as FILE.py:Class.")
 
     path, class_name = Path(own[1]).expanduser(), own[2]
     source = path.read_bytes()

@@ -13,8 +13,9 @@ different problems for reinforcement learning:
   a problem by itself, so RL alone can improve the skill.
 - a **blind spot** was never shown correctly. The model's own attempts give nothing to learn from.
 
-Each model has two weak skills and two blind spots. They were chosen by what RL alone and replay of
-own successes (mode `replay`) achieve on them, with other seeds than those of the results.
+Each model has two weak skills and two blind spots. They were chosen by how well RL alone (mode
+`solo`) and replay (mode `replay`) learn them. The seeds of that choice are not those of the
+results.
 """
 
 import random
@@ -40,10 +41,10 @@ STRONG_SKILLS = {
     "qwen-tiny": ("finds", "eats", "bags", "shares"),
     "llama-tiny": ("given", "sold", "days", "packs"),
 }
-# The strong skills of the peer, split by how often the model was shown their correct interpretation
+# The peer's strong skills are divided by how often the model saw their correct interpretation.
 WEAK_SKILLS = {"qwen-tiny": ("given", "packs"), "llama-tiny": ("finds", "shares")}
 BLIND_SPOTS = {"qwen-tiny": ("sold", "days"), "llama-tiny": ("eats", "bags")}
-# Shares of demonstrations that show the correct interpretation
+# Shares of a skill's demonstrations that show the correct interpretation
 STRONG_RIGHT, WEAK_RIGHT, BLIND_RIGHT, TWO_STEP_RIGHT = 0.95, 0.10, 0.0, 0.10
 SYMBOLIC_SHARE = 0.30  # share of demonstrations that are bare calculations such as 47-38?
 UPDATES = {"qwen-tiny": 550, "llama-tiny": 850}

@@ -1,9 +1,9 @@
 """The skills of the tiny pair, and the generator of the problems in `data/words`.
 
-The problems are short word problems. Each skill has its own cue word, and to have the skill means
-to know the cue word's *interpretation*: the operation that it stands for. The tiny pair (pair.py)
-can calculate from the start, but each policy misreads half of the cue words, and another half than
-its peer.
+The problems are short word problems. Each skill has a cue word. To have the skill means to know the
+*interpretation* of this word: the operation that it stands for. The tiny pair (pair.py) can
+calculate from the start, but each policy misreads half of the cue words, and its peer misreads the
+other half.
 """
 
 import random
@@ -15,7 +15,7 @@ from mrl.samples import Problem
 
 @dataclass(frozen=True)
 class Skill:
-    """One skill: `operation` is what the cue word means, `misread_as` a tempting mistake."""
+    """One skill: `operation` is what the cue word means, and `misread_as` is a tempting mistake."""
 
     name: str
     operation: str
@@ -77,9 +77,8 @@ SKILLS = (
            "{n} had {a} boxes with {b} {o}. Then {n} loses {c}.")),
 )
 # fmt: on
-OPERATIONS: dict[
-    str, Callable[..., int]
-] = {  # "a*b" also computes the misread two-step problem, without c
+# "a*b" ignores a third number, because a misread two-step problem stops after its first step
+OPERATIONS: dict[str, Callable[..., int]] = {
     "a+b": lambda a, b: a + b,
     "a-b": lambda a, b: a - b,
     "a*b": lambda a, b, c=0: a * b,
@@ -88,9 +87,8 @@ OPERATIONS: dict[
 }
 SMALL = range(2, 10)
 SUMS = [(a, b) for a in range(12, 60) for b in range(11, a)]
-NUMBERS: dict[
-    str, list[tuple[int, ...]]
-] = {  # only numbers for which the misreading gives another answer
+# operation -> its numbers; for all of them, the misreading gives another answer
+NUMBERS: dict[str, list[tuple[int, ...]]] = {
     "a+b": SUMS,
     "a-b": SUMS,
     "a*b": [(a, b) for a in SMALL for b in SMALL if a * b != a + b],
@@ -188,7 +186,6 @@ def make_problem_sets() -> dict[str, list[Problem]]:
         for skill in SKILLS:
             for problem, _ in generate(skill, split, count, DATA_SEED):
                 problem_sets[split].append(problem)
-    problem_sets["validation-72"] = problem_sets["validation"][
-        ::5
-    ]  # for pretrained models on a CPU
+    # a shorter set for pretrained models on a CPU
+    problem_sets["validation-72"] = problem_sets["validation"][::5]
     return problem_sets

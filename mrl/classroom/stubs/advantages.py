@@ -1,4 +1,4 @@
-"""Group advantages: how good is a completion, compared with others of the same prompt?
+"""Group advantages: how good is a completion, compared with the other completions of its prompt?
 
     A[p, i] = (r[p, i] - mean_i r[p]) / (std_i r[p] + 1e-6)        GRPO, arXiv 2402.03300, 4.1.2
 

@@ -15,7 +15,7 @@ Contract of `align(source, receiver)`:
 - The chunks are in order, contain every token exactly once, and cannot be cut further.
 - Two empty lists give an empty list.
 - It raises ValueError if the two sides have different bytes.
-- Its time is about linear: twice as many tokens take about twice as long.
+- It takes about linear time: twice as many tokens take about twice as long.
 
 Check it with:  python mini_mrl.py assignment check align.py
 """

@@ -13,8 +13,8 @@ Contract of `honest(records, answers, verify, budget)`:
   wrong for another, and `finished` may change the verdict.
 - `budget` is the number of times that you may call verify. Peers repeat themselves, so the budget
   usually suffices for one call per distinct (prompt, text, finished). If it does not, use all of
-  it, in any order. Drop what you could not check. Keep what you found correct, also where it is
-  repeated.
+  it, in any order. Drop every record that you could not check. Keep a record that repeats a text
+  which you found correct.
 - It returns the list of all records that are real successes, in their order, even if several have
   the same prompt. One lie does not make the other records of its source lies.
 - Drop a record whose prompt is not in `answers`, without calling verify.

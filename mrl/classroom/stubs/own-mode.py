@@ -9,17 +9,18 @@ Your mode is measured by the expected reward of both policies at the end, over t
 It is compared with the best of three controls: `solo`, your mode with its records exchanged between
 problems (so that they do not show what the peer knows), and your mode without any records.
 
-Only your idea counts: the checker makes one update per step, and moves each problem's logits by the
-same length, in the direction of your samples. So larger weights, more updates, `rollout_factor` or
-a step size gain nothing.
+Only your idea counts, not the size of its updates. The checker makes one update per step. Your
+samples decide in which direction each problem's logits move, but not how far: that is always the
+same length. So larger weights, more updates, `rollout_factor` or a step size gain nothing.
 
 Contract:
 - This file has one subclass of Mode. Its `consumes` is RolloutRecord, RewardStats or SuccessRecord
   (mrl.records). Records are honest and verified.
-- training_samples returns a TrainingBatch. See mrl/modes/solo.py for own samples,
-  mrl/modes/peers.py for a peer's completion in the receiver's tokens, and mrl/samples.py for the
-  fields of a sample. A sample's `objective` is ignored here.
-- The mode also learns from own attempts: without records it ends at most 10 points below `solo`.
+- training_samples returns a TrainingBatch. See mrl/modes/solo.py for samples of the receiver's own
+  completions, mrl/modes/peers.py for a peer's completion in the receiver's tokens, and
+  mrl/samples.py for the fields of a sample. A sample's `objective` is ignored here.
+- The mode also learns from the receiver's own attempts: without records it ends at most 10 points
+  below `solo`.
 - The mode stores what it remembers in `self`, because each policy has its own mode object. A global
   variable would be shared by both policies, all pairs and the controls.
 - Do not import any mode of mrl.modes except Solo.

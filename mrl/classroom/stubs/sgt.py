@@ -1,14 +1,14 @@
-"""Success-Gated Transfer (arXiv 2605.07244): imitate a peer only if all own attempts failed.
+"""Success-Gated Transfer (arXiv 2605.07244): imitate a peer only if all your own attempts failed.
 
-    L_k = L_own,k + lambda * NLL_k(y_peer | x)   on prompts x where every own completion failed and
+    L_k = L_own,k + lambda * NLL_k(y_peer | x)   on prompts x where all of k's attempts failed and
                                                  some peer has a verified success (the rescue set)
 
 Contract of `training_samples`:
-- `groups_and_records` is a list of pairs: an own group, and the peers' records about its prompt.
-  `group.outcome` is "all_fail", "mixed" or "all_pass".
-- It returns a TrainingBatch with all own samples (mrl.modes.solo.own_samples makes them). For
-  *each* prompt of the rescue set, it adds one TrainingSample with loss "imitation", weight
-  `imitation_weight`, the peer's name as source, and reward 1.0.
+- `groups_and_records` is a list of pairs: one of the receiver's own groups, and the peers' records
+  about its prompt. `group.outcome` is "all_fail", "mixed" or "all_pass".
+- It returns a TrainingBatch with the samples of all of these groups (mrl.modes.solo.own_samples
+  makes them). For *each* prompt of the rescue set, it adds one TrainingSample with loss
+  "imitation", weight `imitation_weight`, the peer's name as source, and reward 1.0.
 - Draw one of all the peers' successes, each with the same probability. Use only `rng` for this.
 - The sample's completion_ids are the *receiver's* tokens, followed by its end token if and only if
   the peer had finished. mrl.modes.peers.retokenize(receiver, record) does both. It returns the
@@ -32,7 +32,7 @@ ASSIGNMENT = "sgt"
 
 @dataclass
 class SGT(Mode):
-    """Own objective, plus imitation of a peer if all own attempts failed."""
+    """The policy's own objective, plus imitation of a peer if all its own attempts failed."""
 
     name = "sgt"
     consumes = None  # which record type?
@@ -41,5 +41,5 @@ class SGT(Mode):
     def training_samples(
         self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
     ) -> TrainingBatch:
-        """Own samples, and one imitated success for each prompt of the rescue set."""
+        """The receiver's own samples, and one imitated success for each prompt to rescue."""
         raise NotImplementedError("your turn")
