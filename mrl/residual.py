@@ -1,8 +1,8 @@
 """What alignment loses, as numbers per record that add up to those of a run.
 
 The paper (arXiv 2605.07244) asks to measure what is lost between tokenizers, so that one can budget
-for it. Its abstract does not say how, so these numbers are our choice. We measure neither the spread
-of log-probs within a chunk nor bits per byte.
+for it. Its abstract does not say how, so these numbers are our choice. We measure neither the
+spread of log-probs within a chunk nor bits per byte.
 """
 
 from collections import Counter
