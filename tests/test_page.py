@@ -131,6 +131,7 @@ def test_only_a_peer_closes_a_blind_spot(two_learners):
 # ------------------------------------------------------------------------------ the other parts
 
 
+@pytest.mark.slow
 def test_the_page_is_current(make):
     assert make.page() == KEPT, AGAIN
 

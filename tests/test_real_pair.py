@@ -110,6 +110,7 @@ def test_every_end_token_of_the_generation_config_ends_and_dead_rows_are_never_w
     assert not smol.suppressed[2]  # its padding token is its end token
 
 
+@pytest.mark.slow
 def test_three_steps_through_the_command_line(chat_pair, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for part in ("train", "heldout"):
