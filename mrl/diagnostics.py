@@ -47,7 +47,7 @@ def token_stats(
     logprob_gap: Tensor,
     on_policy: bool,
 ) -> TokenStats:
-    """The numbers of one micro-batch. The tensors have no gradient.
+    """The statistics of one micro-batch. The tensors have no gradient.
 
     mask: [batch, seq] bool, True on completion tokens. ratio: [batch, seq], pi_theta / pi_behavior.
     clipped_low, clipped_high: [batch, seq] bool, True where the ratio is below or above the band.

@@ -286,7 +286,7 @@ def policy_loss(
     counts: dict[str, int],
     updates_done: int,
 ) -> tuple[Tensor, TokenStats]:
-    """The clipped objective over one micro-batch, a scalar, and the numbers that describe it.
+    """The clipped objective over one micro-batch (a scalar), and its statistics.
 
     logprobs: [batch, seq] nats, with gradient; mask: [batch, seq] bool, True on completion tokens.
     counts: taken over the whole update. updates_done: number of updates made so far in this step;

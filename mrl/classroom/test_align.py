@@ -29,7 +29,8 @@ OTHER = (
     ([b"a\xff"], [b"a\xfe"]),  # equal if both are decoded with "replace"
 )  # fmt: skip
 ALPHABET = b"abc 0123456789+="  # 16 characters
-SLOWER = 60  # allowed time relative to `expected`: linear code took up to 6, quadratic over 100
+# allowed time as a multiple of `expected`: linear code took up to 6x, quadratic over 100x
+SLOWER = 60
 Tokens = list[bytes]
 
 

@@ -108,7 +108,7 @@ def test_by_hand(submission: ModuleType) -> None:
     records = [Claim("x", "a", RIGHT), Claim("x", "b", LIE), Claim("x", "b", LIE, "13")]
     records.append(Claim("x", "b", "It is " + RIGHT))
     records.append(Claim("x", "a", "So " + RIGHT, "13", "wrong"))
-    records.append(records[0])  # equal records are two records
+    records.append(records[0])  # two identical records still count as two
     compare(submission, records, {"x": "12"}, strict=True)
 
 

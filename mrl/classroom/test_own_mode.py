@@ -1,9 +1,8 @@
 """Assignment 6: how much a student's mode gains by its idea alone.
 
 The mode is compared with the best of three controls: `solo`, the same mode with its records
-exchanged between problems, and the same mode without records. The last two are needed because a
-mode can gain without sharing: a mode that replays its own earlier successes ends 20 points above
-`solo`.
+shuffled across problems, and the same mode without records. The last two are needed because a mode
+can gain without sharing: a mode that replays its own earlier successes ends 20 points above `solo`.
 """
 
 import random

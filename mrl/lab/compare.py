@@ -190,7 +190,7 @@ def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
     if newest_checkpoint(directory):
         arguments = ["resume", str(directory)]
     else:
-        # the rest of a run that was killed before its first checkpoint
+        # leftover files of a run that was killed before its first checkpoint
         shutil.rmtree(directory, ignore_errors=True)
         directory.parent.mkdir(parents=True, exist_ok=True)
         Path(f"{directory}.asked").write_text(_request(plan, name), encoding="utf-8")
@@ -209,7 +209,7 @@ def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
 class Result:
     """The results of one run.
 
-    scores, before: (file, policy, skill or "all", metric) -> percent, after and before training.
+    scores (after training), before (before it): (file, policy, skill or "all", metric) -> percent.
     """
 
     mode: str

@@ -88,7 +88,7 @@ def blind_spots_of(results: Sequence[Result]) -> list[tuple[str, str]]:
 
 
 def is_closed(result: Result, blind_spot: tuple[str, str]) -> bool:
-    """Whether the run closed a blind spot, which is given as (policy, skill)."""
+    """Whether the run closed the given blind spot, which is a (policy, skill) pair."""
     return result.scores[result.first_split, *blind_spot, "pass@1"] >= 100 * CLOSED
 
 

@@ -72,7 +72,10 @@ def read_run_config(directory: Path) -> RunConfig:
 
 
 def continued_config(directory: Path) -> RunConfig:
-    """The settings of an interrupted run; MrlError if it is finished, or if files are lost."""
+    """The settings of an interrupted run.
+
+    Raises MrlError if the run is finished or if files are missing.
+    """
     config = read_run_config(directory)
     checkpoint = newest_checkpoint(directory)
     if checkpoint is None:

@@ -150,7 +150,7 @@ def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, fl
 
 
 def learned_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
-    """A sentence for a first reader about what was learned, from the first held-out file.
+    """One sentence for newcomers about what was learned, measured on the first held-out file.
 
     It names the blind spots that were closed and those that were not. If there was no blind spot,
     it names the largest gain instead, although RL without a peer may reach the same. The sentence

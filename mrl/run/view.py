@@ -44,7 +44,7 @@ def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
 
 
 def cell(text: object) -> Text:
-    """A table cell with any text, made printable and not read as rich's markup."""
+    """A table cell for any text, which is made printable and which rich does not read as markup."""
     return Text(printable(text))
 
 

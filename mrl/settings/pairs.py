@@ -19,7 +19,7 @@ QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct"
 LARGE_CARD = 40 * 2**30
 PRETRAINED_FROM = 20_000_000  # parameters; each model of the tiny pair has less than a million
 # The tiny pair's settings in every mode. Some modes were also tried with one update per step at a
-# rate of 1e-4: it was equal or worse in all of them except one (data/results/README.md).
+# rate of 1e-4. All except one did equally well or worse (data/results/README.md).
 TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
 # Every fifth problem of GSM8K's test set. With so many problems, the 95% interval of pass@1 is at
@@ -103,7 +103,8 @@ def choose_pair() -> tuple[str, str]:
     tiny pair. The words say how to get the other pair.
     """
     can_train_it = torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file()
-    for path in QWEN_SMOL:  # `try_to_load_from_cache` gives a text only if there is such a file
+    # `try_to_load_from_cache` returns a string only if the file is in the cache
+    for path in QWEN_SMOL:
         can_train_it &= isinstance(try_to_load_from_cache(path, "model.safetensors"), str)
     if can_train_it:
         return (

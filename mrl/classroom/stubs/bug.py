@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 ASSIGNMENT = "bug"
-CURVES = 0  # which curves `assignment start` drew for you; leave it as it is
+CURVES = 0  # decides which curves `assignment start` chose for you; do not change it
 CAUSES = {"A": "", "B": "", "C": "", "D": "", "E": ""}  # the names above
 
 

@@ -6,8 +6,9 @@ correct about once in a hundred attempts. Each policy samples four completions p
 of forty steps.
 
 Your mode is measured by the expected reward of both policies at the end, over twenty random pairs.
-It is compared with the best of three controls: `solo`, your mode with its records exchanged between
-problems (so that they do not show what the peer knows), and your mode without any records.
+It is compared with the best of three controls: `solo`, your mode with its records shuffled
+across problems (so that they no longer show what the peer knows), and your mode without any
+records.
 
 Only your idea counts, not the size of its updates. The checker makes one update per step. Your
 samples decide in which direction each problem's logits move, but not how far: that is always the
