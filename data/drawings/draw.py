@@ -392,14 +392,14 @@ def support() -> Drawing:
 
 
 def skills(path: Path) -> None:
-    """One blind spot of each policy over a run: with a peer, with its own memory, alone."""
+    """One blind spot of each policy over a run: with a peer, with replay, alone."""
     runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in ("solo", "replay", "sgt")}
     figure, panels = figures.new_figure(figures.WIDTH, 6.4, rows=2)
     blind_spots = ("qwen-tiny", "sold", "llama-tiny"), ("llama-tiny", "eats", "qwen-tiny")
     for axes, (learner, skill, peer) in zip(panels, blind_spots, strict=True):
         ends = []
         for mode, policy, label in (
-            ("solo", learner, "alone"), ("replay", learner, "memory"),
+            ("solo", learner, "alone"), ("replay", learner, "replay"),
             ("sgt", learner, "with peer"), ("sgt", peer, "the peer"),
         ):  # fmt: skip
             window = figures.COMPARED_WINDOW
@@ -409,19 +409,21 @@ def skills(path: Path) -> None:
             ends.append((rates[-1], label, color))
         figures.name_ends(axes, ends)
         axes.set_title(f'{learner} on its blind spot "{skill}"')
-        axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of right attempts")
+        axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of correct completions")
 
-    figure.suptitle("Alone a blind spot stays, a memory may\nhave luck, and a peer fills it")
+    figure.suptitle(
+        "A peer closes both blind spots; replay is\nslower, and RL alone does not begin"
+    )
     figures.save_figure(figure, path)
 
 
 def kinds(path: Path) -> None:
-    """The kinds of groups of one policy over a run, alone and beside its peer."""
+    """The kinds of groups of one policy over a run, alone and with its peer."""
     figure, panels = figures.new_figure(figures.WIDTH, 6.6, rows=2)
     shares = {  # in the order of the stack
-        "groups/all_fail": ("all fail: no gradient", RED),
-        "groups/mixed": ("mixed: they teach", GREEN),
-        "groups/all_pass": ("all pass: no gradient", "#cccccc"),
+        "groups/all_fail": ("all fail: no gradient", "white"),
+        "groups/mixed": ("mixed: they teach", figures.POLICY_LINES[0][0]),
+        "groups/all_pass": ("all pass: no gradient", "#dddddd"),
     }
     titles = {"solo": "alone (solo)", "sgt": "with its peer (sgt)"}
     for axes, (mode, title) in zip(panels, titles.items(), strict=True):
@@ -432,10 +434,13 @@ def kinds(path: Path) -> None:
             stacked.append(values)
         labels, colors = zip(*shares.values(), strict=True)
         areas = axes.stackplot(steps, stacked, colors=colors)
+        areas[0].set(hatch="///", edgecolor=RED)  # hatched, so that no color has to be seen
         axes.set(title=title, ylim=(0, 1), xlim=(steps[0], steps[-1]))
         axes.set(xlabel="step", ylabel="share of groups")
 
-    figure.suptitle("Groups that fail altogether: alone they\nstay to the end, with a peer they go")
+    figure.suptitle(
+        "All-fail groups of qwen-tiny: alone they\nstay to the end, with a peer they vanish"
+    )
     figure.legend(areas, labels, ncols=2, loc="outside lower center", frameon=False)
     figures.save_figure(figure, path)
 
@@ -444,21 +449,23 @@ LIVE_STEP = 24  # of the kept run, for the picture of the live view
 
 
 def live() -> str:
-    """The live view of the kept run, as a narrow terminal shows it, as an SVG."""
+    """The live view of the kept run, as a terminal of 80 by 24 shows it, as an SVG."""
     directory = RESULTS / "sgt-s0"
     config = read_run_config(directory)
-    console = Console(width=56, file=io.StringIO(), force_terminal=True, record=True)
+    console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True, record=True)
     names = [policy.name for policy in config.policies]
     view = View(Console(quiet=True), names, config.steps)
     view.scored(read_evaluations(directory)["before"])
     lines, rescues = read_metrics(directory), read_rescues(directory)
+    # the machine had other work to do during this run: its fastest step is nearest to its own pace
+    pace = {"time/step_s": min(line["time/step_s"] for line in lines)}
     for step in range(1, LIVE_STEP + 1):
-        of_step = {line["policy"]: line for line in lines if line["step"] == step}
+        of_step = {line["policy"]: line | pace for line in lines if line["step"] == step}
         view.step(step, of_step, [rescue for rescue in rescues if rescue["step"] == step])
     view.console, view.title = console, f"mini-mrl: {config.mode}, seed {config.seed}"
     console.print(view.render())
     form = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # not fetched
-    return console.export_svg(title="A bar a skill", code_format=form, unique_id="live")
+    return console.export_svg(title="A bar for each skill", code_format=form, unique_id="live")
 
 
 DRAWINGS = (
