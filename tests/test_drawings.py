@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import json
 import math
 import re
 from doctest import DocTestParser
@@ -36,7 +37,8 @@ def test_the_drawing_is_what_the_code_makes_today(name, draw):
 def test_the_command_makes_all_of_them(tmp_path, draw):
     draw.main(tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
-    assert made == {path.name for path in KEPT.iterdir() if path.suffix in (".svg", ".png")}
+    kept = {path.name for path in KEPT.iterdir() if path.suffix in (".svg", ".png")}
+    assert made == kept - {"moving.svg"}  # another script's
     pictures = {"skills.png", "kinds.png"}
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     for name in made - {"step.svg", "rescue.svg"} - pictures:  # what is sampled may differ
@@ -134,3 +136,44 @@ def test_the_kinds_of_groups_end_as_their_headline_says(draw):
         ends[mode] = shares[-1]
     assert 0.2 < ends["solo"] < 0.3
     assert ends["sgt"] < 0.05
+
+
+def test_the_moving_picture_shows_what_was_sampled():
+    moving = run_path(str(KEPT / "moving.py"))
+    kept = json.loads((KEPT / "moving.json").read_text(encoding="utf-8"))
+    svg = (KEPT / "moving.svg").read_text(encoding="utf-8")
+    assert svg == moving["draw"](kept), "run `python data/drawings/moving.py`"
+    assert len(svg) < 150_000 and "prefers-reduced-motion" in svg
+    assert not re.findall(r'(?:href|src|url)[=(]"?(?!#)', svg)  # it fetches nothing
+
+    frames = dict(re.findall(r'<g class="(f\d+)">(.*)</g>', svg))
+    assert len(frames) == len(kept["frames"])
+    for frame, drawn in zip(kept["frames"], frames.values(), strict=True):
+        own, peer = frame["qwen-tiny"], frame["llama-tiny"]
+        correct = re.search(r'd="(\S+ [^"]*|)" class="hit"', drawn)[1]
+        assert correct.count("M") == "".join(own).count("1")
+        rescued = sum(
+            "1" not in mine and "1" in other for mine, other in zip(own, peer, strict=True)
+        )
+        assert drawn.count('class="cross"') == rescued
+
+
+def test_the_moving_pictures_problems_are_held_out_and_two_skills_start_as_blind_spots():
+    kept = json.loads((KEPT / "moving.json").read_text(encoding="utf-8"))
+    heldout = {p.prompt: p.skill for p in load_problems(DATA / "words" / "validation.jsonl")}
+    skills = [problem["skill"] for problem in kept["problems"]]
+    assert [heldout[problem["prompt"]] for problem in kept["problems"]] == skills
+    first, *_, last = kept["frames"]
+    assert first["step"] == 0
+    for frame in kept["frames"]:
+        for name in ("qwen-tiny", "llama-tiny"):
+            assert [len(row) for row in frame[name]] == [8] * 16
+
+    def solved(frame, skill):
+        rows = [
+            row for row, of_row in zip(frame["qwen-tiny"], skills, strict=True) if of_row == skill
+        ]
+        return "".join(rows).count("1") / 8 / len(rows)
+
+    assert solved(first, "days") == solved(first, "sold") == 0
+    assert solved(last, "days") > 0.5  # closed, as the picture tells
