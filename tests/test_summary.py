@@ -62,7 +62,7 @@ def planned(tmp_path, mode="sgt", **settings):
     config = RunConfig(policies, mode=mode, prompts_per_step=5, **settings)
     team = SimpleNamespace(
         policies=loaded, allocation=SimpleNamespace(gather=lambda mine: mine),
-        mode=mode_class(config.mode), record_type=mode_class(config.mode).consumes, device="cpu",
+        mode=make_mode(config.mode, {}), record_type=mode_class(config.mode).consumes, device="cpu",
         why_placed="Swap.",
     )  # fmt: skip
     return SimpleNamespace(

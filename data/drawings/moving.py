@@ -98,6 +98,12 @@ def tops(problems: list[dict]) -> list[int]:
     return places
 
 
+def blind_spots(y: list[int]) -> dict[str, int]:
+    """The top of each blind spot of the learner: they have the most rows."""
+    skills = [skill for skill, count in WATCHED.items() for _ in range(count)]
+    return {skill: y[skills.index(skill)] for skill, count in WATCHED.items() if count > 2}
+
+
 def cells(rows: list[str], y: list[int], left: float, pitch: int, which: str) -> str:
     """The attempts whose reward is one of the characters in `which`, as one path.
 
@@ -125,9 +131,14 @@ def arrow(start: float, end: float, y: float) -> str:
     return f'<path d="M{start:g} {y}H{end:g}m6 -5l-6 5l6 5" class="cross"/>'
 
 
-def moment(frame: dict, y: list[int]) -> str:
-    """A frame: its step, the correct attempts, and what becomes of each row."""
+def moment(frame: dict, y: list[int], rescues: dict[str, int]) -> str:
+    """A frame: its step, the correct attempts, and what becomes of each row.
+
+    rescues: skill -> solutions that were imitated in training up to this step.
+    """
     parts = [words(12, 70, f"step {frame['step']}", "bold")]
+    for skill, top in blind_spots(y).items():
+        parts.append(words(12, top + 13 + 2 * ROW, f"{rescues.get(skill, 0)} rescues", "soft"))
     parts.append(cells(frame[LEARNER], y, LEFT, PITCH, "1"))
     right = LEFT + 8 * PITCH + 6
     for top, own, peer in zip(y, frame[LEARNER], frame[PEER], strict=True):
@@ -189,12 +200,13 @@ def draw(kept: dict) -> str:
     for skill in dict.fromkeys(skills):
         top = y[skills.index(skill)]
         parts.append(words(12, top + 13, skill, "bold"))
-        if skills.count(skill) > 2:  # the blind spots have the most rows
-            parts.append(words(12, top + 13 + ROW, "blind spot", "soft"))
+    for top in blind_spots(y).values():
+        parts.append(words(12, top + 13 + ROW, "blind spot", "soft"))
 
-    moving = "".join(
-        f'<g class="f{number}">{moment(frame, y)}</g>\n' for number, frame in enumerate(frames)
-    )
+    moving, rescues = "", Counter()
+    for number, frame in enumerate(frames):
+        rescues.update(frame["rescues"])
+        moving += f'<g class="f{number}">{moment(frame, y, rescues)}</g>\n'
     everything = cells(frames[0][LEARNER], y, LEFT, PITCH, "01")
     parts.append(f'<g class="moving">{everything}\n{moving}</g>')
     parts.append(f'<g class="still">{still(frames, y)}</g>')
