@@ -38,6 +38,15 @@ RESULTS = ROOT / "data" / "results"
 TEXT = r"44-29: 14-9=5, 4-1-2=1. \boxed{15}"
 WIDTH = 420  # of each drawing, so that letters of 13 have 12 pixels where 390 are as wide as it is
 INK, GRAY, GREEN, RED = "#1b1b1b", "#707070", figures.RIGHT, figures.FAILED
+POLICY_COLORS = {
+    name: color
+    for name, (color, _) in zip(("qwen-tiny", "llama-tiny"), figures.POLICY_LINES, strict=False)
+}
+# What is wrong is hatched, so that no color has to be seen.
+HATCH = (
+    '<defs><pattern id="wrong" width="6" height="6" patternUnits="userSpaceOnUse">'
+    f'<path d="M-1 1L1 -1M0 6L6 0M5 7L7 5" stroke="{RED}" stroke-width="1.6"/></pattern></defs>'
+)
 CHUNK_COLORS = "#cfd8dc", "#f3e3a3"  # neighbours
 BOLD, MONO = "font-weight:bold", "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"
 
@@ -57,13 +66,16 @@ class Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + 30}" '
             f'width="{WIDTH}" height="{height + 30}" font-family="Helvetica, Arial, sans-serif">',
             f"<title>{escape(headline)}</title>",
+            HATCH,
         ]
         self.box(0.5, 0.5, WIDTH - 1, height + 29, "white", "#cccccc")
         self.say(14, 26, headline, size=15, style=BOLD)
         self.parts.append('<g transform="translate(0 30)">')
 
     def box(self, x: float, y: float, w: float, h: float, fill: str, edge: str = "none") -> None:
-        """A filled rectangle."""
+        """A filled rectangle; one that is filled with `RED` is hatched."""
+        if fill == RED:
+            fill, edge = "url(#wrong)", RED
         place = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}"'
         self.parts.append(f'<rect {place} rx="3" fill="{fill}" stroke="{edge}"/>')
 
@@ -143,10 +155,10 @@ def step() -> Drawing:
     """One prompt on its way through the six stages, in a lane for each policy."""
     stages = re.findall(r"# (\d)\. (\w+): (.+?)  +", inspect.getsource(train_step))
     lanes, row = (120, 272), 104
-    drawing = Drawing(704, "Only in stages 3 and 4 do the policies meet")
+    drawing = Drawing(704, "The policies meet only in stages 3 and 4")
     results, _ = example()
     for x, name in zip(lanes, results, strict=True):
-        drawing.say(x + 68, 44, name, size=14, at="middle", style=BOLD)
+        drawing.say(x + 68, 44, name, POLICY_COLORS[name], 14, "middle", BOLD)
         for number, lines in enumerate(passed(name, results)):
             color = "#e2f3ec" if number in (2, 3) else "#f2f2f2"  # what crosses
             drawing.box(x, 56 + row * number, 136, 94, color)
@@ -175,20 +187,24 @@ def passed(name: str, results: dict[str, StepResult]) -> list[str]:
         if sample.prompt_ids == group.prompt_ids and sample.needs_forward:
             text = fill(example()[1][name].decode(sample.completion_ids[:-1]), 16)
             taught = f"{sample.loss} of\n{text}\nwith weight {sample.weight}"
-            lesson = [taught, "that text\ngets likelier"]
+            lesson = [taught, "that solution\ngets likelier"]
     return [
         f"{fill(texts[0], 16)}\nand {len(texts) - 1} more",
-        f"{right} of {len(texts)} are right",
-        f"{sent} successes" if sent else "no success,\nso no record",
-        f"{received} successes,\njudged again" if received else "nothing to collect",
+        f"{right} of {len(texts)} are\ncorrect",
+        f"{sent} solutions" if sent else "no solution,\nso no record",
+        f"{received} solutions,\njudged again" if received else "nothing to collect",
         *lesson,
     ]
 
 
 def advantages() -> Drawing:
     """Three groups of four and what their members' advantages are."""
-    drawing = Drawing(340, "Only a group that differs in reward teaches")
-    groups = {"one is right": [1, 0, 0, 0], "two are right": [1, 1, 0, 0], "none": [0] * 4}
+    drawing = Drawing(340, "A group teaches only if its rewards differ")
+    groups = {
+        "one is correct": [1, 0, 0, 0],
+        "two are correct": [1, 1, 0, 0],
+        "none is correct": [0] * 4,
+    }
     for place, (title, rewards) in enumerate(groups.items()):
         (of_group,) = group_advantages(torch.tensor([rewards])).tolist()
         words = "up: likelier\ndown: less likely" if any(of_group) else "no advantage,\nno gradient"
@@ -208,16 +224,20 @@ def advantages() -> Drawing:
 
 
 def importance() -> Drawing:
-    """Ten texts that the old weights wrote, and the same ten, each as tall as its ratio."""
-    drawing = Drawing(436, "Weighted by ratio, old texts stand for new")
+    """Ten completions of the old weights, and the same ten, each as tall as its ratio."""
+    drawing = Drawing(436, "Ratios make old completions stand for new ones")
     old, now = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.5, 0.2, 0.2, 0.1]])
     (ratios,) = token_ratio(now.log()[None], old.log()[None], torch.ones(1, 4, dtype=torch.bool))
-    drawing.say(14, 24, "ten texts that the old weights wrote")
+    drawing.say(14, 24, "ten completions of the old weights")
     drawing.say(14, 146, "answer\nbefore\nratio", GRAY)
-    words = "the same ten, each as tall as its ratio\n(frame: ten texts of the present weights)"
+    words = (
+        "the same ten, each as tall as its ratio\n(frame: ten completions of the present weights)"
+    )
     drawing.say(14, 212, words)
     drawing.say(14, 394, "now", GRAY)
-    for number, answer in enumerate(("15", "8", "2", "18")):  # TUTORIAL's texts: one is right
+    for number, answer in enumerate(
+        ("15", "8", "2", "18")
+    ):  # TUTORIAL's completions: one is correct
         x, color = 82 + 84 * number, RED if number else GREEN
         before, ratio, after = old[number].item(), ratios[number].item(), now[number].item()
         for base, unit in ((128, 22), (376, 22 * ratio)):
@@ -227,7 +247,7 @@ def importance() -> Drawing:
         drawing.say(x + 32, 146, f"{answer}\n{before:.1f}\n× {ratio:.2f}", at="middle")
         drawing.say(x + 32, 394, f"{after:.1f}", at="middle")
 
-    words = f"right: before {old[0]:.2f}, weighted {old[0] * ratios[0]:.2f}, now {now[0]:.2f}"
+    words = f"correct: before {old[0]:.2f}, weighted {old[0] * ratios[0]:.2f}, now {now[0]:.2f}"
     drawing.say(14, 422, words)
     return drawing
 
@@ -243,13 +263,14 @@ def clip() -> Drawing:
         place = drawing.plane(top + 152, 84, numbers(*ratios, 1), numbers(*losses))
         for start, end in pairwise(zip(ratios, losses, strict=True)):
             flat = abs(start[1] - end[1]) < 1e-6
-            color, words = (RED, "no gradient") if flat else (GREEN, "teaches")
-            drawing.line(place(*start), place(*end), color=color, width=4)
+            color, words = (GRAY, "no gradient") if flat else (INK, "teaches")
+            dash = "3 5" if flat else "none"
+            drawing.line(place(*start), place(*end), color=color, width=4, dash=dash)
             middle, _ = place((start[0] + end[0]) / 2, 0)
             drawing.say(middle, top + 192, words, color, at="middle", style=BOLD)
 
         x, y = place(1, -sign)
-        drawing.dot(x, y, 5, INK)
+        drawing.dot(x, y, 6, "white", INK)
         drawing.arrow((x, top + 52), (x + 58 * sign, top + 52))
         side = "end" if sign > 0 else "start"
         drawing.say(x - 8 * sign, top + 56, "pushed this way", GRAY, at=side)
@@ -262,7 +283,7 @@ def ladders() -> Drawing:
     codecs = [ByteCodec(load_tokenizer(str(ROOT / "data" / "tiny" / name))) for name in names]
     sides = [codec.token_bytes(codec.encode(TEXT)) for codec in codecs]
     chunks = align(*sides)
-    drawing = Drawing(180, "At a black line both have the same bytes")
+    drawing = Drawing(180, "Chunks end where both tokenizations agree")
     for number, chunk in enumerate(chunks):
         left, right = (14 + 11.5 * place for place in chunk.bytes)
         color = CHUNK_COLORS[number % 2]
@@ -283,17 +304,24 @@ def rescue() -> Drawing:
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
 
-    drawing = Drawing(386, "Where all attempts fail, a peer's is imitated")
+    drawing = Drawing(386, "When all attempts fail, a peer's is imitated")
     drawing.say(14, 24, f"prompt: {group.problem.prompt}", style=BOLD)
     drawing.box(14, 40, 392, 128, "#fbeef0", RED)
-    drawing.say(26, 60, f"{name}: {len(group.rollouts)} attempts, all wrong", RED, style=BOLD)
+    drawing.say(
+        26,
+        60,
+        f"{name}: {len(group.rollouts)} attempts, all wrong",
+        POLICY_COLORS[name],
+        style=BOLD,
+    )
     words = "\n".join(rollout.text[:46] for rollout in group.rollouts[:3])
     drawing.say(26, 82, words, style=MONO)
     rest = f"... and {len(group.rollouts) - 3} more\nadvantages all 0: no gradient of its own"
     drawing.say(26, 139, rest, GRAY)
 
     drawing.box(14, 182, 392, 90, "#e9f6f1", GREEN)
-    drawing.say(26, 202, f"{sample.source}: a verified success", GREEN, style=BOLD)
+    words = f"{sample.source}: a verified solution"
+    drawing.say(26, 202, words, POLICY_COLORS[sample.source], style=BOLD)
     drawing.say(26, 224, codecs[name].decode(content), style=MONO)
     drawing.say(26, 243, "crosses as text (a SuccessRecord);\nthe receiver judges it again", GRAY)
 
@@ -305,17 +333,17 @@ def rescue() -> Drawing:
 
 
 def toy() -> Drawing:
-    """J of TUTORIAL's policy over four texts: a start with some luck, and one with none."""
-    drawing = Drawing(478, "Where luck never comes, only a peer helps")
+    """J of TUTORIAL's policy over four completions: a start with some luck, and one with none."""
+    drawing = Drawing(478, "If luck never comes, only a peer helps")
     ways = {"solo": "alone", "replay": "replay", "sgt": "peer"}
-    drawing.say(14, 22, "J, the share of right texts, over the steps")
+    drawing.say(14, 22, "J, the share of correct completions, over the steps")
     for x, (mode, sharing) in zip((46, 120, 210), ways.items(), strict=True):
         drawing.say(x, 50, sharing, figures.color_of(mode), 14, style=BOLD)
 
     one_learner = run_path(str(ROOT / "data" / "page" / "two_learners.py"))["one_learner"]
     for start, ground in ((-3.0, 240), (-12.0, 446)):
         curves = {mode: one_learner(start, sharing) for mode, sharing in ways.items()}
-        words = f"at first 1 text in {1 / curves['solo'][0]:,.0f} is right"
+        words = f"at first 1 completion in {1 / curves['solo'][0]:,.0f} is correct"
         drawing.say(46, ground - 146, words, style=BOLD)
         place = drawing.plane(ground, 130, numbers(*range(0, 401, 100)), numbers(0, 0.5, 1))
         for mode, curve in curves.items():
@@ -333,7 +361,7 @@ def bandit_noise() -> Drawing:
     across = torch.tensor([0, 0, -1, 1]) - (uphill[3] - uphill[2]) * uphill
     axes = torch.stack([normalize(across, dim=0), uphill])  # from one wrong action to the other
 
-    drawing = Drawing(384, "Noise hides xgrpo's mean, but not sgt's")
+    drawing = Drawing(384, "Noise hides the mean of xgrpo, but not of sgt")
     words = "circle: the update of one group; its area is its chance\n(under 1 in 500: left out)"
     drawing.say(14, 24, f"{words}; arrow: the mean of all groups")
     drawing.arrow((160, 170), (160, 130))
@@ -360,7 +388,7 @@ def bandit_noise() -> Drawing:
 def support() -> Drawing:
     """The modes in the blind spot of the bandits: groups needed, and how far off they point."""
     contexts = bandit.complementary()
-    drawing = Drawing(350, "What opens a blind spot: few groups needed")
+    drawing = Drawing(350, "sgt and naive close a blind spot with few groups")
 
     drawing.say(14, 22, "angle between the mean update and the true gradient")
     degrees = {angle: f"{angle}°" for angle in (0, 30, 60, 90, 120)}
@@ -369,7 +397,7 @@ def support() -> Drawing:
     drawing.say(46, place(0, 93)[1], "above this line: downhill", GRAY)
     drawing.say(219, 292, "groups needed until the update stands out", at="middle")
     drawing.say(14, 318, "replay: nothing until luck has come once, then as sgt", GRAY)
-    drawing.say(14, 337, "naive: its price is on prompts that are solved already", GRAY)
+    drawing.say(14, 337, "naive: its bias is on prompts that are solved already", GRAY)
 
     names = defaultdict(list)  # by place: some modes share one
     every_mode = bandit.bandit_modes(contexts)
