@@ -31,6 +31,7 @@ from mrl.lab.compare_view import (
     blind_spot_rows,
     blind_spots_of,
     closing_step,
+    closing_steps,
     difference,
     draw_closings,
     rows,
@@ -393,11 +394,12 @@ def test_a_hole_opens_where_ten_visits_reach_a_quarter(tmp_path):
 
 def test_openings_are_drawn_and_kept_as_numbers(tmp_path, monkeypatch):
     results = with_holes(tmp_path, {"solo": [(0, 0)] * 3, "sgt": [(90, 80)] * 3})
-    draw_closings(results, blind_spots_of(results), tmp_path / "blind-spots.png")
+    closings, last = closing_steps(results, blind_spots_of(results)), results[0].lines[-1]["step"]
+    draw_closings(closings, last, tmp_path / "blind-spots.png")
     assert (tmp_path / "blind-spots.png").stat().st_size > 5000
     kept = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, path: kept.append(figure))
-    draw_closings(results, blind_spots_of(results), tmp_path / "blind-spots.png")
+    draw_closings(closings, last, tmp_path / "blind-spots.png")
     panels = kept[0].axes
     assert [axes.get_title("left") for axes in panels] == ["RL alone (solo)", "with a peer (sgt)"]
     for axes, seen in zip(panels, (6, 3), strict=True):  # of 2 blind spots and 3 seeds

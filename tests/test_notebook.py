@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from mrl.run.directory import newest_checkpoint
 from tests.test_tutorial import COMMANDS, ROOT, TUTORIAL
 
 MADE_BY = ROOT / "tests" / "tools" / "notebook.py"
@@ -49,8 +51,13 @@ def test_nothing_of_the_tutorial_is_lost():
     assert prose.count("</details>") == TUTORIAL.count("</details>")
 
     lines = [line for source in SOURCES for line in source.splitlines()]
-    called = [line[1:] for line in lines if line.startswith("!")]
-    assert [line.replace("{{", "{").replace("}}", "}") for line in called] == COMMANDS
+    called = []
+    for line in lines:
+        if line.startswith("!"):
+            called.append(line[1:].replace("{{", "{").replace("}}", "}"))
+        elif line.startswith('run("'):
+            called.append(f"python mini_mrl.py {json.loads(line[4:-1])}")
+    assert called == COMMANDS
     open_text = re.sub(r"<details>.*?</details>", "", TUTORIAL, flags=re.DOTALL)
     for example in re.findall(r"^(?:>>>|\.\.\.) (.+)$", open_text, re.MULTILINE):
         assert example in lines
@@ -71,11 +78,11 @@ def test_pictures_are_there_before_anything_is_run():
 
 
 def test_a_command_that_takes_long_says_so_and_a_short_one_shows_what_it_prints():
-    calls = [source for source in SOURCES if "!python" in source]
+    calls = [source for source in SOURCES[1:] if re.search(r"^(!python|run\()", source, re.M)]
     assert [cell["source"].split()[2] for cell in SHORT] == ["align", "bandit"]
     for source in calls:
         notes = re.findall(r"^# (optional, .+|needs the run above)$", source, re.MULTILINE)
-        trains_or_reads_a_run = re.search(r"--mode| compare | runs/", source) is not None
+        trains_or_reads_a_run = re.search(r"run\(|compare | runs/", source) is not None
         assert len(notes) == trains_or_reads_a_run, source
 
     for cell in SHORT:
@@ -93,7 +100,7 @@ def test_the_address_stands_in_readme_alone(maker):
     words, setup = maker.notebook("", ADDRESS)["cells"][:2]
     on_colab = "https://colab.research.google.com/github/someone/mini-mrl/blob/main/TUTORIAL.ipynb"
     assert f"({on_colab})" in words["source"]
-    assert setup["source"].startswith(f'ADDRESS = "{ADDRESS}"')
+    assert f'ADDRESS = "{ADDRESS}"' in setup["source"]
     assert "colab.research" not in maker.notebook("", "")["cells"][0]["source"]
 
 
@@ -177,6 +184,11 @@ def test_its_code_gives_the_outputs_that_it_shows(maker, monkeypatch, tmp_path):
             assert given == cell["outputs"], cell["source"]
 
 
+SMALL_RUN = (
+    "--mode solo --set prompts_per_step=2 --set 'heldout=[\"few.jsonl\"]' --placement resident"
+)
+
+
 @pytest.mark.slow
 def test_a_run_prints_a_few_plain_lines_into_its_cell(maker):
     few = (
@@ -184,10 +196,7 @@ def test_a_run_prints_a_few_plain_lines_into_its_cell(maker):
         'lines = Path("data/words/validation.jsonl").read_text().splitlines()[::60]\n'
         'Path("few.jsonl").write_text("\\n".join(lines) + "\\n")'
     )
-    command = (
-        "!python mini_mrl.py --mode solo --steps 2 --set prompts_per_step=2"
-        " --set 'heldout=[\"few.jsonl\"]' --placement resident"
-    )
+    command = f"run({json.dumps(SMALL_RUN + ' --steps 2')})"
     setup = maker.notebook("", "")["cells"][1]
     *_, outputs = maker.run([setup, maker.code(few), maker.code(command)])
     (output,) = outputs
@@ -195,3 +204,30 @@ def test_a_run_prints_a_few_plain_lines_into_its_cell(maker):
     assert "pass@1" in output["text"]
     assert "\x1b" not in output["text"]
     assert len(output["text"].splitlines()) < 60
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_keeps_its_checkpoint(maker, tmp_path):
+    """The stop button sends SIGINT to the kernel, and to all processes of its group."""
+    for name in ("mini_mrl.py", "mrl", "data"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    few = (ROOT / "data" / "words" / "validation.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "few.jsonl").write_text("\n".join(few[::60]) + "\n", encoding="utf-8")
+    setup = maker.notebook("", "")["cells"][1]["source"]
+    source = f"{setup}\nrun({json.dumps(SMALL_RUN + ' --steps 500')})\nprint('goes on')"
+    kernel = subprocess.Popen(
+        [sys.executable, "-u", "-c", source],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    printed = []
+    for line in kernel.stdout:
+        printed.append(line)
+        if line.startswith("step 1/"):
+            os.killpg(kernel.pid, signal.SIGINT)
+    assert kernel.wait() == 0
+    assert printed[-1] == "goes on\n" and "resume" in "".join(printed[-3:])
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert newest_checkpoint(directory)

@@ -25,6 +25,7 @@ LINE = {
 RESCUE = {
     "prompt": "Ann eats 3?\x1b[31m", "receiver": "llama-tiny", "receiver_text": "5+3\x07",
     "source": "qwen-tiny", "source_text": "5-3",
+    "skill": "eats",
 }  # fmt: skip
 SKILLS = ("bags", "days", "eats", "finds", "given", "loses", "packs", "shares", "sold")
 KEPT = Path(__file__).parent / "live_view_80x24.txt"
@@ -64,6 +65,7 @@ def fed(view):
     rescue = {
         "prompt": prompt, "receiver": "llama-tiny",
         "receiver_text": "57+51: 7+1=8, 5+5=10. \\boxed{108}", "source": "qwen-tiny",
+        "skill": "eats",
         "source_text": "57-51 is 7-1=6 and 5-5=0, so that " + "nothing but six figs are left " * 9,
     }  # fmt: skip
     for step in range(1, 25):
@@ -115,7 +117,7 @@ def test_at_80_by_24_the_live_view_is_the_kept_one():
     text = "\n".join(now)
     assert all(f"{skill} " in text for skill in SKILLS)
     assert text.count("│") == 2 * 9 + 1  # a mark in each bar, and in the legend
-    outlined = [line.split()[0] for line in now if "▯" in line or "▮" in line][:-1]
+    outlined = [line.split()[0] for line in now if "░" in line or "▓" in line][:-1]
     assert outlined == ["bags", "days", "eats", "sold"]
     words = {word for line in text.replace("[...]", "").splitlines() for word in line.split()}
     assert not {word for word in words if word.endswith("…")}
@@ -126,7 +128,7 @@ def test_a_bar_is_as_long_as_its_share_has_a_mark_where_it_began_and_a_hole_is_o
     assert bar(0.5, None, 4) == "██··"
     assert bar(1.0, 0.5, 4) == "██│█"
     assert bar(0.0, 1.0, 4) == "···│"
-    assert bar(0.5, 0.0, 4) == "│▮▯▯"
+    assert bar(0.5, 0.0, 4) == "│▓░░"
 
 
 def test_with_three_policies_or_a_narrow_terminal_nothing_is_wider_than_it():

@@ -58,13 +58,9 @@ FILES = {
     "frozen": "tiny-pair/frozen-peer.csv",  # qwen-tiny with a frozen llama-tiny
     "liars": "tiny-pair/liars.csv",  # seeds 31 to 35
     "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
-    "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: a frozen peer
+    "sgt weights": "controls/sgt-weights.csv",  # this one and the next two: a frozen peer
     "sft rates": "controls/sft-rates.csv",
     "sequence frozen": "controls/sequence-frozen.csv",
-    "solo frozen": "controls/solo-frozen.csv",
-    "placebo": "controls/placebo.csv",  # this one and the next: both policies learn
-    "sequence": "controls/sequence-both.csv",
-    "sequence liars": "controls/sequence-liars.csv",
     "both ways": "both-ways/five-seeds.csv",
     "frozen smol": "both-ways/frozen-smol.csv",
 } | {f"dial {shown}": f"dial/right-{shown}.csv" for shown in DIAL}

@@ -105,7 +105,9 @@ def compare(
     figures.draw_learning_curves(results, out / "figures" / "learning.png")
     blind_spots = compare_view.blind_spots_of(results)
     if blind_spots:
-        compare_view.draw_closings(results, blind_spots, out / "figures" / "blind-spots.png")
+        closings = compare_view.closing_steps(results, blind_spots)
+        last = results[0].lines[-1]["step"]
+        compare_view.draw_closings(closings, last, out / "figures" / "blind-spots.png")
 
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, figures/"]))

@@ -16,6 +16,7 @@ CONTROLS = ("solo", "solo-x2", "replay", "sft")  # tables show how far a mode is
 COSTS = ("rollouts", "updates", "bytes per prompt", "seconds")
 WORDS = {"solo": "RL alone (solo)", "replay": "own replay (replay)", "sft": "peer, no RL (sft)",
          "sgt": "with a peer (sgt)"}  # fmt: skip
+ClosingSteps = dict[str, dict[tuple[str, str], list[int | None]]]  # None: never
 VISITS = 10  # number of steps, each with prompts of the skill, over which its rate is averaged
 
 
@@ -196,24 +197,34 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
         csv.writer(file).writerows(table)
 
 
-def draw_closings(
-    results: Sequence[Result], blind_spots: Sequence[tuple[str, str]], path: Path
-) -> None:
-    """Draw when each blind spot closed: a panel per mode, a row per blind spot, a dot per seed."""
-    modes = by_mode(results)
-    last = results[0].lines[-1]["step"]
+def closing_steps(
+    results: Sequence[Result], blind_spots: Sequence[tuple[str, str]]
+) -> ClosingSteps:
+    """The step at which each run closed each blind spot: mode -> blind spot -> one per run."""
+    return {
+        mode: {spot: [closing_step(run, spot) for run in runs] for spot in blind_spots}
+        for mode, runs in by_mode(results).items()
+    }
+
+
+def draw_closings(modes: ClosingSteps, last: int, path: Path, finding: str = "") -> None:
+    """Draw when each blind spot closed: a panel per mode, a row per blind spot, a dot per seed.
+
+    last: the last step of the runs. finding: a sentence to put above the picture.
+    """
+    blind_spots = list(next(iter(modes.values())))
     never = 1.28 * last  # the middle of the gray area
     height = len(modes) * (0.36 * len(blind_spots) + 0.6) + 0.9
     figure, panels = figures.new_figure(figures.WIDTH, height, rows=len(modes))
 
-    for (mode, runs), axes in zip(modes.items(), panels, strict=True):
+    for (mode, closings), axes in zip(modes.items(), panels, strict=True):
         axes.axvspan(1.06 * last, 1.5 * last, color="#ececec")
         axes.grid(axis="y", color="#dddddd")
         for row, blind_spot in enumerate(blind_spots):
-            for number, run in enumerate(runs):
+            steps = closings[blind_spot]
+            for number, step in enumerate(steps):
                 # how far a seed's dot lies from the middle of its row, from -0.5 to 0.5
-                shift = (number + 0.5) / len(runs) - 0.5
-                step = closing_step(run, blind_spot)
+                shift = (number + 0.5) / len(steps) - 0.5
                 x, y, fill = step, row + 0.7 * shift, "full"
                 if step is None:
                     x, y, fill = never + 0.38 * last * shift, row, "none"
@@ -229,7 +240,6 @@ def draw_closings(
         axes.set(xlim=(0, 1.5 * last), ylim=(len(blind_spots) - 0.5, -0.5))
 
     rule = f"its solve rate (mean over {VISITS} steps) first reached {CLOSED:.0%}"
-    figure.suptitle(
-        f"When each blind spot closed: the step at which\n{rule}.\nOne dot per seed.", fontsize=12
-    )
+    title = f"When each blind spot closed: the step at which\n{rule}.\nOne dot per seed."
+    figure.suptitle("\n".join(filter(None, [finding, title])), fontsize=12)
     figures.save_figure(figure, path)

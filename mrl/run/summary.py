@@ -78,10 +78,13 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
 
     title = f"held-out problems, {' -> '.join(evaluations)}"
     # the table must fit into 80 columns, so a long file name may wrap
-    table = Table(Column("split", min_width=10), Column("skill", no_wrap=True), title=title)
+    first = Column("split", "split", min_width=10), Column("skill", "skill", no_wrap=True)
+    # the columns' names also stand below, because in a small terminal those above scroll away
+    table = Table(*first, title=title, show_footer=True)
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
-            table.add_column(cell(f"{name}\n{metric}"), justify="right")
+            words = cell(f"{name}\n{metric}")
+            table.add_column(words, words, justify="right")
 
     for split in dict.fromkeys(scores["split"] for scores in last):
         # one entry per policy, in the same order before and after

@@ -23,7 +23,9 @@ from mrl.run.launch import is_worker
 
 RECENT_STEPS = 10
 OTHER_ROWS = 15  # rows of the live view that are not bars
-COLORS = ("cyan", "dark_orange", "magenta", "green")  # one per policy, in the run's order
+# One per policy, in the run's order: blue, orange, purple, olive. Each has a contrast of at least
+# 3.5 on a white and on a black background.
+COLORS = ("color(32)", "color(166)", "color(133)", "color(100)")
 FIGURES = ("reward", "groups/all_fail", "rescues", "completions/clipped_ratio")
 MEAN = f"mean of the last {RECENT_STEPS} steps"  # every number shown is such a mean
 
@@ -59,11 +61,11 @@ def excerpt(text: str, width: int, lines: int) -> Text:
 def bar(share: float, began: float | None, size: int) -> str:
     """A bar of `size` characters, with a mark at the share before training.
 
-    It is outlined if the skill was a blind spot. began: the share before training; None draws no
+    It is shaded if the skill was a blind spot. began: the share before training; None draws no
     mark.
     """
-    outlined = began is not None and began < BLIND_SPOT
-    full, empty = "▮▯" if outlined else "█·"
+    was_blind = began is not None and began < BLIND_SPOT
+    full, empty = "▓░" if was_blind else "█·"
 
     filled = round(share * size)
     cells = full * filled + empty * (size - filled)
@@ -166,7 +168,12 @@ class View(AbstractContextManager):
         """The plain line about a step."""
         rewards = [f"{name} {self.mean(name, 'reward'):.2f}" for name in self.policies]
         line = f"step {self.now}/{self.steps}, {self.time_left()} left; {MEAN}: reward "
-        return printable(line + ", ".join(rewards), keep="")
+        line += ", ".join(rewards)
+        if self.rescue:
+            receiver, source = self.rescue["receiver"], self.rescue["source"]
+            skill = "" if self.rescue["skill"] == "all" else f" on {self.rescue['skill']}"
+            line += f"; newest rescue: {receiver} imitated a solution of {source}{skill}"
+        return printable(line, keep="")
 
     def render(self) -> RenderableType:
         """The whole live view: progress, the newest rescue, a bar for every skill, and metrics.
@@ -185,19 +192,23 @@ class View(AbstractContextManager):
         if self.rescue:
             rows += self._newest_rescue(self.rescue)
         if self.history:
-            legend = f"{MEAN}; │ score before training; ▯ was a blind spot"
+            legend = f"{MEAN}; │ score before training; ░ was a blind spot"
             rows += [self._bars(), Text(legend, style="dim")]
         return Group(*rows)
 
     def _newest_rescue(self, rescue: dict) -> list[RenderableType]:
-        """The prompt, and below it the receiver's completion next to the peer's."""
+        """The prompt, and below it both completions, in the order of the table below them."""
         width = self.console.width // 2 - 2
         sides = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         texts = []
         # "answer", because a verdict says nothing about the steps before the answer
-        for side, verdict in (("receiver", "incorrect answer"), ("source", "correct answer")):
+        verdicts = {"receiver": "incorrect answer", "source": "correct answer"}
+        order = {name: place for place, name in enumerate(self.policies)}
+        for side in sorted(verdicts, key=lambda side: order.get(rescue[side], len(order))):
             name = rescue[side]
-            sides.add_column(cell(f"{name}, {verdict}"), width=width, style=self.colors.get(name))
+            sides.add_column(
+                cell(f"{name}, {verdicts[side]}"), width=width, style=self.colors.get(name)
+            )
             texts.append(excerpt(rescue[f"{side}_text"], width, 3))
 
         sides.add_row(*texts)

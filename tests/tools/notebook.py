@@ -17,16 +17,20 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "TUTORIAL.ipynb"
 FIRST_WORDS = """*Made from TUTORIAL.md by `python tests/tools/notebook.py`.* Run the next cell
-first. On Colab or Kaggle it fetches the program. Where it knows no address, write that of the
-repository into it, or upload the repository as `mini-mrl.zip` beside this notebook. Elsewhere, open
-the notebook in the folder of `mini_mrl.py`, with the environment of README; the cell then only
-prepares the others. Cells that take long say so: their results stand in the text, so you may leave
-them out."""
-SETUP = """ADDRESS = "{address}"  # what `git clone` takes
+first. Its code is folded, and it ends with "ready". On Colab or Kaggle it fetches the program; if
+it knows no address, unfold it and write the address of the repository into it, or upload the
+repository as `mini-mrl.zip` next to this notebook. On your own machine, open the notebook in the
+folder of `mini_mrl.py`, with the environment of README. Cells that take long say so: their results
+are in the text, so you can skip them. The stop button ends a run after its present step: the run
+saves a checkpoint and prints the command that resumes it."""
+SETUP = """# @title Set-up: run this cell first
+ADDRESS = "{address}"  # what `git clone` takes
 
 import base64
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -49,9 +53,9 @@ if not folders():
         subprocess.run(["git", "clone", "-q", ADDRESS, "mini-mrl"])
 if not folders():
     raise NotHere(
-        "The program is not here: write the address of its repository between the quotes of the "
-        "first line and run this cell again, or upload mini-mrl.zip, or open this notebook in the "
-        "folder of mini_mrl.py."
+        "The program is not here: unfold this cell, write the address of its repository between "
+        "the quotes after ADDRESS and run it again, or upload mini-mrl.zip, or open this notebook "
+        "in the folder of mini_mrl.py."
     )
 if folders()[0] != Path():
     os.chdir(folders()[0])
@@ -65,6 +69,21 @@ os.environ["TERM"] = "dumb"  # a notebook moves no cursor: runs print plain line
 warnings.filterwarnings("ignore", "IProgress not found")  # a library's, of a bar that none draws
 
 
+def run(options):
+    # IPython kills what a `!` line calls when a cell is interrupted; this lets a run stop itself
+    command = [sys.executable, "-u", "mini_mrl.py", *shlex.split(options)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    program = subprocess.Popen(command, start_new_session=True, **pipes)
+    while True:
+        try:
+            for line in program.stdout:
+                print(line, end="", flush=True)
+            program.wait()
+            return
+        except KeyboardInterrupt:
+            program.send_signal(signal.SIGINT)
+
+
 def show(picture):
     from IPython.display import HTML, Image, display
 
@@ -72,7 +91,11 @@ def show(picture):
         content = base64.b64encode(Path(picture).read_bytes()).decode()
         display(HTML(f'<img src="data:image/svg+xml;base64,{content}">'))
     else:
-        display(Image(picture))"""
+        display(Image(picture))
+
+
+print("ready")"""
+FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # in JupyterLab and on Colab
 # words of a command and what it asks of a reader; the first that fit count; on two CPU cores
 COSTS = {
     " report ": "# needs the run above",
@@ -93,7 +116,9 @@ def notebook(tutorial: str, address: str) -> dict:
     """The notebook, as JSON has it; what its commands print is added by `run`."""
     title, _, tutorial = tutorial.partition("\n")
     first = markdown(f"{title}\n\n{badge(address)}{FIRST_WORDS}")
-    cells = [first, code(SETUP.replace("{address}", address))]
+    setup = code(SETUP.replace("{address}", address))
+    setup["metadata"] = FOLDED
+    cells = [first, setup]
     prose = ""
     end = 0
     for found in PIECE.finditer(tutorial):
@@ -170,6 +195,9 @@ def commands(block: str) -> dict:
     """A cell that calls commands."""
     lines = [cost(block)]
     for line in block.splitlines():
+        if options := re.fullmatch(r"python mini_mrl\.py (--.+)", line):  # it trains
+            lines.append(f"run({json.dumps(options[1])})")
+            continue
         # IPython puts values in the place of {...}; doubled braces reach the program as one
         lines.append("!" + line.replace("{", "{{").replace("}", "}}"))
     return code("\n".join(lines))

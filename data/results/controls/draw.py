@@ -11,38 +11,41 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from mrl.lab import figures
+
 HERE = Path(__file__).resolve().parent
-STYLES = {  # color-blind safe colors, and a marker of its own for each method
-    "solo": ("#555555", "s", "RL alone (solo)"),
-    "sft": ("#d55e00", "v", "imitation without RL (sft), four learning rates"),
-    "sequence": ("#cc79a7", "D", "imitation first, then RL (sequence), two switches"),
-    "sgt": ("#0072b2", "o", "RL and imitation at once (sgt), three weights"),
+STYLES = {  # a marker for each method, so that no color has to be seen
+    "sft": ("v", "imitation without RL (sft), four learning rates"),
+    "sequence": ("D", "imitation first, then RL (sequence), two switches"),
+    "sgt": ("o", "RL and imitation at once (sgt), three weights"),
 }
 
 
 def draw() -> Figure:
     """The picture, from the CSV files beside this script."""
     tables = runpy.run_path(str(HERE.parent / "tables.py"))
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    axes = figure.subplots()
-    for method, (color, marker, label) in STYLES.items():
+    figure, (axes,) = figures.new_figure(figures.WIDTH, 5.6)
+    for method, (marker, label) in STYLES.items():
         blind: list[float] = []
         eats: list[float] = []
         for _, source, mode in tables["FROZEN_CONTROLS"]:
             if mode.split()[0] == method:
                 blind += tables["scores"](source, mode, "qwen-tiny blind", "validation")
                 eats += tables["scores"](source, mode, "qwen-tiny eats", "validation")
+        color = figures.color_of(method)
         axes.scatter(blind, eats, c=color, marker=marker, s=36, alpha=0.8, label=label)
-    axes.set_title("No learning rate of imitation alone keeps what the peer lacks", loc="left")
-    axes.set_xlabel("the two blind spots of qwen-tiny: pass@1 in percent, validation set")
-    axes.set_ylabel("eats, which the frozen peer cannot show: pass@1 in percent")
+    figure.suptitle(
+        "At no learning rate does imitation alone\nkeep what the frozen peer cannot show"
+    )
+    axes.set_xlabel("pass@1 on the two blind spots, in percent")
+    axes.set_ylabel("pass@1 on eats, in percent")
     axes.set_xlim(-3, 100)
     axes.set_ylim(0, 100)
-    axes.legend(loc="lower left", frameon=False)
+    figure.legend(loc="outside lower center", frameon=False, fontsize=11)
     axes.grid(alpha=0.25)
     return figure
 
 
 if __name__ == "__main__":
-    draw().savefig(HERE / "frozen.png", dpi=110)
+    figures.save_figure(draw(), HERE / "frozen.png")
     print(f"Written: {HERE / 'frozen.png'}")
