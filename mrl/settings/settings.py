@@ -1,5 +1,8 @@
 """Combines and checks the settings of a run. Every mistake in them becomes one sentence.
 
+To add a setting, add a field to a dataclass: mrl/config.py has those of runs and policies, and each
+mode has its own (mrl/modes). Nothing has to be added here.
+
 Precedence: defaults < preset of the pair < `--config` file < options of the command line.
 """
 
