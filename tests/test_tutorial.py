@@ -144,9 +144,8 @@ def test_formulas_are_written_as_github_renders_them():
         assert formula.count("{") == formula.count("}"), formula
         assert "}_{" not in formula, formula  # Markdown may take it for emphasis
         assert formula.count(r"\left") == formula.count(r"\right"), formula
-    for (
-        formula
-    ) in inline:  # Markdown takes a backslash before a sign, and a bar ends a table's cell
+    for formula in inline:
+        # Markdown takes a backslash before a sign, and a bar ends a table's cell
         assert not re.search(r"\\[^A-Za-z]|\|", formula), formula
         assert formula == formula.strip(), formula
 
