@@ -14,7 +14,7 @@ from mrl.learning import learn
 from mrl.models.loading import load_policy, load_tokenizer, usual_learning_rate
 from mrl.policy import Policy
 from mrl.rollout import Completions
-from mrl.run.problems import longest_prompt
+from mrl.run.problems import check_prompts, longest_prompt
 from mrl.samples import Problem, TrainingSample
 from tests.test_rollout import PROBLEMS, generator
 
@@ -324,6 +324,15 @@ def test_a_prompt_longer_than_the_context_is_refused(make_policy):
     same_id = [Problem("1", "nuts " * 300, "1"), Problem("1", "1+1", "2")]  # of two files
     with pytest.raises(MrlError, match="context"):
         longest_prompt(policy, same_id)
+    with pytest.raises(MrlError, match="context"):  # the bytes of the longest do not fit either
+        check_prompts(policy, same_id)
+    check_prompts(policy, problems)
+    # the prompt with most bytes need not be the one with most tokens
+    many_tokens = Problem("many", "1 " * 140, "1")
+    most_bytes = Problem("bytes", "nuts " * 60, "1")
+    assert len(policy.prompt_ids(many_tokens.prompt)) > len(policy.prompt_ids(most_bytes.prompt))
+    with pytest.raises(MrlError, match="Problem many"):
+        check_prompts(policy, [most_bytes, many_tokens])
     policy.model.config.sliding_window = 8  # hides what is far, but takes any length
     assert longest_prompt(policy, problems) + policy.max_new_tokens > 8
 

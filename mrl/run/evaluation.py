@@ -11,7 +11,7 @@ import torch
 from mrl.errors import MrlError, is_out_of_memory
 from mrl.models.memory import problems_at_once
 from mrl.policy import Policy
-from mrl.run.problems import load_problems, longest_prompt
+from mrl.run.problems import check_prompts, load_problems
 from mrl.samples import Problem, derive_seed
 from mrl.team import Verifier
 from mrl.tiny.skills import SEED_LABELS
@@ -43,7 +43,7 @@ def solve_heldout(
     """
     for policy in policies:
         for problems in heldout.values():
-            longest_prompt(policy, problems)
+            check_prompts(policy, problems)
 
     solved: Solved = {}
     for policy in policies:

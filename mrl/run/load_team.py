@@ -16,7 +16,7 @@ from mrl.models.memory import plan_memory
 from mrl.modes import Mode
 from mrl.run.evaluation import load_heldout, score_entries, solve_heldout
 from mrl.run.liars import lying_records
-from mrl.run.problems import load_problems, longest_prompt
+from mrl.run.problems import check_prompts, load_problems
 from mrl.samples import Problem
 from mrl.settings.settings import make_mode, run_config
 from mrl.team import Team, publish_records
@@ -143,7 +143,7 @@ def assemble(
     )
     policies = load_policies(start, device, modes)
     for policy in policies:
-        longest_prompt(policy, every_problem)  # raises MrlError if a prompt is too long
+        check_prompts(policy, every_problem)  # raises MrlError if a prompt is too long
 
     all_names = [policy.name for policy in config.policies]
     records_of = lying_records(config.liar, config.seed) if config.liar else publish_records

@@ -72,17 +72,40 @@ def save_problems(path: Path, problems: list[Problem]) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
-    """The number of tokens of the longest prompt.
+def check_prompts(policy: Policy, problems: Sequence[Problem]) -> None:
+    """Raise MrlError if a prompt leaves no room for a completion, or if the chat template fails.
 
-    Raises MrlError if that leaves no room for a completion, or if the chat template fails.
+    Thousands of prompts take seconds to tokenize. A token is at least one byte of the text, so if
+    even the bytes of the longest prompt fit, only this prompt is tokenized.
     """
+    longest = max(problems, key=lambda problem: len(problem.prompt.encode()))
+    suspects: Sequence[Problem] = [longest]
+    added = len(policy.begin_ids) + 8  # tokens that are not in the text, such as a leading space
+    try:
+        size = len(policy.prompt_text(longest.prompt).encode()) + added
+    except Exception:  # `longest_prompt` says what is wrong
+        size = 0
+    if size + policy.max_new_tokens > _context(policy):
+        suspects = problems
+    longest_prompt(policy, suspects)
+
+
+def _context(policy: Policy) -> float:
+    """The largest number of tokens that a policy's model can read; infinite if it has no limit."""
     config = policy.model.config.get_text_config()
     context = getattr(config, "max_position_embeddings", None) or math.inf
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":  # longer contexts change the angles of cached keys
         context = min(context, rope["original_max_position_embeddings"])
+    return context
 
+
+def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
+    """The number of tokens of the longest prompt.
+
+    Raises MrlError if that leaves no room for a completion, or if the chat template fails.
+    """
+    context = _context(policy)
     try:
         lengths = [len(policy.prompt_ids(problem.prompt)) for problem in problems]
         if not min(lengths):
