@@ -109,7 +109,7 @@ def test_a_short_warm_start_writes_what_transformers_can_load(tmp_path, monkeypa
             function(index, *arguments)
 
     monkeypatch.setattr("mrl.tiny.pair.UPDATES", dict.fromkeys(STRONG_SKILLS, 1))
-    monkeypatch.setattr(torch.multiprocessing, "spawn", in_this_process)
+    monkeypatch.setattr("mrl.tiny.pair.spawn", in_this_process)
     warm_start_pair(tmp_path)
     for name in STRONG_SKILLS:
         model = AutoModelForCausalLM.from_pretrained(tmp_path / name)
