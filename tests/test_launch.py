@@ -264,7 +264,7 @@ def test_a_worker_that_is_killed_ends_the_run_and_resume_loses_nothing(place, wh
     before = (directory / "metrics.jsonl").read_bytes()
     code, output, error = end_of(start(place, *PARALLEL))
     assert (code, output) == (2, "")
-    assert error.startswith("runs/r: exists already")
+    assert error.startswith("runs/r already exists")
     assert (directory / "metrics.jsonl").read_bytes() == before
 
     code, output, error = end_of(start(place, "resume", "runs/r", "--plain"))
