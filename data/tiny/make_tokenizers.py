@@ -1,8 +1,8 @@
 """How the two tokenizers of the tiny pair were made: `python data/tiny/make_tokenizers.py`.
 
-Their merges were learnt from demonstrations that show each skill of the peer right in 3 % of the
-cases. All pairs have these tokenizers, whatever their own demonstrations show, so that pairs differ
-in their weights alone. The command writes the same files again; a test compares them.
+Their merges were learned from demonstrations that show each skill of the peer correctly in 3% of
+the cases. All pairs have these tokenizers, whatever their own demonstrations show, so that pairs
+differ only in their weights. The command writes the same files again, and a test compares them.
 """
 
 import json

@@ -26,7 +26,7 @@ EXAMPLES = 32  # per update
 
 @dataclass
 class Readings(Mode):
-    """Imitation of solutions, right ones but for the two misread skills of the receiver."""
+    """Imitation of solutions: correct ones, except for the two skills that the receiver misreads."""
 
     name = "readings"
     consumes = None

@@ -1,6 +1,6 @@
-"""Two of the bugs behind the curves of assignment `bug`: modes that differ from solo in a line.
+"""Two of the bugs that assignment `bug` draws: modes that differ from `solo` in one line.
 
-The others are settings; data/results/README.md has all commands.
+The other bugs are settings. data/results/README.md has all commands.
 """
 
 import random
