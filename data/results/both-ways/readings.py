@@ -26,7 +26,7 @@ EXAMPLES = 32  # per update
 
 @dataclass
 class Readings(Mode):
-    """Imitation of solutions: correct ones, except for the two skills that the receiver misreads."""
+    """Imitation of solutions that are correct except for two skills, misread by the receiver."""
 
     name = "readings"
     consumes = None
