@@ -13,6 +13,7 @@ import pytest
 
 from mrl.config import DATA
 from tests.end_to_end.small_run import (
+    HERE,
     SMALL,
     interrupt,
     lines,
@@ -150,8 +151,8 @@ def test_files(told, place, name, text):
     if name == "p.jsonl":
         told("--set", f"train={name}", "--set", "prompts_per_step=1")
     else:
-        arguments = ["--config", name, "--plain"]
-        told(*arguments, "--set", "train=none.jsonl", program=run)
+        without_pair = SMALL[2:]  # which would replace the file's policies
+        told("--config", name, "--steps", "1", *without_pair, *HERE, program=run)
 
 
 @pytest.mark.parametrize("text", MODES)

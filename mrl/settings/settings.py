@@ -101,9 +101,14 @@ def load_config(path: Path) -> dict[str, Any]:
     of_judge = table.pop("judge_checksum", "")  # runs of earlier versions wrote this field
     if of_judge:
         table["checksums"] = {table["judge"]: of_judge}
+    lists_policies = "policy" in table or "policies" in table
     policies = table.pop("policy", table.pop("policies", []))
     if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
         raise MrlError(f"{path}: write each policy as a [[policy]] table, with two brackets.")
+    if lists_policies and not policies:
+        raise MrlError(
+            f"{path}: the list of policies is empty; add a [[policy]] table, or leave it out."
+        )
 
     of_run = [entry.name for entry in fields(RunConfig)]
     for entry in fields(PolicyConfig):
