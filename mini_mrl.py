@@ -135,4 +135,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, pythons_handler)
-    sys.exit(main())
+    exit_code = main()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the exit prints no traceback
+    sys.exit(exit_code)

@@ -225,7 +225,8 @@ def test_a_run_that_is_interrupted_keeps_its_checkpoint(maker, tmp_path):
     printed = []
     for line in kernel.stdout:
         printed.append(line)
-        if line.startswith("step 1/"):
+        # once: interrupted while it prints, Python may print the line again
+        if line.startswith("step 1/") and printed.count(line) == 1:
             os.killpg(kernel.pid, signal.SIGINT)
     assert kernel.wait() == 0
     assert printed[-1] == "goes on\n" and "resume" in "".join(printed[-3:])
