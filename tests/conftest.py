@@ -1,6 +1,7 @@
 """No network, the settings of a turn, and a pair of random-weight policies that is made once."""
 
 import os
+from functools import partial
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
@@ -12,6 +13,8 @@ from mrl.config import PolicyConfig
 from mrl.models.loading import load_policy
 from mrl.tiny.pair import STRONG_SKILLS, build_model, tiny_tokenizer
 from mrl.verifier.verifier import BoxVerifier
+from tests.end_to_end.small_run import write_problems
+from tests.fakes import ToyReceiver, make_team
 
 settings.register_profile("fast", max_examples=50)
 settings.register_profile("full", max_examples=1000)
@@ -46,6 +49,26 @@ def make_policy(random_pair):
         return load_policy(PolicyConfig(name, str(random_pair / name), **settings), index)
 
     return make
+
+
+@pytest.fixture
+def receiver(make_policy):
+    """A toy policy for the tests of modes."""
+    return ToyReceiver(make_policy().codec)
+
+
+@pytest.fixture
+def small_team(make_policy):
+    """A function that makes a team of two random-weight policies."""
+    return partial(make_team, make_policy)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty working directory with two small problem files."""
+    monkeypatch.chdir(tmp_path)
+    write_problems(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -345,7 +345,7 @@ def test_a_table_has_no_column_of_a_mode_that_did_not_run(tmp_path):
     assert "| mode | pass@1 | pass@k | a | b |" in alone
 
 
-def with_holes(folder, ends, seeds=(1, 2, 3)):
+def with_blind_spots(folder, ends, seeds=(1, 2, 3)):
     """Results in which two skills of `a` start at 0; ends: mode -> their ends for each seed."""
     for mode, of_seeds in ends.items():
         for seed, (eats, sold) in zip(seeds, of_seeds, strict=True):
@@ -355,8 +355,8 @@ def with_holes(folder, ends, seeds=(1, 2, 3)):
     return read_all(plan(folder, tuple(ends), seeds))
 
 
-def test_holes_are_counted_by_mode_each_and_all_of_a_run(tmp_path):
-    results = with_holes(tmp_path, {"solo": [(0, 0), (24.9, 30), (0, 0)],
+def test_blind_spots_are_counted_by_mode_each_and_all_of_a_run(tmp_path):
+    results = with_blind_spots(tmp_path, {"solo": [(0, 0), (24.9, 30), (0, 0)],
                                     "sgt": [(25, 25), (90, 80), (90, 0)]})  # fmt: skip
     blind_spots = blind_spots_of(results)
     assert blind_spots == [("a", "eats"), ("a", "sold")]
@@ -369,7 +369,7 @@ def test_holes_are_counted_by_mode_each_and_all_of_a_run(tmp_path):
     assert text.index("## Blind spots") < text.index("| solo | 0 of 3 (0 to 56%) |")
 
 
-def test_only_what_starts_under_two_percent_and_can_learn_is_a_hole(tmp_path):
+def test_only_what_starts_under_two_percent_and_can_learn_is_a_blind_spot(tmp_path):
     for seed in (1, 2, 3):
         write_run(place(tmp_path, "sgt", seed), 1.9)  # b is at 3.9
     results = read_all(plan(tmp_path, ("sgt",)))
@@ -382,7 +382,7 @@ def test_only_what_starts_under_two_percent_and_can_learn_is_a_hole(tmp_path):
     assert "## Blind spots" not in summary(results, "the command")
 
 
-def test_a_hole_opens_where_ten_visits_reach_a_quarter(tmp_path):
+def test_a_blind_spot_closes_where_ten_visits_reach_a_quarter(tmp_path):
     lucky = [1.0, 1.0, None, *[0.0] * 9]  # the mean of few visits says nothing
     write_run(place(tmp_path, "sgt", 1), 50, 40, (), [*lucky, *[0.5, None] * 5, 0.5, 0.5])
     (result,) = read_all(plan(tmp_path, ("sgt",), (1,)))
@@ -393,7 +393,7 @@ def test_a_hole_opens_where_ten_visits_reach_a_quarter(tmp_path):
 
 
 def test_openings_are_drawn_and_kept_as_numbers(tmp_path, monkeypatch):
-    results = with_holes(tmp_path, {"solo": [(0, 0)] * 3, "sgt": [(90, 80)] * 3})
+    results = with_blind_spots(tmp_path, {"solo": [(0, 0)] * 3, "sgt": [(90, 80)] * 3})
     closings, last = closing_steps(results, blind_spots_of(results)), results[0].lines[-1]["step"]
     draw_closings(closings, last, tmp_path / "blind-spots.png")
     assert (tmp_path / "blind-spots.png").stat().st_size > 5000

@@ -8,10 +8,9 @@ from mrl.config import DATA
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
-from mrl.records import SuccessRecord
 from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.settings.settings import mode_class
-from tests.test_peer_modes import ToyReceiver
+from tests.fakes import success
 
 EXAMPLES = DATA / "examples"
 Placebo = mode_class(f"{EXAMPLES}/placebo.py:Placebo")
@@ -19,31 +18,19 @@ PlaceboSameSkill = mode_class(f"{EXAMPLES}/placebo.py:PlaceboSameSkill")
 Sequence = mode_class(f"{EXAMPLES}/sequence.py:Sequence")
 
 
-@pytest.fixture
-def receiver(make_policy):
-    return ToyReceiver(make_policy().codec)
-
-
 def group(name, skill, verdict):
     rollout = Rollout([5, 6, 0], [-1.0] * 3, True, "", verdict)
     return Group(Problem(name, f"prompt {name}", "1", skill), [ord(name)], [rollout, rollout])
-
-
-def success(name, source, text):
-    return SuccessRecord(
-        prompt_id=name, source=source, version=0, text=text, finished=True,
-        token_lengths=(len(text),), canonical=True, answer="1", verdict="correct",
-    )  # fmt: skip
 
 
 @pytest.fixture
 def step():
     """Three prompts that failed, of two skills, and one that was solved. Two peers."""
     return [
-        (group("a", "x", Verdict.WRONG), [success("a", "b", "A")]),
-        (group("c", "x", Verdict.WRONG), [success("c", "b", "C"), success("c", "z", "Z")]),
-        (group("e", "y", Verdict.WRONG), [success("e", "b", "E")]),
-        (group("g", "w", Verdict.CORRECT), [success("g", "b", "G")]),
+        (group("a", "x", Verdict.WRONG), [success("a", "A", "b")]),
+        (group("c", "x", Verdict.WRONG), [success("c", "C", "b"), success("c", "Z", "z")]),
+        (group("e", "y", Verdict.WRONG), [success("e", "E", "b")]),
+        (group("g", "w", Verdict.CORRECT), [success("g", "G", "b")]),
     ]
 
 

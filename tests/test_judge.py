@@ -1,5 +1,4 @@
 """A judge of one's own: whatever a person's file does, the run says it and loses nothing."""
-# ruff: noqa: F811, pytest's fixtures are imported and named again as arguments
 
 import importlib.util
 import json
@@ -17,7 +16,6 @@ from mrl.verifier import verifier as verifier_module
 from mrl.verifier.verifier import BoxVerifier, OwnJudge, make_verifier
 from tests.end_to_end.small_run import (
     lines,
-    place,  # noqa: F401, a fixture
     run,
     small,
     stop_after,

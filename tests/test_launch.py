@@ -27,14 +27,12 @@ from tests.end_to_end.small_run import (
     assert_same_run,
     interrupt,
     lines,
-    place,
     saved,
     start,
     wait_for,
     write_problems,
 )
 
-__all__ = ["place"]  # a fixture
 STEPS = 6
 ONE_UPDATE = [*SMALL, "--set", "updates_per_step=1"]  # so that a version tells the step
 PARALLEL = [*ONE_UPDATE, "--placement", "parallel", "--steps", str(STEPS), "--name", "r"]
@@ -159,6 +157,19 @@ def says_it_late(arguments):
     return 2, "the mistake"
 
 
+@pytest.fixture
+def pythons_handlers():
+    """Python's own handlers of signals, during a test and after it: a launcher sets others.
+
+    Processes that it starts inherit the handlers, also those that an earlier test left behind.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def connects_slowly(arguments):
     """And the other process goes on only when it is done."""
     done = Path(os.environ[launch.MEETING]).with_name("done")
@@ -184,18 +195,18 @@ def connects_slowly(arguments):
         connects_slowly,
     ],
 )
-def test_a_mistake_is_said_by_the_process_that_finds_it(tmp_path, monkeypatch, program):
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+@pytest.mark.usefixtures("pythons_handlers")
+def test_a_mistake_is_said_by_the_process_that_finds_it(tmp_path, program):
     started = time.monotonic()
     assert launch.launch(program, [], tmp_path, 2) == (2, "the mistake")
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.usefixtures("pythons_handlers")
 def test_processes_meet_in_a_folder_of_any_name(tmp_path, monkeypatch):
     place = tmp_path / "t#mp %20?x"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     for _ in range(2):  # a path that is cut off would have left a file for the second one
         assert launch.launch(meets, [], tmp_path, 2) == (0, "")
     assert not list(tmp_path.glob("t#mp*/*")) and len(list(tmp_path.iterdir())) == 1

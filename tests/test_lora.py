@@ -1,5 +1,4 @@
 """LoRA: what learns is small, the rest stays, and a run with it goes on exactly."""
-# ruff: noqa: F811, pytest's fixtures are imported and named again as arguments
 
 import json
 import re
@@ -26,13 +25,12 @@ from tests.end_to_end.small_run import (
     NAMES,
     assert_same_run,
     lines,
-    place,  # noqa: F401, a fixture
     run,
     small,
     stop_after,
 )
+from tests.fakes import one_step, weights_of
 from tests.test_policy import own
-from tests.test_train_step import one_step, small_team, weights_of  # noqa: F401, a fixture
 
 UP = "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"
 LORA = ("--set", "qwen-tiny.lora_rank=4")

@@ -22,7 +22,8 @@ from mrl.run.view import View
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 from mrl.settings.pairs import pair_settings
 from mrl.team import StepResult
-from tests.test_modes import group, success
+from tests.fakes import success
+from tests.test_modes import group
 
 
 def rollout(verdict, length=2, finished=True):

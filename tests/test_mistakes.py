@@ -17,14 +17,12 @@ from tests.end_to_end.small_run import (
     SMALL,
     interrupt,
     lines,
-    place,
     run,
     small,
     start,
     stop_after,
 )
 
-__all__ = ["place"]  # a fixture
 pytestmark = pytest.mark.slow
 QWEN = str(DATA / "tiny" / "qwen-tiny")
 POLICY = f'[[policy]]\npath = "{QWEN}"\n'

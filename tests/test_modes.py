@@ -1,6 +1,6 @@
 import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -13,28 +13,12 @@ from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
-from mrl.objectives import OBJECTIVES, Objective
+from mrl.objectives import OBJECTIVES
 from mrl.records import RewardStats, SuccessRecord
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 from mrl.settings.settings import make_mode
+from tests.fakes import success
 from tests.sentences import names_it
-
-
-@dataclass
-class ToyReceiver:
-    """All that a mode may know of a policy."""
-
-    codec: object
-    name: str = "a"
-    objective: Objective = OBJECTIVES["grpo"]
-    eos_id: int = 0
-    max_new_tokens: int = 20
-    vocab_size: int = 400
-
-
-@pytest.fixture
-def receiver(make_policy):
-    return ToyReceiver(make_policy().codec)
 
 
 def group(name, rewards):
@@ -44,14 +28,6 @@ def group(name, rewards):
         for n, reward in enumerate(rewards)
     ]  # fmt: skip
     return Group(Problem(name, f"prompt {name}", "1", "skill"), [5, 6], rollouts)
-
-
-def success(prompt_id, text="\\boxed{1}", source="b", **fields):
-    return SuccessRecord(
-        prompt_id=prompt_id, source=source, version=0, text=text, answer="1",
-        token_lengths=(len(text.encode()),), canonical=fields.pop("canonical", True),
-        verdict="correct", finished=fields.pop("finished", True), **fields,
-    )  # fmt: skip
 
 
 def imitated_texts(receiver, batch):

@@ -6,7 +6,7 @@ are written by hand.
 
 import math
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,31 +24,10 @@ from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.settings.settings import make_mode, mode_class
+from tests.fakes import success
 from tests.sentences import names_it
-from tests.test_modes import success
 
 RIGHT, WRONG = "\\boxed{1}", "\\boxed{2}"
-
-
-@dataclass
-class ToyReceiver:
-    codec: object
-    name: str = "a"
-    objective: Objective = OBJECTIVES["grpo"]
-    eos_id: int = 0
-    max_new_tokens: int = 20
-    vocab_size: int = 400
-    logprob: float = -0.5  # of every token of a text that it did not write
-    scored: list = field(default_factory=list)
-
-    def logprobs_of(self, prompts, completions):
-        self.scored += completions
-        return [[self.logprob] * len(completion) for completion in completions]
-
-
-@pytest.fixture
-def receiver(make_policy):
-    return ToyReceiver(make_policy().codec)
 
 
 def group(receiver, name, rewards):

@@ -71,7 +71,7 @@ def test_a_run_asks_the_shipped_pair_as_its_warm_start_did():
         assert policy.prompt_ids(HELDOUT[0].prompt) == asked[labels == -100].tolist(), config.name
 
 
-def test_the_shipped_pair_has_skills_rare_skills_and_holes(verifier):
+def test_the_shipped_pair_has_strong_and_weak_skills_and_blind_spots(verifier):
     assert_both_kinds_of_lack(start_scores(DATA / "tiny", verifier))
 
 
@@ -273,7 +273,7 @@ def readings_shown(skill, cue, foreign_right):
     return mean(sign in text.split("=")[0] for text in texts)
 
 
-def test_a_rare_skill_is_shown_right_now_and_then_and_a_hole_never():
+def test_a_weak_skill_is_shown_right_now_and_then_and_a_blind_spot_never():
     assert 0.05 < readings_shown("packs", " boxes of ", None) < 0.15
     assert readings_shown("sold", "sold", None) == 0
 

@@ -11,51 +11,13 @@ import torch
 
 from mini_mrl import train_step
 from mrl.alignment import LossyText
-from mrl.allocation import Allocation
 from mrl.exchange import Exchange
 from mrl.records import RewardStats, SuccessRecord
-from mrl.run.metrics import METRICS, sample_lines, step_metrics, time_metrics
+from mrl.run.metrics import METRICS
 from mrl.samples import Verdict, derive_seed
-from mrl.settings.settings import make_mode
-from mrl.team import Team
-from mrl.tiny.skills import SKILLS, generate
 from mrl.verifier.verifier import BoxVerifier
 from tests.end_to_end.small_run import without_time
-
-PROBLEMS = [problem for skill in SKILLS for problem, _ in generate(skill, "train", 4, 0)]
-NAMES = ("qwen-tiny", "llama-tiny")
-
-
-def one_step(team, number):
-    """One step; the metrics by policy and the rescues."""
-    results = train_step(team, number)
-    lines = {}
-    for policy in team.policies:
-        metrics = step_metrics(policy, results[policy.name])
-        traffic = team.exchange.take_traffic(policy.name)
-        ledger = time_metrics(team.allocation.ledger, policy.name)
-        about = {"step": number, "policy": policy.name, "version": policy.version}
-        lines[policy.name] = {**about, **metrics, **traffic, **ledger}
-    samples = [e for p in team.policies for e in sample_lines(number, p, results[p.name])]
-    return lines, [entry["rescue"] for entry in samples if "rescue" in entry]
-
-
-def weights_of(team, index):
-    return {key: value.clone() for key, value in team.policies[index].model.state_dict().items()}
-
-
-@pytest.fixture
-def small_team(make_policy):
-    def make(mode, verifier, settings=None, placement="resident", sizes=(4, 4), **about):
-        policies = [
-            make_policy(name, index, group_size=size, max_new_tokens=8, **about)
-            for index, (name, size) in enumerate(zip(NAMES, sizes, strict=True))
-        ]
-        modes = {name: make_mode(mode, settings or {}) for name in NAMES}
-        allocation = Allocation(policies, NAMES, placement)
-        return Team(policies, modes, PROBLEMS, verifier, allocation, prompts_per_step=3)
-
-    return make
+from tests.fakes import NAMES, PROBLEMS, one_step, weights_of
 
 
 def test_seeds_depend_on_every_part():

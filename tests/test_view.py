@@ -124,7 +124,7 @@ def test_at_80_by_24_the_live_view_is_the_kept_one():
     assert {"figs", "nothing", "newest", "rescue:"} <= words
 
 
-def test_a_bar_is_as_long_as_its_share_has_a_mark_where_it_began_and_a_hole_is_outlined():
+def test_a_bar_is_as_long_as_its_share_has_a_mark_where_it_began_and_a_blind_spot_is_outlined():
     assert bar(0.5, None, 4) == "██··"
     assert bar(1.0, 0.5, 4) == "██│█"
     assert bar(0.0, 1.0, 4) == "···│"

@@ -176,7 +176,7 @@ def start_run(
     """Carry out a run, from its settings to its last sentence.
 
     resumed: the directory of the run to continue; None starts a new run.
-    pair, why_pair: the name of the pair and the reason for its choice, for the first sentence.
+    pair, why_pair: the name of the pair and a sentence about its choice, for the first lines.
     Raises typer.Exit if the run was interrupted.
     """
     processes = launch.processes_for(config)

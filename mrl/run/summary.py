@@ -23,7 +23,7 @@ LISTED = 8  # largest number of blind spots that a sentence names
 def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     """Sentences about the run that is starting.
 
-    pair: the name of the pair; why: the reason for its choice, with a space before it.
+    pair: the name of the pair. why: a sentence about its choice, or "".
     """
     config, team = run.config, run.team
     mode = team.mode
@@ -35,7 +35,8 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     problems = "/".join(Path(config.train).parts[-2:])
     shared = f"{team.record_type.kind} records" if team.record_type else "nothing"
     lines = [
-        f"Training {pair_words}{' and '.join(learners.values())}, on {team.device}{why}.",
+        f"Training {pair_words}{' and '.join(learners.values())}, on {team.device}.",
+        why,
         f"Mode {mode.name} shares {shared}. {config.steps} steps of {config.prompts_per_step} "
         f"prompts from {problems}; completions per prompt: {groups}; seed {config.seed}.",
         f"The run is saved in {run.directory}.",
@@ -46,7 +47,7 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
     if objective := mode.objective_of_paper:
         also = f'--set {mode.name}.own_objective="" uses the objective of each policy instead'
         lines.append(f"Objective: {objective}, as in the paper of {mode.name} ({also}).")
-    return lines
+    return [line for line in lines if line]
 
 
 def _size_and_rate(policy: Policy) -> str:

@@ -97,10 +97,10 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def choose_pair() -> tuple[str, str]:
-    """Choose a pair for a user who named none; returns its name and words for the first sentence.
+    """Choose a pair for a user who named none; returns its name and a sentence about the choice.
 
     It is qwen-smol if there is a GPU and both models and GSM8K were downloaded. Otherwise it is the
-    tiny pair. The words say how to get the other pair.
+    tiny pair. The sentence says how to get the other pair.
     """
     can_train_it = torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file()
     # `try_to_load_from_cache` returns a string only if the file is in the cache
@@ -109,6 +109,6 @@ def choose_pair() -> tuple[str, str]:
     if can_train_it:
         return (
             "qwen-smol",
-            " (its models and GSM8K are on this machine; --pair tiny trains the tiny pair instead)",
+            "Its models and GSM8K are on this machine; --pair tiny trains the tiny pair instead.",
         )
-    return "tiny", " (--pair qwen-smol trains two pretrained models, --pair DIR_A,DIR_B your own)"
+    return "tiny", "Other models: --pair qwen-smol (pretrained), or --pair DIR_A,DIR_B (your own)."

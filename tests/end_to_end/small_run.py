@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -34,14 +33,6 @@ def write_problems(place):
     for part in ("train", "heldout"):
         made = [problem for skill in SKILLS for problem, _ in generate(skill, part, 2, 0)]
         save_problems(place / f"{part}.jsonl", made)
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """An empty working directory with two small problem files."""
-    monkeypatch.chdir(tmp_path)
-    write_problems(tmp_path)
-    return tmp_path
 
 
 def run(*arguments):

@@ -1,5 +1,4 @@
 """A frozen policy: it samples and publishes, it never learns, and a run with it resumes exactly."""
-# ruff: noqa: F811, pytest's fixtures are imported and named again as arguments
 
 import json
 from pathlib import Path
@@ -13,12 +12,11 @@ from mrl.run.metrics import OUTCOMES
 from tests.end_to_end.small_run import (
     assert_same_run,
     lines,
-    place,  # noqa: F401, a fixture
     run,
     small,
     stop_after,
 )
-from tests.test_train_step import NAMES, one_step, small_team, weights_of  # noqa: F401, a fixture
+from tests.fakes import NAMES, one_step, weights_of
 
 FROZEN = ("--set", "llama-tiny.frozen=true")
 FIGURES = {"grad_norm", "updates", "reward", "entropy", "exchange/published_records"}
@@ -47,7 +45,6 @@ def test_every_mode_leaves_a_frozen_policy_as_it_is_and_writes_its_lines(
 
 @pytest.mark.slow
 def test_a_run_with_a_frozen_policy_goes_on_exactly_and_keeps_no_weights_of_it(
-    place,
     monkeypatch,
     capfd,
 ):

@@ -19,7 +19,6 @@ from tests.end_to_end.small_run import (
     SMALL,
     assert_same_run,
     lines,
-    place,
     run,
     saved,
     small,
@@ -30,7 +29,6 @@ from tests.end_to_end.small_run import (
 )
 from tests.sentences import names_it
 
-__all__ = ["place"]  # a fixture
 STEPS, KILLS = 9, 6
 OFTEN = ["--set", "checkpoint_every=1"]
 

@@ -9,9 +9,8 @@ from statistics import median
 
 import pytest
 
-from tests.end_to_end.small_run import place, start
+from tests.end_to_end.small_run import start
 
-__all__ = ["place"]  # a fixture
 STEPS = 1000
 SETTINGS = """
 mode = "sgt"

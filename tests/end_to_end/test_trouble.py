@@ -15,7 +15,6 @@ from mrl.run.directory import newest_checkpoint
 from tests.end_to_end.small_run import (
     assert_same_run,
     lines,
-    place,
     run,
     small,
     stop_after,
@@ -23,7 +22,6 @@ from tests.end_to_end.small_run import (
 )
 from tests.sentences import names_it
 
-__all__ = ["place"]  # a fixture
 LLAMA = str(DATA / "tiny" / "llama-tiny")
 
 MODE = '''
