@@ -285,6 +285,12 @@ OTHER = {  # name -> a number, or a function that gives it
     "closed by each of four modes": closed_by_four,
     "shown to qwen-tiny": lambda: shown("qwen-tiny"),
     "shown to llama-tiny": lambda: shown("llama-tiny"),
+    "sequence, RL after step 120, below sgt": lambda: str(
+        tables.gap(
+            tables.scores("sgt weights", "sgt sgt.imitation_weight=0.1", "qwen-tiny all"),
+            tables.scores("sequence frozen", "sequence sequence.switch=120", "qwen-tiny all"),
+        )
+    ),
     "graft at its best setting": lambda: f"{behind_best('graft'):.1f}",
     "solutions that crossed": solutions_that_crossed,
     "bytes in single chunks, tiny": lambda: f"{span(bytes_one_to_one()['tiny'], 0, 'and')}%",
