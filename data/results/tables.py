@@ -601,19 +601,24 @@ def claims() -> list[str]:
             f"ten seeds: {difference('ten', 'sft', 'sgt')} below `sft`; next to a frozen peer "
             f"{difference('frozen', 'sgt', 'sft', 'qwen-tiny all')} above, with unchecked claims "
             f"{difference('liars', 'sgt believed', 'sft believed')} above",
-            "holds on the tiny pair, next to a peer that knows less or makes mistakes",
+            "holds next to a peer that knows less or makes mistakes; does not hold if both learn "
+            "and are honest",
         ),
-        ("SGT does so with little noise", "toy: 0.95 groups needed, RL alone 30", "holds"),
+        (
+            "SGT does so with little noise",
+            "toy: 0.95 groups needed, RL alone 30",
+            "holds in the toy",
+        ),
         (
             "XGRPO gives a gradient there, but reaches only what the policy samples itself",
             "toy: 100% of groups give an update; the blind spots end at "
             f"{estimate(scores('five', 'xgrpo', 'blind'))}",
-            "holds",
+            "holds in the toy and on the tiny pair",
         ),
         (
             "XGRPO has little noise",
             "toy: 73 groups needed, RL alone 30",
-            "does not hold in the blind spot",
+            "does not hold in the toy's blind spot",
         ),
         (
             "PRP has the noise of its ratios",
@@ -630,7 +635,7 @@ def claims() -> list[str]:
             f"on strong skills {difference('five', 'no-gate', 'sgt', 'strong')} below the same "
             f"without its gate, in blind spots {difference('five', 'sgt', 'no-gate', 'blind')} "
             "above",
-            "not seen on this pair; the gate closes `sold`",
+            "not seen on this pair; at a weight of 0.1, `sold` is closed only with the gate",
         ),
         ("**HACPO**, arXiv 2603.02604", "", ""),
         (
@@ -647,7 +652,8 @@ def claims() -> list[str]:
         (
             "pooling without correction (`naive`) ends below the control",
             f"{difference('five', 'naive', 'solo')} above `solo`, on strong skills "
-            f"{difference('five', 'solo', 'naive', 'strong')} below",
+            f"{difference('five', 'solo', 'naive', 'strong')} below, on weak skills "
+            f"{difference('five', 'solo', 'naive', 'weak')} below",
             "holds on strong and weak skills, not over all skills",
         ),
         (

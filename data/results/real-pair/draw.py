@@ -1,6 +1,8 @@
 """Draw the solve rate of two pretrained models while they train: `real-pair/learning.png`.
 
     python data/results/real-pair/draw.py
+
+Each curve is the mean of three runs; their logs are in the folders beside this script.
 """
 
 from pathlib import Path
