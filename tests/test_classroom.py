@@ -780,6 +780,7 @@ def test_stubs_name_their_command_and_are_drawn(tmp_path):
     assert lengths == {81}
 
 
+@pytest.mark.slow
 def test_the_checks_are_no_tests_of_the_project():
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "mrl/classroom"],

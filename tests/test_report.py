@@ -37,17 +37,29 @@ def one_run(tmp_path_factory):
 
 
 @pytest.fixture
-def finished(one_run, tmp_path):
+def drawn(one_run, tmp_path):
     """A copy of that run."""
     return shutil.copytree(one_run, tmp_path / "r")
 
 
-def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsys):
-    assert mini_mrl.main(["report", str(finished)]) == 0
+@pytest.fixture
+def finished(drawn, monkeypatch):
+    """A copy of that run, for tests that look at no plot: drawing them takes seconds."""
+
+    def no_plot(lines, path, keys, unit):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+
+    monkeypatch.setattr(figures, "draw_curves", no_plot)
+    return drawn
+
+
+def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(drawn, capsys):
+    assert mini_mrl.main(["report", str(drawn)]) == 0
     assert "report.html" in capsys.readouterr().out
-    page = (finished / "report.html").read_text()
+    page = (drawn / "report.html").read_text()
     shown, _, folded = page.partition("<details>")
-    assert headline(finished) in shown
+    assert headline(drawn) in shown
     assert 'id="replay"' in shown
     for part in ("Held-out problems", *(title for _, title, _, _ in figures.PICTURES)):
         assert part in folded, part
@@ -57,7 +69,7 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     images = re.findall(r"<img ([^>]*)>", page)
     assert len(images) == 7
     assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
-    assert all(path.stat().st_size > 5000 for path in (finished / "figures").glob("*.png"))
+    assert all(path.stat().st_size > 5000 for path in (drawn / "figures").glob("*.png"))
     assert '<html lang="en">' in page
     assert "width=device-width" in page
 
@@ -77,13 +89,13 @@ def test_what_a_model_wrote_cannot_do_anything_in_the_page(finished):
     assert "<b>sold" not in page
 
 
-def test_a_name_that_looks_like_mathematics_is_drawn_as_it_is(finished):
+def test_a_name_that_looks_like_mathematics_is_drawn_as_it_is(drawn):
     for file in ("metrics.jsonl", "samples.jsonl", "config.json"):
-        text = (finished / file).read_text()
+        text = (drawn / file).read_text()
         for name, odd in (("qwen-tiny", "m$x^$"), ("llama-tiny", "$\\\\frac$")):
             text = text.replace(f'"{name}"', f'"{odd}"').replace(f"/{name}/", f"/{odd}/")
-        (finished / file).write_text(text)
-    assert "m$x^$" in write_report(finished).read_text()
+        (drawn / file).write_text(text)
+    assert "m$x^$" in write_report(drawn).read_text()
 
 
 def test_an_unfinished_run_with_a_torn_line_has_a_report_too(finished):

@@ -473,6 +473,7 @@ def test_links_to_its_sections_lead_somewhere():
     assert set(links) <= anchors
 
 
+@pytest.mark.slow
 def test_the_pictures_of_the_run_come_from_its_kept_metrics(tmp_path):
     from mrl.lab.report import write_report
 

@@ -375,7 +375,7 @@ def test_doubtful_comma_makes_no_integer(verifier, box):
     "box",
     [
         "10^{10^{10}}",
-        r"\int \frac{1}{x^5+x+1} dx",
+        pytest.param(r"\int \frac{1}{x^5+x+1} dx", marks=pytest.mark.slow),
         pytest.param("100000000!", marks=pytest.mark.slow),
         pytest.param("2^{10000000000}", marks=pytest.mark.slow),
     ],
@@ -427,6 +427,7 @@ def test_groups_get_a_verdict_for_each_rollout_by_their_own_answer(verifier):
     assert [r.verdict for r in eight.rollouts] == [WRONG, CORRECT, TRUNCATED]
 
 
+@pytest.mark.slow
 def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
     with fake(HANGING, timeout_s=1.0) as verifier:
         verifier.start_and_check()
@@ -474,7 +475,14 @@ EXHAUSTING = {  # what the first completion does to its child
 }
 
 
-@pytest.mark.parametrize("way", EXHAUSTING)
+@pytest.mark.parametrize(
+    "way",
+    [
+        "runs out of memory",
+        pytest.param("takes more than half the time", marks=pytest.mark.slow),
+        pytest.param("took more than half the memory", marks=pytest.mark.slow),
+    ],
+)
 def test_child_that_was_nearly_exhausted_judges_no_other_completion(way):
     code = f"""
 r.MEMORY_LIMIT_BYTES = 32 << 20
@@ -494,6 +502,7 @@ r._load = lambda *_: (judge, "")"""
         assert verifier._child.pid != child
 
 
+@pytest.mark.slow
 def test_child_needs_no_thread_which_would_need_memory_of_its_own():
     with fake(patched(SLOW.format("0 if box != 'x' else 60"))) as verifier:
         verifier.start_and_check()

@@ -167,6 +167,7 @@ def test_settings_without_dataclass_are_named():
     assert load_team("tiny", mode=dataclass(Mine), **SMALL).mode.strength == 0.5
 
 
+@pytest.mark.slow
 def test_the_process_stays_as_it_was(tmp_path):
     """Importing and every call leave threads, cuDNN, the allocator and messages alone."""
     code = """
@@ -269,6 +270,7 @@ def test_a_mistake_is_one_sentence_here_too():
         load_team("tiny", grop_size=3)
 
 
+@pytest.mark.slow
 def test_the_front_door_loads_neither_the_command_line_nor_what_draws():
     code = "import sys, mini_mrl; print(*sys.modules)"
     root = Path(mini_mrl.__file__).parent

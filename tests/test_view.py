@@ -282,6 +282,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("tmux"), reason="no tmux here")
 @pytest.mark.parametrize(
     ("width", "height"),

@@ -22,7 +22,7 @@ FROZEN = ("--set", "llama-tiny.frozen=true")
 FIGURES = {"grad_norm", "updates", "reward", "entropy", "exchange/published_records"}
 
 
-@pytest.mark.parametrize("placement", ["resident", "swap"])
+@pytest.mark.parametrize("placement", ["resident", pytest.param("swap", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_leaves_a_frozen_policy_as_it_is_and_writes_its_lines(
     small_team,

@@ -59,6 +59,7 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     assert AutoTokenizer.from_pretrained(saved).eos_token == "</s>"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run(place):
     for name in ("one", "two"):
         assert run("--steps", "3", "--name", name, *FAST) == 0
@@ -115,7 +116,8 @@ def test_ctrl_c_in_the_last_step_ends_before_the_scoring_which_resume_makes(
     assert_same_run("runs/whole", "runs/cut", 2)
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_ctrl_c_while_scoring_ends_at_once_with_a_sentence_and_loses_nothing(
     place, monkeypatch, capsys, when
 ):
@@ -420,6 +422,7 @@ def test_debug_shows_the_traceback(place, capsys):
     assert "in mode_class" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_help_and_a_mistake_answer_within_seconds():
     def seconds():  # of the processor: the machine may be busy with something else
         spent = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -229,6 +229,7 @@ def test_a_damaged_checkpoint_gets_a_sentence_that_names_the_file(stopped, capsy
     assert_refused(stopped, "checksum", capsys, newest / name)
 
 
+@pytest.mark.slow
 def test_behind_a_damaged_checkpoint_the_one_before_it_is_used(stopped):
     shutil.copytree("runs/r", "runs/undamaged")
     shutil.rmtree(newest_checkpoint(stopped))  # as the sentence about a damaged one says

@@ -177,6 +177,7 @@ class Leaky(Solo):
 '''
 
 
+@pytest.mark.slow
 def test_a_mode_that_keeps_groups_has_none_of_another_policy(place, monkeypatch):
     """Not in a run and not over a checkpoint; one that consumes nothing learns as solo does."""
     Path("leaky.py").write_text(LEAKY)
