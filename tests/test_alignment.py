@@ -155,7 +155,7 @@ SPACE_MARKED = {name for name in NAMES if "gpt2" not in name and "digits" not in
 def may_refuse(name, text):
     """Texts that a tokenizer really cannot write: the reason for each."""
     if name == "qwen-like" and unicodedata.normalize("NFC", text) != text:
-        return True  # the family normalises
+        return True  # the family normalizes
     if name in SPACE_MARKED and "▁" in text:
         return True  # the mark for a space would come back as a space
     # a Unigram model matches the token_bytes of byte fallback in plain text
@@ -214,7 +214,7 @@ def test_encoding_keeps_every_byte_or_refuses(name, text):
 
 @given(text=st.text(st.characters(codec="utf-8"), max_size=30))
 @many
-def test_no_tokenizer_without_a_normaliser_refuses_plain_unicode(text):
+def test_no_tokenizer_without_a_normalizer_refuses_plain_unicode(text):
     for name in ("gpt2-like", "metaspace-first", "llama2-old-style", "unigram"):
         if "<" not in text and not may_refuse(name, text):  # "<" could spell a special token
             assert CODECS[name].decode(CODECS[name].encode(text)) == text
@@ -265,7 +265,7 @@ HARD = {
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("case", HARD)
-def test_hard_texts_come_back_as_they_were_or_are_refused_by_a_normaliser(name, case):
+def test_hard_texts_come_back_as_they_were_or_are_refused_by_a_normalizer(name, case):
     text, codec = HARD[case], CODECS[name]
     try:
         token_ids = codec.encode(text)
@@ -276,7 +276,7 @@ def test_hard_texts_come_back_as_they_were_or_are_refused_by_a_normaliser(name, 
     assert codec.decode(token_ids) == text
 
 
-def test_a_normaliser_that_changes_the_text_is_refused_not_repaired():
+def test_a_normalizer_that_changes_the_text_is_refused_not_repaired():
     codec = ByteCodec(byte_level(nfc=True))
     assert codec.decode(codec.encode("caf\u00e9")) == "caf\u00e9"
     with refused("not_round_trippable"):

@@ -8,7 +8,7 @@ from mrl.lab.bandit import (
     PUBLISHED,
     Context,
     KnownCapability,
-    analyse,
+    analyze,
     bandit_modes,
     bandit_table,
     capabilities,
@@ -50,7 +50,7 @@ def test_the_gradient_of_the_expected_reward_against_autograd():
 def test_solos_support_is_that_of_the_formula_and_its_update_is_unbiased_in_direction():
     for context in CONTEXTS:
         p = context.reward("receiver")
-        figures = analyse(Solo(), context, 3)
+        figures = analyze(Solo(), context, 3)
         assert figures.support == pytest.approx(1 - (1 - p) ** 3 - p**3)
         assert figures.angle == pytest.approx(0.0, abs=0.01)
 
@@ -153,8 +153,8 @@ def test_hacpos_peer_gradient_helps_with_a_right_peer_and_harms_with_a_wrong_one
 def test_a_complementary_peer_is_outside_hacpos_band_and_leaves_xgrpos_direction():
     assert all(peer_alignment(context, 2) == 0 for context in CONTEXTS)
     for context in CONTEXTS:
-        hacpo = analyse(bandit_modes(CONTEXTS)["hacpo"], context, 2)
-        xgrpo = analyse(XGRPO(), context, 2)
+        hacpo = analyze(bandit_modes(CONTEXTS)["hacpo"], context, 2)
+        xgrpo = analyze(XGRPO(), context, 2)
         assert hacpo.angle < 1
         assert hacpo.groups == pytest.approx(xgrpo.groups, rel=0.02)
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from mrl.advantages import group_advantages
 from mrl.config import DATA
-from mrl.lab.bandit import PUBLISHED, analyse, bandit_modes, complementary
+from mrl.lab.bandit import PUBLISHED, analyze, bandit_modes, complementary
 from mrl.lab.report import headline
 from mrl.modes import MODES
 from mrl.run.directory import read_metrics, read_rescues
@@ -186,7 +186,7 @@ def test_its_modes_are_the_bandits():
     rows = {name: figures for name, *figures in json.loads(part("facts"))["modes"]}
     assert set(rows) == {*PUBLISHED, "sft"}
     for name, mode in (("sgt", modes["sgt"]), ("sft", MODES["sft"]())):
-        exact = analyse(mode, contexts[1])
+        exact = analyze(mode, contexts[1])
         shown = [float(text.rstrip("%°")) for text in rows[name]]
         assert shown == pytest.approx([100 * exact.support, exact.angle, exact.groups], rel=0.07)
     for name in (*rows, "replay"):

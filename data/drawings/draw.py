@@ -386,7 +386,7 @@ def bandit_noise() -> Drawing:
         drawing.arrow((x, 220), (x + right, 220 - up), color=INK, width=3)
 
         drawing.say(x, 334, name, color, 14, "middle", BOLD)
-        drawing.say(x, 354, f"{bandit.analyse(modes[name], context).groups:.2g}", at="middle")
+        drawing.say(x, 354, f"{bandit.analyze(modes[name], context).groups:.2g}", at="middle")
     drawing.say(210, 374, "groups until their mean is as long as its noise", GRAY, at="middle")
     return drawing
 
@@ -408,7 +408,7 @@ def support() -> Drawing:
     names = defaultdict(list)  # point -> modes, because some modes share a point
     every_mode = bandit.bandit_modes(contexts)
     for name in bandit.PUBLISHED:
-        of_mode = bandit.analyse(every_mode[name], contexts[1])
+        of_mode = bandit.analyze(every_mode[name], contexts[1])
         x, y = place(math.log10(of_mode.groups), of_mode.angle)
         names[round(x), round(y)].append(name)
     lift, last = 0, (0.0, 0.0)

@@ -45,7 +45,7 @@ def modes() -> list[list[str]]:
     """
     cells = [list(column.cells) for column in bandit.bandit_table().columns]
     rows = [list(row) for row in zip(*cells, strict=True)]
-    sft = bandit.analyse(MODES["sft"](), bandit.complementary()[1])
+    sft = bandit.analyze(MODES["sft"](), bandit.complementary()[1])
     numbers = [f"{sft.support:.0%}", f"{sft.angle:.0f}°", f"{sft.groups:.2g}"]
     return [*(row for row in rows if row[0] in bandit.PUBLISHED), ["sft", *numbers]]
 

@@ -254,7 +254,7 @@ class Figures:
     groups: float
 
 
-def analyse(mode: Mode, context: Context, group: int = GROUP) -> Figures:
+def analyze(mode: Mode, context: Context, group: int = GROUP) -> Figures:
     """Compute the three numbers of a mode in a context exactly."""
     mean, square, support = moments(mode, context, group)
     cosine = torch.cosine_similarity(mean, context.gradient(), dim=0).clamp(-1, 1)
@@ -269,7 +269,7 @@ def bandit_table(group: int = GROUP) -> Table:
         table.add_column(column, justify="right")
 
     for name, mode in bandit_modes(contexts).items():
-        figures = analyse(mode, contexts[1], group)
+        figures = analyze(mode, contexts[1], group)
         row = (f"{figures.support:.0%}", f"{figures.angle:.0f}°", f"{figures.groups:.2g}")
         table.add_row(name, *row)
     return table
