@@ -267,7 +267,7 @@ def readme_headline() -> list[str]:
     header = (
         "",
         "RL alone (`solo`)",
-        "RL + replay of own successes (`replay`)",
+        "RL + replay of its own earlier solutions (`replay`)",
         "imitate the peer, no RL (`sft`)",
         "RL + imitate the peer (`sgt`)",
     )
@@ -289,7 +289,7 @@ def readme_modes() -> list[str]:
     shared = {
         "solo": ("GRPO", "nothing"),
         "solo-x2": ("control", "nothing; twice the attempts"),
-        "replay": ("control", "nothing; own earlier successes come back"),
+        "replay": ("control", "nothing; the policy's own earlier solutions come back"),
         "sft": ("control", "verified solutions; no RL"),
         "sgt": (mrl, "verified solutions"),
         "xgrpo": (f"{mrl}, *reconstructed*", "mean rewards, no text"),
@@ -631,7 +631,7 @@ def claims() -> list[str]:
             "cannot be told here: `sgt` needs no aligned log-probs",
         ),
         (
-            "SGT's gate keeps own learning as it is",
+            "SGT's gate leaves a policy's own learning as it is",
             f"on strong skills {difference('five', 'no-gate', 'sgt', 'strong')} below the same "
             f"without its gate, in blind spots {difference('five', 'sgt', 'no-gate', 'blind')} "
             "above",
