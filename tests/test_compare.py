@@ -401,7 +401,8 @@ def test_openings_are_drawn_and_kept_as_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "save_figure", lambda figure, path: kept.append(figure))
     draw_closings(closings, last, tmp_path / "blind-spots.png")
     panels = kept[0].axes
-    assert [axes.get_title("left") for axes in panels] == ["RL alone (solo)", "with a peer (sgt)"]
+    titles = [axes.get_title("left") for axes in panels]
+    assert len(titles) == 2 and "solo" in titles[0] and "sgt" in titles[1]
     for axes, seen in zip(panels, (6, 3), strict=True):  # of 2 blind spots and 3 seeds
         assert [label.get_text() for label in axes.get_yticklabels()] == ["a: eats", "a: sold"]
         never = [dot for dot in axes.lines if dot.get_xdata()[0] > results[0].lines[-1]["step"]]

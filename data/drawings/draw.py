@@ -51,6 +51,7 @@ HATCH = (
     f'<path d="M-1 1L1 -1M0 6L6 0M5 7L7 5" stroke="{RED}" stroke-width="1.6"/></pattern></defs>'
 )
 CHUNK_COLORS = "#cfd8dc", "#f3e3a3"  # used in turn, so that adjacent chunks differ
+HALO = "paint-order:stroke;stroke:white;stroke-width:4px"  # a name may lie on a line
 BOLD, MONO = "font-weight:bold", "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"
 
 
@@ -176,7 +177,8 @@ def step() -> Drawing:
         drawing.say(14, top + 16, f"{number} {name}", size=15, style=BOLD)
         drawing.say(14, top + 35, fill(action, 16), GRAY)
     drawing.arrow((272, 311), (267, 311), (267, 415), (257, 415), color=GREEN, width=2)
-    drawing.say(14, 692, "In turn: the left one samples first, the right one learns first", GRAY)
+    words = "They take turns: the left one samples first, the right one learns first"
+    drawing.say(14, 692, words, GRAY)
     return drawing
 
 
@@ -230,15 +232,13 @@ def advantages() -> Drawing:
 
 
 def importance() -> Drawing:
-    """Ten completions of the old weights, and the same ten, each as tall as its ratio."""
-    drawing = Drawing(436, "Ratios make old completions stand for new ones")
+    """Ten completions of the old weights, and the same ten, each as tall as its factor."""
+    drawing = Drawing(436, "Factors make old completions stand for new ones")
     old, now = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.5, 0.2, 0.2, 0.1]])
     (ratios,) = token_ratio(now.log()[None], old.log()[None], torch.ones(1, 4, dtype=torch.bool))
     drawing.say(14, 24, "ten completions of the old weights")
-    drawing.say(14, 146, "answer\nbefore\nratio", GRAY)
-    words = (
-        "the same ten, each as tall as its ratio\n(frame: ten completions of the present weights)"
-    )
+    drawing.say(14, 146, "answer\nbefore\nfactor", GRAY)
+    words = "the same ten, each as tall as its factor\n(frame: ten completions of the new weights)"
     drawing.say(14, 212, words)
     drawing.say(14, 394, "now", GRAY)
     for number, answer in enumerate(
@@ -263,7 +263,7 @@ def clip() -> Drawing:
     drawing = Drawing(406, "A token that moved far enough stops teaching")
     ratios = (0.4, 0.8, 1.2, 1.6)
     for top, sign in ((0, 1.0), (200, -1.0)):
-        drawing.say(14, top + 24, f"advantage {sign:+.0f}: loss over the ratio", style=BOLD)
+        drawing.say(14, top + 24, f"advantage {sign:+.0f}: the loss at each ratio", style=BOLD)
         column = clipped_loss(torch.tensor(ratios)[:, None], torch.tensor([[sign]]), 0.2, 0.2)
         losses = column[:, 0].tolist()
         place = drawing.plane(top + 152, 84, numbers(*ratios, 1), numbers(*losses))
@@ -310,7 +310,7 @@ def rescue() -> Drawing:
     (group,) = (group for group in result.groups if group.prompt_ids == sample.prompt_ids)
     content = sample.completion_ids[:-1]  # the last one is the end token
 
-    drawing = Drawing(386, "When all attempts fail, a peer's is imitated")
+    drawing = Drawing(386, "When all attempts fail, a peer's solution is imitated")
     drawing.say(14, 24, f"prompt: {group.problem.prompt}", style=BOLD)
     drawing.box(14, 40, 392, 128, "#fbeef0", RED)
     drawing.say(
@@ -329,7 +329,7 @@ def rescue() -> Drawing:
     words = f"{sample.source}: a verified solution"
     drawing.say(26, 202, words, POLICY_COLORS[sample.source], style=BOLD)
     drawing.say(26, 224, codecs[name].decode(content), style=MONO)
-    drawing.say(26, 243, "crosses as text (a SuccessRecord);\nthe receiver judges it again", GRAY)
+    drawing.say(26, 243, "is sent as text; a program judges it\nagain where it arrives", GRAY)
 
     drawing.arrow((210, 272), (210, 306), color=GREEN, width=2)
     drawing.tokens(14, 308, 12, [*codecs[name].token_bytes(content), b"<end>"], CHUNK_COLORS[0])
@@ -342,9 +342,13 @@ def toy() -> Drawing:
     """J of TUTORIAL's policy over four completions: a start with some luck, and one with none."""
     drawing = Drawing(478, "If luck never comes, only a peer helps")
     ways = {"solo": "alone", "replay": "replay", "sgt": "peer"}
-    drawing.say(14, 22, "J, the share of correct completions, over the steps")
-    for x, (mode, sharing) in zip((46, 120, 210), ways.items(), strict=True):
-        drawing.say(x, 50, sharing, figures.color_of(mode), 14, style=BOLD)
+    # dashed and dotted, so that no color has to be seen; replay may cover the curve of solo
+    dashes = {"solo": "2 4", "replay": "6 6", "sgt": "none"}
+    drawing.say(14, 22, "J, the share of correct completions, at each step")
+    for x, (mode, sharing) in zip((46, 160, 284), ways.items(), strict=True):
+        color = figures.color_of(mode)
+        drawing.line((x, 46), (x + 34, 46), color=color, width=3, dash=dashes[mode])
+        drawing.say(x + 40, 50, sharing, color, 14, style=BOLD)
 
     one_learner = run_path(str(ROOT / "data" / "page" / "two_learners.py"))["one_learner"]
     for start, ground in ((-3.0, 240), (-12.0, 446)):
@@ -353,9 +357,8 @@ def toy() -> Drawing:
         drawing.say(46, ground - 146, words, style=BOLD)
         place = drawing.plane(ground, 130, numbers(*range(0, 401, 100)), numbers(0, 0.5, 1))
         for mode, curve in curves.items():
-            dash = "6 6" if mode == "replay" else "none"  # it may cover other curves
             corners = starmap(place, enumerate(curve))
-            drawing.line(*corners, color=figures.color_of(mode), width=3, dash=dash)
+            drawing.line(*corners, color=figures.color_of(mode), width=3, dash=dashes[mode])
     return drawing
 
 
@@ -367,7 +370,7 @@ def bandit_noise() -> Drawing:
     across = torch.tensor([0, 0, -1, 1]) - (uphill[3] - uphill[2]) * uphill
     axes = torch.stack([normalize(across, dim=0), uphill])  # from one wrong action to the other
 
-    drawing = Drawing(384, "Noise hides the mean of xgrpo, but not of sgt")
+    drawing = Drawing(384, "Noise hides the mean of xgrpo, but not that of sgt")
     words = "circle: the update of one group; its area is its chance\n(under 1 in 500: left out)"
     drawing.say(14, 24, f"{words}; arrow: the mean of all groups")
     drawing.arrow((160, 170), (160, 130))
@@ -387,7 +390,8 @@ def bandit_noise() -> Drawing:
 
         drawing.say(x, 334, name, color, 14, "middle", BOLD)
         drawing.say(x, 354, f"{bandit.analyze(modes[name], context).groups:.2g}", at="middle")
-    drawing.say(210, 374, "groups until their mean is as long as its noise", GRAY, at="middle")
+    words = "groups needed until the mean stands out from its noise"
+    drawing.say(210, 374, words, GRAY, at="middle")
     return drawing
 
 
@@ -420,7 +424,7 @@ def support() -> Drawing:
         drawing.dot(x, y, 6, color)
         drawing.line((x, y - 8), (x, y - 16 - lift), color=color)
         inside = "end" if x > 340 else "middle"  # keeps the name inside the picture
-        drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, style=BOLD)
+        drawing.say(x, y - 20 - lift, ", ".join(modes), color, 14, inside, f"{BOLD};{HALO}")
         drawing.parts.append("</g>")
     return drawing
 
@@ -443,10 +447,10 @@ def skills(path: Path) -> None:
             ends.append((rates[-1], label, color))
         figures.name_ends(axes, ends)
         axes.set_title(f'{learner} on its blind spot "{skill}"')
-        axes.set(ylim=(-0.02, 1), xlabel="step", ylabel="share of correct completions")
+        axes.set(ylim=(-0.02, 1.02), xlabel="step", ylabel="share of correct completions")
 
     figure.suptitle(
-        "A peer closes both blind spots; replay is\nslower, and RL alone does not begin"
+        "A peer closes both blind spots; replay is\nslower, and RL alone never gets started"
     )
     figures.save_figure(figure, path)
 
@@ -473,7 +477,7 @@ def kinds(path: Path) -> None:
         axes.set(xlabel="step", ylabel="share of groups")
 
     figure.suptitle(
-        "All-fail groups of qwen-tiny: alone they\nstay to the end, with a peer they vanish"
+        "All-fail groups of qwen-tiny: alone they\nstay to the end, with a peer few are left"
     )
     figure.legend(areas, labels, ncols=2, loc="outside lower center", frameon=False)
     figures.save_figure(figure, path)
@@ -489,7 +493,7 @@ def closings(path: Path) -> None:
                 steps[row["mode"]][row["policy"], row["skill"]].append(step)
     order = {mode: dict(steps[mode]) for mode in ("solo", "replay", "sft", "sgt")}
     last = read_run_config(RESULTS / "sgt-s0").steps
-    finding = "Only with a peer, every blind spot closed in every run.\n"
+    finding = "Only with a peer did every blind spot\nclose in every run.\n"
     compare_view.draw_closings(order, last, path, finding)
 
 

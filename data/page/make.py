@@ -29,7 +29,7 @@ ROOT = HERE.parents[1]
 KEPT_RUN = ROOT / "data" / "results" / "sgt-s0"
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[^\"]+")
 # width and height of the screenshots, in CSS pixels
-SIZES = {"index.html": (500, 724), "report.html": (500, 700)}
+SIZES = {"index.html": (500, 724), "report.html": (500, 660)}
 SCALE = 2  # screenshot pixels per CSS pixel, so that text is sharp
 # what is played before the screenshot: RL alone to its end, then a peer until Blue is rescued
 SCENE = """document.querySelector("input[value=alone]").click();

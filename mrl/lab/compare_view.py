@@ -15,7 +15,7 @@ from mrl.run.intervals import BLIND_SPOT, CLOSED, Estimate, estimate, wilson
 CONTROLS = ("solo", "solo-x2", "replay", "sft")  # tables show how far a mode is above each of them
 COSTS = ("rollouts", "updates", "bytes per prompt", "seconds")
 WORDS = {"solo": "RL alone (solo)", "replay": "own replay (replay)", "sft": "peer, no RL (sft)",
-         "sgt": "with a peer (sgt)"}  # fmt: skip
+         "sgt": "peer and RL (sgt)"}  # fmt: skip
 ClosingSteps = dict[str, dict[tuple[str, str], list[int | None]]]  # None: never
 VISITS = 10  # number of steps, each with prompts of the skill, over which its rate is averaged
 

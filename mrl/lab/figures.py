@@ -121,8 +121,11 @@ def color_of(mode: str) -> str:
     return MODE_COLORS.get(mode, "#000000")
 
 
-def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
-    """Draw the solve rate of each policy over steps, as mean and range over the seeds."""
+def draw_learning_curves(results: Sequence[Any], path: Path, finding: str = "") -> None:
+    """Draw the solve rate of each policy over steps, as mean and range over the seeds.
+
+    finding: a sentence to put above the picture.
+    """
     policies = policies_of(results[0].lines)
     figure, panels = new_figure(WIDTH, 2.8 * len(policies) + 0.6, rows=len(policies))
     for axes, policy in zip(panels, policies, strict=True):
@@ -142,9 +145,8 @@ def draw_learning_curves(results: Sequence[Any], path: Path) -> None:
         axes.set(title=policy, xlabel="step", ylim=(0, 1), ylabel="share of correct completions")
 
     seeds = len({result.seed for result in results})
-    figure.suptitle(
-        f"Solve rate in training: {COMPARED_WINDOW}-step mean,\nband: range over {seeds} seeds"
-    )
+    title = f"Solve rate in training: {COMPARED_WINDOW}-step mean,\nband: range over {seeds} seeds"
+    figure.suptitle("\n".join(filter(None, [finding, title])))
     save_figure(figure, path)
 
 
@@ -153,9 +155,10 @@ def name_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
 
     ends: (height of the curve's end, name, color).
     """
-    height = -1.0
-    for end, name, color in sorted(ends):
-        height = max(end, height + 0.1)  # at least 0.1 above the previous label
-        axes.text(
-            1.02, height, name, color=color, va="center", transform=axes.get_yaxis_transform()
-        )
+    heights = [-1.0]
+    for end, *_ in sorted(ends):
+        heights.append(max(end, heights[-1] + 0.1))  # at least 0.1 above the previous label
+    above = max(0.0, heights[-1] - 1)  # how far the highest label would leave the panel
+    for height, (_, name, color) in zip(heights[1:], sorted(ends), strict=True):
+        place = {"va": "center", "transform": axes.get_yaxis_transform()}
+        axes.text(1.02, height - above, name, color=color, **place)

@@ -35,7 +35,8 @@ def draw() -> Figure:
         color = figures.color_of(method)
         axes.scatter(blind, eats, c=color, marker=marker, s=36, alpha=0.8, label=label)
     figure.suptitle(
-        "At no learning rate does imitation alone\nkeep what the frozen peer cannot show"
+        "Imitation alone loses much of eats at every\n"
+        "learning rate: the frozen peer lacks this skill"
     )
     axes.set_xlabel("pass@1 on the two blind spots, in percent")
     axes.set_ylabel("pass@1 on eats, in percent")
