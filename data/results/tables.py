@@ -27,6 +27,7 @@ CLOSED_FROM = 100 * CLOSED  # percent on the validation set
 DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
 # The controls with a frozen peer: (name in the table, comparison, mode of this comparison)
 FROZEN_CONTROLS = (
+    ("`solo`", "solo frozen", "solo"),
     *(
         (f"`sft`, learning rate {rate}", "sft rates", f"sft learning_rate={rate}")
         for rate in ("3e-6", "1e-5", "3e-5", "1e-4")
@@ -58,7 +59,8 @@ FILES = {
     "frozen": "tiny-pair/frozen-peer.csv",  # qwen-tiny with a frozen llama-tiny
     "liars": "tiny-pair/liars.csv",  # seeds 31 to 35
     "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
-    "sgt weights": "controls/sgt-weights.csv",  # this one and the next two: a frozen peer
+    "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: a frozen peer
+    "solo frozen": "controls/solo-frozen.csv",
     "sft rates": "controls/sft-rates.csv",
     "sequence frozen": "controls/sequence-frozen.csv",
     "both ways": "both-ways/five-seeds.csv",
@@ -457,7 +459,7 @@ def frozen_peer() -> list[str]:
 
 
 def frozen_controls() -> list[str]:
-    """Several learning rates of `sft` and several weights of `sgt`, each with a frozen peer."""
+    """`solo`, rates of `sft`, switches of `sequence` and weights of `sgt`, with a frozen peer."""
     header = (
         "`qwen-tiny`", "`eats`, validation", "blind spots, validation", "`eats`, test",
         "blind spots, test", "all skills, test", "runs with `sold` closed",

@@ -15,6 +15,7 @@ from mrl.lab import figures
 
 HERE = Path(__file__).resolve().parent
 STYLES = {  # a marker for each method, so that no color has to be seen
+    "solo": ("s", "RL alone (solo)"),
     "sft": ("v", "imitation without RL (sft), four learning rates"),
     "sequence": ("D", "imitation first, then RL (sequence), two switches"),
     "sgt": ("o", "RL and imitation at once (sgt), three weights"),
