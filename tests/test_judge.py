@@ -222,7 +222,7 @@ def test_a_judge_that_does_not_work_ends_a_run_before_it_writes(place, capfd):
     assert small("--set", "judge=mine.py") == 2
     assert "NoneType" in capfd.readouterr().err
     assert small("--set", "judge=none.py") == 2
-    assert "none.py: cannot be read or written (No such file" in capfd.readouterr().err
+    assert "none.py" in capfd.readouterr().err
     assert not Path("runs").exists()
 
 

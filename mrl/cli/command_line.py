@@ -92,8 +92,12 @@ def _ending(error: Exception) -> launch.Ending:
     if is_out_of_memory(error) or isinstance(error, FloatingPointError):
         return 1, printable(str(error).split("\n")[0] or "The machine ran out of memory.", 2000)
     if usage_error := getattr(error, "format_message", None):  # of the command line
-        hint = "--help lists the options, and --set KEY=VALUE changes any setting of a run"
+        hint = (
+            "--help lists commands and options, and --set KEY=VALUE changes one of the `settings`"
+        )
         return 2, printable(f"{usage_error().rstrip('.')}; {hint}.", 2000)
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return 2, printable(f"{error.filename} does not exist.")
     if isinstance(error, OSError) and error.filename:
         return 2, printable(f"{error.filename}: cannot be read or written ({error.strerror}).")
 

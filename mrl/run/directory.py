@@ -64,6 +64,8 @@ def write_run_config(directory: Path, config: RunConfig) -> None:
 
 def read_run_config(directory: Path) -> RunConfig:
     """The settings that a run was started with."""
+    if not directory.exists():
+        raise MrlError(f"{directory} does not exist. Name the directory of a run.")
     path = directory / "config.json"
     settings = load_config(path) if path.is_file() else {}
     if "policies" not in settings:

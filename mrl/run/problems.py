@@ -58,7 +58,9 @@ def _problem(fields: dict, number: str) -> Problem:
     fields = defaults | {name: value for name, value in fields.items() if value != ""}
 
     for name in ("prompt", "answer", "id", "skill"):
-        text = fields.get(name, "")
+        if name not in fields:
+            raise ValueError(f"there is no `{name}`, or it is empty; found: {', '.join(fields)}")
+        text = fields[name]
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"`{name}` is {text!r}, but must be a non-empty text")
         text.encode()  # ValueError for half of an emoji ("\\ud83d")

@@ -156,7 +156,12 @@ class Run(AbstractContextManager):
         if isinstance(error, RunFailed):
             raise type(error)(f"{error} {self.how_to_resume}") from error
         if isinstance(error, Exception) and not isinstance(error, MrlError):
-            error.add_note(f"It happened in {place_of(error)}. {self.how_to_resume}")
+            place = place_of(error)
+            # `resume` refuses a run whose mode was changed since
+            remedy = self.how_to_resume
+            if not place.startswith(PROGRAM):
+                remedy = "Correct it and start a new run."
+            error.add_note(f"It happened in {place}. {remedy}")
 
     # -------------------------------------------------------------------------- after a step
 
@@ -224,7 +229,14 @@ class Run(AbstractContextManager):
 
     def evaluate(self, when: str) -> None:
         """Score the held-out problems and save the result. when: "before" or "after" training."""
-        team, samples, say = self.team, self.config.eval_samples, self.view.progress
+        team, samples = self.team, self.config.eval_samples
+
+        def say(what: str, done: int, total: int) -> None:
+            if len(self.names_here) < len(self.names):  # other processes score at the same time
+                name = self.names_here[0]
+                what = f"{name} and its peers{what.removeprefix(name)}"
+            self.view.progress(what, done, total)
+
         about = team.policies, team.heldout, team.verifier, samples, team.seed, team.turn
         self.scoring = True
         mine = solve_heldout(*about, progress=say)

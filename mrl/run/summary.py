@@ -82,6 +82,9 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     first = Column("split", "split", min_width=10), Column("skill", "skill", no_wrap=True)
     # the columns' names also stand below, because in a small terminal those above scroll away
     table = Table(*first, title=title, show_footer=True)
+    table.caption = "pass@1: percent of problems that one attempt solves, ± a 95% interval"
+    if len(metrics) > 1:
+        table.caption += f"; {metrics[1]}: by at least one of {last[0]['samples']}"
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
             words = cell(f"{name}\n{metric}")

@@ -7,6 +7,7 @@ Precedence: defaults < preset of the pair < `--config` file < options of the com
 """
 
 import hashlib
+import inspect
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -316,6 +317,13 @@ def _checked(mode: object, where: str) -> type[Mode]:
             f"{where} is not a usable mode. It must be a subclass of Mode with a method "
             'training_samples and a line such as `name = "mine"`.'
         )
+
+    try:
+        inspect.signature(mode.training_samples).bind("self", "receiver", "groups", "rng")
+    except TypeError as error:
+        raise MrlError(
+            f"{where}: training_samples must take (self, receiver, groups_and_records, rng)."
+        ) from error
 
     # without @dataclass, each `setting(...)` is still a Field instead of its default
     for kind in mode.__mro__:
