@@ -151,6 +151,8 @@ def main() -> int:
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "runs", ".venv*"))
         for number, (module, old, new, tests) in enumerate(faults, start=1):
             command = [sys.executable, *PYTEST, *tests]
+            if "-m" not in tests and any("::" in test for test in tests):  # it may be a slow one
+                command += ["-m", "slow or not slow"]
             if str(tests) not in sound and subprocess.run(command, cwd=copy).returncode:
                 raise SystemExit(f"{' '.join(tests)}: fail without any fault")
             sound.add(str(tests))
