@@ -61,6 +61,7 @@ FILES = {
     "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
     "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: a frozen peer
     "solo frozen": "controls/solo-frozen.csv",
+    "placebo": "controls/placebo.csv",  # seeds 71 to 75, both learn
     "sft rates": "controls/sft-rates.csv",
     "sequence frozen": "controls/sequence-frozen.csv",
     "both ways": "both-ways/five-seeds.csv",
@@ -482,6 +483,36 @@ def frozen_controls() -> list[str]:
     return table(header, rows)
 
 
+def placebo() -> list[str]:
+    """What is imitated: nothing, another skill, another prompt of the skill, the right solution."""
+    found: dict[str, list[int]] = {}  # mode -> [prompts that SGT would rescue, those imitated]
+    for row in kept_rows("controls/placebo-counts.csv"):
+        counts = found.setdefault(row["mode"], [0, 0])
+        counts[0] += int(row["rescuable"])
+        counts[1] += int(row["imitated"])
+
+    rows = []
+    for name, source, mode in (
+        ("nothing (`solo`)", "ten", "solo"),
+        ("a solution of another skill (`placebo`)", "placebo", "placebo"),
+        ("a solution of the same skill (`placebo-same-skill`)", "placebo", "placebo-same-skill"),
+        ("a solution of this prompt (`sgt`)", "ten", "sgt"),
+    ):
+        cells: list[object] = []
+        for policy, skills in BLIND_SPOTS.items():
+            cells += [closed(source, mode, f"{policy} {skill}") for skill in skills]
+        cells += [estimate(scores(source, mode, of)) for of in ("blind", "strong", "all")]
+        rescuable, imitated = found.get(mode, [0, 0])
+        cells.append(f"{100 * imitated / rescuable:.0f}%" if rescuable else "")
+        rows.append((name, *cells))
+    spots = [f"`{skill}`" for skills in BLIND_SPOTS.values() for skill in skills]
+    header = (
+        "imitated after a failed prompt", *spots, "blind spots, test", "strong skills, test",
+        "all skills, test", "share of rescues replaced",
+    )  # fmt: skip
+    return table(header, rows)
+
+
 def leaderboard() -> list[str]:
     """The rows of `leaderboard.csv`, best first: the shipped modes, and those of other people."""
     rows = kept_rows("leaderboard.csv")
@@ -838,6 +869,7 @@ TABLES = {
     "ten-differences": ten_differences,
     "frozen-peer": frozen_peer,
     "frozen-controls": frozen_controls,
+    "placebo": placebo,
     "leaderboard": leaderboard,
     "liars": liars,
     "liars-differences": liars_differences,
