@@ -508,7 +508,7 @@ def placebo() -> list[str]:
     spots = [f"`{skill}`" for skills in BLIND_SPOTS.values() for skill in skills]
     header = (
         "imitated after a failed prompt", *spots, "blind spots, test", "strong skills, test",
-        "all skills, test", "share of rescues replaced",
+        "all skills, test", "rescues replaced",
     )  # fmt: skip
     return table(header, rows)
 
