@@ -157,11 +157,10 @@ class Run(AbstractContextManager):
             raise type(error)(f"{error} {self.how_to_resume}") from error
         if isinstance(error, Exception) and not isinstance(error, MrlError):
             place = place_of(error)
-            # `resume` refuses a run whose mode was changed since
-            remedy = self.how_to_resume
-            if not place.startswith(PROGRAM):
-                remedy = "Correct it and start a new run."
-            error.add_note(f"It happened in {place}. {remedy}")
+            hint = ""
+            if not place.startswith(PROGRAM):  # the user's own mode or judge
+                hint = " (If you correct that file, start a new run.)"
+            error.add_note(f"It happened in {place}.{hint} {self.how_to_resume}")
 
     # -------------------------------------------------------------------------- after a step
 

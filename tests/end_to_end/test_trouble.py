@@ -67,9 +67,7 @@ def test_a_turn_that_raises_ends_the_run_and_resume_goes_on(place, monkeypatch, 
     *_, message, second, last = error.splitlines()
     assert (message, second) == ("RuntimeError: out of luck", "and of memory")
     line = fail.__code__.co_firstlineno + 1
-    assert last == (
-        f"It happened in {__file__}, line {line}. Continue with: python mini_mrl.py resume runs/r"
-    )
+    assert f"{__file__}, line {line}" in last and "mini_mrl.py resume runs/r" in last
     assert newest_checkpoint(Path("runs/r")).name == "step-000002"
     assert run("resume", "runs/r", "--plain") == 0
     assert_same_run("runs/whole", "runs/r", 4)
@@ -131,7 +129,7 @@ def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, 
     assert names_it(error, part)
     last = error.splitlines()[-1]
     assert f"{place}/own.py, line 13" in last
-    assert "resume" not in last  # it would refuse the corrected file
+    assert "new run" in last  # `resume` would refuse the corrected file
 
 
 def test_a_batch_that_cannot_be_learnt_from_is_one_sentence_with_the_modes_file(place, capsys):
