@@ -45,6 +45,7 @@ def test_every_mode_leaves_a_frozen_policy_as_it_is_and_writes_its_lines(
 
 @pytest.mark.slow
 def test_a_run_with_a_frozen_policy_goes_on_exactly_and_keeps_no_weights_of_it(
+    place,
     monkeypatch,
     capfd,
 ):
