@@ -346,7 +346,9 @@ def main(mode: str = "sgt", steps: int = 20, seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    mode, steps = (sys.argv[1:] + ["sgt", "20"][len(sys.argv) - 1 :])[:2]
+    words = sys.argv[1:]
+    mode = words[0] if words else "sgt"
+    steps = words[1] if len(words) > 1 else "20"
     if mode not in ("sgt", "solo") or not steps.isdigit():
         sys.exit("Usage: python one_file.py [sgt|solo] [STEPS]")
     torch.set_num_threads(1)  # for models this small, more threads are slower

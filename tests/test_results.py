@@ -376,6 +376,14 @@ def test_what_is_said_of_the_tiny_pair_holds():
         eats = tables.scores(source, mode, "qwen-tiny eats", "validation")
         assert max(eats) < 70 if source == "sft rates" else min(eats) > 70
         assert source != "sgt weights" or min(eats) > 80
+    for mode, spots in {
+        "placebo": {"days", "bags"},
+        "placebo-same-skill": {"days", "eats", "bags"},
+    }.items():
+        for policy, skills in BLIND_SPOTS.items():
+            for skill in skills:
+                found = tables.closed("placebo", mode, f"{policy} {skill}")
+                assert found == ("5 of 5" if skill in spots else "0 of 5")
     assert not gap("no-gate", "solo", "strong", source="five").clear
     assert not gap("sgt", tables.NO_LOWER, source="five").clear
     for kind in ("weak", "strong"):

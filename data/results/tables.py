@@ -18,6 +18,7 @@ from statistics import mean
 
 from mrl.run.intervals import CLOSED, Estimate, estimate, wilson
 from mrl.tiny.pair import BLIND_SPOTS, STRONG_SKILLS, WEAK_SKILLS
+from mrl.tiny.skills import SKILLS
 
 RESULTS = Path(__file__).resolve().parent
 ROOT = RESULTS.parents[1]
@@ -513,6 +514,29 @@ def placebo() -> list[str]:
     return table(header, rows)
 
 
+def placebo_operations() -> list[str]:
+    """How many of the placebos' texts begin with the operation that the failed prompt needs."""
+    needed = {skill.name: skill.operation[1] for skill in SKILLS}  # "-" of "a-b"
+    rows = []
+    for policy, skills in BLIND_SPOTS.items():
+        for skill in skills:
+            cells: list[object] = [f"`{skill}`", {"-": "a - b", "*": "a * b"}[needed[skill]]]
+            for mode in ("placebo", "placebo-same-skill"):
+                found: dict[str, int] = {}
+                for row in kept_rows("controls/placebo-operations.csv"):
+                    if (row["mode"], row["policy"], row["skill"]) == (mode, policy, skill):
+                        found[row["first operation"]] = int(row["imitated"])
+                fitting, every = found.get(needed[skill], 0), sum(found.values())
+                cells.append(f"{fitting:,} of {every:,} ({100 * fitting / every:.0f}%)")
+                cells.append(closed("placebo", mode, f"{policy} {skill}"))
+            rows.append(cells)
+    header = (
+        "blind spot", "asks for", "fitting texts, `placebo`", "closed",
+        "fitting texts, `placebo-same-skill`", "closed",
+    )  # fmt: skip
+    return table(header, rows)
+
+
 def leaderboard() -> list[str]:
     """The rows of `leaderboard.csv`, best first: the shipped modes, and those of other people."""
     rows = kept_rows("leaderboard.csv")
@@ -870,6 +894,7 @@ TABLES = {
     "frozen-peer": frozen_peer,
     "frozen-controls": frozen_controls,
     "placebo": placebo,
+    "placebo-operations": placebo_operations,
     "leaderboard": leaderboard,
     "liars": liars,
     "liars-differences": liars_differences,
