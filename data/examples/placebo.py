@@ -1,7 +1,7 @@
 """A placebo for SGT: everything is the same, but the imitated solution answers another prompt.
 
 Would any extra text help when all attempts at a prompt fail? This control keeps the gate, the loss,
-the weight and the number of imitated texts of `sgt`, and removes their content. Whenever `sgt`
+the weight and the number of imitated texts of `sgt`, and replaces the texts. Whenever `sgt`
 would imitate a peer's solution, `placebo` imitates, after the same failed prompt, a verified
 solution of the same peer to *another prompt of the step*:
 
