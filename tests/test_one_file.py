@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import runpy
+import sys
 
 import pytest
 
@@ -40,6 +42,13 @@ def test_it_imports_nothing_of_the_program():
 )
 def test_its_judge_takes_the_last_box(one_file, text, reward):
     assert one_file.judge("9", text) == reward
+
+
+@pytest.mark.parametrize("words", [["sft"], ["--help"], ["sgt", "many"]])
+def test_it_refuses_what_it_does_not_know(monkeypatch, words):
+    monkeypatch.setattr(sys, "argv", [str(PATH), *words])
+    with pytest.raises(SystemExit, match="sgt"):
+        runpy.run_path(str(PATH), run_name="__main__")
 
 
 @pytest.mark.slow

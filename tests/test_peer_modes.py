@@ -355,6 +355,12 @@ class Mine(Solo):
 class Unfinished(Mode):
     name = "unfinished"
 
+class TooFew(Solo):
+    name = "too-few"
+
+    def training_samples(self, receiver, groups_and_records):
+        pass
+
 other = 3
 """
 
@@ -377,6 +383,7 @@ def test_a_mode_from_a_file(tmp_path):
             "mine.py:Unfinished",
             "Unfinished",
         ),
+        ("mine.py:TooFew", "`groups_and_records`"),
         ("none.py:Mine", "No such file"),
         ("broken.py:Mine", "cannot be loaded (SyntaxError"),
     ],

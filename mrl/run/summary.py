@@ -84,7 +84,7 @@ def evaluation_table(evaluations: dict[str, list[dict]]) -> Table:
     table = Table(*first, title=title, show_footer=True)
     table.caption = "pass@1: percent of problems that one attempt solves, ± a 95% interval"
     if len(metrics) > 1:
-        table.caption += f"; {metrics[1]}: by at least one of {last[0]['samples']}"
+        table.caption += f"; {metrics[1]}: by at least one of {last[0]['samples']} attempts"
     for name in dict.fromkeys(scores["policy"] for scores in last):
         for metric in metrics:
             words = cell(f"{name}\n{metric}")
