@@ -71,6 +71,7 @@ def test_a_run_asks_the_shipped_pair_as_its_warm_start_did():
         assert policy.prompt_ids(HELDOUT[0].prompt) == asked[labels == -100].tolist(), config.name
 
 
+@pytest.mark.slow
 def test_the_shipped_pair_has_strong_and_weak_skills_and_blind_spots(verifier):
     assert_both_kinds_of_lack(start_scores(DATA / "tiny", verifier))
 
@@ -93,7 +94,7 @@ def test_the_warm_start_learns_to_read_in_120_updates(tmp_path, monkeypatch):
     `python mini_mrl.py warmstart --out DIR`, then `start_scores(DIR)` as above."""
     name = "llama-tiny"
     monkeypatch.setitem(UPDATES, name, 120)
-    _warm_start(list(STRONG_SKILLS).index(name), tmp_path, 0, None)
+    _warm_start(list(STRONG_SKILLS).index(name), tmp_path, 0, None, False)
     found = readings(load_policy(PolicyConfig(name, str(tmp_path / name))))
     for skill, share in found.items():
         if skill in STRONG_SKILLS[name]:
@@ -115,6 +116,15 @@ def test_a_short_warm_start_writes_what_transformers_can_load(tmp_path, monkeypa
         model = AutoModelForCausalLM.from_pretrained(tmp_path / name)
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
         assert model.config.vocab_size == len(tokenizer)
+        assert tokenizer.get_vocab() == tiny_tokenizer(name).get_vocab()
+
+    warm_start_pair(tmp_path / "one", one_tokenizer=True)
+    for name, family in (("qwen-tiny", "qwen2"), ("llama-tiny", "llama")):
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "one" / name)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one" / name)
+        assert model.config.model_type == family
+        assert model.config.vocab_size == len(tokenizer)
+        assert tokenizer.get_vocab() == tiny_tokenizer("qwen-tiny").get_vocab()
 
 
 def test_the_shipped_tokenizers_are_what_their_script_makes():

@@ -144,7 +144,9 @@ def encode_example(
     return token_ids, labels
 
 
-def _warm_start(index: int, directory: Path, seed: int, foreign_right: float | None) -> None:
+def _warm_start(
+    index: int, directory: Path, seed: int, foreign_right: float | None, one_tokenizer: bool
+) -> None:
     """Build one policy of the pair from scratch, and save it with `save_pretrained`.
 
     The loss is next-token prediction on the solution only. The learning rate of AdamW follows a
@@ -154,7 +156,7 @@ def _warm_start(index: int, directory: Path, seed: int, foreign_right: float | N
 
     name = list(STRONG_SKILLS)[index]
     updates = UPDATES[name]
-    tokenizer = tiny_tokenizer(name)
+    tokenizer = tiny_tokenizer("qwen-tiny" if one_tokenizer else name)
     torch.manual_seed(seed)
     model = build_model(name, tokenizer)
 
@@ -182,9 +184,15 @@ def _warm_start(index: int, directory: Path, seed: int, foreign_right: float | N
     tokenizer.save_pretrained(directory / name)
 
 
-def warm_start_pair(directory: Path, seed: int = 0, foreign_right: float | None = None) -> None:
+def warm_start_pair(
+    directory: Path,
+    seed: int = 0,
+    foreign_right: float | None = None,
+    one_tokenizer: bool = False,
+) -> None:
     """Build both policies in parallel, each with one process and one thread.
 
     foreign_right: see `right_shares`.
+    one_tokenizer: give both the tokenizer of `qwen-tiny`.
     """
-    spawn(_warm_start, (directory, seed, foreign_right), nprocs=2)
+    spawn(_warm_start, (directory, seed, foreign_right, one_tokenizer), nprocs=2)
