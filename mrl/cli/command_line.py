@@ -43,6 +43,8 @@ EVALUATE_PAIR_HELP = "Models to score instead of a run: DIR_A,DIR_B, as describe
 EVALUATE_SAMPLES_HELP = "Completions per problem (default: the run's eval_samples)."
 EVALUATE_DATA_HELP = "Problem files, separated by commas (default: the run's held-out files)."
 
+EVALUATE_SET_HELP = "Any setting, as KEY=VALUE, if you name models with --pair; repeatable."
+
 
 class Program(NamedTuple):
     """What a run needs besides its settings: parts of mini_mrl.py, which mrl/ never imports."""
@@ -240,6 +242,7 @@ def evaluate(
     pair: Annotated[str | None, typer.Option(help=EVALUATE_PAIR_HELP)] = None,
     samples: Annotated[int | None, typer.Option(help=EVALUATE_SAMPLES_HELP)] = None,
     data: Annotated[str | None, typer.Option(help=EVALUATE_DATA_HELP)] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", help=EVALUATE_SET_HELP)] = None,
 ) -> None:
     """Score a run on held-out problems, with its initial and its newest weights.
 
@@ -249,7 +252,9 @@ def evaluate(
     if (directory is None) == (pair is None):
         raise MrlError("Name either a run's directory or models to score (--pair DIR_A,DIR_B).")
     if directory is None:
-        config = run_config(pair, None, {}, [])
+        config = run_config(pair, None, {}, changes or [])
+    elif changes:
+        raise MrlError("A run keeps its settings, so --set needs --pair DIR_A,DIR_B.")
     else:
         directory = directory.expanduser()
         config = read_run_config(directory)
