@@ -1,6 +1,7 @@
 """No network, the settings of a turn, and a pair of random-weight policies that is made once."""
 
 import os
+from copy import deepcopy
 from functools import partial
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
@@ -10,7 +11,8 @@ import torch
 from hypothesis import settings
 
 from mrl.config import PolicyConfig
-from mrl.models.loading import load_policy
+from mrl.models import loading
+from mrl.models.loading import load_model, load_policy
 from mrl.tiny.pair import STRONG_SKILLS, build_model, tiny_tokenizer
 from mrl.verifier.verifier import BoxVerifier
 from tests.end_to_end.small_run import write_problems
@@ -19,7 +21,6 @@ from tests.fakes import ToyReceiver, make_team
 settings.register_profile("fast", max_examples=50)
 settings.register_profile("full", max_examples=1000)
 settings.load_profile("fast")  # --hypothesis-profile full chooses the other one
-torch.set_num_threads(1)  # as during a turn, because many tests call a policy outside of one
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -27,6 +28,12 @@ def pytest_configure(config):
     """The ordinary tests know their numbers from a CPU, whatever else the machine has."""
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read at CUDA's first use, which comes later
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As during a turn. A test that runs the program may leave another number behind."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -41,12 +48,24 @@ def random_pair(tmp_path_factory):
     return directory
 
 
+@pytest.fixture(scope="session")
+def random_models(random_pair):
+    """The models of the random pair, by their path."""
+    return {path: load_model(path) for path in (str(random_pair / name) for name in STRONG_SKILLS)}
+
+
 @pytest.fixture
-def make_policy(random_pair):
-    """A function that loads one of the random pair with the given settings."""
+def make_policy(random_pair, random_models, monkeypatch):
+    """A function that loads one of the random pair with the given settings.
+
+    Hundreds of tests use it, so weights are read once. `packing_problem` is tested elsewhere.
+    """
 
     def make(name="qwen-tiny", index=0, **settings):
-        return load_policy(PolicyConfig(name, str(random_pair / name), **settings), index)
+        with monkeypatch.context() as patch:
+            patch.setattr(loading, "load_model", lambda path, *_: deepcopy(random_models[path]))
+            patch.setattr(loading, "packing_problem", lambda model: "")
+            return load_policy(PolicyConfig(name, str(random_pair / name), **settings), index)
 
     return make
 

@@ -143,7 +143,7 @@ def hostile_records(record_type, policy, groups, step):
     """A thousand records a step and more: lies, terminal codes, megabytes, malformed ones."""
     source, version = policy.name, policy.version
     for group in groups if source == "llama-tiny" else ():
-        for index in range(400):
+        for index in range(100):
             text = ("X\x1b[2J\x00", "X" * 5000, "X\u202e\\boxed{1}")[index % 3]
             yield SuccessRecord(
                 prompt_id=group.problem.id, source=source, version=version, index=index,
@@ -183,7 +183,7 @@ def test_a_peer_that_floods_and_lies_changes_nothing_of_the_receivers_own_learni
     assert silent["grad_norm"] > 0
     assert all(torch.equal(value, weights["hostile"][k]) for k, value in weights["silent"].items())
     refused = lines["hostile"]["exchange/not_confirmed"]
-    assert refused == lines["hostile"]["exchange/received_records"] == 3 * 400  # for each prompt
+    assert refused == lines["hostile"]["exchange/received_records"] == 3 * 100  # for each prompt
     assert lines["believed"]["rescues"] > 0  # so it was the check that kept them out
 
 

@@ -33,6 +33,7 @@ COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
 INLINE = [" ".join(text.split()) for text in re.findall(r"`(python mini_mrl\.py[^`]*)`", TUTORIAL)]
 
 
+@pytest.mark.slow
 def test_every_example_gives_what_is_printed(monkeypatch):
     monkeypatch.chdir(ROOT)
     text = re.sub(r"^```$", "", TUTORIAL, flags=re.MULTILINE)  # an empty line ends an example

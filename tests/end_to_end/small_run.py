@@ -30,8 +30,8 @@ def without_time(line):
 
 
 def write_problems(place):
-    for part in ("train", "heldout"):
-        made = [problem for skill in SKILLS for problem, _ in generate(skill, part, 2, 0)]
+    for part, count in (("train", 2), ("heldout", 1)):
+        made = [problem for skill in SKILLS for problem, _ in generate(skill, part, count, 0)]
         save_problems(place / f"{part}.jsonl", made)
 
 

@@ -27,7 +27,8 @@ def settings(*texts):
     return [word for text in texts for word in ("--set", text)]
 
 
-SMALL = settings("train=train.jsonl", "heldout=heldout.jsonl", "prompts_per_step=6", "group_size=4")
+SMALL = settings("train=train.jsonl", "heldout=heldout.jsonl", "eval_samples=1")
+SMALL += settings("prompts_per_step=6", "group_size=4")
 FAST = [*SMALL, "--placement", "resident"]  # in this process; without it, a process a policy
 
 
@@ -37,24 +38,24 @@ def run(*arguments):
 
 @pytest.mark.parametrize("placed", [SMALL, pytest.param(FAST, marks=pytest.mark.slow)])
 def test_a_short_run_writes_and_says_everything(place, capfd, placed):
-    assert run("--mode", "sgt", "--steps", "4", "--seed", "1", *placed) == 0
+    assert run("--mode", "sgt", "--steps", "2", "--seed", "1", *placed) == 0
     out = capfd.readouterr().out
     for fact in ("tiny pair", "qwen-tiny (0.84 M", "llama-tiny (0.725 M", "3e-05", "cpu"):
         assert fact in out
     assert "6 prompts from train.jsonl; completions per prompt: qwen-tiny 4, llama-tiny 4;" in out
-    assert "step 4/4" in out
+    assert "step 2/2" in out
     assert "before -> after" in out
     assert "mini_mrl.py report runs/sgt-s1" in out  # what one can do next
     assert run("ask", "Gus has 5 figs a day for 3 days. How many?", "--samples", "2") == 0
-    assert "after step 4 of sgt-s1" in " ".join(capfd.readouterr().out.split())
+    assert "after step 2 of sgt-s1" in " ".join(capfd.readouterr().out.split())
     directory = place / "runs" / "sgt-s1"
     config = load_config(directory / "config.json")
-    assert (config["mode"], config["steps"], config["seed"]) == ("sgt", 4, 1)
-    assert [line["step"] for line in lines(directory / "metrics.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert (config["mode"], config["steps"], config["seed"]) == ("sgt", 2, 1)
+    assert [line["step"] for line in lines(directory / "metrics.jsonl")] == [1, 1, 2, 2]
     assert set(json.loads((directory / "evaluation.json").read_text())) == {"before", "after"}
     kinds = {line["kind"] for line in lines(directory / "exchange.jsonl")}
     assert kinds == {"success"}
-    saved = directory / "checkpoints" / "step-000004" / "llama-tiny"
+    saved = directory / "checkpoints" / "step-000002" / "llama-tiny"
     assert AutoModelForCausalLM.from_pretrained(saved).config.model_type == "llama"
     assert AutoTokenizer.from_pretrained(saved).eos_token == "</s>"
 
@@ -74,23 +75,23 @@ def test_a_run_without_a_name_never_overwrites_another(place):
 
 
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(place, monkeypatch, capsys):
-    assert run("--steps", "4", "--name", "whole", *FAST) == 0
+    assert run("--steps", "2", "--name", "whole", *FAST) == 0
     train_step = mini_mrl.train_step
 
     def interrupted(run, step):
         results = train_step(run, step)
-        if step == 2:
+        if step == 1:
             signal.raise_signal(signal.SIGINT)
         return results
 
     monkeypatch.setattr(mini_mrl, "train_step", interrupted)
-    assert run("--steps", "4", "--name", "cut", *FAST) == 130
+    assert run("--steps", "2", "--name", "cut", *FAST) == 130
     assert "python mini_mrl.py resume runs/cut" in capsys.readouterr().out
     with open("runs/cut/metrics.jsonl", "a") as log:  # as if it had gone on and been killed
-        log.write('{"step": 3, "torn')
+        log.write('{"step": 2, "torn')
     monkeypatch.setattr(mini_mrl, "train_step", train_step)
     assert run("resume", "runs/cut") == 0
-    assert_same_run("runs/whole", "runs/cut", 4)
+    assert_same_run("runs/whole", "runs/cut", 2)
     assert run("resume", "runs/cut") == 2
     assert "is finished" in capsys.readouterr().err
 
@@ -167,8 +168,13 @@ def test_sigterm_ends_a_command_even_where_sigint_is_ignored(monkeypatch):
         signal.signal(signal.SIGINT, before[1])
 
 
-def test_evaluate_shows_what_a_pair_could_learn_from_each_other_and_writes_nothing(place, capsys):
-    assert run("evaluate", "--pair", "tiny", "--samples", "2", "--data", "heldout.jsonl") == 0
+@pytest.mark.parametrize(
+    "chosen", [("--data", "heldout.jsonl"), ("--set", "heldout=heldout.jsonl")]
+)
+def test_evaluate_shows_what_a_pair_could_learn_from_each_other_and_writes_nothing(
+    place, capsys, chosen
+):
+    assert run("evaluate", "--pair", "tiny", "--samples", "2", *chosen) == 0
     out = capsys.readouterr().out
     for part in ("qwen-tiny never,", "llama-tiny sometimes", "heldout", "sold", "days"):
         assert part in out, part
@@ -338,6 +344,7 @@ MISTAKES = {
     "resume nothing": (["resume", "runs/none"], "is not a run directory"),
     "evaluate what": (["evaluate"], "--pair DIR_A,DIR_B"),
     "evaluate both": (["evaluate", "runs/taken", "--pair", "tiny"], "--pair DIR_A,DIR_B"),
+    "evaluate with settings": (["evaluate", "runs/taken", "--set", "seed=1"], "--pair DIR_A,DIR_B"),
     "evaluate nothing": (["evaluate", "runs/none"], "is not a run directory"),
     "evaluate without checkpoint": (["evaluate", "runs/taken"], "no complete checkpoint"),
 }
