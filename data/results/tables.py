@@ -24,6 +24,7 @@ RESULTS = Path(__file__).resolve().parent
 ROOT = RESULTS.parents[1]
 DOCUMENTS = ("README.md", "TUTORIAL.md", "data/results/README.md")
 FOUR = ("solo", "replay", "sft", "sgt")
+KINDS_SHOWN = ("all", "strong", "weak", "blind")  # skills, see `is_meant`
 CLOSED_FROM = 100 * CLOSED  # percent on the validation set
 DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
 # The controls with a frozen peer: (name in the table, comparison, mode of this comparison)
@@ -62,7 +63,8 @@ FILES = {
     "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
     "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: a frozen peer
     "solo frozen": "controls/solo-frozen.csv",
-    "placebo": "controls/placebo.csv",  # seeds 71 to 75, both learn
+    "placebo": "controls/placebo.csv",  # this one and the next: seeds 71 to 75, both learn
+    "sequence": "controls/sequence.csv",
     "sft rates": "controls/sft-rates.csv",
     "sequence frozen": "controls/sequence-frozen.csv",
     "both ways": "both-ways/five-seeds.csv",
@@ -537,6 +539,23 @@ def placebo_operations() -> list[str]:
     return table(header, rows)
 
 
+def sequence() -> list[str]:
+    """Imitation first and RL afterwards, next to `sft` and `sgt`; both models learn."""
+    rows = []
+    for name, source, mode in (
+        ("`sft`", "ten", "sft"),
+        ("`sequence`", "sequence", "sequence"),
+        ("`sgt`", "ten", "sgt"),
+        ("`sft`, claims not checked", "liars", "sft believed"),
+        ("`sequence`, claims not checked", "sequence", "sequence believed"),
+        ("`sgt`, claims not checked", "liars", "sgt believed"),
+    ):
+        cells = [estimate(scores(source, mode, of)) for of in KINDS_SHOWN]
+        rows.append((name, *cells, closed(source, mode)))
+    kinds = ("all skills", "strong skills", "weak skills", "blind spots")
+    return table(("test set", *kinds, "blind spots closed"), rows)
+
+
 def leaderboard() -> list[str]:
     """The rows of `leaderboard.csv`, best first: the shipped modes, and those of other people."""
     rows = kept_rows("leaderboard.csv")
@@ -878,6 +897,24 @@ def countdown() -> list[str]:
     return table(header, zip(names, *columns, strict=True))
 
 
+def public_task() -> list[str]:
+    """How often two models box an answer of six public tasks, and how often it is correct."""
+    found: dict[str, list[object]] = {}  # task -> the cells of both models
+    completions = set()
+    for row in kept_rows("public-task/easy.csv"):
+        found.setdefault(row["task"], []).extend((int(row["boxed"]), int(row["correct"])))
+        completions.add(row["completions"])
+    (each,) = completions
+    cells = list(found.values())
+    rows: list[tuple[object, ...]] = [(f"`{task}`", *cells) for task, cells in found.items()]
+    rows.append(("all six", *(sum(column) for column in zip(*cells, strict=True))))
+    header = (
+        f"of {each} completions per task", "`smol`: with a box", "correct", "`qwen`: with a box",
+        "correct",
+    )  # fmt: skip
+    return table(header, rows)
+
+
 TABLES = {
     "readme-headline": readme_headline,
     "readme-modes": readme_modes,
@@ -895,6 +932,7 @@ TABLES = {
     "frozen-controls": frozen_controls,
     "placebo": placebo,
     "placebo-operations": placebo_operations,
+    "sequence": sequence,
     "leaderboard": leaderboard,
     "liars": liars,
     "liars-differences": liars_differences,
@@ -911,6 +949,7 @@ TABLES = {
     "both-ways-frozen": both_ways_frozen,
     "gpu": gpu_models,
     "countdown": countdown,
+    "public-task": public_task,
 }
 PLACE = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end: \1 -->", re.DOTALL)
 
