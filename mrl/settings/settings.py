@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import Field, fields
-from os.path import expanduser
+from os.path import expanduser, isfile
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -245,6 +245,12 @@ def check(config: RunConfig) -> None:
             raise MrlError(
                 f"policy {policy.name}: `template` does not contain {{prompt}}, so the model would "
                 "not see the problem; add {prompt} where the problem belongs."
+            )
+        if policy.system_prompt and isfile(policy.system_prompt):
+            raise MrlError(
+                f"policy {policy.name}: system_prompt is the name of a file "
+                f"({policy.system_prompt}), and the model would read only this name. Give the text "
+                "itself, or put it next to the training problems as system_prompt.txt."
             )
 
     check_rules(config)

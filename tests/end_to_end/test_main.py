@@ -327,6 +327,10 @@ MISTAKES = {
     "data is a directory": (["--set", "train=empty"], "empty: "),
     "config is a directory": (["--config", "empty"], "empty: cannot be read"),
     "resume a file": (["resume", "key.toml"], "is not a run directory"),
+    "a file as system prompt": (
+        ["--set", "system_prompt=key.toml"],
+        "system_prompt is the name of a file (key.toml)",
+    ),
     "unknown trust": (["--set", "trust=blindly"], "trust is 'blindly'"),
     "align nothing": (["align"], "Missing argument 'text'; add --help"),
     "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "sgt is named twice"),
