@@ -2,7 +2,8 @@
 
 `sgt` does both at once. This control separates them. Up to step `switch` the policy learns as in
 mode `sft`, only from its peers' solutions. After that step it learns as in mode `solo`, only from
-its own attempts. If doing both at once does not matter, the result equals that of `sgt`.
+its own attempts. If it ends as `sgt` does, doing both at once is not needed. If it ends lower, the
+reason may also be the missing gate, the weight of 1, or fewer steps of RL.
 
     python mini_mrl.py --mode data/examples/sequence.py:Sequence --set sequence.switch=120
 
