@@ -63,8 +63,9 @@ FILES = {
     "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
     "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: a frozen peer
     "solo frozen": "controls/solo-frozen.csv",
-    "placebo": "controls/placebo.csv",  # this one and the next: seeds 71 to 75, both learn
+    "placebo": "controls/placebo.csv",  # this one and the next two: seeds 71 to 75, both learn
     "sequence": "controls/sequence.csv",
+    "one tokenizer": "controls/one-tokenizer.csv",
     "sft rates": "controls/sft-rates.csv",
     "sequence frozen": "controls/sequence-frozen.csv",
     "both ways": "both-ways/five-seeds.csv",
@@ -557,6 +558,18 @@ def sequence() -> list[str]:
     return table(("test set", *names, "blind spots closed"), rows)
 
 
+def one_tokenizer() -> list[str]:
+    """`solo` and `prp`, with two tokenizers and with one for both models."""
+    rows = []
+    for name, source in (("two tokenizers", "five"), ("one tokenizer", "one tokenizer")):
+        for mode in ("solo", "prp"):
+            cells = [estimate(scores(source, mode, of)) for of in KINDS_SHOWN]
+            above = difference(source, "prp", "solo") if mode == "prp" else ""
+            rows.append((f"{name}, `{mode}`", *cells, above, closed(source, mode)))
+    kinds = ("all skills", "strong skills", "weak skills", "blind spots")
+    return table(("test set", *kinds, "above `solo`", "blind spots closed"), rows)
+
+
 def leaderboard() -> list[str]:
     """The rows of `leaderboard.csv`, best first: the shipped modes, and those of other people."""
     rows = kept_rows("leaderboard.csv")
@@ -934,6 +947,7 @@ TABLES = {
     "placebo": placebo,
     "placebo-operations": placebo_operations,
     "sequence": sequence,
+    "one-tokenizer": one_tokenizer,
     "leaderboard": leaderboard,
     "liars": liars,
     "liars-differences": liars_differences,
