@@ -329,7 +329,7 @@ def test_rescues_on_sold_cost_what_is_missing_on_given(tmp_path):
 
 @pytest.mark.slow
 def test_every_command_runs(tmp_path):
-    """All of them in order, shortened: six steps, few held-out problems, no long comparison."""
+    """All of them in order, shortened: two steps, few held-out problems, no long comparison."""
     (tmp_path / "data").symlink_to(ROOT / "data")
     heldout = (ROOT / "data" / "words" / "validation.jsonl").read_text().splitlines()[::30]
     (tmp_path / "few.jsonl").write_text("\n".join(heldout) + "\n")
@@ -338,7 +338,7 @@ def test_every_command_runs(tmp_path):
     def outcome(command):
         words = shlex.split(command)[2:]
         if "--mode" in words:
-            words += ["--steps", "6", "--set", 'heldout=["few.jsonl"]']
+            words += ["--steps", "2", "--set", 'heldout=["few.jsonl"]']
             if "--placement" not in words:  # `auto` would take both cores for one of two runs
                 words += ["--placement", "resident"]
         done = subprocess.run(
