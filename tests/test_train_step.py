@@ -140,7 +140,7 @@ class Never(EverySecond):
 
 
 def hostile_records(record_type, policy, groups, step):
-    """A thousand records a step and more: lies, terminal codes, megabytes, malformed ones."""
+    """Three hundred records a step: lies, terminal codes, megabytes, malformed ones."""
     source, version = policy.name, policy.version
     for group in groups if source == "llama-tiny" else ():
         for index in range(100):

@@ -542,6 +542,7 @@ def placebo_operations() -> list[str]:
 
 def sequence() -> list[str]:
     """Imitation first and RL afterwards, next to `sft` and `sgt`; both models learn."""
+    kinds = ("all", "strong", "weak", "loses", "blind")
     rows = []
     for name, source, mode in (
         ("`sft`", "ten", "sft"),
@@ -551,7 +552,6 @@ def sequence() -> list[str]:
         ("`sequence`, claims not checked", "sequence", "sequence believed"),
         ("`sgt`, claims not checked", "liars", "sgt believed"),
     ):
-        kinds = ("all", "strong", "weak", "loses", "blind")
         cells = [estimate(scores(source, mode, of)) for of in kinds]
         rows.append((name, *cells, closed(source, mode)))
     names = ("all skills", "strong skills", "weak skills", "`loses`", "blind spots")
@@ -913,15 +913,14 @@ def countdown() -> list[str]:
 
 def public_task() -> list[str]:
     """How often two models box an answer of six public tasks, and how often it is correct."""
-    found: dict[str, list[object]] = {}  # task -> the cells of both models
+    found: dict[str, list[int]] = {}  # task -> the counts of both models
     completions = set()
     for row in kept_rows("public-task/easy.csv"):
         found.setdefault(row["task"], []).extend((int(row["boxed"]), int(row["correct"])))
         completions.add(row["completions"])
     (each,) = completions
-    cells = list(found.values())
-    rows: list[tuple[object, ...]] = [(f"`{task}`", *cells) for task, cells in found.items()]
-    rows.append(("all six", *(sum(column) for column in zip(*cells, strict=True))))
+    rows = [(f"`{task}`", *counts) for task, counts in found.items()]
+    rows.append(("all six", *(sum(column) for column in zip(*found.values(), strict=True))))
     header = (
         f"of {each} completions per task", "`smol`: with a box", "correct", "`qwen`: with a box",
         "correct",

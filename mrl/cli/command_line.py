@@ -42,7 +42,6 @@ BEST_PAIR = "tiny, or qwen-smol if there is a GPU and both models and GSM8K were
 EVALUATE_PAIR_HELP = "Models to score instead of a run: DIR_A,DIR_B, as described above."
 EVALUATE_SAMPLES_HELP = "Completions per problem (default: the run's eval_samples)."
 EVALUATE_DATA_HELP = "Problem files, separated by commas (default: the run's held-out files)."
-
 EVALUATE_SET_HELP = "Any setting, as KEY=VALUE, if you name models with --pair; repeatable."
 
 
