@@ -1,27 +1,14 @@
-"""No network, the settings of a turn, and a pair of random-weight policies that is made once."""
+"""No network, no GPU, and how many examples hypothesis tries. The fixtures are in fixtures.py."""
 
 import os
-from copy import deepcopy
-from functools import partial
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-
-import pytest
-import torch
 from hypothesis import settings
 
-from mrl.config import PolicyConfig
-from mrl.models import loading
-from mrl.models.loading import load_model, load_policy
-from mrl.tiny.pair import STRONG_SKILLS, build_model, tiny_tokenizer
-from mrl.verifier.verifier import BoxVerifier
-from tests.end_to_end.small_run import write_problems
-from tests.fakes import ToyReceiver, make_team
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
 settings.register_profile("fast", max_examples=50)
 settings.register_profile("full", max_examples=1000)
 settings.load_profile("fast")  # --hypothesis-profile full chooses the other one
-torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def pytest_configure(config):
@@ -29,68 +16,7 @@ def pytest_configure(config):
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read at CUDA's first use, which comes later
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As during a turn. A test that runs the program may leave another number behind."""
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def random_pair(tmp_path_factory):
-    """Directory of the tiny pair's architectures and tokenizers, with random weights."""
-    directory = tmp_path_factory.mktemp("random_pair")
-    for name in STRONG_SKILLS:
-        torch.manual_seed(1)
-        tokenizer = tiny_tokenizer(name)
-        build_model(name, tokenizer).save_pretrained(directory / name)
-        tokenizer.save_pretrained(directory / name)
-    return directory
-
-
-@pytest.fixture(scope="session")
-def random_models(random_pair):
-    """The models of the random pair, by their path."""
-    return {path: load_model(path) for path in (str(random_pair / name) for name in STRONG_SKILLS)}
-
-
-@pytest.fixture
-def make_policy(random_pair, random_models, monkeypatch):
-    """A function that loads one of the random pair with the given settings.
-
-    Hundreds of tests use it, so weights are read once. `packing_problem` is tested elsewhere.
-    """
-
-    def make(name="qwen-tiny", index=0, **settings):
-        with monkeypatch.context() as patch:
-            patch.setattr(loading, "load_model", lambda path, *_: deepcopy(random_models[path]))
-            patch.setattr(loading, "packing_problem", lambda model: "")
-            return load_policy(PolicyConfig(name, str(random_pair / name), **settings), index)
-
-    return make
-
-
-@pytest.fixture
-def receiver(make_policy):
-    """A toy policy for the tests of modes."""
-    return ToyReceiver(make_policy().codec)
-
-
-@pytest.fixture
-def small_team(make_policy):
-    """A function that makes a team of two random-weight policies."""
-    return partial(make_team, make_policy)
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """An empty working directory with two small problem files."""
-    monkeypatch.chdir(tmp_path)
-    write_problems(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture(scope="session")
-def verifier():
-    with BoxVerifier() as shared:
-        yield shared
+    # with `-n 2`, this process only hands tests to its two workers, so it need not wait for torch
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or config.option.dist == "no":
+        config.pluginmanager.import_plugin("tests.fixtures")

@@ -407,7 +407,7 @@ def test_these_tests_see_no_gpu_and_the_allocator_is_set_but_where_a_person_did(
         assert os.environ["PYTORCH_ALLOC_CONF"] == f"expandable_segments:{after}"
         assert not torch.backends.cuda.cudnn_sdp_enabled()  # a plan for every shape; NaN at some
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr="gpu")))
+    pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr="gpu", dist="load")))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
 
 

@@ -14,7 +14,7 @@ import pytest
 import mini_mrl
 from mrl.config import RunConfig
 from mrl.settings.settings import check, load_config
-from mrl.tiny.pair import BLIND_SPOTS
+from mrl.tiny.pair import PAIR
 
 ROOT = Path(mini_mrl.__file__).parent
 PAGES = {
@@ -114,7 +114,7 @@ def test_the_lines_that_train_from_python_do(capsys, tmp_path, monkeypatch):
     assert [line.split()[0] for line in steps] == ["1", "2"]
     for said in (*(line.partition(" ")[2] for line in steps), scores):
         by_name = ast.literal_eval(said)
-        assert by_name.keys() == BLIND_SPOTS.keys()
+        assert by_name.keys() == set(PAIR)
         assert all(0 <= value <= 1 for value in by_name.values())
     assert {path.name for path in tmp_path.iterdir()} == {"few.jsonl", "my-model"}
     assert (tmp_path / "my-model" / "model.safetensors").exists()

@@ -11,7 +11,7 @@ from mrl.lab.report import headline, write_report
 from mrl.run.directory import read_metrics, read_samples
 from mrl.run.problems import save_problems
 from mrl.run.summary import learned_sentence
-from mrl.tiny.pair import BLIND_SPOTS
+from mrl.tiny.pair import BLIND_SPOTS, PAIR
 from mrl.tiny.skills import SKILLS, generate
 from tests import browser
 
@@ -137,11 +137,11 @@ def test_the_replay_has_every_step_and_marks_the_blind_spots(finished):
     run = data_of(write_report(finished).read_text())
     assert run["steps"] == 4
     before = json.loads((finished / "evaluation.json").read_text())["before"]
-    for policy, scores, made in zip(run["policies"], before, BLIND_SPOTS.values(), strict=False):
+    for policy, scores, name in zip(run["policies"], before, PAIR, strict=False):
         rates = {skill: numbers["pass@1"] for skill, numbers in scores["skills"].items()}
         assert policy["closed"] == []  # after four steps
         assert policy["blind_spots"] == [skill for skill, rate in rates.items() if rate < 0.02]
-        assert set(policy["blind_spots"]) >= set(made)
+        assert set(policy["blind_spots"]) >= set(BLIND_SPOTS[name])
     lines = [line for line in read_metrics(finished) if line["policy"] == "qwen-tiny"]
     met = [(line["step"], line["skill/sold"]) for line in lines if "skill/sold" in line]
     rates = run["policies"][0]["rates"]

@@ -26,7 +26,7 @@ from mrl.modes import MODES
 from mrl.run.evaluation import count_solved, load_heldout, score_entries
 from mrl.run.intervals import T_95, half_width
 from mrl.samples import Verdict
-from mrl.tiny.pair import BATCH, BLIND_SPOTS, UPDATES, demonstrations
+from mrl.tiny.pair import BATCH, PAIR, UPDATES, demonstrations
 from mrl.verifier.rewards import last_box, plain_verdict
 
 ROOT = Path(mini_mrl.__file__).parent
@@ -264,7 +264,7 @@ def in_a_run(name, phase, steps=(2, 3)):
 
 
 def closed_by_distillation():
-    ends = [run[p][s] for run in tables.distilled().values() for p, of in BLIND_SPOTS.items()
+    ends = [run[p][s] for run in tables.distilled().values() for p, of in tables.SPOTS.items()
             for s in of]  # fmt: skip
     return f"{sum(end >= tables.CLOSED_FROM for end in ends)} of {len(ends)}"
 
@@ -364,7 +364,7 @@ def test_what_is_said_of_the_tiny_pair_holds():
         if line["metric"] == "closed at step" and line["mode"] in ("sft", "sgt"):
             which = line["policy"], line["skill"], line["mode"]
             steps.setdefault(which, []).append(int(line["value"]))
-    for policy, skills in BLIND_SPOTS.items():
+    for policy, skills in tables.SPOTS.items():
         for skill in skills:
             assert mean(steps[policy, skill, "sft"]) < mean(steps[policy, skill, "sgt"])
 
@@ -380,7 +380,7 @@ def test_what_is_said_of_the_tiny_pair_holds():
         "placebo": {"days", "bags"},
         "placebo-same-skill": {"days", "eats", "bags"},
     }.items():
-        for policy, skills in BLIND_SPOTS.items():
+        for policy, skills in tables.SPOTS.items():
             for skill in skills:
                 found = tables.closed("placebo", mode, f"{policy} {skill}")
                 assert found == ("5 of 5" if skill in spots else "0 of 5")
@@ -405,7 +405,7 @@ def test_what_is_said_of_the_tiny_pair_holds():
         assert gap("sgt", "sft", source=source).mean < 0
         assert gap("sgt", "solo", source=source).clear == (shown_right < 30)
         assert shown_right == 0 or tables.count(tables.closed(source, "replay", "foreign")) >= 22
-    for policy, split in product(BLIND_SPOTS, ("validation_wording", "test")):
+    for policy, split in product(PAIR, ("validation_wording", "test")):
         assert shown(policy, split) == "0"
 
 
@@ -432,7 +432,7 @@ def test_what_is_said_of_the_pretrained_pairs_holds():
     assert {name for name, of in GPU.items() if name != "real" and not of["good"]} == {
         "memory-smollm2-checkpointing"
     }
-    assert all(FIGURES["tokens"][name]["equal"] == 1 for name in BLIND_SPOTS)
+    assert all(FIGURES["tokens"][name]["equal"] == 1 for name in PAIR)
     assert set(FIGURES["runs"]["first_differing_step"].values()) == {None}
     assert FIGURES["twice"]["usual"]["equal"] is False
 
@@ -515,7 +515,7 @@ def test_the_runs_of_the_pretrained_models_begin_alike():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(BLIND_SPOTS))
+@pytest.mark.parametrize("name", PAIR)
 def test_the_scores_before_training_of_a_kept_run_are_sampled_again(name, verifier, monkeypatch):
     """The sets have other names than when the run was made, and the same random streams."""
     monkeypatch.chdir(ROOT)

@@ -16,7 +16,9 @@ from mrl.settings.settings import run_config
 from mrl.tiny.pair import (
     BATCH,
     BLIND_SPOTS,
+    PAIR,
     STRONG_SKILLS,
+    THIRD,
     UPDATES,
     WEAK_SKILLS,
     _warm_start,
@@ -42,7 +44,7 @@ HELDOUT = load_problems(DATA / "words" / "validation.jsonl")
 def start_scores(directory, verifier):
     """Policy -> skill -> held-out pass@1."""
     scores = {}
-    for name in STRONG_SKILLS:
+    for name in PAIR:
         policy = load_policy(PolicyConfig(name, str(directory / name)))
         splits = {"validation": HELDOUT}
         solved = count_solved(policy, splits, verifier, samples=2, seed=0)
@@ -94,7 +96,7 @@ def test_the_warm_start_learns_to_read_in_120_updates(tmp_path, monkeypatch):
     `python mini_mrl.py warmstart --out DIR`, then `start_scores(DIR)` as above."""
     name = "llama-tiny"
     monkeypatch.setitem(UPDATES, name, 120)
-    _warm_start(list(STRONG_SKILLS).index(name), tmp_path, 0, None, False)
+    _warm_start(PAIR.index(name), tmp_path, 0, None, False)
     found = readings(load_policy(PolicyConfig(name, str(tmp_path / name))))
     for skill, share in found.items():
         if skill in STRONG_SKILLS[name]:
@@ -109,10 +111,10 @@ def test_a_short_warm_start_writes_what_transformers_can_load(tmp_path, monkeypa
         for index in range(nprocs):
             function(index, *arguments)
 
-    monkeypatch.setattr("mrl.tiny.pair.UPDATES", dict.fromkeys(STRONG_SKILLS, 1))
+    monkeypatch.setattr("mrl.tiny.pair.UPDATES", dict.fromkeys([*PAIR, THIRD], 1))
     monkeypatch.setattr("mrl.tiny.pair.spawn", in_this_process)
-    warm_start_pair(tmp_path)
-    for name in STRONG_SKILLS:
+    warm_start_pair(tmp_path, third=True)
+    for name in (*PAIR, THIRD):
         model = AutoModelForCausalLM.from_pretrained(tmp_path / name)
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
         assert model.config.vocab_size == len(tokenizer)
@@ -138,7 +140,7 @@ def test_the_shipped_tokenizers_are_what_their_script_makes():
 
 def test_the_two_tokenizers_are_really_different():
     text = "47-38: 17-8=9, 4-1-3=0. \\boxed{9}"
-    qwen, llama = (tiny_tokenizer(name).tokenize(text) for name in STRONG_SKILLS)
+    qwen, llama = (tiny_tokenizer(name).tokenize(text) for name in PAIR)
     assert len(qwen) > 1.5 * len(llama)
     assert {"4", "7", "-", "3", "8"} <= set(qwen)
     assert any(any(c.isdigit() for c in token) and len(token) > 2 for token in llama)
@@ -183,7 +185,7 @@ def test_held_out_numbers_and_templates_never_occur_in_training():
 def test_how_many_held_out_prompts_the_warm_start_has_read_is_said():
     page = (DATA / "README.md").read_text(encoding="utf-8")
     counts = {"validation": [], "validation_wording": [], "test": []}
-    for name in STRONG_SKILLS:
+    for name in PAIR:
         pairs = demonstrations(name, 0)
         read = {prompt for prompt, _ in islice(pairs, UPDATES[name] * BATCH)}
         for split, found in counts.items():
@@ -247,7 +249,7 @@ def test_every_answer_and_every_solution_satisfies_the_verifier(verifier):
 
 
 def test_every_solution_fits_the_token_limit_in_both_tokenizers(make_policy):
-    for name in STRONG_SKILLS:
+    for name in PAIR:
         policy = make_policy(name)
         for skill in SKILLS:
             for numbers in random.Random(0).sample(NUMBERS[skill.operation], 50):
@@ -256,7 +258,7 @@ def test_every_solution_fits_the_token_limit_in_both_tokenizers(make_policy):
 
 
 def test_the_pair_starts_with_skills_that_overlap_only_in_part():
-    qwen, llama = STRONG_SKILLS.values()
+    qwen, llama = (STRONG_SKILLS[name] for name in PAIR)
     assert not set(qwen) & set(llama)
     named = {skill.name for skill in SKILLS}
     assert named - set(qwen) - set(llama) == {"loses"}  # neither starts with the two-step skill
@@ -266,6 +268,17 @@ def test_what_a_policy_lacks_is_what_its_peer_knows():
     for name, peer in (("qwen-tiny", "llama-tiny"), ("llama-tiny", "qwen-tiny")):
         assert {*WEAK_SKILLS[name], *BLIND_SPOTS[name]} == set(STRONG_SKILLS[peer])
         assert not set(WEAK_SKILLS[name]) & set(BLIND_SPOTS[name])
+
+
+def test_the_third_policy_knows_two_skills_of_each_other_and_lacks_their_others():
+    known, lacking = set(STRONG_SKILLS[THIRD]), {*WEAK_SKILLS[THIRD], *BLIND_SPOTS[THIRD]}
+    for name in PAIR:
+        assert len(known & set(STRONG_SKILLS[name])) == 2
+        assert len(lacking & set(STRONG_SKILLS[name])) == 2
+    assert not known & lacking
+    # one blind spot of each policy of the pair is a strong skill of both others
+    spots = {name: set(BLIND_SPOTS[name]) & known for name in PAIR}
+    assert spots == {"qwen-tiny": {"sold"}, "llama-tiny": {"bags"}}
 
 
 def test_demonstrations_are_the_same_for_a_seed():

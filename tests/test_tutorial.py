@@ -18,7 +18,7 @@ from mrl.classroom import ASSIGNMENTS
 from mrl.objectives import OBJECTIVES
 from mrl.run.metrics import METRICS
 from mrl.run.problems import load_problems, save_problems
-from mrl.tiny.pair import BLIND_SPOTS, STRONG_SKILLS, WEAK_SKILLS
+from mrl.tiny.pair import BLIND_SPOTS, PAIR, STRONG_SKILLS, WEAK_SKILLS
 from mrl.tiny.skills import SKILLS
 
 ROOT = Path(mini_mrl.__file__).parent
@@ -114,10 +114,10 @@ def test_the_table_of_skills_is_the_pairs():
         patterns = [re.sub(r"\\\{\w\\\}", r"\\w+", re.escape(text)) for text in skill.templates]
         assert any(re.fullmatch(pattern, problem) for pattern in patterns), problem
 
-        knowing = [f"`{policy}`" for policy, own in STRONG_SKILLS.items() if name in own]
+        knowing = [f"`{policy}`" for policy in PAIR if name in STRONG_SKILLS[policy]]
         assert [knows] == (knowing or ["neither"])
         kinds = [("weak", WEAK_SKILLS), ("a blind spot", BLIND_SPOTS)]
-        kind = [word for word, skills in kinds if any(name in of for of in skills.values())]
+        kind = [word for word, skills in kinds if any(name in skills[policy] for policy in PAIR)]
         assert [other] == (kind or ["weak for both"])
 
 

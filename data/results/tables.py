@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 
 from mrl.run.intervals import CLOSED, Estimate, estimate, wilson
-from mrl.tiny.pair import BLIND_SPOTS, STRONG_SKILLS, WEAK_SKILLS
+from mrl.tiny.pair import BLIND_SPOTS, PAIR, STRONG_SKILLS, WEAK_SKILLS
 from mrl.tiny.skills import SKILLS
 
 RESULTS = Path(__file__).resolve().parent
@@ -46,6 +46,7 @@ FROZEN_CONTROLS = (
 NO_LOWER = "hacpo without its lower clip bound"
 REAL_SEEDS = (1, 2, 3)
 REAL_MODES = ("solo", "replay", "sgt")
+SPOTS = {policy: BLIND_SPOTS[policy] for policy in PAIR}
 REAL_BLIND_SPOTS = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}  # in both-ways/
 SGT_RUNS = (
     "sgt-s0", "real-pair/sgt-s1", "real-pair/sgt-s2", "real-pair/sgt-s3",
@@ -384,7 +385,7 @@ def closed_spots() -> list[str]:
             low, high = wilson(runs, 10)
             cells.append(f"{runs} ({100 * low:.0f} to {100 * high:.0f}%)")
         yield ["runs of 10 with all four closed", *cells]
-        for policy, skills in BLIND_SPOTS.items():
+        for policy, skills in SPOTS.items():
             for skill in skills:
                 counts = [count(closed("ten", mode, f"{policy} {skill}")) for mode in FOUR]
                 yield [f"runs of 10 with `{skill}` of `{policy}` closed", *counts]
@@ -503,13 +504,13 @@ def placebo() -> list[str]:
         ("a solution of this prompt (`sgt`)", "ten", "sgt"),
     ):
         cells: list[object] = []
-        for policy, skills in BLIND_SPOTS.items():
+        for policy, skills in SPOTS.items():
             cells += [closed(source, mode, f"{policy} {skill}") for skill in skills]
         cells += [estimate(scores(source, mode, of)) for of in ("blind", "strong", "all")]
         rescuable, imitated = found.get(mode, [0, 0])
         cells.append(f"{100 * imitated / rescuable:.0f}%" if rescuable else "")
         rows.append((name, *cells))
-    spots = [f"`{skill}`" for skills in BLIND_SPOTS.values() for skill in skills]
+    spots = [f"`{skill}`" for skills in SPOTS.values() for skill in skills]
     header = (
         "imitated after a failed prompt", *spots, "blind spots, test", "strong skills, test",
         "all skills, test", "rescues replaced",
@@ -521,7 +522,7 @@ def placebo_operations() -> list[str]:
     """How many of the placebos' texts begin with the operation that the failed prompt needs."""
     needed = {skill.name: skill.operation[1] for skill in SKILLS}  # "-" of "a-b"
     rows = []
-    for policy, skills in BLIND_SPOTS.items():
+    for policy, skills in SPOTS.items():
         for skill in skills:
             cells: list[object] = [f"`{skill}`", {"-": "a - b", "*": "a * b"}[needed[skill]]]
             for mode in ("placebo", "placebo-same-skill"):
@@ -675,7 +676,7 @@ def dial_closed() -> list[str]:
 
 def claims() -> list[str]:
     """What the papers claim. The numbers of the toy are those of TUTORIAL, section 13."""
-    tiny = [solved_by_peer(["sgt-s0"], policy, 16) for policy in BLIND_SPOTS]
+    tiny = [solved_by_peer(["sgt-s0"], policy, 16) for policy in PAIR]
     real = [solved_by_peer(SGT_RUNS[1:4], policy, 8) for policy in ("smol", "qwen")]
     hacpo = difference("five", "hacpo", "solo")
     rows = [

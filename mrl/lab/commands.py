@@ -173,14 +173,18 @@ def warmstart(
         typer.Option(min=0, max=1, help=RIGHT_HELP),
     ] = None,
     one_tokenizer: Annotated[
-        bool, typer.Option("--one-tokenizer", help="Give both models the tokenizer of qwen-tiny.")
+        bool, typer.Option("--one-tokenizer", help="Give all models the tokenizer of qwen-tiny.")
+    ] = False,
+    third: Annotated[
+        bool, typer.Option("--third", help="Also build a third model, olmo-tiny.")
     ] = False,
 ) -> None:
     """Build the tiny pair from scratch: two new models and a supervised warm start."""
     out = out.expanduser()
     out.mkdir(parents=True, exist_ok=True)  # so that a wrong path fails before the long work
-    say("Building qwen-tiny and llama-tiny; this takes a few minutes on two cores.")
-    warm_start_pair(out, seed, foreign_right, one_tokenizer)
+    names = "qwen-tiny, llama-tiny and olmo-tiny" if third else "qwen-tiny and llama-tiny"
+    say(f"Building {names}; this takes a few minutes on two cores.")
+    warm_start_pair(out, seed, foreign_right, one_tokenizer, third)
     say(f"Saved in {out}.")
 
 

@@ -16,6 +16,10 @@ different problems for reinforcement learning:
 Each model has two weak skills and two blind spots. They were chosen by how well RL alone (mode
 `solo`) and replay (mode `replay`) learn them. The seeds of that choice are not those of the
 results.
+
+`warmstart --third` also builds `olmo-tiny`, for runs of three policies. It has the Olmo2
+architecture and the tokenizer of `qwen-tiny`. Its strong skills are two of each other model's, so
+`sold` and `bags` are each a blind spot of one policy and a strong skill of both others.
 """
 
 import random
@@ -37,17 +41,28 @@ from mrl.config import DATA
 from mrl.policy import chat_text, special_id
 from mrl.tiny.skills import NUMBERS, QUESTION, SKILLS, Skill, draw_words, solution
 
+PAIR = ("qwen-tiny", "llama-tiny")
+THIRD = "olmo-tiny"
 STRONG_SKILLS = {
     "qwen-tiny": ("finds", "eats", "bags", "shares"),
     "llama-tiny": ("given", "sold", "days", "packs"),
+    "olmo-tiny": ("given", "sold", "bags", "shares"),
 }
-# The peer's strong skills are divided by how often the model saw their correct interpretation.
-WEAK_SKILLS = {"qwen-tiny": ("given", "packs"), "llama-tiny": ("finds", "shares")}
-BLIND_SPOTS = {"qwen-tiny": ("sold", "days"), "llama-tiny": ("eats", "bags")}
+# The peers' other strong skills are divided by how often the model saw them interpreted correctly.
+WEAK_SKILLS = {
+    "qwen-tiny": ("given", "packs"),
+    "llama-tiny": ("finds", "shares"),
+    "olmo-tiny": ("finds", "packs"),
+}
+BLIND_SPOTS = {
+    "qwen-tiny": ("sold", "days"),
+    "llama-tiny": ("eats", "bags"),
+    "olmo-tiny": ("eats", "days"),
+}
 # Shares of a skill's demonstrations that show the correct interpretation
 STRONG_RIGHT, WEAK_RIGHT, BLIND_RIGHT, TWO_STEP_RIGHT = 0.95, 0.10, 0.0, 0.10
 SYMBOLIC_SHARE = 0.30  # share of demonstrations that are bare calculations such as 47-38?
-UPDATES = {"qwen-tiny": 550, "llama-tiny": 850}
+UPDATES = {"qwen-tiny": 550, "llama-tiny": 850, "olmo-tiny": 550}
 BATCH = 128
 LEARNING_RATE = 3e-3
 
@@ -107,14 +122,18 @@ def _word_problem(skill: Skill, right: dict[str, float], rng: random.Random) -> 
 def tiny_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """Load the tokenizer of policy `name` from data/tiny.
 
-    It was made once, by data/tiny/make_tokenizers.py.
+    It was made once, by data/tiny/make_tokenizers.py. `olmo-tiny` has that of `qwen-tiny`.
     """
-    return AutoTokenizer.from_pretrained(DATA / "tiny" / name)
+    return AutoTokenizer.from_pretrained(DATA / "tiny" / ("qwen-tiny" if name == THIRD else name))
 
 
 def build_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A newly initialized model of the family of `name`."""
-    family, layers, kv_heads = {"qwen-tiny": ("qwen2", 4, 2), "llama-tiny": ("llama", 3, 4)}[name]
+    family, layers, kv_heads = {
+        "qwen-tiny": ("qwen2", 4, 2),
+        "llama-tiny": ("llama", 3, 4),
+        "olmo-tiny": ("olmo2", 3, 4),
+    }[name]
     config = AutoConfig.for_model(
         family, vocab_size=len(tokenizer), hidden_size=128, num_hidden_layers=layers,
         num_attention_heads=4, num_key_value_heads=kv_heads, intermediate_size=384,
@@ -147,14 +166,16 @@ def encode_example(
 def _warm_start(
     index: int, directory: Path, seed: int, foreign_right: float | None, one_tokenizer: bool
 ) -> None:
-    """Build one policy of the pair from scratch, and save it with `save_pretrained`.
+    """Build one policy from scratch, and save it with `save_pretrained`.
+
+    index: 0 or 1 for a policy of the pair, 2 for the third.
 
     The loss is next-token prediction on the solution only. The learning rate of AdamW follows a
     cosine from its full value to 5% of it.
     """
-    torch.set_num_threads(1)  # the other policy uses the other core
+    torch.set_num_threads(1)  # the other policies use the other cores
 
-    name = list(STRONG_SKILLS)[index]
+    name = [*PAIR, THIRD][index]
     updates = UPDATES[name]
     tokenizer = tiny_tokenizer("qwen-tiny" if one_tokenizer else name)
     torch.manual_seed(seed)
@@ -189,10 +210,13 @@ def warm_start_pair(
     seed: int = 0,
     foreign_right: float | None = None,
     one_tokenizer: bool = False,
+    third: bool = False,
 ) -> None:
-    """Build both policies in parallel, each with one process and one thread.
+    """Build all policies in parallel, each with one process and one thread.
 
     foreign_right: see `right_shares`.
-    one_tokenizer: give both the tokenizer of `qwen-tiny`.
+    one_tokenizer: give all the tokenizer of `qwen-tiny`.
+    third: also build `olmo-tiny`.
     """
-    spawn(_warm_start, (directory, seed, foreign_right, one_tokenizer), nprocs=2)
+    names = [*PAIR, THIRD] if third else PAIR
+    spawn(_warm_start, (directory, seed, foreign_right, one_tokenizer), nprocs=len(names))
