@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from mrl.config import PolicyConfig
 from mrl.models import loading
@@ -28,12 +29,18 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def random_pair(tmp_path_factory):
-    """Directory of the tiny pair's architectures and tokenizers, with random weights."""
+    """Directory of the tiny pair's architectures and tokenizers, with random weights.
+
+    They have two layers each, so that tests are fast.
+    """
     directory = tmp_path_factory.mktemp("random_pair")
     for name in PAIR:
         torch.manual_seed(1)
         tokenizer = tiny_tokenizer(name)
-        build_model(name, tokenizer).save_pretrained(directory / name)
+        config = build_model(name, tokenizer).config.to_dict()
+        config |= {"num_hidden_layers": 2, "layer_types": None}
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+        model.save_pretrained(directory / name)
         tokenizer.save_pretrained(directory / name)
     return directory
 

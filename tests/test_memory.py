@@ -386,7 +386,7 @@ def test_sampling_counts_where_it_is_larger_and_placements_add_up(make_policy):
     few, many, twice = (
         estimate(policy.model, policy.config, rows, 30, CPU) for rows in (8, 80_000, 160_000)
     )
-    kv_cache = 30 * 2 * 4 * 2 * 32 * 4  # tokens, k and v, layers, KV heads, size, bytes
+    kv_cache = 30 * 2 * 2 * 2 * 32 * 4  # tokens, k and v, layers, KV heads, size, bytes
     assert many.turn > 80_000 * kv_cache
     assert twice.turn == 2 * many.turn
     assert few.turn < many.turn

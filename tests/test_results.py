@@ -187,9 +187,15 @@ def span(values, digits=0, between="to"):
 
 
 @cache
+def prompts_shown(policy):
+    """All prompts that the warm start had shown to a policy."""
+    return {prompt for prompt, _ in islice(demonstrations(policy, 0), UPDATES[policy] * BATCH)}
+
+
+@cache
 def shown(policy, split="validation"):
     """How many prompts of a set the warm start had shown to a policy."""
-    prompts = {prompt for prompt, _ in islice(demonstrations(policy, 0), UPDATES[policy] * BATCH)}
+    prompts = prompts_shown(policy)
     lines = (ROOT / "data" / "words" / f"{split}.jsonl").read_text().splitlines()
     return str(sum(json.loads(line)["prompt"] in prompts for line in lines))
 

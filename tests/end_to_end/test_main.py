@@ -182,7 +182,7 @@ def test_evaluate_shows_what_a_pair_could_learn_from_each_other_and_writes_nothi
 
 
 def test_evaluate_shows_before_and_after(place, capsys):
-    assert run("--mode", "solo", "--steps", "2", *FAST) == 0
+    assert run("--mode", "solo", "--steps", "1", *FAST) == 0
     capsys.readouterr()
     assert run("evaluate", "runs/solo-s0", "--samples", "2") == 0
     out = capsys.readouterr().out
