@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 
 from mrl.run.intervals import CLOSED, Estimate, estimate, wilson
-from mrl.tiny.pair import BLIND_SPOTS, PAIR, STRONG_SKILLS, WEAK_SKILLS
+from mrl.tiny.pair import BLIND_SPOTS, PAIR, STRONG_SKILLS, THIRD, WEAK_SKILLS
 from mrl.tiny.skills import SKILLS
 
 RESULTS = Path(__file__).resolve().parent
@@ -67,6 +67,8 @@ FILES = {
     "placebo": "controls/placebo.csv",  # this one and the next two: seeds 71 to 75, both learn
     "sequence": "controls/sequence.csv",
     "one tokenizer": "controls/one-tokenizer.csv",
+    "prp levels": "controls/prp-levels.csv",
+    "three": "controls/three-policies.csv",  # with olmo-tiny
     "sft rates": "controls/sft-rates.csv",
     "sequence frozen": "controls/sequence-frozen.csv",
     "both ways": "both-ways/five-seeds.csv",
@@ -571,6 +573,105 @@ def one_tokenizer() -> list[str]:
     return table(("test set", *kinds, "above `solo`", "blind spots closed"), rows)
 
 
+def prp_levels() -> list[str]:
+    """`prp` by the unit over which its ratio is computed, next to `solo` and `sgt`."""
+    rows = []
+    for name, source, mode in (
+        ("`solo`", "prp levels", "solo"),
+        ("`prp`, token", "prp levels", "prp token"),
+        ("`prp`, chunk (default)", "five", "prp"),
+        ("`prp`, chunk, not below 0.5", "prp levels", "prp-floor"),
+        ("`prp`, whole completion", "prp levels", "prp sequence"),
+        ("`sgt`", "ten", "sgt"),
+    ):
+        cells = [estimate(scores(source, mode, of)) for of in KINDS_SHOWN]
+        above = "" if mode == "solo" else difference(source, mode, "solo")
+        rows.append((name, *cells, above, closed(source, mode)))
+    kinds = ("all skills", "strong skills", "weak skills", "blind spots")
+    return table(("test set", *kinds, "above `solo`", "blind spots closed"), rows)
+
+
+def ratios() -> list[str]:
+    """PRP's ratios before training, in the blind spots and the strong skills."""
+    rows = []
+    for row in kept_rows("controls/ratios.csv"):
+        skill = row["skill"]
+        if skill != "strong skills":
+            skill = f"`{skill}`"
+        smallest = [f"{float(row[unit]):.5f}" for unit in ("token", "chunk")]
+        whole = f"{float(row['whole completion']):.2f}"
+        rows.append((f"{skill} of `{row['policy']}`", row["completions"], *smallest, whole))
+    header = ("skill", "completions", "lowest token", "lowest chunk", "whole completion")
+    return table(header, rows)
+
+
+def policies() -> list[str]:
+    """One, two and three policies: scores on the test set, and what a step costs."""
+    rows = []
+    for row in kept_rows("controls/three-policies-cost.csv"):
+        mode, count = row["mode"], int(row["policies"])
+        names = (*PAIR, THIRD)[:count]
+        source = "three" if count == 3 else "ten"
+        cells = [estimate(scores(source, mode, f"{name} all")) for name in names]
+        found = [closed(source, mode, f"{name} blind") for name in names]
+        spots = [int(number) for text in found for number in text.split(" of ")]
+        rows.append(
+            (
+                f"{count}, `{mode}`",
+                *cells,
+                *[""] * (3 - count),
+                f"{sum(spots[::2])} of {sum(spots[1::2])}",
+                row["seconds"],
+                f"{float(row['bytes']) / 1000:.0f}",
+            )
+        )
+    names = [f"`{name}`" for name in (*PAIR, THIRD)]
+    return table(("policies, mode", *names, "blind spots closed", "seconds", "kB"), rows)
+
+
+def three_spots() -> list[str]:
+    """The blind spots of three policies: who knows them, and when `sgt` closes them."""
+    rows = []
+    for policy, skills in BLIND_SPOTS.items():
+        for skill in skills:
+            knowing = [f"`{name}`" for name, strong in STRONG_SKILLS.items() if skill in strong]
+            spot = f"{policy} {skill}"
+            rows.append(
+                (
+                    f"`{skill}` of `{policy}`",
+                    " and ".join(knowing),
+                    closed("three", "solo", spot),
+                    closed("three", "sgt", spot),
+                    closing_step("three", "sgt", policy, skill),
+                    closing_step("ten", "sgt", policy, skill) if policy in PAIR else "",
+                )
+            )
+    header = (
+        "blind spot", "known to", "closed, `solo`", "closed, `sgt`", "at step",
+        "at step, two policies",
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def closing_step(source: str, mode: str, policy: str, skill: str) -> str:
+    """The step at which a blind spot closed, as a mean over runs. It must close in all of them."""
+    steps = [
+        int(row["value"])
+        for row in kept_rows(FILES[source])
+        if row["metric"] == "closed at step"
+        and (row["mode"], row["policy"], row["skill"]) == (mode, policy, skill)
+    ]
+    return f"{mean(steps):.0f}"
+
+
+def largest_norms(mode: str) -> str:
+    """The lowest and the highest of the largest gradient norms of a mode's runs."""
+    largest = [
+        float(row["largest"]) for row in kept_rows("controls/norms.csv") if row["mode"] == mode
+    ]
+    return f"{min(largest):.0f} to {max(largest):,.0f}"
+
+
 def leaderboard() -> list[str]:
     """The rows of `leaderboard.csv`, best first: the shipped modes, and those of other people."""
     rows = kept_rows("leaderboard.csv")
@@ -713,8 +814,10 @@ def claims() -> list[str]:
         ),
         (
             "PRP has the noise of its ratios",
-            f"toy: 53 groups needed, RL alone 30; {difference('five', 'solo', 'prp')} below `solo`",
-            "holds in the toy",
+            "toy: 53 groups needed, RL alone 30; tiny pair, the largest gradient norm of a run: "
+            f"{largest_norms('prp token')} with a ratio per token, {largest_norms('prp sequence')} "
+            "with one per completion",
+            "holds in the toy, and on the tiny pair with a ratio per token",
         ),
         (
             "retokenizing has a cost, the residual, that must be budgeted for",
@@ -948,6 +1051,10 @@ TABLES = {
     "placebo-operations": placebo_operations,
     "sequence": sequence,
     "one-tokenizer": one_tokenizer,
+    "prp-levels": prp_levels,
+    "ratios": ratios,
+    "policies": policies,
+    "three-spots": three_spots,
     "leaderboard": leaderboard,
     "liars": liars,
     "liars-differences": liars_differences,
