@@ -1,13 +1,16 @@
-"""The control modes in data/examples: what each one takes away from SGT, and nothing else."""
+"""The control modes: what each one takes away from SGT, or adds to PRP, and nothing else."""
 
+import math
 import random
 
 import pytest
 
 from mrl.config import DATA
+from mrl.modes.prp import PRP
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
+from mrl.records import RolloutRecord
 from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.settings.settings import mode_class
 from tests.fakes import success
@@ -16,6 +19,7 @@ EXAMPLES = DATA / "examples"
 Placebo = mode_class(f"{EXAMPLES}/placebo.py:Placebo")
 PlaceboSameSkill = mode_class(f"{EXAMPLES}/placebo.py:PlaceboSameSkill")
 Sequence = mode_class(f"{EXAMPLES}/sequence.py:Sequence")
+Floor = mode_class(f"{DATA}/results/controls/prp_floor.py:Floor")
 
 
 def group(name, skill, verdict):
@@ -92,3 +96,37 @@ def test_a_resumed_sequence_switches_at_the_same_step(receiver, step):
     resumed.restore(mode.state())
     assert run(resumed, receiver, step).samples == run(SFT(), receiver, step).samples
     assert run(resumed, receiver, step).samples == run(Solo(), receiver, step).samples
+
+
+def test_a_floor_raises_the_low_ratios_of_a_peers_chunks_and_changes_nothing_else(receiver):
+    receiver.logprob = -3.0  # of each token of the peer's text, among them the end
+    record = RolloutRecord(
+        prompt_id="a", source="b", version=0, index=0, text="12", finished=True, canonical=True,
+        token_lengths=(1, 1), logprobs=(-0.1, -5.0), end_logprob=-3.0, verdict="correct",
+        reward=1.0,
+    )  # fmt: skip
+    step = [(group("a", "x", Verdict.WRONG), [record])]
+    batch, prps = run(Floor(), receiver, step), run(PRP(), receiver, step)
+
+    (theirs,) = [sample for sample in batch.samples if sample.source]
+    # the ratios are exp(-3 + 0.1) = 0.06, exp(-3 + 5) = 7.4 and 1
+    assert theirs.behavior_logprobs == pytest.approx([-3.0 - math.log(0.5), -5.0, -3.0])
+    (unchanged,) = [sample for sample in prps.samples if sample.source]
+    assert unchanged.behavior_logprobs == pytest.approx([-0.1, -5.0, -3.0])
+    theirs.behavior_logprobs = unchanged.behavior_logprobs
+    assert batch.samples == prps.samples
+
+
+def test_a_floor_counts_a_chunk_once_however_many_tokens_it_has(receiver):
+    """A peer with one token for the whole text, so that the receiver's tokens form one chunk."""
+    receiver.logprob = -3.0
+    record = RolloutRecord(
+        prompt_id="a", source="b", version=0, index=0, text="123", finished=True, canonical=True,
+        token_lengths=(3,), logprobs=(-0.3,), end_logprob=-3.0, verdict="correct", reward=1.0,
+    )  # fmt: skip
+    batch = run(Floor(), receiver, [(group("a", "x", Verdict.WRONG), [record])])
+    (theirs,) = [sample for sample in batch.samples if sample.source]
+    *chunk, end = theirs.behavior_logprobs
+    assert len(chunk) == 3
+    assert sum(chunk) == pytest.approx(3 * -3.0 - math.log(0.5))  # its ratio is 0.5
+    assert end == -3.0
