@@ -20,7 +20,7 @@ ROOT = Path(mini_mrl.__file__).parent
 NAMES = ("qwen-tiny", "llama-tiny")
 SMALL = ["--pair", "tiny", "--plain", "--set", "prompts_per_step=6", "--set", "group_size=4"]
 SMALL += ["--set", "train=train.jsonl", "--set", 'heldout=["heldout.jsonl"]']
-SMALL += ["--set", "max_new_tokens=16", "--set", "eval_samples=1", "--set", "checkpoint_every=2"]
+SMALL += ["--set", "eval_samples=1", "--set", "checkpoint_every=2"]
 HERE = ["--placement", "resident"]
 
 
