@@ -64,7 +64,7 @@ FILES = {
     "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
     "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: a frozen peer
     "solo frozen": "controls/solo-frozen.csv",
-    "placebo": "controls/placebo.csv",  # this one and the next two: seeds 71 to 75, both learn
+    "placebo": "controls/placebo.csv",  # this one and the next four: seeds 71 to 75, all learn
     "sequence": "controls/sequence.csv",
     "one tokenizer": "controls/one-tokenizer.csv",
     "prp levels": "controls/prp-levels.csv",
@@ -613,14 +613,13 @@ def policies() -> list[str]:
         names = (*PAIR, THIRD)[:count]
         source = "three" if count == 3 else "ten"
         cells = [estimate(scores(source, mode, f"{name} all")) for name in names]
-        found = [closed(source, mode, f"{name} blind") for name in names]
-        spots = [int(number) for text in found for number in text.split(" of ")]
+        every = "qwen-tiny blind" if count == 1 else "blind"
         rows.append(
             (
                 f"{count}, `{mode}`",
                 *cells,
                 *[""] * (3 - count),
-                f"{sum(spots[::2])} of {sum(spots[1::2])}",
+                closed(source, mode, every),
                 row["seconds"],
                 f"{float(row['bytes']) / 1000:.0f}",
             )
