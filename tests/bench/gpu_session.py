@@ -394,6 +394,7 @@ def trl(scale: Scale, note: Note) -> bool:
     """One step of TRL's trainer: transformers generates, and as many completions teach."""
     try:
         from datasets import Dataset
+        from datasets.table import InMemoryTable
         from trl import GRPOConfig, GRPOTrainer, __version__
     except ImportError as error:
         note("skipped", {"why": str(error)})
@@ -401,6 +402,7 @@ def trl(scale: Scale, note: Note) -> bool:
 
     name, rows = "qwen2.5", scale.prompts * scale.group
     batch = min(TRL_BATCH, rows)
+    prompts = InMemoryTable.from_pydict({"prompt": [p.prompt for p in problems_of(scale)]})
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
             folder, max_steps=1, num_generations=scale.group, per_device_train_batch_size=batch,
@@ -413,7 +415,8 @@ def trl(scale: Scale, note: Note) -> bool:
             model_of(scale, name),
             reward_funcs=lambda completions, **_: [float(n % 2) for n in range(len(completions))],
             args=config,
-            train_dataset=Dataset.from_list([{"prompt": p.prompt} for p in problems_of(scale)]),
+            # without a given fingerprint it is pickled, which fails with pyarrow 26
+            train_dataset=Dataset(prompts, fingerprint="prompts"),
             processing_class=loading.load_tokenizer(str(DATA / "tiny" / MODELS[name][2])),
         )
         numbers, _ = measured(scale, trainer.train)
