@@ -245,8 +245,8 @@ def evaluate(
 ) -> None:
     """Score a run on held-out problems, with its initial and its newest weights.
 
-    With --pair DIR_A,DIR_B instead of a run: can these models help each other? Counts, per skill,
-    the problems that one model always fails and the other sometimes solves.
+    With --pair DIR_A,DIR_B instead of a run, it scores these models as they are. It also counts,
+    per skill, the problems that one model always fails and the other sometimes solves.
     """
     if (directory is None) == (pair is None):
         raise MrlError("Name either a run's directory or models to score (--pair DIR_A,DIR_B).")
@@ -284,4 +284,6 @@ def evaluate(
             results[when] = score_entries(solved, splits, count)
             del policies, about  # free the memory before the newest weights are loaded
 
-    console.print(pair_table(splits, solved) if pair else evaluation_table(results))
+    console.print(evaluation_table(results))
+    if pair:
+        console.print(pair_table(splits, solved))

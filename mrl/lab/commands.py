@@ -29,7 +29,7 @@ from mrl.run.directory import read_run_config
 from mrl.run.problems import save_problems
 from mrl.run.view import console
 from mrl.settings.settings import mode_class, run_config
-from mrl.tiny.pair import warm_start_pair
+from mrl.tiny.pair import PAIR, THIRD, warm_start_pair
 from mrl.tiny.skills import make_problem_sets
 
 TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
@@ -164,9 +164,7 @@ def align(
 
 
 def warmstart(
-    out: Annotated[Path, typer.Option(help="Output directory of the two models.")] = Path(
-        "data/tiny"
-    ),
+    out: Annotated[Path, typer.Option(help="Output directory of the models.")] = Path("runs/tiny"),
     seed: Annotated[int, typer.Option(help="Seed for initial weights and demonstrations.")] = 0,
     foreign_right: Annotated[
         float | None,
@@ -182,10 +180,11 @@ def warmstart(
     """Build the tiny pair from scratch: two new models and a supervised warm start."""
     out = out.expanduser()
     out.mkdir(parents=True, exist_ok=True)  # so that a wrong path fails before the long work
-    names = "qwen-tiny, llama-tiny and olmo-tiny" if third else "qwen-tiny and llama-tiny"
-    say(f"Building {names}; this takes a few minutes on two cores.")
+    names = (*PAIR, THIRD) if third else PAIR
+    say(f"Building {' and '.join(names)}; this takes a few minutes on two cores.")
     warm_start_pair(out, seed, foreign_right, one_tokenizer, third)
-    say(f"Saved in {out}.")
+    paths = ",".join(str(out / name) for name in names)
+    say(f"Saved. Train them with: python mini_mrl.py --mode sgt --pair {shlex.quote(paths)}")
 
 
 def gsm8k(out: Folder = TINY.parent / "gsm8k") -> None:

@@ -176,9 +176,17 @@ def test_evaluate_shows_what_a_pair_could_learn_from_each_other_and_writes_nothi
 ):
     assert run("evaluate", "--pair", "tiny", "--samples", "2", *chosen) == 0
     out = capsys.readouterr().out
-    for part in ("qwen-tiny never,", "llama-tiny sometimes", "heldout", "sold", "days"):
+    for part in ("pass@2", "qwen-tiny never,", "llama-tiny sometimes", "heldout", "sold", "days"):
         assert part in out, part
     assert not Path("runs").exists()
+
+
+def test_a_pair_that_is_built_does_not_replace_the_shipped_one(place, monkeypatch):
+    folders = []
+    monkeypatch.setattr("mrl.lab.commands.warm_start_pair", lambda out, *_: folders.append(out))
+    assert run("warmstart") == 0
+    assert run("warmstart", "--out", "mine") == 0
+    assert [folder.resolve() for folder in folders] == [place / "runs" / "tiny", place / "mine"]
 
 
 def test_evaluate_shows_before_and_after(place, capsys):
