@@ -114,7 +114,7 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
     samples = [
         TrainingSample([2] * 49 + [3 + prompt], [5] * 60, advantage=(-1.0) ** n,
                        sampled_logprobs=[-1.0] * 60)
-        for prompt in range(6) for n in range(8)
+        for prompt in range(2) for n in range(8)
     ]  # fmt: skip
     learn(policy, samples)  # the optimizer's state is there now
     gc.collect()

@@ -9,6 +9,7 @@ from subprocess import PIPE
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+VALIDATION = ROOT / "data" / "words" / "validation.jsonl"
 STEPS = 60
 
 
@@ -21,6 +22,7 @@ def mean_score(path, when):
 
 def train(directory, seed):
     arguments = ["--mode", "sgt", "--steps", str(STEPS), "--seed", str(seed), "--plain"]
+    arguments += ["--set", f"heldout={VALIDATION}", "--set", "eval_samples=2"]
     return subprocess.Popen(
         [sys.executable, str(ROOT / "mini_mrl.py"), *arguments], cwd=directory, stdout=PIPE
     )
