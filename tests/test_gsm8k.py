@@ -43,7 +43,7 @@ def server(monkeypatch):
             pass
 
     service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=service.serve_forever, daemon=True).start()
+    threading.Thread(target=service.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setattr("mrl.lab.gsm8k.BASE_URL", f"http://127.0.0.1:{service.server_port}")
     checksums = dict.fromkeys(("train", "test"), hashlib.sha256(TEXT).hexdigest())
     monkeypatch.setattr("mrl.lab.gsm8k.SHA256", checksums)
