@@ -254,6 +254,15 @@ def trials():
     return found
 
 
+def eats_below_sgt(split):
+    """How far `sequence` with RL after step 120 ends below `sgt` on a skill that the peer lacks."""
+    runs = (
+        ("sgt weights", "sgt sgt.imitation_weight=0.1"),
+        ("sequence frozen", "sequence sequence.switch=120"),
+    )
+    return str(tables.gap(*(tables.scores(*of, "qwen-tiny eats", split) for of in runs)))
+
+
 def behind_best(mode):
     """How far 3e-5 with four updates is below the best setting of a mode."""
     of_mode = trials()[mode]
@@ -297,6 +306,8 @@ OTHER = {  # name -> a number, or a function that gives it
             tables.scores("sequence frozen", "sequence sequence.switch=120", "qwen-tiny all"),
         )
     ),
+    "eats, RL after step 120, below sgt, validation": lambda: eats_below_sgt("validation"),
+    "eats, RL after step 120, below sgt, test": lambda: eats_below_sgt("test"),
     "graft at its best setting": lambda: f"{behind_best('graft'):.1f}",
     "solutions that crossed": solutions_that_crossed,
     "bytes in single chunks, tiny": lambda: f"{span(bytes_one_to_one()['tiny'], 0, 'and')}%",
@@ -308,7 +319,9 @@ OTHER = {  # name -> a number, or a function that gives it
     "seconds of a step": lambda: span(
         [median(line["time/step_s"] for line in of["smol"]) for of in REAL_SGT]
     ),
-    "peak of seed 2": lambda: f"{tables.peak_gib(REAL_SGT[1]['smol'][-1:]):.1f} GiB",
+    "peaks of seeds 2 and 3": lambda: " and ".join(
+        f"{tables.peak_gib(of['smol'][-1:]):.1f}" for of in REAL_SGT[1:]
+    ),
     "known before by qwen": lambda: f"{span(known_before('qwen'))}%",
     "seconds on a shared GPU": lambda: of_the_shared_gpu("seconds"),
     "peak on a shared GPU": lambda: of_the_shared_gpu("peak"),

@@ -508,14 +508,14 @@ def placebo() -> list[str]:
         cells: list[object] = []
         for policy, skills in SPOTS.items():
             cells += [closed(source, mode, f"{policy} {skill}") for skill in skills]
-        cells += [estimate(scores(source, mode, of)) for of in ("blind", "strong", "all")]
+        cells += [estimate(scores(source, mode, of)) for of in ("blind", "weak", "strong", "all")]
         rescuable, imitated = found.get(mode, [0, 0])
         cells.append(f"{100 * imitated / rescuable:.0f}%" if rescuable else "")
         rows.append((name, *cells))
     spots = [f"`{skill}`" for skills in SPOTS.values() for skill in skills]
     header = (
-        "imitated after a failed prompt", *spots, "blind spots, test", "strong skills, test",
-        "all skills, test", "rescues replaced",
+        "imitated after a failed prompt", *spots, "blind spots, test", "weak skills, test",
+        "strong skills, test", "all skills, test", "rescues replaced",
     )  # fmt: skip
     return table(header, rows)
 
@@ -756,12 +756,13 @@ def five_differences() -> list[str]:
 
 def dial() -> list[str]:
     """Five pairs that were shown more or less of their peers' skills."""
+    pairs = (("sgt", "solo"), ("sgt", "replay"), ("sft", "solo"), ("sft", "replay"), ("sgt", "sft"))
     rows = []
     for shown in DIAL:
         ends = [estimate(scores(f"dial {shown}", mode)) for mode in FOUR]
-        gaps = [difference(f"dial {shown}", "sgt", control) for control in FOUR[:3]]
+        gaps = [difference(f"dial {shown}", one, other) for one, other in pairs]
         rows.append([f"{shown}%", *ends, *gaps])
-    header = ("shown correctly", *FOUR, "sgt above solo", "sgt above replay", "sgt above sft")
+    header = ("shown correctly", *FOUR, *(f"{one} above {other}" for one, other in pairs))
     return table(header, rows)
 
 
@@ -828,7 +829,7 @@ def claims() -> list[str]:
             f"on strong skills {difference('five', 'no-gate', 'sgt', 'strong')} below the same "
             f"without its gate, in blind spots {difference('five', 'sgt', 'no-gate', 'blind')} "
             "above",
-            "not seen on this pair; at a weight of 0.1, `sold` is closed only with the gate",
+            "does not hold on this pair; at a weight of 0.1, `sold` is closed only with the gate",
         ),
         ("**HACPO**, arXiv 2603.02604", "", ""),
         (
@@ -963,7 +964,7 @@ def both_ways_run() -> list[str]:
     rows = [
         ["blind spots", *(", ".join(f"`{s}`" for s in of) for of in REAL_BLIND_SPOTS.values())],
         [
-            "step in which its solve rate reaches 25%",
+            "first step with a solve rate of 25% or more",
             *(", ".join(str(steps[s]) for s in of) for of in REAL_BLIND_SPOTS.values()),
         ],
         ["solutions of the peer imitated", *(total(lines[p], "rescues") for p in REAL_BLIND_SPOTS)],
