@@ -579,7 +579,7 @@ def prp_levels() -> list[str]:
     for name, source, mode in (
         ("`solo`", "prp levels", "solo"),
         ("`prp`, token", "prp levels", "prp token"),
-        ("`prp`, chunk (default)", "five", "prp"),
+        ("`prp`, chunk (default)", "prp levels", "prp chunk"),
         ("`prp`, chunk, not below 0.5", "prp levels", "prp-floor"),
         ("`prp`, whole completion", "prp levels", "prp sequence"),
         ("`sgt`", "ten", "sgt"),
@@ -589,6 +589,21 @@ def prp_levels() -> list[str]:
         rows.append((name, *cells, above, closed(source, mode)))
     kinds = ("all skills", "strong skills", "weak skills", "blind spots")
     return table(("test set", *kinds, "above `solo`", "blind spots closed"), rows)
+
+
+def norms() -> list[str]:
+    """PRP's gradient norms: the median and the largest of each run and policy."""
+    rows = []
+    for name, mode in (
+        ("`prp`, token", "prp token"),
+        ("`prp`, chunk (default)", "prp chunk"),
+        ("`prp`, chunk, not below 0.5", "prp-floor"),
+        ("`prp`, whole completion", "prp sequence"),
+    ):
+        of_mode = [row for row in kept_rows("controls/norms.csv") if row["mode"] == mode]
+        medians = sorted(float(row["median"]) for row in of_mode)
+        rows.append((name, f"{medians[0]:.2f} to {medians[-1]:.2f}", largest_norms(mode)))
+    return table(("gradient norm", "median of a run", "largest of a run"), rows)
 
 
 def ratios() -> list[str]:
@@ -1052,6 +1067,7 @@ TABLES = {
     "sequence": sequence,
     "one-tokenizer": one_tokenizer,
     "prp-levels": prp_levels,
+    "norms": norms,
     "ratios": ratios,
     "policies": policies,
     "three-spots": three_spots,
