@@ -19,6 +19,7 @@ EXAMPLES = DATA / "examples"
 Placebo = mode_class(f"{EXAMPLES}/placebo.py:Placebo")
 PlaceboSameSkill = mode_class(f"{EXAMPLES}/placebo.py:PlaceboSameSkill")
 Sequence = mode_class(f"{EXAMPLES}/sequence.py:Sequence")
+OwnCorrect = mode_class(f"{DATA}/results/controls/own_correct.py:OwnCorrect")
 Floor = mode_class(f"{DATA}/results/controls/prp_floor.py:Floor")
 
 
@@ -80,6 +81,23 @@ def test_a_placebo_has_sgts_gate_weight_and_own_samples(receiver, step):
     assert "g" not in imitations(receiver, ours)
     own = [sample for sample in ours.samples if sample.loss == "policy"]
     assert own == run(Solo(), receiver, step[:1] + step[3:]).samples
+
+
+def test_own_correct_adds_to_sft_one_own_correct_completion_of_each_prompt(receiver, step):
+    rollouts = [Rollout([n, 0], [-1.0] * 2, True, "", Verdict.CORRECT) for n in (5, 6)]
+    rollouts.insert(1, Rollout([7, 0], [-1.0] * 2, True, "", Verdict.WRONG))
+    mixed = Group(Problem("m", "prompt m", "1", "x"), [ord("m")], rollouts)
+    seen = set()
+    for seed in range(30):
+        samples = run(OwnCorrect(), receiver, [*step, (mixed, [])], seed).samples
+        sfts, (solved, own) = samples[:-2], samples[-2:]
+        assert sfts == run(SFT(), receiver, step, seed).samples
+        assert (solved.prompt_ids, own.prompt_ids) == ([ord("g")], [ord("m")])
+        assert {(each.loss, each.weight, each.source) for each in (solved, own)} == {
+            ("imitation", 1.0, "")
+        }
+        seen.add(tuple(own.completion_ids))
+    assert seen == {(5, 0), (6, 0)}
 
 
 def test_a_sequence_is_sft_up_to_its_switch_and_solo_after_it(receiver, step):
