@@ -2,13 +2,16 @@
 
 import doctest
 import inspect
+import io
 import json
+import os
 import re
 import shlex
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -206,22 +209,37 @@ def test_the_glossary_names_what_is_in_the_log():
     assert set(keys) <= known
 
 
+def run_in(folder, words):
+    """Run the program in this process; its exit code, and all that it printed."""
+    os.chdir(folder)
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        code = mini_mrl.main(words)
+    return code, printed.getvalue()
+
+
+def run_all(folder, commands):
+    """What each command prints. Two processes share them, so that torch is imported only twice."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        done = list(pool.map(partial(run_in, folder), commands))
+    for words, (code, printed) in zip(commands, done, strict=True):
+        assert code == 0, (words, printed[-2000:])
+    return [printed for _, printed in done]
+
+
 def scores_after(commands, folder):
     """Each command's `evaluation.json`, by the command; two at a time."""
-
-    def scores(number):
-        words = [*shlex.split(commands[number])[2:], "--placement", "resident"]
-        words += ["--set", f"runs={folder}", "--name", f"run-{number}"]
-        subprocess.run(
-            [sys.executable, str(ROOT / "mini_mrl.py"), *words],
-            cwd=ROOT, check=True, capture_output=True, timeout=600,
-        )  # fmt: skip
-        kept = folder / f"run-{number}" / "evaluation.json"
-        return json.loads(kept.read_text(encoding="utf-8"))
-
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(scores, range(len(commands))))
-    return dict(zip(commands, found, strict=True))
+    names = [f"run-{number}" for number in range(len(commands))]
+    more = ["--placement", "resident", "--set", f"runs={folder}", "--name"]
+    run_all(
+        ROOT,
+        [
+            [*shlex.split(command)[2:], *more, name]
+            for command, name in zip(commands, names, strict=True)
+        ],
+    )
+    kept = [(folder / name / "evaluation.json").read_text(encoding="utf-8") for name in names]
+    return dict(zip(commands, map(json.loads, kept), strict=True))
 
 
 def percent(scores, when, policy, skill):
@@ -342,25 +360,20 @@ def test_every_command_runs(tmp_path):
     (tmp_path / "few.jsonl").write_text("\n".join(heldout) + "\n")
     (tmp_path / "my_mode.py").write_text(snippet("class Shortest"))
 
-    def outcome(command):
+    def shortened(command):
         words = shlex.split(command)[2:]
         if "--mode" in words:
             words += ["--steps", "2", "--set", 'heldout=["few.jsonl"]']
             if "--placement" not in words:  # `auto` would take both cores for one of two runs
                 words += ["--placement", "resident"]
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "mini_mrl.py"), *words],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
-        return done.stdout
+        return words
 
     printed = {}
     chosen = [command for command in COMMANDS if "compare" not in command]  # tests/test_compare.py
     for reads_a_run in (False, True):  # these after all others, and two at a time
         batch = [command for command in chosen if ("runs/" in command) == reads_a_run]
-        with ThreadPoolExecutor(2) as pool:
-            printed |= zip(batch, pool.map(outcome, batch), strict=True)
+        texts = run_all(tmp_path, [shortened(command) for command in batch])
+        printed |= zip(batch, texts, strict=True)
     aligned = next(text for command, text in printed.items() if " align " in command)
     assert "12 chunks, 2 of them 1:1 (6% of the bytes)" in aligned
     assert "12 chunks, 2 of them 1:1 (6% of the bytes)" in TUTORIAL
