@@ -1,6 +1,7 @@
 """One process a policy: the same learning, and where a process dies, nothing is lost.
 
-Whole programs, each in a session of its own; what a terminal shows is looked at through a pty.
+Whole programs, each in a session of its own. Most of them are forked from a process that has
+imported torch already (`Forked`). What a terminal shows is looked at through a pty.
 """
 
 import os
@@ -24,6 +25,7 @@ from tests.end_to_end.small_run import (
     HERE,
     ROOT,
     SMALL,
+    Forked,
     assert_same_run,
     interrupt,
     lines,
@@ -46,7 +48,7 @@ def whole(tmp_path_factory):
     """Directory of the undisturbed run, in one process."""
     place = tmp_path_factory.mktemp("whole")
     write_problems(place)
-    program = start(place, *ONE_UPDATE, *HERE, "--steps", STEPS, "--name", "r")
+    program = Forked(place, *ONE_UPDATE, *HERE, "--steps", STEPS, "--name", "r")
     output, error = program.communicate(timeout=240)
     assert (program.returncode, error) == (0, ""), output
     return place / "runs" / "r"
@@ -224,7 +226,7 @@ def meets(arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["swap", "parallel"])
 def test_all_placements_learn_the_same(place, whole, placement):
-    program = start(place, *PARALLEL, "--placement", placement)
+    program = Forked(place, *PARALLEL, "--placement", placement)
     code, output, error = end_of(program)
     assert (code, error) == (0, "")
     assert output.count("held-out problems, before -> after") == 1  # by one of them
@@ -260,7 +262,7 @@ def test_processes_that_are_spawned_learn_the_same(place, whole):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_that_is_killed_ends_the_run_and_resume_loses_nothing(place, whole, rank):
     """And a run of that name that is there is left alone."""
-    program = start(place, *PARALLEL)
+    program = Forked(place, *PARALLEL)
     directory = place / "runs" / "r"
     wait_for(lambda: saved(directory) >= 2, program)
     pids = wait_for(lambda: workers(program), program)
@@ -273,12 +275,12 @@ def test_a_worker_that_is_killed_ends_the_run_and_resume_loses_nothing(place, wh
     assert 2 <= saved(directory) < STEPS
 
     before = (directory / "metrics.jsonl").read_bytes()
-    code, output, error = end_of(start(place, *PARALLEL))
+    code, output, error = end_of(Forked(place, *PARALLEL))
     assert (code, output) == (2, "")
     assert error.startswith("runs/r already exists")
     assert (directory / "metrics.jsonl").read_bytes() == before
 
-    code, output, error = end_of(start(place, "resume", "runs/r", "--plain"))
+    code, output, error = end_of(Forked(place, "resume", "runs/r", "--plain"))
     assert (code, error) == (0, ""), output
     assert_same_run(whole, directory, STEPS)
 
@@ -289,7 +291,7 @@ def test_a_worker_that_is_killed_ends_the_run_and_resume_loses_nothing(place, wh
     [("resident", signal.SIGINT), ("parallel", signal.SIGINT), ("parallel", signal.SIGTERM)],
 )
 def test_ctrl_c_stops_after_the_step_and_the_run_goes_on_exactly(place, whole, placement, number):
-    program = start(place, *PARALLEL, "--placement", placement)
+    program = Forked(place, *PARALLEL, "--placement", placement)
     directory = place / "runs" / "r"
     wait_for(lambda: saved(directory) >= 2, program)
     os.killpg(program.pid, number)
@@ -300,7 +302,7 @@ def test_ctrl_c_stops_after_the_step_and_the_run_goes_on_exactly(place, whole, p
     step = saved(directory)
     assert 2 <= step < STEPS
     assert len(lines(directory / "metrics.jsonl")) == 2 * step
-    code, output, error = end_of(start(place, "resume", "runs/r", "--plain"))
+    code, output, error = end_of(Forked(place, "resume", "runs/r", "--plain"))
     assert (code, error) == (0, "")
     assert f"Continuing after step {step} of {STEPS}." in output
     assert_same_run(whole, directory, STEPS)
@@ -309,7 +311,7 @@ def test_ctrl_c_stops_after_the_step_and_the_run_goes_on_exactly(place, whole, p
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["resident", "parallel"])
 def test_a_second_ctrl_c_ends_at_once(place, placement):
-    program = start(place, *PARALLEL, *SLOW, "--placement", placement)
+    program = Forked(place, *PARALLEL, *SLOW, "--placement", placement)
     wait_for(lambda: (place / "runs" / "r" / "evaluation.json").exists(), program)
     pids = workers(program) if placement == "parallel" else []
     time.sleep(2)
@@ -325,7 +327,7 @@ def test_a_second_ctrl_c_ends_at_once(place, placement):
 
 @pytest.mark.slow
 def test_workers_without_their_launcher_save_and_end(place):
-    program = start(place, *PARALLEL, *LONG)
+    program = Forked(place, *PARALLEL, *LONG)
     directory = place / "runs" / "r"
     wait_for(lambda: saved(directory) >= 1, program)
     pids = workers(program)
@@ -358,7 +360,7 @@ def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
     mode = place / "fails.py"
     mode.write_text(MODE)
     (place / "bad luck").touch()
-    code, _, error = end_of(start(place, *PARALLEL, "--mode", "fails.py:Broken"))
+    code, _, error = end_of(Forked(place, *PARALLEL, "--mode", "fails.py:Broken"))
     assert code == 1
     assert error.startswith("Traceback (most recent call last):\n")
     assert "RuntimeError: out of luck\n" in error
@@ -366,7 +368,7 @@ def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
     assert error.count("It happened in") == 1 and "fails.py, line 13" in error
     assert saved(place / "runs" / "r") == 2
     (place / "bad luck").unlink()  # and not by changing the mode: a run goes on with the same files
-    code, _, error = end_of(start(place, "resume", "runs/r", "--plain"))
+    code, _, error = end_of(Forked(place, "resume", "runs/r", "--plain"))
     assert (code, error) == (0, "")
     assert_same_run(whole, "runs/r", STEPS)
 
@@ -381,7 +383,7 @@ def test_a_turn_that_raises_ends_the_run_and_keeps_the_checkpoint(place, whole):
     ],
 )
 def test_a_persons_mistake_is_said_once(place, mistake, sentence):
-    code, output, error = end_of(start(place, *PARALLEL, *mistake))
+    code, output, error = end_of(Forked(place, *PARALLEL, *mistake))
     assert (code, output) == (2, "")
     assert error.startswith(sentence)
     assert error.count("\n") == 1

@@ -1,12 +1,16 @@
 """What the end-to-end tests share: a small run, in this process or as a program of its own."""
 
+import atexit
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import chdir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from safetensors.torch import load_file
@@ -22,6 +26,10 @@ SMALL = ["--pair", "tiny", "--plain", "--set", "prompts_per_step=6", "--set", "g
 SMALL += ["--set", "train=train.jsonl", "--set", 'heldout=["heldout.jsonl"]']
 SMALL += ["--set", "eval_samples=1", "--set", "checkpoint_every=2"]
 HERE = ["--placement", "resident"]
+
+# Each `Forked` is a fork of one process, which imports torch and transformers. That takes seconds.
+IMPORTED = multiprocessing.get_context("forkserver")
+IMPORTED.set_forkserver_preload([__name__, "mrl.cli.command_line", "mrl.lab.commands"])
 
 
 def without_time(line):
@@ -53,6 +61,45 @@ def start(cwd, *arguments, before=(), **options):
         [sys.executable, *before, str(ROOT / "mini_mrl.py"), *map(str, arguments)],
         cwd=cwd, env=environment, start_new_session=True, **options,
     )  # fmt: skip
+
+
+class Forked:
+    """The program as `start` runs it, but without its imports, which take most of a short run.
+
+    It has the methods of `subprocess.Popen` that the tests use. What it prints goes into two files.
+    """
+
+    def __init__(self, cwd, *arguments):
+        self.folder = TemporaryDirectory()
+        self.printed = [Path(self.folder.name, name) for name in ("output", "error")]
+        about = cwd, [*map(str, arguments)], self.printed
+        self.process = IMPORTED.Process(target=be_the_program, args=about)
+        with chdir(ROOT):  # there, the process that imports finds this file
+            self.process.start()
+        self.pid, self.kill = self.process.pid, self.process.kill
+        atexit.register(self.kill)  # because Python waits for it when a failed test has left it
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def poll(self):
+        return self.returncode
+
+    def communicate(self, timeout=None):
+        self.process.join(timeout)
+        assert self.returncode is not None, f"still running after {timeout} seconds"
+        return [path.read_text(encoding="utf-8") for path in self.printed]
+
+
+def be_the_program(cwd, arguments, printed):
+    """What a `Forked` does in its process."""
+    os.setsid()
+    os.chdir(cwd)
+    for stream, path in zip((sys.stdout, sys.stderr), printed, strict=True):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream.fileno())
+    torch.set_num_threads(1)
+    sys.exit(mini_mrl.main(arguments))
 
 
 def interrupt(program):

@@ -17,12 +17,12 @@ from mrl.run.directory import newest_checkpoint, read_state
 from tests.end_to_end.small_run import (
     HERE,
     SMALL,
+    Forked,
     assert_same_run,
     lines,
     run,
     saved,
     small,
-    start,
     stop_after,
     wait_for,
     write_problems,
@@ -38,7 +38,7 @@ def kill_and_resume(place, mode):
     that they fall into rollouts, learning, logging and the writing of the next checkpoint."""
     directory, rng, kills, inside = place / "runs" / f"cut-{mode}", random.Random(7), 0, 0
     common = [*SMALL, *HERE, *OFTEN, "--mode", mode, "--steps", STEPS]
-    program = start(place, *common, "--name", directory.name)
+    program = Forked(place, *common, "--name", directory.name)
     while kills < KILLS:
         target = min(saved(directory) + kills % 2, STEPS - 1)  # every second kill lets a step pass
         wait_for(lambda: program.poll() is not None or saved(directory) >= max(1, target))  # noqa: B023
@@ -56,7 +56,7 @@ def kill_and_resume(place, mode):
         partial = list(directory.glob("checkpoints/.partial-*"))
         inside += bool(partial)
         read_state(newest_checkpoint(directory))  # the last good one is whole
-        program = start(place, "resume", directory, "--plain")
+        program = Forked(place, "resume", directory, "--plain")
     _, error = program.communicate(timeout=120)
     assert program.returncode == 0, error
     return kills, inside
@@ -113,7 +113,7 @@ def test_a_really_full_disk(place, placement):
         pytest.skip("may not mount here")
     try:
         arguments = [*SMALL, *OFTEN, "--steps", "4", "--name", "r", "--set", "runs=disk"]
-        program = start(place, *arguments, "--placement", placement)
+        program = Forked(place, *arguments, "--placement", placement)
         wait_for((disk / "r" / "config.json").exists, program)  # there was room for checkpoints
         with suppress(OSError), (disk / "other").open("wb") as file:
             file.write(bytes(100 * 2**20))
