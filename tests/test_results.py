@@ -394,7 +394,11 @@ def test_what_is_said_of_the_tiny_pair_holds():
     for _, source, mode in tables.FROZEN_CONTROLS:  # the dots of the two methods do not meet
         eats = tables.scores(source, mode, "qwen-tiny eats", "validation")
         assert max(eats) < 70 if source == "sft rates" else min(eats) > 70
-        assert source != "sgt weights" or min(eats) > 80
+        assert source not in ("sgt weights", "own correct") or min(eats) > 80
+    for split, clear in (("validation", False), ("test", True)):
+        assert gap("sft-own", "sgt", "qwen-tiny eats", split, "own correct").clear == clear
+    for mode, kind in (("sgt believed", "all"), ("no-gate weight 1", "strong")):
+        assert not gap("sft-own believed", mode, kind, source="liars").clear
     for mode, spots in {
         "placebo": {"days", "bags"},
         "placebo-same-skill": {"days", "eats", "bags"},

@@ -34,6 +34,7 @@ FROZEN_CONTROLS = (
         (f"`sft`, learning rate {rate}", "sft rates", f"sft learning_rate={rate}")
         for rate in ("3e-6", "1e-5", "3e-5", "1e-4")
     ),
+    ("`sft`, also its own correct completions", "own correct", "sft-own"),
     *(
         (f"`sequence`, RL after step {step}", "sequence frozen", f"sequence sequence.switch={step}")
         for step in (30, 120)
@@ -43,6 +44,11 @@ FROZEN_CONTROLS = (
         for weight in ("0.01", "0.1", "1")
     ),
 )
+SAME_SEEDS = {  # mode -> its runs next to the frozen peer with the same seeds as `sft-own`
+    "solo": ("solo frozen", "solo"),
+    "sft": ("sft rates", "sft learning_rate=3e-5"),
+    "sgt": ("sgt weights", "sgt sgt.imitation_weight=0.1"),
+}
 NO_LOWER = "hacpo without its lower clip bound"
 REAL_SEEDS = (1, 2, 3)
 REAL_MODES = ("solo", "replay", "sgt")
@@ -70,6 +76,7 @@ FILES = {
     "prp levels": "controls/prp-levels.csv",
     "three": "controls/three-policies.csv",  # with olmo-tiny
     "sft rates": "controls/sft-rates.csv",
+    "own correct": "controls/own-correct.csv",
     "sequence frozen": "controls/sequence-frozen.csv",
     "both ways": "both-ways/five-seeds.csv",
     "frozen smol": "both-ways/frozen-smol.csv",
@@ -126,6 +133,8 @@ def scores(
     source: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
 ) -> list[float]:
     """pass@1 of a mode in one of the comparisons of `FILES`, one value per seed."""
+    if source == "own correct" and mode in SAME_SEEDS:
+        source, mode = SAME_SEEDS[mode]
     path, first = FILES[source], None
     if (source, mode) == ("five", NO_LOWER):
         path, mode = "tiny-pair/five-seeds-no-lower-end.csv", "hacpo"
@@ -704,6 +713,7 @@ def liars() -> list[str]:
         "sgt, claims not checked": "sgt believed",
         "sgt without its gate, claims not checked": "no-gate believed",
         "the same, with an imitation weight of 1": "no-gate weight 1",
+        "sft-own, claims not checked": "sft-own believed",
     }
     rows = [
         [name, *(estimate(scores("liars", mode, of)) for of in ("all", "strong", "blind"))]
@@ -724,6 +734,11 @@ def liars_differences() -> list[str]:
         ),
         "`sgt` without its gate, with a weight of 0.1 above a weight of 1": (
             "no-gate believed", "no-gate weight 1",
+        ),
+        "`sft-own` above `sft`, claims not checked": ("sft-own believed", "sft believed"),
+        "`sgt` above `sft-own`, claims not checked": ("sgt believed", "sft-own believed"),
+        "`sft-own` above `sgt` without its gate and with a weight of 1, claims not checked": (
+            "sft-own believed", "no-gate weight 1",
         ),
     }  # fmt: skip
     parts = ("all", "test"), ("strong", "test"), ("all", "validation")
@@ -808,8 +823,9 @@ def claims() -> list[str]:
             f"ten seeds: {difference('ten', 'sft', 'sgt')} below `sft`; next to a frozen peer "
             f"{difference('frozen', 'sgt', 'sft', 'qwen-tiny all')} above, with unchecked claims "
             f"{difference('liars', 'sgt believed', 'sft believed')} above",
-            "holds next to a peer that knows less or makes mistakes; does not hold if both learn "
-            "and are honest",
+            "holds next to a peer that knows less or makes mistakes, but there `sft` and a "
+            "policy's own correct completions do as much; does not hold if both learn and are "
+            "honest",
         ),
         (
             "SGT does so with little noise",

@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 STYLES = {  # a marker for each method, so that no color has to be seen
     "solo": ("s", "RL alone (solo)"),
     "sft": ("v", "imitation without RL (sft), four learning rates"),
+    "sft-own": ("^", "the same, and its own correct completions (sft-own)"),
     "sequence": ("D", "imitation first, then RL (sequence), two switches"),
     "sgt": ("o", "RL and imitation at once (sgt), three weights"),
 }
@@ -36,8 +37,8 @@ def draw() -> Figure:
         color = figures.color_of(method)
         axes.scatter(blind, eats, c=color, marker=marker, s=36, alpha=0.8, label=label)
     figure.suptitle(
-        "Imitation alone loses much of eats at every\n"
-        "learning rate: the frozen peer lacks this skill"
+        "The frozen peer lacks the skill eats. Much of it is\n"
+        "lost only where nothing but this peer is imitated"
     )
     axes.set_xlabel("pass@1 on the two blind spots, in percent")
     axes.set_ylabel("pass@1 on eats, in percent")
