@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 VALIDATION = ROOT / "data" / "words" / "validation.jsonl"
-STEPS = 60
+STEPS = 30
 
 
 def mean_score(path, when):
@@ -30,14 +30,14 @@ def train(directory, seed):
 
 @pytest.mark.slow
 def test_sgt_raises_the_held_out_score_of_the_tiny_pair(tmp_path):
-    """Measured after 60 steps: +24 and +22 points over these seeds; half of that must be there."""
+    """Measured after 30 steps: +20 and +18 points over these seeds; half of that must be there."""
     runs = {seed: train(tmp_path, seed) for seed in (1, 2)}  # side by side: a thread each
     for seed, run in runs.items():
         said, _ = run.communicate(timeout=600)
         assert run.returncode == 0, said
         directory = tmp_path / "runs" / f"sgt-s{seed}"
         path = directory / "evaluation.json"
-        assert mean_score(path, "after") - mean_score(path, "before") > 0.11
+        assert mean_score(path, "after") - mean_score(path, "before") > 0.09
         metrics = (directory / "metrics.jsonl").read_text().splitlines()
         sizes = [json.loads(line)["groups/all_fail"] for line in metrics]
         assert sum(sizes[-20:]) < 0.7 * sum(sizes[:20])  # the blind spot that sharing fills shrinks
