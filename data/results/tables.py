@@ -34,7 +34,7 @@ FROZEN_CONTROLS = (
         (f"`sft`, learning rate {rate}", "sft rates", f"sft learning_rate={rate}")
         for rate in ("3e-6", "1e-5", "3e-5", "1e-4")
     ),
-    ("`sft`, also its own correct completions", "own correct", "sft-own"),
+    ("`sft-own`", "own correct", "sft-own"),
     *(
         (f"`sequence`, RL after step {step}", "sequence frozen", f"sequence sequence.switch={step}")
         for step in (30, 120)
@@ -339,7 +339,7 @@ def tutorial_frozen() -> list[str]:
     header = ("`llama-tiny` frozen", "`qwen-tiny` on `eats` after 240 steps, in percent")
     rows = [
         (name, estimate(scores("frozen", mode, "qwen-tiny eats", "validation")))
-        for name, mode in (("without RL (`sft`)", "sft"), ("`sgt`", "sgt"))
+        for name, mode in (("nothing from its own attempts (`sft`)", "sft"), ("`sgt`", "sgt"))
     ]
     return table(header, rows)
 
@@ -713,7 +713,7 @@ def liars() -> list[str]:
         "sgt, claims not checked": "sgt believed",
         "sgt without its gate, claims not checked": "no-gate believed",
         "the same, with an imitation weight of 1": "no-gate weight 1",
-        "sft-own, claims not checked": "sft-own believed",
+        "`sft-own`, claims not checked": "sft-own believed",
     }
     rows = [
         [name, *(estimate(scores("liars", mode, of)) for of in ("all", "strong", "blind"))]

@@ -1,4 +1,4 @@
-"""sft: SGT without RL. This control shows what RL adds to a peer's solutions.
+"""sft: SGT without RL. This control shows what a policy's own attempts add to a peer's solutions.
 
 SGT does two things at once: a policy learns from its own attempts by RL, and it imitates a peer's
 solution when all of these attempts fail. `replay` removes the peer; this mode removes the RL. For

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 STYLES = {  # a marker for each method, so that no color has to be seen
     "solo": ("s", "RL alone (solo)"),
     "sft": ("v", "imitation without RL (sft), four learning rates"),
-    "sft-own": ("^", "the same, and its own correct completions (sft-own)"),
+    "sft-own": ("^", "sft with its own correct completions, one rate"),
     "sequence": ("D", "imitation first, then RL (sequence), two switches"),
     "sgt": ("o", "RL and imitation at once (sgt), three weights"),
 }
