@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import chdir
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,9 +30,10 @@ SMALL += ["--set", "train=train.jsonl", "--set", 'heldout=["heldout.jsonl"]']
 SMALL += ["--set", "eval_samples=1", "--set", "checkpoint_every=2"]
 HERE = ["--placement", "resident"]
 
-# Each `Forked` is a fork of one process, which imports torch and transformers. That takes seconds.
+# each `Forked` is a fork of one process, which has imported all that the program needs
 IMPORTED = multiprocessing.get_context("forkserver")
 IMPORTED.set_forkserver_preload([__name__, "mrl.cli.command_line", "mrl.lab.commands"])
+LOCK = threading.Lock()
 
 
 def without_time(line):
@@ -63,6 +67,13 @@ def start(cwd, *arguments, before=(), **options):
     )  # fmt: skip
 
 
+@cache
+def import_once():
+    """Start that process in the folder where it finds this file."""
+    with chdir(ROOT):
+        forkserver.ensure_running()
+
+
 class Forked:
     """The program as `start` runs it, but without its imports, which take most of a short run.
 
@@ -74,8 +85,9 @@ class Forked:
         self.printed = [Path(self.folder.name, name) for name in ("output", "error")]
         about = cwd, [*map(str, arguments)], self.printed
         self.process = IMPORTED.Process(target=be_the_program, args=about)
-        with chdir(ROOT):  # there, the process that imports finds this file
-            self.process.start()
+        with LOCK:  # the working directory is that of all threads
+            import_once()
+        self.process.start()
         self.pid, self.kill = self.process.pid, self.process.kill
         atexit.register(self.kill)  # because Python waits for it when a failed test has left it
 
