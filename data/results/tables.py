@@ -705,15 +705,16 @@ def leaderboard() -> list[str]:
 def liars() -> list[str]:
     """Scores with peers that claim failures as successes."""
     names = {
-        "solo": "solo",
-        "sft": "sft",
-        "sft, claims not checked": "sft believed",
-        "sgt": "sgt",
-        "sgt, claims checked again": "sgt checked",
-        "sgt, claims not checked": "sgt believed",
-        "sgt without its gate, claims not checked": "no-gate believed",
-        "the same, with an imitation weight of 1": "no-gate weight 1",
+        "`solo`": "solo",
+        "`sft`": "sft",
+        "`sft`, claims not checked": "sft believed",
+        "`sft-own`": "sft-own",
         "`sft-own`, claims not checked": "sft-own believed",
+        "`sgt`": "sgt",
+        "`sgt`, claims checked again": "sgt checked",
+        "`sgt`, claims not checked": "sgt believed",
+        "`sgt` without its gate, claims not checked": "no-gate believed",
+        "the same, with an imitation weight of 1": "no-gate weight 1",
     }
     rows = [
         [name, *(estimate(scores("liars", mode, of)) for of in ("all", "strong", "blind"))]
@@ -726,6 +727,9 @@ def liars_differences() -> list[str]:
     """How many points incorrect solutions cost, and what protects from them."""
     pairs = {
         "`sft` with honest peers above `sft` with claims not checked": ("sft", "sft believed"),
+        "`sft-own` with honest peers above `sft-own` with claims not checked": (
+            "sft-own", "sft-own believed",
+        ),
         "`solo` above `sft` with claims not checked": ("solo", "sft believed"),
         "`sgt` with honest peers above `sgt` with claims not checked": ("sgt", "sgt believed"),
         "`sgt` above `sft`, claims not checked": ("sgt believed", "sft believed"),
@@ -823,9 +827,8 @@ def claims() -> list[str]:
             f"ten seeds: {difference('ten', 'sft', 'sgt')} below `sft`; next to a frozen peer "
             f"{difference('frozen', 'sgt', 'sft', 'qwen-tiny all')} above, with unchecked claims "
             f"{difference('liars', 'sgt believed', 'sft believed')} above",
-            "holds next to a peer that knows less or makes mistakes, but there `sft` and a "
-            "policy's own correct completions do as much; does not hold if both learn and are "
-            "honest",
+            "holds next to a peer that knows less or makes mistakes (but `sft-own` does nearly as "
+            "much there); does not hold if both learn and are honest",
         ),
         (
             "SGT does so with little noise",
