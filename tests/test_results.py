@@ -397,7 +397,8 @@ def test_what_is_said_of_the_tiny_pair_holds():
         assert source not in ("sgt weights", "own correct") or min(eats) > 80
     for split, clear in (("validation", False), ("test", True)):
         assert gap("sft-own", "sgt", "qwen-tiny eats", split, "own correct").clear == clear
-    assert not gap("sft-own believed", "no-gate weight 1", source="liars").clear
+    for kind in ("all", "strong"):
+        assert not gap("sft-own believed", "no-gate weight 1", kind, source="liars").clear
     assert not gap("sft-own", "sgt", source="liars").clear
     for mode, spots in {
         "placebo": {"days", "bags"},
