@@ -30,7 +30,7 @@ SMALL += ["--set", "train=train.jsonl", "--set", 'heldout=["heldout.jsonl"]']
 SMALL += ["--set", "eval_samples=1", "--set", "checkpoint_every=2"]
 HERE = ["--placement", "resident"]
 
-# each `Forked` is a fork of one process, which has imported all that the program needs
+# One process imports what the program needs, and each `Forked` is a fork of it.
 IMPORTED = multiprocessing.get_context("forkserver")
 IMPORTED.set_forkserver_preload([__name__, "mrl.cli.command_line", "mrl.lab.commands"])
 LOCK = threading.Lock()
@@ -69,7 +69,7 @@ def start(cwd, *arguments, before=(), **options):
 
 @cache
 def import_once():
-    """Start that process in the folder where it finds this file."""
+    """Start the process that imports, in the folder where it finds this file."""
     with chdir(ROOT):
         forkserver.ensure_running()
 
@@ -85,11 +85,11 @@ class Forked:
         self.printed = [Path(self.folder.name, name) for name in ("output", "error")]
         about = cwd, [*map(str, arguments)], self.printed
         self.process = IMPORTED.Process(target=be_the_program, args=about)
-        with LOCK:  # the working directory is that of all threads
+        with LOCK:  # all threads share one working directory
             import_once()
         self.process.start()
         self.pid, self.kill = self.process.pid, self.process.kill
-        atexit.register(self.kill)  # because Python waits for it when a failed test has left it
+        atexit.register(self.kill)  # a failed test may leave it, and Python would wait for its end
 
     @property
     def returncode(self):

@@ -1,10 +1,10 @@
 """A control for `sft`: imitation of the peer's solutions and of the policy's own, without RL.
 
 Next to a peer that lacks a skill, `sgt` keeps this skill and `sft` loses it. Is RL the reason, or
-is it enough to train on one's own correct completions? This mode is `sft`, except that for each
-prompt it also imitates one of the policy's own correct completions, if there is one. So it learns
-from its own attempts, but without advantages and without incorrect completions, as in rejection
-fine-tuning (arXiv 2308.01825).
+is it enough to train on one's own correct completions? This mode is `sft` with one addition: for
+each prompt, it also imitates one of the policy's own correct completions, if there is one. So it
+learns from its own attempts, but without advantages and without incorrect completions, as in
+rejection fine-tuning (arXiv 2308.01825).
 
     python mini_mrl.py --mode data/results/controls/own_correct.py:OwnCorrect
 """
