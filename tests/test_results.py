@@ -27,7 +27,7 @@ from mrl.run.evaluation import count_solved, load_heldout, score_entries
 from mrl.run.intervals import T_95, half_width
 from mrl.samples import Verdict
 from mrl.tiny.pair import BATCH, PAIR, UPDATES, demonstrations
-from mrl.verifier.rewards import last_box, plain_verdict
+from mrl.verifier.plain import last_box, plain_verdict
 
 ROOT = Path(mini_mrl.__file__).parent
 RESULTS = ROOT / "data" / "results"

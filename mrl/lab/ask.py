@@ -14,7 +14,7 @@ from mrl.run.directory import newest_checkpoint, step_of, with_checkpoint_paths
 from mrl.run.problems import longest_prompt
 from mrl.run.view import cell
 from mrl.samples import Problem, derive_seed
-from mrl.verifier.rewards import last_box
+from mrl.verifier.plain import last_box
 
 
 def newest_run(runs: Path) -> Path | None:

@@ -11,7 +11,7 @@ this file first decides what math-verify may read:
 - Introductory words and units are removed from the box only (`_undressed`): `70 shells` counts as
   the answer 70. Words that change the number stay (`5 dozen`).
 - A percentage equals the number before its sign, and also that number divided by 100.
-- Integers and words are compared exactly (rewards.py).
+- Integers and words are compared exactly (plain.py).
 - Two adjacent numbers (`1 2`) are UNPARSED, because math-verify would add them. An integer before a
   fraction (`1 1/2`) is a mixed number, 3/2.
 - Trailing dots (`5\ldots`) are ambiguous, so they are UNPARSED. So are a prime (`f'(x)`) and
@@ -37,7 +37,7 @@ from sympy import Expr, FiniteSet, Set, UnevaluatedExpr, Union
 from sympy.core.random import seed
 
 from mrl.samples import Verdict
-from mrl.verifier.rewards import WORDS, plain_verdict, tidy
+from mrl.verifier.plain import WORDS, plain_verdict, tidy
 
 _SPACE = r"(?:\s|~|\$|\\[,;:! ]|\\q?quad)+"
 _SIDE_BY_SIDE = re.compile(rf"[0-9]{_SPACE}[0-9]")

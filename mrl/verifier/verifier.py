@@ -1,6 +1,6 @@
 """You can skip this file on a first reading: it runs the judge of completions in a child process.
 
-Integers and words are judged here, directly (rewards.py). For everything else, the child process
+Integers and words are judged here, directly (plain.py). For everything else, the child process
 (`python -m mrl.verifier.verifier DESCRIPTOR`) loads a file with a function `judge`: formulas.py, or
 the user's own. A judge may take hours or gigabytes, or crash. The child has limits of time and
 memory, so such a judge ends only the child, and a new child judges the next completion. A child is
@@ -24,7 +24,7 @@ from typing import Any
 from mrl.errors import MrlError
 from mrl.parsing import run_file
 from mrl.samples import Group, Verdict
-from mrl.verifier.rewards import last_box, plain_verdict, tidy
+from mrl.verifier.plain import last_box, plain_verdict, tidy
 
 MEMORY_LIMIT_BYTES = 2 << 30  # limit of the child's address space; normally it uses about 60 MB
 START_LIMIT_S = 60  # importing math-verify takes 0.4 s on an idle machine

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import mrl.verifier.verifier
 from mrl.errors import MrlError
 from mrl.samples import Group, Problem, Rollout, Verdict
-from mrl.verifier.rewards import MAX_BOX_CHARS, last_box
+from mrl.verifier.plain import MAX_BOX_CHARS, last_box
 from mrl.verifier.verifier import MEMORY_LIMIT_BYTES, BoxVerifier
 
 ROOT = Path(__file__).resolve().parent.parent
