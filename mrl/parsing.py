@@ -9,15 +9,18 @@ import json
 import math
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from types import ModuleType, UnionType
+from types import ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mrl.errors import MrlError
+
+WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+WORDS |= {list: "a list of texts", dict: "a table"}
 
 
 def read_text(path: Path) -> str:
@@ -104,8 +107,7 @@ def check_table(
         if type(value) is float and not math.isfinite(value):
             raise MrlError(f"{where}: {key} is {value}, but must be a finite number.")
         if not _fits(value, hint):
-            wanted = hint.__name__ if isinstance(hint, type) else hint
-            raise MrlError(f"{where}: {key} is {value!r}, but must be of type {wanted}.")
+            raise MrlError(f"{where}: {key} is {value!r}, but must be {_in_words(hint)}.")
         values[key] = value
     return values
 
@@ -113,10 +115,19 @@ def check_table(
 def _fits(value: Any, hint: Any) -> bool:
     if hint == list[str]:
         return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    is_union = get_origin(hint) in (Union, UnionType)  # such as int | None
-    alternatives = get_args(hint) if is_union else [hint]
     # `type` instead of isinstance, which would accept True as an int
-    return type(value) in [get_origin(entry) or entry for entry in alternatives]
+    return type(value) in [get_origin(entry) or entry for entry in _alternatives(hint)]
+
+
+def _alternatives(hint: Any) -> Sequence[Any]:
+    """The types that a type hint such as `int | None` allows."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
+
+
+def _in_words(hint: Any) -> str:
+    """What values a type hint allows, for people who do not know Python."""
+    kinds = [get_origin(entry) or entry for entry in _alternatives(hint) if entry is not NoneType]
+    return " or ".join(WORDS.get(kind, str(kind)) for kind in kinds)
 
 
 def check_rules(config: Any, where: str = "") -> None:
@@ -145,9 +156,14 @@ def check_rules(config: Any, where: str = "") -> None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word: the most similar known word, or all of them."""
-    # compare the initials first (`lr` is learning_rate), then the spelling
-    near = [name for name in known if "".join(part[:1] for part in name.split("_")) == word]
+    """The end of a sentence about an unknown word: the most similar known word, or all of them.
+
+    A known word such as `sgt.imitation_weight` may be meant by its last part alone.
+    """
+    known = list(known)
+    # compare the last part and the initials first (`lr` is learning_rate), then the spelling
+    near = [name for name in known if name.rpartition(".")[2] == word]
+    near += [name for name in known if "".join(part[:1] for part in name.split("_")) == word]
     near += difflib.get_close_matches(word, known, n=1, cutoff=0.4)
     return (
         f"; did you mean `{near[0]}`?"

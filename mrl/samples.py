@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mrl.objectives import Objective
 
+NO_SKILL = "all"  # the skill of every problem in a file that names no skills
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -19,7 +21,7 @@ class Problem:
     id: str
     prompt: str
     answer: str
-    skill: str = "all"
+    skill: str = NO_SKILL
 
 
 class Verdict(StrEnum):

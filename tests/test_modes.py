@@ -330,7 +330,7 @@ def test_modes_are_made_by_name_with_checked_settings():
         ("stg", {}, "did you mean `sgt`"),
         ("zzz", {}, "known are graft, hacpo, naive"),
         ("sgt", {"imitation_wieght": 1.0}, "did you mean `imitation_weight`"),
-        ("sgt", {"imitation_weight": "much"}, "must be of type float"),
+        ("sgt", {"imitation_weight": "much"}, "must be a number"),
         ("sgt", {"imitation_weight": -0.1}, "must be 0 or more"),
         ("sgt", {"imitation_weight": float("nan")}, "must be a finite number"),
         ("xgrpo", {"peer_share": 1.5}, "must be 1 or less"),

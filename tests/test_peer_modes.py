@@ -406,7 +406,7 @@ def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
         ("hacpo", {"delta": 2.0}, "hacpo.delta is 2, but must be 1 or less"),
         ("hacpo", {"window": 0}, "must be 1 or more"),
         ("hacpo", {"_windows": {}}, "no setting `_windows`"),
-        ("graft", {"balanced": 1}, "must be of type bool"),
+        ("graft", {"balanced": 1}, "must be true or false"),
         ("graft", {"min_compatibility": -0.1}, "0 or more"),
     ],
 )

@@ -36,12 +36,24 @@ def write(path, *lines):
 
 def test_loading_fills_in_id_and_skill_and_takes_whole_numbers(tmp_path):
     path = write(tmp_path / "p.jsonl", '{"prompt": "1+1?", "answer": 2}', "", '{"prompt": "x", '
-                 '"answer": "3", "id": "q", "skill": "s"}')  # fmt: skip
+                 '"answer": "3", "id": "q"}')  # fmt: skip
     one, two = load_problems(path)
     assert (one.id, one.answer, one.skill) == ("1", "2", "all")
-    assert (two.id, two.answer, two.skill) == ("q", "3", "s")
+    assert (two.id, two.answer, two.skill) == ("q", "3", "all")
     (three,) = load_problems(write(path, '{"prompt": "x", "answer": "3", "id": "", "skill": ""}'))
     assert (three.id, three.skill) == ("1", "all")
+
+
+def test_a_skill_is_one_line_and_never_the_name_of_the_mean(tmp_path):
+    lines = [json.dumps({"prompt": "x", "answer": "1", "skill": " two\nlines "})]
+    path = write(tmp_path / "p.jsonl", *lines)
+    assert load_problems(path)[0].skill == "two lines"
+    for unnamed in (
+        '{"prompt": "y", "answer": "1"}',
+        '{"prompt": "y", "answer": "1", "skill": "all"}',
+    ):
+        with pytest.raises(MrlError, match="'all'"):
+            load_problems(write(path, *lines, unnamed))
 
 
 @pytest.mark.parametrize(

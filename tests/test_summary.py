@@ -105,6 +105,15 @@ def test_the_first_lines_say_what_will_happen_and_what_is_odd_about_it(tmp_path)
         assert part in said
 
 
+def test_the_first_lines_say_that_a_mode_that_shares_has_no_peer(tmp_path):
+    run = planned(tmp_path, "sgt")
+    assert not any("`solo`" in line for line in first_lines(run))
+    run.team.record_type = None  # as in a team of one
+    assert any("`sgt`" in line and "`solo`" in line for line in first_lines(run))
+    run = planned(tmp_path, "solo")
+    assert not any("`solo`" in line for line in first_lines(run))
+
+
 def test_the_first_lines_say_that_a_mode_trains_by_an_objective_of_its_own(tmp_path):
     def notes(mode, *options):
         run = planned(tmp_path, mode)

@@ -14,6 +14,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+import mrl
+from mrl.cli.usage import usage_sentence
 from mrl.config import DATA, HELP, PolicyConfig, RunConfig
 from mrl.errors import MrlError, RunFailed, is_out_of_memory
 from mrl.models.loading import claim_device, claim_process, load_policies
@@ -61,20 +63,30 @@ def run_command(
     more_commands, assignment: the commands of lab/ and classroom/, which cli/ may not import.
     """
     claim_process()
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    help_options = {"help_option_names": ["-h", "--help"]}
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings=help_options,
+    )
     # a callback instead of a command, so that `python mini_mrl.py --mode sgt` trains
     app.callback(invoke_without_command=True)(train)
     about = "Programming assignments that check themselves."
     app.add_typer(assignment, name="assignment", help=about)
     for command in (evaluate, settings, *more_commands, resume):
         # the list of commands shows the whole first line
-        app.command(short_help=(command.__doc__ or "").split("\n")[0])(command)
+        summary = (command.__doc__ or "").split("\n")[0]
+        app.command(short_help=summary, context_settings=help_options)(command)
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may lack signs such as ±
     try:
-        return app(program.arguments, standalone_mode=False, obj=program) or 0, ""
+        # training needs no command, but many people write one
+        train_is_named = program.arguments[:1] == ["train"]
+        arguments = program.arguments[train_is_named:]
+        return app(arguments, standalone_mode=False, obj=program) or 0, ""
     except SystemExit as end:
         code = end.code or 0  # rich exits when the output is closed, as by `| head`
         return (code, "") if isinstance(code, int) else (1, code)
@@ -92,11 +104,8 @@ def _ending(error: Exception) -> launch.Ending:
         return error.exit_code, printable(error, 2000)
     if is_out_of_memory(error) or isinstance(error, FloatingPointError):
         return 1, printable(str(error).split("\n")[0] or "The machine ran out of memory.", 2000)
-    if usage_error := getattr(error, "format_message", None):  # of the command line
-        hint = (
-            "--help lists commands and options, and --set KEY=VALUE changes one of the `settings`"
-        )
-        return 2, printable(f"{usage_error().rstrip('.')}; {hint}.", 2000)
+    if sentence := usage_sentence(error):
+        return 2, printable(sentence, 2000)
     if isinstance(error, FileNotFoundError) and error.filename:
         return 2, printable(f"{error.filename} does not exist.")
     if isinstance(error, OSError) and error.filename:
@@ -140,10 +149,16 @@ def train(
         bool, typer.Option("--debug", help="Show tracebacks, and run in one process.")
     ] = False,
     compared: Annotated[str, typer.Option(hidden=True)] = "",  # the modes that `compare` compares
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version of mini-mrl.")
+    ] = False,
 ) -> None:
     """Train language models side by side so that they learn from each other's verified
     solutions.
     """
+    if version:
+        console.print(f"mini-mrl {mrl.__version__}", highlight=False)
+        raise typer.Exit
     if context.invoked_subcommand:
         return
 

@@ -129,7 +129,7 @@ def report(directory: Annotated[Path, typer.Argument(help=RUN_HELP)]) -> None:
 
 
 def ask(
-    question: Annotated[str, typer.Argument(help="A sentence of your own, in quotes.")],
+    words: Annotated[list[str], typer.Argument(help="A sentence of your own.")],
     run: Annotated[Path | None, typer.Option(help=ASKED_RUN_HELP)] = None,
     samples: Annotated[int, typer.Option(min=1, help="Completions per model.")] = 8,
 ) -> None:
@@ -138,7 +138,7 @@ def ask(
 
     directory = run.expanduser() if run else asking.newest_run(Path("runs"))
     config = read_run_config(directory) if directory else run_config(None, None, {}, [])
-    console.print(asking.ask(question, asking.states_of(config, directory), samples))
+    console.print(asking.ask(" ".join(words), asking.states_of(config, directory), samples))
     if directory is None:
         say("There is no trained run in runs/ yet. To train one: python mini_mrl.py --mode sgt")
 

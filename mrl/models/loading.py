@@ -6,14 +6,20 @@ Every failure becomes an error of one sentence.
 import math
 import os
 import re
+import socket
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from types import MethodType
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
+from huggingface_hub import constants
 from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from torch import Tensor
 from transformers import (
@@ -277,15 +283,36 @@ def _load(load: Callable[..., Any], path: str, part: str, **options: object) -> 
 
     part: what the method loads, in words.
     """
+    # without a network, the hub's library would try for half a minute
+    alone = not Path(path).is_dir() and not hub_answers()
     try:
         with quiet_transformers():
-            return load(path, trust_remote_code=False, **options)
+            return load(path, trust_remote_code=False, local_files_only=alone, **options)
     except Exception as error:
         reason = textwrap.shorten(str(error) or repr(error), 300)
+        if alone and isinstance(error, OSError):
+            reason = (
+                "there is no such directory, it was not downloaded, and the hub cannot be reached"
+            )
         raise MrlError(
             f"{path}: its {part} cannot be loaded ({reason}). Name a model on the hub, or a "
             "directory with config.json, tokenizer.json and weights as safetensors (not GGUF)."
         ) from error
+
+
+@cache
+def hub_answers() -> bool:
+    """Whether this machine can reach the hub. Behind a proxy, we take this for granted."""
+    hub = urlsplit(constants.ENDPOINT)
+    if constants.HF_HUB_OFFLINE or not hub.hostname:
+        return False
+    if getproxies():
+        return True
+    try:
+        with socket.create_connection((hub.hostname, hub.port or 443), timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 @torch.no_grad()

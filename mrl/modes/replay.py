@@ -31,9 +31,8 @@ from dataclasses import dataclass, field
 from mrl.config import setting
 from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import own_samples
-from mrl.samples import Group, TrainingSample
+from mrl.samples import NO_SKILL, Group, TrainingSample
 
-NO_SKILL = "all"  # value of `Problem.skill` if a problem file names no skill
 RARE = 0.25  # solutions count as rare if at most this share of their group is correct
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from mrl.errors import MrlError
 from mrl.parsing import parse, read_text
 from mrl.policy import Policy
-from mrl.samples import Problem
+from mrl.samples import NO_SKILL, Problem
 
 
 def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> list[Problem]:
@@ -44,6 +44,12 @@ def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> l
 
     if not problems:
         raise MrlError(f"{path} contains no problems; write one JSON object per line.")
+    skills = {problem.skill for problem in problems.values()}
+    if NO_SKILL in skills and len(skills) > 1:
+        raise MrlError(
+            f"{path}: some problems have no `skill`, or {NO_SKILL!r}, which is the name of the "
+            "mean over all skills. Give each problem a skill of another name, or give none to any."
+        )
     return list(problems.values())
 
 
@@ -54,7 +60,7 @@ def _problem(fields: dict, number: str) -> Problem:
     """
     if type(fields.get("answer")) is int:  # a bool would also pass `isinstance`
         fields["answer"] = str(fields["answer"])
-    defaults = {"id": number, "skill": "all"}
+    defaults = {"id": number, "skill": NO_SKILL}
     fields = defaults | {name: value for name, value in fields.items() if value != ""}
 
     for name in ("prompt", "answer", "id", "skill"):
@@ -64,7 +70,8 @@ def _problem(fields: dict, number: str) -> Problem:
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"`{name}` is {text!r}, but must be a non-empty text")
         text.encode()  # ValueError for half of an emoji ("\\ud83d")
-    return Problem(fields["id"], fields["prompt"], fields["answer"], fields["skill"])
+    skill = " ".join(fields["skill"].split())  # the name of a metric, so it has no line breaks
+    return Problem(fields["id"], fields["prompt"], fields["answer"], skill)
 
 
 def save_problems(path: Path, problems: list[Problem]) -> None:

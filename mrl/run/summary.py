@@ -39,6 +39,7 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
         why,
         f"Mode {mode.name} shares {shared}. {config.steps} steps of {config.prompts_per_step} "
         f"prompts from {problems}; completions per prompt: {groups}; seed {config.seed}.",
+        _alone(mode.name) if mode.consumes and not team.record_type else "",
         f"The run is saved in {run.directory}.",
         team.why_placed,
     ]
@@ -48,6 +49,15 @@ def first_lines(run: Run, pair: str = "", why: str = "") -> list[str]:
         also = f'--set {mode.name}.own_objective="" uses the objective of each policy instead'
         lines.append(f"Objective: {objective}, as in the paper of {mode.name} ({also}).")
     return [line for line in lines if line]
+
+
+def _alone(mode: str) -> str:
+    """A sentence about a mode that shares, in a team of one."""
+    return (
+        f"There is only one policy, so no peer sends anything, and `{mode}` can do no more than "
+        "`solo` does: learn from the policy's own completions. To train with a peer, name two "
+        "models: --pair DIR_A,DIR_B."
+    )
 
 
 def _size_and_rate(policy: Policy) -> str:

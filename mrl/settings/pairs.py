@@ -37,7 +37,7 @@ def cores() -> int:
 def pair_settings(pair: str) -> dict[str, Any]:
     """`RunConfig` fields for a named pair, or for directories and hub names separated by commas."""
     named = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair)
-    paths = named or tuple(expanduser(path) for path in split_list(pair))
+    paths = named or tuple(model_path(path) for path in split_list(pair))
 
     # a policy is named after the last part of its path; a repeated name gets a number
     of_policy, of_run = _recipe(paths)
@@ -52,6 +52,17 @@ def pair_settings(pair: str) -> dict[str, Any]:
             name = f"{name}-{seen[name]}"
         policies.append(PolicyConfig(name, path, **of_policy))
     return {"policies": policies, **of_run}
+
+
+def model_path(path: str) -> str:
+    """The directory or the hub name that a user means by `path`.
+
+    `~` is the home directory. The name of a tiny model, such as qwen-tiny, is its directory in
+    data/tiny, unless there is a directory of that name here.
+    """
+    own = DATA / "tiny" / path
+    is_tiny = path.endswith("-tiny") and "/" not in path and not Path(path).exists()
+    return str(own) if is_tiny and own.is_dir() else expanduser(path)
 
 
 def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -22,7 +22,7 @@ from mrl.errors import MrlError
 from mrl.modes import MODES, Mode
 from mrl.modes.check import place_of
 from mrl.parsing import check_rules, check_table, nearest, parse, read_text, run_file
-from mrl.settings.pairs import pair_settings
+from mrl.settings.pairs import model_path, pair_settings
 
 NAME = re.compile(r"[^./\\][^/\\]{0,63}")  # names of policies and runs, also used for directories
 OWN_MODE = re.compile(r"(.+\.py):(\w+)")  # file.py:Class
@@ -54,7 +54,7 @@ def run_config(
 
     apply_settings(values, settings, compared)
     config = RunConfig(**values)
-    _expand_home(config)
+    _expand_paths(config)
     _look_for_data(config)
 
     # the mode is looked up only now, because --set may have changed it
@@ -80,15 +80,15 @@ def run_config(
     return config
 
 
-def _expand_home(config: RunConfig) -> None:
-    """Replace the `~` in every path."""
+def _expand_paths(config: RunConfig) -> None:
+    """Replace the `~` in every path, and the name of a tiny model by its directory."""
     for name in ("train", "judge", "runs"):
         setattr(config, name, expanduser(getattr(config, name)))
     if isinstance(config.mode, str):  # from Python it may be a class or an object
         config.mode = expanduser(config.mode)
     config.heldout = [expanduser(path) for path in config.heldout]
     for policy in config.policies:
-        policy.path, policy.reference = expanduser(policy.path), expanduser(policy.reference)
+        policy.path, policy.reference = model_path(policy.path), model_path(policy.reference)
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -155,6 +155,7 @@ def apply_settings(
     policies = {policy.name: policy for policy in values["policies"]}
     # in this order, because an error suggests the first key that resembles an unknown one
     of_policy = [f.name for f in fields(PolicyConfig) if f.name not in ("name", "path")]
+    also = [*of_policy, *_settings_of_modes(values.get("mode", RunConfig.mode))]
 
     # settings of all policies first, so that those of a single policy override them
     for where, key, value in sorted(_named(settings), key=lambda entry: "." in entry[1]):
@@ -167,12 +168,17 @@ def apply_settings(
                 vars(policy).update(check_table(setting, PolicyConfig, where))
             continue
         if not owner:
-            values |= check_table(setting, RunConfig, where, also=of_policy)
+            values |= check_table(setting, RunConfig, where, also=also)
             continue
 
         mode = mode_class(values.get("mode", RunConfig.mode)).name
         if owner != mode and owner in compared:
             continue
+        if owner in MODES and owner != mode:
+            raise MrlError(
+                f"{where}: this is a setting of mode `{owner}`, but the mode of this run is "
+                f"`{mode}`. Leave the setting out, or train with --mode {owner}."
+            )
         if owner != mode:
             known = ", ".join([mode, *policies])
             raise MrlError(
@@ -180,6 +186,12 @@ def apply_settings(
             )
         of_modes = _tables(values.get("settings", {}))
         values["settings"] = of_modes | {mode: of_modes.get(mode, {}) | setting}
+
+
+def _settings_of_modes(mode: object) -> list[str]:
+    """The settings of all modes, such as `sgt.imitation_weight`; those of `mode` come first."""
+    names = sorted(MODES, key=lambda name: name != mode)
+    return [f"{name}.{f.name}" for name in names for f in fields(MODES[name]) if f.init]
 
 
 def _named(settings: Sequence[str] | dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -196,7 +208,7 @@ def _named(settings: Sequence[str] | dict[str, Any]) -> Iterator[tuple[str, str,
         try:
             document = parse(f"value = {value}", text, "TOML")
         except MrlError:  # an unquoted text, which is also accepted
-            document = {"value": value}
+            document = {"value": value.replace("\\n", "\n")}  # `\n` is a line break, as in TOML
         yield f"--set {text}", key, document["value"]
 
 
