@@ -83,8 +83,9 @@ def test_the_end_token_is_learnt_even_where_it_is_also_the_padding_token(random_
 
 def test_what_the_tokenizer_has_no_token_for_is_suppressed_and_ids_may_have_gaps(make_policy):
     policy = make_policy()
-    policy.tokenizer = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 2}, pad_token_id=None)
-    suppressed = policy._find_suppressed().tolist()
+    prompts = policy.prompts
+    prompts.tokenizer = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 2}, pad_token_id=None)
+    suppressed = prompts._find_suppressed(policy.model).tolist()
     assert suppressed[:4] == [False, True, False, True] and all(suppressed[4:])
 
 
@@ -154,7 +155,7 @@ def test_a_question_that_spells_special_tokens_is_text(make_policy, name, templa
     template_alone = policy.prompt_ids("0")
     for token_id in policy.codec.markup.values():
         assert token_ids.count(token_id) == template_alone.count(token_id)
-    assert policy.tokenizer.decode(token_ids) == policy.prompt_text(question)
+    assert policy.tokenizer.decode(token_ids) == policy.prompts.text(question)
 
     # afterwards the tokenizer reads a template's tokens as before
     assert policy.prompt_ids("0") == template_alone
@@ -262,14 +263,14 @@ def test_templates_chat_plain_and_own(make_policy, random_pair):
 def test_the_system_prompt_is_asked_whatever_the_template(make_policy):
     policy = make_policy(system_prompt="Box it.")
     policy.tokenizer.chat_template = None  # a base model
-    assert policy.prompt_text("2+2?") == "Box it.\n\n2+2?\n"
+    assert policy.prompts.text("2+2?") == "Box it.\n\n2+2?\n"
     policy.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}: {{ m.content }}; {% endfor %}"
     )
-    assert policy.prompt_text("2+2?") == "system: Box it.; user: 2+2?; "
+    assert policy.prompts.text("2+2?") == "system: Box it.; user: 2+2?; "
     no_system = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"
     policy.tokenizer.chat_template = no_system + "{{ messages[0].content }}"
-    assert policy.prompt_text("2+2?") == "Box it.\n\n2+2?"
+    assert policy.prompts.text("2+2?") == "Box it.\n\n2+2?"
 
 
 def test_a_template_does_not_think_and_asks_the_same_tomorrow(make_policy):
@@ -278,7 +279,7 @@ def test_a_template_does_not_think_and_asks_the_same_tomorrow(make_policy):
         "{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}"
         "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     )
-    assert policy.prompt_text("2+2?") == "26 Jul 20242+2?<think></think>"
+    assert policy.prompts.text("2+2?") == "26 Jul 20242+2?<think></think>"
 
 
 def test_what_auto_tokenizer_loads_tokenizes_as_what_was_saved(random_pair):

@@ -38,7 +38,8 @@ from mrl.errors import MrlError
 from mrl.logprobs import packed_logprobs, scaled_logprobs
 from mrl.models.cuda_graph import decode
 from mrl.models.lora import add_adapters, base_alone, base_of, load_adapters
-from mrl.policy import Policy, embedding_rows
+from mrl.policy import Policy
+from mrl.prompts import embedding_rows
 from mrl.rollout import sample_completions
 from mrl.samples import derive_seed
 

@@ -89,9 +89,10 @@ def check_prompts(policy: Policy, problems: Sequence[Problem]) -> None:
     """
     longest = max(problems, key=lambda problem: len(problem.prompt.encode()))
     suspects: Sequence[Problem] = [longest]
-    added = len(policy.begin_ids) + 8  # tokens that are not in the text, such as a leading space
+    # tokens that are not in the text, such as a leading space
+    added = len(policy.prompts.begin_ids) + 8
     try:
-        size = len(policy.prompt_text(longest.prompt).encode()) + added
+        size = len(policy.prompts.text(longest.prompt).encode()) + added
     except Exception:  # `longest_prompt` says what is wrong
         size = 0
     if size + policy.max_new_tokens > _context(policy):

@@ -38,7 +38,7 @@ from transformers import (
 )
 
 from mrl.config import DATA
-from mrl.policy import chat_text, special_id
+from mrl.prompts import chat_text, special_id
 from mrl.tiny.skills import NUMBERS, QUESTION, SKILLS, Skill, draw_words, solution
 
 PAIR = ("qwen-tiny", "llama-tiny")
