@@ -17,7 +17,6 @@ import torch
 import mini_mrl
 from mrl.config import DATA, RunConfig
 from mrl.errors import MrlError
-from mrl.lab import figures
 from mrl.lab.compare import (
     Plan,
     is_finished,
@@ -41,6 +40,7 @@ from mrl.lab.compare_view import (
 from mrl.lab.leaderboard import code_lines, leaderboard_rows
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
+from mrl.run import figures
 from mrl.run.directory import read_metrics, write_run_config
 from mrl.settings.pairs import pair_settings
 from mrl.settings.settings import checksum, run_config

@@ -1,3 +1,4 @@
+import csv
 import json
 import re
 import shutil
@@ -6,8 +7,8 @@ import pytest
 
 import mini_mrl
 from mrl.errors import MrlError
-from mrl.lab import figures
 from mrl.lab.report import headline, write_report
+from mrl.run import figures
 from mrl.run.directory import read_metrics, read_samples
 from mrl.run.problems import save_problems
 from mrl.run.summary import learned_sentence
@@ -60,14 +61,18 @@ def test_the_page_tells_the_run_and_needs_nothing_from_elsewhere(finished, capsy
     page = (finished / "report.html").read_text()
     shown, _, folded = page.partition("<details>")
     assert headline(finished) in shown
+    for word in ("mini-mrl", "mode sgt", "4 attempts", "group size G", "r, "):  # what they mean
+        assert word in shown
     assert 'id="replay"' in shown
-    for part in ("Held-out problems", *(title for _, title, _, _ in figures.PICTURES)):
+    reward, *others = (title for _, title, _, _ in figures.PICTURES)
+    assert reward in shown  # the first curve that anybody looks for
+    for part in ("Held-out problems", *others):
         assert part in folded, part
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert not re.search(r">[^<]*(outcome|groups|exchange|completions)/", folded)  # words, no names
     assert "on the step&#x27;s prompts of one skill" in folded
     images = re.findall(r"<img ([^>]*)>", page)
-    assert len(images) == 7
+    assert len(images) == 8
     assert all(re.search(r'alt="[^"]{20,}"', image) for image in images)
     assert '<html lang="en">' in page
     assert "width=device-width" in page
@@ -175,6 +180,26 @@ def test_no_run_gets_one_sentence(tmp_path, finished):
     (finished / "metrics.jsonl").write_text("")
     with pytest.raises(MrlError, match="no finished step"):
         write_report(finished)
+
+
+def test_a_run_ends_with_its_curves_and_its_metrics_as_a_table(one_run, capsys):
+    assert (one_run / "figures" / "skills.png").stat().st_size > 5000
+    with (one_run / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = read_metrics(one_run)
+    assert len(rows) == len(lines) == 8
+    for row, line in zip(rows, lines, strict=True):
+        assert {key: value for key, value in row.items() if value} == {
+            key: str(value) for key, value in line.items()
+        }
+
+
+def test_a_run_of_many_skills_has_a_picture(tmp_path):
+    log = {"step": 1, "policy": "a", "reward": 0.5} | {f"skill/{n}": 0.5 for n in range(700)}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(log))
+    figures.save_curves(tmp_path)
+    assert (tmp_path / "figures" / "skills.png").stat().st_size > 5000
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()[0].split(",")) == 703
 
 
 def test_panels_have_the_order_of_their_names_not_of_their_first_problems():

@@ -138,9 +138,10 @@ def test_a_card_without_bfloat16_computes_in_float32(monkeypatch, native):
 
 def test_the_last_lines_end_with_what_was_learnt(tmp_path):
     assert last_lines(planned(tmp_path), False) == ["Saved. Go on."]
-    _, sentence, report = last_lines(planned(tmp_path, mode="solo"), True)
+    _, sentence, report, ask = last_lines(planned(tmp_path, mode="solo"), True)
     assert "`e[/b]ats` of qwen-tiny: 10% -> 50%" in sentence
     assert report.endswith(f"report {tmp_path}")
+    assert ask.endswith(f"ask --run {tmp_path}")
 
 
 def test_the_blind_spots_that_were_closed_come_first_and_no_other_gain_is_praised():
@@ -171,7 +172,7 @@ def test_a_gain_within_chance_is_not_praised(tmp_path, problems, after):
     run.evaluations = {"before": scores(0.1), "after": scores(after)}
     for entry in (*run.evaluations["before"], *run.evaluations["after"]):
         entry["problems"] = problems
-    _, sentence, _ = last_lines(run, True)
+    _, sentence, *_ = last_lines(run, True)
     assert sentence.startswith("No policy improved")
 
 

@@ -26,10 +26,11 @@ from torch.nn.functional import normalize
 from mini_mrl import load_team, train_step
 from mrl.advantages import group_advantages
 from mrl.alignment import ByteCodec, align
-from mrl.lab import bandit, compare_view, figures
+from mrl.lab import bandit, compare_view
 from mrl.lab.alignment_view import visible
 from mrl.models.loading import load_tokenizer
 from mrl.objectives import clipped_loss, token_ratio
+from mrl.run import figures
 from mrl.run.directory import read_evaluations, read_metrics, read_rescues, read_run_config
 from mrl.run.view import View
 from mrl.team import StepResult

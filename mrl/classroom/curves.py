@@ -33,7 +33,7 @@ def write_curves(number: int, folder: Path) -> Path:
     Students get the plot only: with its numbers, they could find the run in data/results/bug, where
     the names of files reveal the bugs.
     """
-    from mrl.lab import figures
+    from mrl.run import figures
 
     rows = []
     for name, run in {"healthy": "healthy", **drawn(number)}.items():

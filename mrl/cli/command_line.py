@@ -223,6 +223,10 @@ def start_run(
     # the live view is closed by now, so these lines stay on the screen
     for line in last_lines(run, finished):
         view.say(line)
+    if finished and run.writes_files:
+        from mrl.run.figures import save_curves  # matplotlib takes a while to import
+
+        view.say(save_curves(run.directory))
     if not finished:
         raise typer.Exit(130)  # the exit code that shells use after Ctrl-C
 

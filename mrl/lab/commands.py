@@ -37,6 +37,7 @@ QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
 Tokenizer = Annotated[str, typer.Option(help="Directory or hub name of this tokenizer.")]
 Folder = Annotated[Path, typer.Option(help="Output directory of the JSONL files.")]
 RUN_HELP = "Directory of the run: runs/<name>."
+WORDS_HELP = "A sentence of your own (default: ask for one, again and again)."
 ASKED_RUN_HELP = "Directory of the run to ask (default: the one in runs/ that saved last)."
 SEEDS_HELP = "Number of seeds (5 = seeds 1 to 5), or a range (31-40)."
 STEPS_HELP = "Training steps per run (default: 240 for the tiny pair, 200 with --quick)."
@@ -71,8 +72,9 @@ def compare(
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
 ) -> None:
     """Compare modes on the same seeds and budget; writes a table with intervals, and plots."""
-    from mrl.lab import compare_view, figures
+    from mrl.lab import compare_view
     from mrl.lab.leaderboard import leaderboard_rows
+    from mrl.run import figures
 
     if quick:  # with fewer than 180 steps the curves do not yet differ
         modes, seeds, steps = "solo,sgt", "2", steps or 200
@@ -87,8 +89,7 @@ def compare(
             options += [option, str(value)]
     settings = settings or []
     check_settings(settings)
-    for setting in settings:
-        options += ["--set", setting]
+    options += [word for setting in settings for word in ("--set", setting)]
     plan = Plan(name_modes(split_list(modes)), seeds_of(seeds), out, options)
     plan.jobs = jobs or jobs_that_fit(plan, pair, config, settings)
 
@@ -129,16 +130,25 @@ def report(directory: Annotated[Path, typer.Argument(help=RUN_HELP)]) -> None:
 
 
 def ask(
-    words: Annotated[list[str], typer.Argument(help="A sentence of your own.")],
+    words: Annotated[list[str] | None, typer.Argument(help=WORDS_HELP)] = None,
     run: Annotated[Path | None, typer.Option(help=ASKED_RUN_HELP)] = None,
     samples: Annotated[int, typer.Option(min=1, help="Completions per model.")] = 8,
 ) -> None:
-    """Show what the models answer to your own sentence, before and after training."""
+    """Show what the models answer to your own sentences, before and after training."""
     from mrl.lab import ask as asking
 
     directory = run.expanduser() if run else asking.newest_run(Path("runs"))
     config = read_run_config(directory) if directory else run_config(None, None, {}, [])
-    console.print(asking.ask(" ".join(words), asking.states_of(config, directory), samples))
+    states = asking.load_states(config, directory)
+    for question in [" ".join(words)] if words else asking.typed_questions():
+        try:
+            console.print(asking.ask(question, states, samples))
+        except MrlError as error:
+            if words:
+                raise
+            say(str(error))  # and ask for the next question
+        if hint := asking.hint(question, config):
+            say(hint)
     if directory is None:
         say("There is no trained run in runs/ yet. To train one: python mini_mrl.py --mode sgt")
 

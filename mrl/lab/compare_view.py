@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from mrl.lab import figures
 from mrl.lab.compare import Result, by_mode
+from mrl.run import figures
 from mrl.run.intervals import BLIND_SPOT, CLOSED, Estimate, estimate, wilson
 
 CONTROLS = ("solo", "solo-x2", "replay", "sft")  # tables show how far a mode is above each of them

@@ -6,6 +6,7 @@ are made visible.
 """
 
 import base64
+import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,15 +19,16 @@ from typing import Any
 from mrl.alignment import ByteCodec, LossyText
 from mrl.config import DATA, RunConfig
 from mrl.errors import MrlError
-from mrl.lab import figures
 from mrl.lab.alignment_view import visible
 from mrl.models.loading import load_tokenizer
 from mrl.run import directory as run_directory
+from mrl.run import figures
 from mrl.run.evaluation import of_first_split
 from mrl.run.intervals import BLIND_SPOT, CLOSED
 from mrl.run.metrics import meaning
 from mrl.run.summary import evaluation_table, learned_sentence
 from mrl.run.view import printable
+from mrl.settings.settings import mode_class
 
 
 def write_report(directory: Path) -> Path:
@@ -45,19 +47,17 @@ def write_report(directory: Path) -> Path:
     samples = run_directory.read_samples(directory)
     failures = [(line["step"], line["failure"]) for line in samples if "failure" in line]
 
-    sizes = ", ".join(f"{policy.name} (G = {policy.group_size})" for policy in config.policies)
-    note = (
-        f"Mode {config.mode}, seed {config.seed}, {lines[-1]['step']} of {config.steps} steps of "
-        f"{config.prompts_per_step} prompts; {sizes}. Written by python mini_mrl.py report."
-    )
+    rewards, *others = _plots(directory, lines)
     parts = [
-        f"<h1>{escape(directory.name)}</h1>",
+        f"<h1>mini-mrl: run {escape(directory.name)}</h1>",
+        f"<p>{escape(about(config, lines[-1]['step']))}</p>",
         f"<p><strong>{headline(directory)}</strong></p>",
-        f"<p class=note>{escape(note)}</p>",
+        rewards,
         _table("Warnings", ("step", "warning"), failures),
         replay(directory),
         "<details><summary>Diagnostics: tables and curves</summary>",
-        *_diagnostics(directory, lines, evaluations),
+        _scores(evaluations),
+        *others,
         "</details>",
     ]
 
@@ -69,6 +69,35 @@ def write_report(directory: Path) -> Path:
     path = directory / "report.html"
     path.write_text(printable(page), encoding="utf-8")
     return path
+
+
+def about(config: RunConfig, steps: int) -> str:
+    """Sentences for a reader who knows nothing about the run. steps: how many it has made."""
+    names = [policy.name for policy in config.policies]
+    learned = "was trained" if len(names) == 1 else "were trained side by side"
+    sentences = [
+        f"{' and '.join(names)} {learned} by mini-mrl, in which language models learn from each "
+        "other's verified solutions."
+    ]
+    with suppress(MrlError, OSError):  # the file of the user's own mode may no longer exist
+        mode = mode_class(config.mode)
+        doc = inspect.getdoc(mode) or ""
+        if doc:
+            sentences.append(f"How each of them learned is called mode {mode.name}: {_lower(doc)}")
+    sizes = sorted({policy.group_size for policy in config.policies})
+    sentences += [
+        f"In each step, each model answers {config.prompts_per_step} prompts, and it makes "
+        f"{' or '.join(map(str, sizes))} attempts at each of them (the group size G).",
+        f"This run is called {config.name}, its random numbers have the seed {config.seed}, and it "
+        f"has made {steps} of {config.steps} steps.",
+    ]
+    return " ".join(sentences)
+
+
+def _lower(doc: str) -> str:
+    """The first sentence of a docstring, to stand after a colon."""
+    first = " ".join(doc.split("\n\n")[0].split())
+    return first if first[:2].isupper() else first[:1].lower() + first[1:]
 
 
 def headline(directory: Path) -> str:
@@ -169,19 +198,24 @@ def _rescues(directory: Path, config: RunConfig) -> Iterator[dict[str, Any]]:
 # ----------------------------------------------------------------------------------- diagnostics
 
 
-def _diagnostics(directory: Path, lines: list[dict], evaluations: dict) -> Iterator[str]:
-    """The diagnostics as HTML: the table of scores, and a plot per kind of metric."""
-    if evaluations:
-        columns = evaluation_table(evaluations).columns
+def _scores(evaluations: dict) -> str:
+    """The table of scores as HTML; empty if nothing was scored."""
+    if not evaluations:
+        return ""
+    columns = evaluation_table(evaluations).columns
 
-        # rich stores columns, but HTML needs rows
-        head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
-        yield _table("Held-out problems, in percent", head, rows)
+    # rich stores columns, but HTML needs rows
+    head, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
+    return _table("Held-out problems, in percent", head, rows)
 
+
+def _plots(directory: Path, lines: list[dict]) -> Iterator[str]:
+    """A plot per kind of metric as HTML, first the mean reward."""
     for name, title, pattern, unit in figures.PICTURES:
         keys = figures.keys_of(lines, pattern)
-        if not keys:
+        if not keys and name != "reward":  # a run without a correct completion has this plot too
             continue
+        keys = keys or [pattern]
         path = directory / "figures" / f"{name}.png"
         figures.draw_curves(lines, path, keys, unit)
         data = base64.b64encode(path.read_bytes()).decode("ascii")

@@ -110,8 +110,12 @@ def _context(policy: Policy) -> float:
     return context
 
 
-def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
-    """The number of tokens of the longest prompt.
+def longest_prompt(
+    policy: Policy,
+    problems: Sequence[Problem],
+    remedy: str = "Shorten the problem, or lower max_new_tokens.",
+) -> int:
+    """The number of tokens of the longest prompt. remedy: what a person can do if it is too long.
 
     Raises MrlError if that leaves no room for a completion, or if the chat template fails.
     """
@@ -131,6 +135,6 @@ def longest_prompt(policy: Policy, problems: Sequence[Problem]) -> int:
         raise MrlError(
             f"Problem {problem.id} ({problem.prompt[:40]!r}...) has {longest} tokens, which leave "
             f"no room for {policy.max_new_tokens} new ones in the context of {policy.name} "
-            f"({context} tokens). Shorten the problem, or lower max_new_tokens."
+            f"({context} tokens). {remedy}"
         )
     return longest

@@ -76,6 +76,7 @@ def last_lines(run: Run, finished: bool) -> list[Table | str]:
         evaluation_table(run.evaluations),
         learned_sentence(run.evaluations, read_rescues(run.directory)),
         f"For a report with plots: python mini_mrl.py report {run.directory}",
+        f"To ask the models sentences of your own: python mini_mrl.py ask --run {run.directory}",
     ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from mrl.lab import figures
+from mrl.run import figures
 
 HERE = Path(__file__).resolve().parent
 STYLES = {  # a marker for each method, so that no color has to be seen

@@ -8,7 +8,7 @@ Each curve is the mean of three runs; their logs are in the folders beside this 
 from pathlib import Path
 
 from mrl.lab.compare import read_result
-from mrl.lab.figures import draw_learning_curves
+from mrl.run.figures import draw_learning_curves
 
 HERE = Path(__file__).resolve().parent
 FINDING = "With a peer (sgt), smol improves earlier.\n"

@@ -5,6 +5,7 @@ Green is a correct completion and the peer that wrote it, rose is a failure, and
 Panels are stacked and the text is large, so that the plots are readable on a phone.
 """
 
+import csv
 import fnmatch
 from collections.abc import Sequence
 from itertools import cycle
@@ -15,11 +16,14 @@ import matplotlib
 import numpy
 from matplotlib.figure import Figure
 
+from mrl.run.directory import read_metrics
+
 matplotlib.rcParams["text.parse_math"] = False  # a policy may be called m$x^$
 matplotlib.rcParams["font.size"] = 12
 
 WIDTH = 5  # inches; if the plot is shown 360 pixels wide, 12-point text is 12 pixels high
 WINDOW = 10  # number of steps over which the curves of a run are averaged
+MOST_PANELS = 60
 COMPARED_WINDOW = 20  # number of steps for the curves of a comparison
 # all colors are dark enough for text on white
 RIGHT, FAILED, REPLAY = "#00805d", "#b04a5c", "#7b4fa6"
@@ -36,6 +40,7 @@ Lines = Sequence[dict[str, Any]]
 
 
 PICTURES = (  # (name, title, pattern of the metrics, label of their axis)
+    ("reward", "How often is a completion correct?", "reward", "share of completions"),
     ("skills", "How often is each skill solved?", "skill/*", "share of completions"),
     ("kinds", "How many groups give a gradient?", "groups/*", "share of groups"),
     ("outcomes", "What became of the completions?", "outcome/*", "share of completions"),
@@ -44,6 +49,24 @@ PICTURES = (  # (name, title, pattern of the metrics, label of their axis)
     ("entropy", "How random is each policy?", "entropy", "entropy in nats"),
     ("lengths", "How long are the completions?", "completions/mean_length", "tokens"),
 )
+
+
+def save_curves(directory: Path) -> str:
+    """Draw a run's solve rates, and write its metrics as CSV; returns a sentence about both files.
+
+    The CSV has a row per step and policy. A cell is empty if the step has no value of a metric.
+    """
+    lines = read_metrics(directory)
+    keys = keys_of(lines, "skill/*")
+    picture, table = directory / "figures" / "skills.png", directory / "metrics.csv"
+    draw_curves(lines, picture, ["reward", *keys], "share of completions")
+
+    columns = dict.fromkeys(key for line in lines for key in line)
+    with table.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        writer.writerows(lines)
+    return f"Curves of the solve rates: {picture}. All metrics, for a spreadsheet: {table}."
 
 
 def keys_of(lines: Lines, pattern: str) -> list[str]:
@@ -75,7 +98,12 @@ def series(lines: Lines, policy: str, key: str, window: int = 1) -> tuple[list, 
 
 
 def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> None:
-    """Draw metrics over steps: a panel per metric, a line per policy, means over `WINDOW` steps."""
+    """Draw metrics over steps: a panel per metric, a line per policy, means over `WINDOW` steps.
+
+    Only the first `MOST_PANELS` metrics are drawn, because a larger picture cannot be saved.
+    """
+    left_out = len(keys) - MOST_PANELS
+    keys = keys[:MOST_PANELS]
     columns = min(2, len(keys))
     rows = -(-len(keys) // columns)
 
@@ -92,7 +120,7 @@ def draw_curves(lines: Lines, path: Path, keys: Sequence[str], unit: str) -> Non
         axes.axis("off")
 
     figure.supylabel(unit)
-    figure.supxlabel("step")
+    figure.supxlabel("step" if left_out <= 0 else f"step ({left_out} more are in metrics.jsonl)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, ncols=2, loc="outside upper center", frameon=False)
     save_figure(figure, path)
