@@ -19,6 +19,7 @@ from mrl.lab.bandit import (
     records_of,
     replay_sentence,
     update_of,
+    updates,
 )
 from mrl.modes.hacpo import HACPO
 from mrl.modes.prp import PRP
@@ -75,6 +76,13 @@ def test_xgrpo_teaches_unless_all_rewards_agree():
     p, q = context.reward("receiver"), context.reward("peer")
     want = 1 - (p * q) ** 3 - ((1 - p) * (1 - q)) ** 3
     assert moments(XGRPO(), context, 3)[2] == pytest.approx(want)
+
+
+def test_the_groups_needed_are_the_spread_around_the_mean_update():
+    made = list(updates(SGT(), CONTEXTS[1], 3))
+    mean = sum(chance * update for update, chance in made)
+    spread = sum(chance * float(((update - mean) ** 2).sum()) for update, chance in made)
+    assert analyze(SGT(), CONTEXTS[1], 3).groups == pytest.approx(spread / float(mean @ mean))
 
 
 @pytest.mark.slow

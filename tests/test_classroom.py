@@ -253,6 +253,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "                break\n            calls",
         ),
         "one short of the budget": ("if calls >= budget:", "if calls >= budget - 1:"),
+        "gives up where not all can be checked": (
+            "known, kept, calls = {}, [], 0",
+            "known, kept, calls = {}, [], 0\n"
+            "    if len({(r.prompt_id, r.text, r.finished) for r in records}) > budget:\n"
+            "        return []",
+        ),
         "one a prompt": (
             'known[key] == "correct"',
             'known[key] == "correct" and record.prompt_id not in [r.prompt_id for r in kept]',
@@ -519,6 +525,15 @@ def test_the_reference_gets_full_points_and_the_stub_does_not(grade, name):
     found = grade({"reference": reference(name), "stub": stub})
     assert found["reference"].points == OUT_OF, words(found["reference"])
     assert found["stub"].points <= 3
+
+
+def test_the_hidden_cases_are_those_of_the_seed(grade):
+    def case(seed):
+        (found,) = grade({"x": submitted("advantages", "advantages = abs")}, seed).values()
+        message = found.parts["test_centered"]["message"]
+        return message.partition("expected")[0]
+
+    assert case(1) == case(1) != case(2)
 
 
 @pytest.mark.slow

@@ -53,6 +53,8 @@ def test_evaluating_twice_gives_the_same_changes_nothing_and_says_how_far_it_is(
         ("qwen-tiny on a", 64, 67),
         ("qwen-tiny on b", 0, 5),
     ]
+    more = policy.config.group_size + 1
+    assert count_solved(policy, {"b": problems[:5]}, Lenient(), more, 0) == {"b": [more] * 5}
 
 
 class Lenient:

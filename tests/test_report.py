@@ -122,7 +122,14 @@ def data_of(page):
 
 def test_a_rescued_problem_is_shown_as_it_was_met_again(finished):
     samples = read_samples(finished)
-    rescue = next(line["rescue"] | {"step": line["step"]} for line in samples if "rescue" in line)
+    rescues = [line["rescue"] | {"step": line["step"]} for line in samples if "rescue" in line]
+    last = {
+        (line["policy"], line["problem"]): line["step"] for line in samples if "problem" in line
+    }
+    met_again = [last[one["receiver"], one["problem_id"]] > one["step"] for one in rescues]
+    shown = data_of(write_report(finished).read_text())["rescues"]
+    assert ["again" in one for one in shown] == met_again and not all(met_again)
+    rescue = rescues[0]
     again = {"step": 99, "policy": rescue["receiver"], "problem": rescue["problem_id"]}
     with (finished / "samples.jsonl").open("a") as log:
         log.write(json.dumps(again | {"text": "now I know", "verdict": "correct"}) + "\n")

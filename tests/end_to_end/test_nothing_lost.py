@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mrl.run import run as run_module
-from mrl.run.directory import newest_checkpoint, read_state
+from mrl.run.directory import checkpoints, newest_checkpoint, read_state, step_of
 from tests.end_to_end.small_run import (
     HERE,
     SMALL,
@@ -100,6 +100,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_keeps_the_last_checkpoint(
     assert "Traceback" not in error
     assert run("resume", "runs/r") == 0
     assert [line["step"] for line in lines("runs/r/metrics.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert [step_of(folder) for folder in checkpoints(Path("runs/r"))] == [3, 4]  # the newest
 
 
 @pytest.mark.slow
@@ -257,7 +258,7 @@ def test_a_run_that_somebody_writes_is_not_resumed_beside_it(stopped, capsys):
     before = (stopped / "metrics.jsonl").read_bytes() + b"more"
     (stopped / "metrics.jsonl").write_bytes(before)
     with (stopped / "metrics.jsonl").open("a") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)
+        fcntl.flock(log, fcntl.LOCK_SH)  # so that only an exclusive lock is refused
         assert run("resume", "runs/r") == 2
     assert "runs/r: another process" in capsys.readouterr().err
     assert (stopped / "metrics.jsonl").read_bytes() == before  # nothing was cut back
