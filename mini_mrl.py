@@ -13,28 +13,22 @@ Otherwise it trains the embedded tiny pair, which `--pair tiny` chooses on any m
 folder serves the method and can be read later.
 """
 
-import random
-import signal
 import sys
+
+from mrl.cli.start import main
+
+if __name__ == "__main__":
+    # First of all, because help and mistakes are answered before torch is loaded. A run imports
+    # this file for its `train_loop`.
+    sys.exit(main())
+
+import random
 from typing import TYPE_CHECKING
 
-try:
-    pythons_handler = signal.getsignal(signal.SIGINT)
-    # The imports take seconds, and Ctrl-C during them must not print a traceback.
-    if __name__ == "__main__":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    import torch
-except ModuleNotFoundError as error:
-    print(
-        f"{error.name} is not installed for this Python. Run the first command of README.md, or, "
-        "if you have done that already, `. .venv/bin/activate`.",
-        file=sys.stderr,
-    )
-    raise SystemExit(2) from None
+import torch
 
 from mrl.learning import learn
 from mrl.modes.check import check_batch
-from mrl.run import launch
 from mrl.run.load_team import load_team
 from mrl.samples import derive_seed, problems_of_step
 from mrl.team import StepResult, Team
@@ -103,7 +97,6 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
 
 def train_loop(run: "Run") -> bool:
     """Evaluate, train, evaluate again. Returns False if the run was stopped before its end."""
-    signal.signal(signal.SIGINT, run.stop)
     if run.first_step == 1:  # a resumed run has done this already
         run.evaluate("before")
     for step in range(run.first_step, run.config.steps + 1):
@@ -112,29 +105,3 @@ def train_loop(run: "Run") -> bool:
             return False
     run.evaluate("after")
     return True
-
-
-def program(arguments: list[str]) -> launch.Ending:
-    """Run a command line, here or in a child process. Returns exit code and closing sentence."""
-    # imported here, so that a Python program that imports mini_mrl does not load these packages
-    from mrl.classroom.commands import assignment
-    from mrl.cli.command_line import Program, run_command
-    from mrl.lab.commands import COMMANDS
-
-    return run_command(Program(arguments, train_loop, program), COMMANDS, assignment)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line, print its closing sentence, and return the exit code."""
-    signal.signal(signal.SIGTERM, launch.terminate)
-    code, sentence = program(sys.argv[1:] if arguments is None else arguments)
-    if sentence:
-        print(sentence, file=sys.stderr)
-    return code
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, pythons_handler)
-    exit_code = main()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the exit prints no traceback
-    sys.exit(exit_code)

@@ -46,16 +46,21 @@ def parse(text: str, where: str, form: str = "JSON") -> dict[str, Any]:
     return value
 
 
-def read_json_lines(path: Path) -> list[dict]:
+def read_json_lines(path: Path, last: int | None = None) -> list[dict]:
     """The JSON objects of a log, one per line. Invalid lines, such as a torn last one, are skipped.
 
     Only the newline byte ends a line, because completions may contain other line breaks.
+    last: read only so many bytes, from the end of the file.
     """
     if not path.is_file():
         return []
 
+    with path.open("rb") as file:
+        if last is not None:
+            file.seek(max(0, path.stat().st_size - last))
+        lines = file.read().split(b"\n")
     entries = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in lines:
         with suppress(MrlError):
             entries.append(parse(line.decode("utf-8", errors="replace"), str(path)))
     return entries

@@ -1,4 +1,5 @@
 import csv
+import io
 import json
 import math
 import os
@@ -7,12 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import mini_mrl
 from mrl.config import DATA, RunConfig
@@ -26,6 +29,7 @@ from mrl.lab.compare import (
     run_all,
     seeds_of,
 )
+from mrl.lab.compare_board import Board, Progress
 from mrl.lab.compare_view import (
     blind_spot_rows,
     blind_spots_of,
@@ -33,6 +37,7 @@ from mrl.lab.compare_view import (
     closing_steps,
     difference,
     draw_closings,
+    headline,
     rows,
     summary,
     write_csv,
@@ -41,30 +46,26 @@ from mrl.lab.leaderboard import code_lines, leaderboard_rows
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.run import figures
-from mrl.run.directory import read_metrics, write_run_config
+from mrl.run.directory import lock, read_metrics, read_run_config, write_run_config
 from mrl.settings.pairs import pair_settings
-from mrl.settings.settings import checksum, run_config
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
-import shutil, sys
+import json, os, shutil, sys
 from pathlib import Path
-arguments = sys.argv[1:]
+assert sys.argv[1] == "resume"
+directory = Path(sys.argv[2])
+config = json.loads((directory / "config.json").read_text())
 with open("calls.txt", "a") as log:
-    log.write(" ".join(arguments) + "\\n")
-if arguments[0] == "resume":
-    directory = Path(arguments[1])
-    mode, seed = directory.name.rsplit("-s", 1)
-else:
-    of = lambda key: arguments[arguments.index(key) + 1]
-    mode, seed = of("--mode"), of("--seed")
-    settings = dict(text.split("=") for text in arguments if "=" in text and " " not in text)
-    directory = Path(settings["runs"]) / of("--name")
-    directory.mkdir(parents=True)
-    seed += settings.get("learning_rate", "")
-if mode == "xgrpo":
-    sys.exit("it is broken")
-shutil.copytree(Path(__file__).parent / "made" / f"{mode}-s{seed}", directory, dirs_exist_ok=True)
+    log.write(directory.name + "\\n")
+if config["mode"] == "xgrpo":
+    sys.exit("it is broken \u00b1")
+made = Path(__file__).parent / "made" / f"{config['mode']}-s{config['seed']}"
+rate = config["policies"][0]["learning_rate"]
+if rate != 3e-5:
+    made = made.with_name(f"{made.name}-{rate}")
+for name in ("metrics.jsonl", "evaluation.json"):
+    shutil.copy(made / name, directory)
 """
 
 
@@ -107,6 +108,23 @@ def plan(place, modes=("solo", "sgt"), seeds=(1, 2, 3)):
             score = {"solo": 50, "sgt": 60}.get(mode, 55) + seed
             write_run(place / "made" / f"{mode}-s{seed}", score)
     return Plan(name_modes(modes), seeds, place / "out", jobs=2)
+
+
+class Heard(Board):
+    """A board without a terminal that keeps what is said."""
+
+    def __init__(self):
+        super().__init__(Console(file=io.StringIO()))
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def calls():
+    """The directories of the runs that the stand-in was started for, in this order."""
+    log = Path("calls.txt")
+    return log.read_text().splitlines() if log.exists() else []
 
 
 def place(folder, mode, seed):
@@ -166,6 +184,37 @@ def test_a_table_of_two_seeds_has_the_numbers_of_each(tmp_path):
     assert (sgt["pass@1"], sgt["above solo"]) == ("53.0, 52.0", "2.0, -1.0")
 
 
+def test_the_headline_names_the_best_mode_and_how_sure_its_lead_is(tmp_path):
+    def said(*of_seeds):
+        for seed, (a, b) in enumerate(of_seeds, start=1):
+            write_run(place(tmp_path, "solo", seed), a)
+            write_run(place(tmp_path, "sgt", seed), b)
+        return headline(read_all(plan(tmp_path, seeds=range(1, len(of_seeds) + 1))))
+
+    assert all(
+        word in said((50, 60), (50, 61), (50, 62)) for word in ("sgt", "62.0%", "11.0 ± 2.5")
+    )
+    assert "luck" not in said((50, 60), (50, 61), (50, 62))
+    assert "luck" in said((50, 60), (50, 40), (50, 62))
+    assert "luck" in said((50, 60), (50, 61))
+    assert "solo" in said((60, 50), (60, 51), (60, 52)).split(",")[1]
+
+
+def test_a_terminal_has_a_line_for_each_run_that_is_going_on():
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, _environ={"TERM": "xterm"})
+    runs = [Progress("solo, seed 1", 100, 20, 2.0), Progress("sgt, seed 1", 100)]
+    runs.append(Progress("sgt, seed 2", 100))
+    with Board(console) as board:
+        board.show(runs[:2], runs, jobs=2)
+        text = screen.getvalue()
+        assert "solo, seed 1" in text and "step 20 of 100" in text and "0:02:40 left" in text
+        assert "sgt, seed 1" in text and "sgt, seed 2" not in text
+        # 80 steps of the first run and 100 of each other one, at 2 s, in two processes
+        assert "0:04:40 left" in text
+    assert screen.getvalue().endswith("\x1b[1A\x1b[2K" * 3)  # erased
+
+
 def test_costs_are_counted_from_the_metrics(tmp_path):
     write_run(place(tmp_path, "sgt", 1), 50)
     (result,) = read_all(plan(tmp_path))
@@ -180,27 +229,23 @@ def test_costs_are_counted_from_the_metrics(tmp_path):
 def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chosen = plan(tmp_path, ("solo", "xgrpo", "sgt"), (1, 2))
-    lines = []
-    failures = run_all(chosen, lines.append)
-    assert failures == [f"xgrpo, seed {seed}: it is broken" for seed in (1, 2)]
+    failures = run_all(chosen, Heard())
+    assert failures == [f"xgrpo, seed {seed}: it is broken \u00b1" for seed in (1, 2)]
     assert all(is_finished(place(tmp_path, m, s)) for m in ("solo", "sgt") for s in (1, 2))
-    calls = Path("calls.txt").read_text().splitlines()
-    assert len(calls) == 6
-    assert {int(call.split("--seed ")[1][0]) for call in calls[:2]} == {1}  # seeds outermost
-    assert "6/6, 0 min left" in lines[-1]
-    run_all(chosen, lines.append)  # again: only the broken ones are tried, from their beginning
-    again = Path("calls.txt").read_text().splitlines()[6:]
-    assert len(again) == 2
-    assert all(call.startswith("--mode xgrpo") for call in again)
-    assert "6 runs, 4 of them " in lines[8]
+    assert len(calls()) == 6
+    assert {call[-1] for call in calls()[:2]} == {"1"}  # seeds outermost
+    board = Heard()
+    run_all(chosen, board)  # again: only the broken ones are tried
+    assert sorted(calls()[6:]) == ["xgrpo-s1", "xgrpo-s2"]
+    assert "6 runs, 4 of them " in board.said[0]
 
 
 def test_a_grid_is_one_comparison_per_setting(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan(tmp_path, ())
-    for mode, rate, score in (("solo", "1e-5", 50), ("solo", "1e-4", 54),
-                              ("sgt", "1e-5", 60), ("sgt", "1e-4", 56)):  # fmt: skip
-        write_run(tmp_path / "made" / f"{mode}-s11{rate}", score)
+    for mode, rate, score in (("solo", 1e-5, 50), ("solo", 1e-4, 54),
+                              ("sgt", 1e-5, 60), ("sgt", 1e-4, 56)):  # fmt: skip
+        write_run(tmp_path / "made" / f"{mode}-s11-{rate}", score)
     for rate, want in (("1e-5", ["61.0", "51.0"]), ("1e-4", ["57.0", "55.0"])):
         command = ["compare", "--modes", "solo,sgt", "--seeds", "11-11", "--out", rate]
         command += ["--set", f"learning_rate={rate}"]
@@ -208,9 +253,7 @@ def test_a_grid_is_one_comparison_per_setting(tmp_path, monkeypatch):
         text = Path(rate, "table.md").read_text()
         assert re.findall(r"(?m)^\| (?:solo|sgt) \| (\S+\.\d) \|", text) == want
         assert mini_mrl.main(command) == 0  # again: all are there
-    calls = Path("calls.txt").read_text().splitlines()
-    assert len(calls) == 4
-    assert sum("--set learning_rate=1e-4" in call for call in calls) == 2
+    assert len(calls()) == 4
 
 
 @pytest.mark.parametrize("key", ["mode", "seed", "name", "runs", "placement"])
@@ -221,51 +264,90 @@ def test_what_a_comparison_decides_itself_cannot_be_set(tmp_path, monkeypatch, c
     assert not any(tmp_path.iterdir())
 
 
-def test_a_run_of_other_options_or_of_a_changed_mode_is_not_taken_for_the_one_asked_for(
+def test_a_run_of_other_settings_or_of_a_changed_file_is_not_taken_for_the_one_asked_for(
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text("steps = 3")
-    whole = plan(tmp_path)
-
-    def asked(*options):
-        return replace(whole, options=options)
-
-    first = asked("--config", "run.toml")
-    assert run_all(first, print) == []
-    assert run_all(first, print) == []  # the same again is there
-    for other in (["--config", "run.toml", "--steps", "9"], []):
-        with pytest.raises(MrlError, match=r"solo-s1 was made with other options.* --out"):
-            run_all(asked(*other), print)
+    first = replace(plan(tmp_path), file=Path("run.toml"))
+    assert run_all(first, Heard()) == []
+    again = Heard()
+    assert run_all(first, again) == []  # the same again is there
+    assert len(calls()) == 6
+    for other, changed in (
+        (replace(first, steps=9), "steps was 3 and is now 9"),
+        (replace(first, settings=["group_size=4"]), "qwen-tiny.group_size was 8 and is now 4"),
+        (replace(first, file=None), "steps was 3 and is now 240"),
+    ):
+        with pytest.raises(MrlError, match=f"solo-s1 was made with other options: {changed}"):
+            run_all(other, Heard())
     Path("run.toml").write_text("steps = 4")
-    with pytest.raises(MrlError, match="other options"):
-        run_all(first, print)
-    for _, _, directory in first.runs():
-        shutil.rmtree(directory)  # as the sentence says
-    assert run_all(first, print) == []
+    with pytest.raises(MrlError, match="steps was 3 and is now 4"):
+        run_all(first, Heard())
+    for run in first.runs():
+        shutil.rmtree(run.directory)  # as the sentence says
+    assert run_all(first, Heard()) == []
 
 
-def test_an_interrupted_run_goes_on_from_its_checkpoint_if_it_has_one(tmp_path, monkeypatch):
+def test_a_comparison_may_be_moved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    chosen = plan(tmp_path, ("sgt",), (1, 2))
-    (place(tmp_path, "sgt", 1) / "checkpoints" / "step-000005").mkdir(parents=True)
-    (place(tmp_path, "sgt", 2) / "checkpoints" / ".partial-000005").mkdir(parents=True)
-    assert run_all(chosen, lambda text: None) == []
-    calls = sorted(Path("calls.txt").read_text().splitlines())
-    assert [call.split()[0] for call in calls] == ["--mode", "resume"]
+    first = plan(tmp_path)
+    assert run_all(first, Heard()) == []
+    first.out.rename(tmp_path / "elsewhere")
+    assert run_all(replace(first, out=Path("elsewhere")), Heard()) == []
+    assert len(calls()) == 6
+
+
+def test_what_a_killed_comparison_left_is_continued(tmp_path, monkeypatch):
+    """A directory without settings, one with them, and one with a part of a log."""
+    monkeypatch.chdir(tmp_path)
+    chosen = plan(tmp_path, ("sgt",), (1, 2, 3))
+    _, second, third = chosen.runs()
+    for run in chosen.runs():
+        run.directory.mkdir(parents=True)
+    for run in (second, third):
+        write_run_config(run.directory, chosen.config_of(run))
+    (third.directory / "metrics.jsonl").write_text('{"step": 1, "torn')
+    (third.directory / "evaluation.json").write_text('{"before": []}')
+    assert run_all(chosen, Heard()) == []
+    assert sorted(calls()) == ["sgt-s1", "sgt-s2", "sgt-s3"]
+
+
+def test_a_run_that_another_process_writes_is_waited_for(tmp_path, monkeypatch):
+    """The same comparison may have been started twice."""
+    monkeypatch.chdir(tmp_path)
+    chosen = plan(tmp_path, ("sgt",), (1,))
+    (run,) = chosen.runs()
+    write_run(run.directory, 50)
+    write_run_config(run.directory, chosen.config_of(run))
+    finished = (run.directory / "evaluation.json").rename(tmp_path / "finished")
+    with (run.directory / "metrics.jsonl").open("a") as log:
+        assert lock(log)
+
+        def finish():
+            finished.rename(run.directory / "evaluation.json")
+            log.close()
+
+        threading.Timer(1.5, finish).start()
+        assert run_all(chosen, Heard()) == []
+    assert calls() == []
 
 
 def test_ctrl_c_starts_no_further_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chosen = plan(tmp_path, ("solo",), range(1, 9))
 
-    def say(text):
-        if "finished" in text:
-            raise KeyboardInterrupt
+    class Interrupted(Heard):
+        def say(self, text):
+            super().say(text)
+            if "finished" in text:
+                raise KeyboardInterrupt
 
+    board = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        run_all(chosen, say)
-    assert len(Path("calls.txt").read_text().splitlines()) < 6
+        run_all(chosen, board)
+    assert len(calls()) < 6
+    assert "the same command" in board.said[-1]
 
 
 @pytest.mark.slow
@@ -424,7 +506,7 @@ def test_openings_are_drawn_and_kept_as_numbers(tmp_path, monkeypatch):
 def test_tables_and_figures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chosen = plan(tmp_path)
-    run_all(chosen, lambda text: None)
+    run_all(chosen, Heard())
     results = read_all(chosen)
     best, second, start = rows(results, "heldout")
     assert list(best.values())[:4] == ["sgt", "63.0 ± 2.5", "10.0 ± 0.0", ""]
@@ -459,7 +541,7 @@ def test_as_many_runs_as_fit_and_at_most_four_but_a_gpu_for_one(
 ):
     plans = []
     run_all = "mrl.lab.commands.run_all"
-    monkeypatch.setattr(run_all, lambda plan, say: plans.append(plan) or ["none"])
+    monkeypatch.setattr(run_all, lambda plan, board: plans.append(plan) or ["none"])
     monkeypatch.setattr("mrl.lab.compare.cores", lambda: 64)
     monkeypatch.setattr("mrl.lab.compare.free_memory", lambda device: int(free * 2**30))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
@@ -470,23 +552,16 @@ def test_as_many_runs_as_fit_and_at_most_four_but_a_gpu_for_one(
 def test_there_is_a_core_for_each_thread_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr("mrl.lab.compare.cores", lambda: 6)
     (tmp_path / "run.toml").write_text("threads = 3")
-    chosen = Plan(name_modes(["solo"]), [1], tmp_path)
-    assert jobs_that_fit(chosen, "tiny", tmp_path / "run.toml") == 2
+    chosen = Plan(name_modes(["solo"]), [1], tmp_path, file=tmp_path / "run.toml")
+    assert jobs_that_fit(chosen) == 2
 
 
-def test_each_run_knows_the_compared_modes_and_ignores_their_settings(tmp_path, monkeypatch):
+def test_each_run_ignores_the_settings_of_the_other_compared_modes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan(tmp_path, ("solo", "sgt"), (1,))
     Path("mine.py").write_text(OWN_MODE.format("mine") + "    x: float = 1\n")
-    write_run(tmp_path / "made" / "mine.py:Mine-s1", 50)
-    command = ["compare", "--modes", "solo,mine.py:Mine", "--seeds", "1", "--out", "out"]
-    assert mini_mrl.main([*command, "--set", "mine.x=1.5", "--jobs", "1"]) == 0
-    for call in Path("calls.txt").read_text().splitlines():
-        assert "--compared solo,mine" in call
-        assert "--set mine.x=1.5" in call
-    for mode, settings in (("solo", {}), ("mine.py:Mine", {"mine": {"x": 1.5}})):
-        config = run_config("tiny", None, {"mode": mode}, ["mine.x=1.5"], ("solo", "mine"))
-        assert config.settings == settings
+    chosen = Plan(name_modes(["solo", "mine.py:Mine"]), [1], tmp_path, settings=["mine.x=1.5"])
+    found = [chosen.config_of(run).settings for run in chosen.runs()]
+    assert found == [{}, {"mine": {"x": 1.5}}]
 
 
 def test_a_run_that_lost_its_scores_from_before_is_named(tmp_path, monkeypatch, capsys):
@@ -500,44 +575,38 @@ def test_a_run_that_lost_its_scores_from_before_is_named(tmp_path, monkeypatch, 
     assert "sgt-s2" in capsys.readouterr().err
 
 
-def test_runs_of_changed_problems_stand_beside_no_others(tmp_path, monkeypatch, capsys):
+def test_runs_of_changed_problems_stand_beside_no_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.jsonl").write_text('{"prompt": "1+1?", "answer": "2"}\n')
-    chosen = plan(tmp_path)
-    directory = place(tmp_path, "solo", 1)
-    write_run(directory, 50)
-    config = RunConfig(**pair_settings("tiny"), checksums={"train.jsonl": checksum("train.jsonl")})
-    write_run_config(directory, config)
-    assert run_all(chosen, print) == []
+    chosen = replace(plan(tmp_path), settings=["train=train.jsonl"])
+    assert run_all(chosen, Heard()) == []
     Path("train.jsonl").write_text('{"prompt": "1+2?", "answer": "3"}\n')
     with pytest.raises(MrlError, match=r"^train\.jsonl"):
-        run_all(chosen, print)
+        run_all(chosen, Heard())
 
 
 def test_the_quick_one_is_two_modes_two_seeds_and_200_steps(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan(tmp_path)  # makes the runs that the stand-in hands out
     assert mini_mrl.main(["compare", "--quick", "--jobs", "1"]) == 0
-    calls = Path("calls.txt").read_text().splitlines()
-    assert len(calls) == 4
-    assert all("--steps 200" in call for call in calls)
+    assert len(calls()) == 4
+    assert all(read_run_config(run).steps == 200 for run in Path("runs/quick/runs").iterdir())
     made = {path.name for path in Path("runs/quick/runs").iterdir() if path.is_dir()}
     assert made == {f"{mode}-s{seed}" for mode in ("solo", "sgt") for seed in (1, 2)}
 
 
-@pytest.mark.parametrize(("given", "want"), [
-    ([], "--pair tiny"), (["--pair", "mine", "--jobs", "1"], "--pair mine"),
-    (["--config", "run.toml"], None),
-])  # fmt: skip
-def test_what_is_compared_is_the_tiny_pair_unless_another_was_asked_for(
-    tmp_path, monkeypatch, given, want
-):
+def test_what_is_compared_is_the_tiny_pair_unless_another_was_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("run.toml").write_text("")  # it may name policies, which --pair would replace
-    plan(tmp_path)
-    assert mini_mrl.main(["compare", "--modes", "solo", "--seeds", "1", *given]) == 0
-    (call,) = Path("calls.txt").read_text().splitlines()
-    assert want in call if want else "--pair" not in call
+    one = str(DATA / "tiny" / "llama-tiny")
+    Path("run.toml").write_text(f'[[policy]]\npath = "{one}"\n')  # which --pair would replace
+    plans = []
+    monkeypatch.setattr("mrl.lab.commands.run_all", lambda plan, board: plans.append(plan) or ["x"])
+    for given in ([], ["--pair", one], ["--config", "run.toml"]):
+        assert mini_mrl.main(["compare", "--modes", "solo", "--jobs", "1", *given]) == 2
+    found = [plan.config_of(plan.runs()[0]).policies for plan in plans]
+    assert [policy.name for policy in found[0]] == ["qwen-tiny", "llama-tiny"]
+    for policies in found[1:]:
+        assert [policy.name for policy in policies] == ["llama-tiny"]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import mini_mrl
 from mrl.cli import command_line
 from mrl.config import RunConfig
 from mrl.errors import MrlError, PeerLost
@@ -103,27 +104,33 @@ def test_auto_takes_a_process_a_policy_where_each_has_a_core(monkeypatch):
     assert processes(placement="parallel") == 0  # it is one already
 
 
-def test_sigterm_ends_a_run_at_once_while_it_is_loaded(monkeypatch, tmp_path):
+@pytest.mark.usefixtures("pythons_handlers")
+def test_signals_end_a_run_at_once_while_it_is_loaded_and_later_after_a_step(monkeypatch, tmp_path):
     """A model of 3 B took 78 s more: threads read its weights, whatever is raised."""
     seen = []
 
+    def look():
+        seen.append([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)])
+
     class Loaded(Run):
         def __init__(self, *about):
-            seen.append(signal.getsignal(signal.SIGTERM))
+            look()
             super().__init__(*about)
 
     def loop(run):
-        seen.append(signal.getsignal(signal.SIGTERM))
+        look()
+        seen.append(run.stop)
         raise MrlError("that is enough")
 
     monkeypatch.setattr(command_line, "Run", Loaded)
     monkeypatch.setattr(command_line, "first_lines", lambda *about: [])
-    before = signal.signal(signal.SIGTERM, launch.terminate)
+    monkeypatch.setattr(mini_mrl, "train_loop", loop)
     config = RunConfig(**pair_settings("tiny"), placement="resident", runs=str(tmp_path))
     with pytest.raises(MrlError, match="that is enough"):
-        command_line.start_run(command_line.Program([], loop, None), config, True)
-    signal.signal(signal.SIGTERM, before)
-    assert seen == [signal.SIG_DFL, launch.terminate]
+        command_line.start_run([], config, True)
+    loading, training, stop = seen
+    assert loading == [signal.SIG_DFL] * 2
+    assert training == [stop] * 2
 
 
 # Each of these programs runs in two processes.
@@ -165,7 +172,8 @@ def pythons_handlers():
 
     Processes that it starts inherit the handlers, also those that an earlier test left behind.
     """
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual = {signal.SIGINT: signal.default_int_handler}
+    usual |= dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP), signal.SIG_DFL)
     before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
     for number, handler in before.items():

@@ -1,26 +1,26 @@
 """The command line of `mini_mrl.py`: it reads options, runs a command, and returns an exit code."""
 
-import signal
 import sys
 import traceback
 from bdb import BdbQuit
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 import mrl
+from mrl.classroom.commands import assignment
 from mrl.cli.usage import usage_sentence
 from mrl.config import DATA, HELP, PolicyConfig, RunConfig
-from mrl.errors import MrlError, RunFailed, is_out_of_memory
+from mrl.errors import PROGRAM, MrlError, RunFailed, is_out_of_memory, place_of
+from mrl.lab.commands import COMMANDS
 from mrl.models.loading import claim_device, claim_process, load_policies
 from mrl.modes import MODES
-from mrl.modes.check import place_of
 from mrl.parsing import split_list
 from mrl.run import launch
 from mrl.run.directory import (
@@ -47,20 +47,10 @@ EVALUATE_DATA_HELP = "Problem files, separated by commas (default: the run's hel
 EVALUATE_SET_HELP = "Any setting, as KEY=VALUE, if you name models with --pair; repeatable."
 
 
-class Program(NamedTuple):
-    """What a run needs besides its settings: parts of mini_mrl.py, which mrl/ never imports."""
-
-    arguments: list[str]
-    train_loop: Callable[[Run], bool]
-    main: Callable[[list[str]], launch.Ending]  # called once per policy under placement `parallel`
-
-
-def run_command(
-    program: Program, more_commands: Sequence[Callable], assignment: typer.Typer
-) -> launch.Ending:
+def run_command(arguments: list[str]) -> launch.Ending:
     """Run one command. Returns its exit code (2 for a user's mistake) and a last sentence.
 
-    more_commands, assignment: the commands of lab/ and classroom/, which cli/ may not import.
+    Raises ModuleNotFoundError if a package that the program needs is not installed.
     """
     claim_process()
     help_options = {"help_option_names": ["-h", "--help"]}
@@ -74,7 +64,7 @@ def run_command(
     app.callback(invoke_without_command=True)(train)
     about = "Programming assignments that check themselves."
     app.add_typer(assignment, name="assignment", help=about)
-    for command in (evaluate, settings, *more_commands, resume):
+    for command in (evaluate, settings, *COMMANDS, resume):
         # the list of commands shows the whole first line
         summary = (command.__doc__ or "").split("\n")[0]
         app.command(short_help=summary, context_settings=help_options)(command)
@@ -84,14 +74,15 @@ def run_command(
             stream.reconfigure(errors="replace")  # a terminal may lack signs such as ±
     try:
         # training needs no command, but many people write one
-        train_is_named = program.arguments[:1] == ["train"]
-        arguments = program.arguments[train_is_named:]
-        return app(arguments, standalone_mode=False, obj=program) or 0, ""
+        arguments = arguments[arguments[:1] == ["train"] :]
+        return app(arguments, standalone_mode=False, obj=arguments) or 0, ""
     except SystemExit as end:
         code = end.code or 0  # rich exits when the output is closed, as by `| head`
         return (code, "") if isinstance(code, int) else (1, code)
     except Exception as error:
-        if "--debug" in program.arguments:
+        if isinstance(error, ModuleNotFoundError) and place_of(error).startswith(PROGRAM):
+            raise
+        if "--debug" in arguments:
             traceback.print_exc()
         return _ending(error)
 
@@ -148,7 +139,6 @@ def train(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show tracebacks, and run in one process.")
     ] = False,
-    compared: Annotated[str, typer.Option(hidden=True)] = "",  # the modes that `compare` compares
     version: Annotated[
         bool, typer.Option("--version", help="Print the version of mini-mrl.")
     ] = False,
@@ -168,7 +158,7 @@ def train(
     if debug:  # a single process without a live view, so that `breakpoint()` in a mode works
         placement, plain = placement or "resident", True
     options = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
-    whole_config = run_config(pair, config, options, settings or [], split_list(compared))
+    whole_config = run_config(pair, config, options, settings or [])
     start_run(context.obj, whole_config, plain, pair=pair or "", why_pair=why_pair)
 
 
@@ -186,7 +176,7 @@ def resume(
 
 
 def start_run(
-    program: Program,
+    arguments: Sequence[str],
     config: RunConfig,
     plain: bool,
     resumed: Path | None = None,
@@ -195,6 +185,7 @@ def start_run(
 ) -> None:
     """Carry out a run, from its settings to its last sentence.
 
+    arguments: the command line, which each process repeats under placement `parallel`.
     resumed: the directory of the run to continue; None starts a new run.
     pair, why_pair: the name of the pair and a sentence about its choice, for the first lines.
     Raises typer.Exit if the run was interrupted.
@@ -204,21 +195,20 @@ def start_run(
         # chosen here, so that the last sentence can name it if a process dies
         directory = resumed or new_directory(config)
         name = [] if resumed else ["--name", directory.name]
-        arguments = [*program.arguments, *name]
-        code, sentence = launch.launch(program.main, arguments, directory, processes)
+        code, sentence = launch.launch(run_command, [*arguments, *name], directory, processes)
         console.show_cursor()  # if a process died, its live view has left the cursor hidden
         if sentence:
             print(sentence, file=sys.stderr)
         raise typer.Exit(code)
 
-    # While a run is being loaded, SIGTERM ends the process at once. Nothing can be lost yet, and
-    # an exception would not stop the threads that read weights.
-    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    from mini_mrl import train_loop  # here, because mini_mrl.py is also the program
+
+    launch.end_at_once()  # nothing can be lost yet
     with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
-        signal.signal(signal.SIGTERM, handler)
+        launch.stop_by_signals(run.stop)
         for line in first_lines(run, pair, why_pair):
             view.say(line)
-        finished = program.train_loop(run)
+        finished = train_loop(run)
 
     # the live view is closed by now, so these lines stay on the screen
     for line in last_lines(run, finished):

@@ -22,6 +22,7 @@ from mrl.lab.compare import (
     run_all,
     seeds_of,
 )
+from mrl.lab.compare_board import Board
 from mrl.lab.gsm8k import make_gsm8k
 from mrl.models.loading import load_tokenizer
 from mrl.parsing import split_list
@@ -83,17 +84,13 @@ def compare(
     out = out or Path("runs", "quick" if quick else "compare")
     out, config = out.expanduser(), config and config.expanduser()
 
-    options: list[str] = []
-    for option, value in {"--steps": steps, "--pair": pair, "--config": config}.items():
-        if value is not None:
-            options += [option, str(value)]
     settings = settings or []
     check_settings(settings)
-    options += [word for setting in settings for word in ("--set", setting)]
-    plan = Plan(name_modes(split_list(modes)), seeds_of(seeds), out, options)
-    plan.jobs = jobs or jobs_that_fit(plan, pair, config, settings)
+    named = name_modes(split_list(modes))
+    plan = Plan(named, seeds_of(seeds), out, pair, config, steps, settings)
+    plan.jobs = jobs or jobs_that_fit(plan)
 
-    failures = run_all(plan, say)
+    failures = run_all(plan, Board(console))
     results = read_all(plan)
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
@@ -112,6 +109,7 @@ def compare(
 
     console.print(Markdown(text))
     say("\n".join([*failures, f"Written: {out}/table.md, table.csv, figures/"]))
+    say(compare_view.headline(results))
 
 
 def bandit() -> None:

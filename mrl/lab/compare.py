@@ -1,30 +1,38 @@
 """`python mini_mrl.py compare`: runs modes on the same seeds and budget, and reads their results.
 
-Each mode and seed is a separate run in a separate process, several at a time. Comparisons are
-paired by seed: two runs of one seed start with the same weights and the same order of problems.
+Each mode and seed is a separate run in a separate process, several at a time. A comparison writes
+the settings of each run into the run's directory, and `resume` then starts or continues the run. So
+a comparison that was stopped or killed goes on where each of its runs was.
+
+Comparisons are paired by seed: two runs of one seed start with the same weights and the same order
+of problems.
 """
 
+import os
 import re
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from os.path import isfile
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
 
 import torch
 
+from mrl.config import RunConfig
 from mrl.errors import MrlError
+from mrl.lab.compare_board import Board, Progress
 from mrl.models.memory import GIB, estimate_all, free_memory, needed
 from mrl.run.directory import (
-    newest_checkpoint,
+    is_locked,
     read_evaluations,
     read_metrics,
     read_run_config,
+    write_run_config,
 )
 from mrl.run.problems import load_problems
 from mrl.settings.pairs import cores
@@ -39,30 +47,57 @@ DECIDED = {  # setting that a comparison chooses for each run -> what to do inst
     "runs": "use --out",
     "placement": "each run is one process",
 }
+TAIL = 2**15  # bytes at the end of a log that have its latest steps
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / "mini_mrl.py"))
+
+
+class PlannedRun(NamedTuple):
+    """One run of a comparison: the name of its mode, its seed and its directory."""
+
+    mode: str
+    seed: int
+    directory: Path
+
+    def __str__(self) -> str:
+        return f"{self.mode}, seed {self.seed}"
 
 
 @dataclass
 class Plan:
-    """The modes, seeds and directory of a comparison.
+    """The modes, seeds and directory of a comparison, and the settings that its runs share.
 
     modes: name in tables and directories -> the mode as the user typed it.
-    options: options of every run; a run ignores the settings of the other modes.
+    pair, file, steps, settings: as for training; a run ignores the settings of the other modes.
     """
 
     modes: dict[str, str]
     seeds: Sequence[int]
     out: Path
-    options: Sequence[str] = ()
+    pair: str | None = "tiny"
+    file: Path | None = None
+    steps: int | None = None
+    settings: Sequence[str] = ()
     jobs: int = 2
 
-    def runs(self) -> list[tuple[str, int, Path]]:
-        """(name, seed, directory) of every run: first all modes with one seed, then the next."""
+    def runs(self) -> list[PlannedRun]:
+        """Every run: first all modes with one seed, then the next seed."""
         runs = []
         for seed in self.seeds:
             for name in self.modes:
-                runs.append((name, seed, self.out / "runs" / f"{name}-s{seed}"))
+                runs.append(PlannedRun(name, seed, self.out / "runs" / f"{name}-s{seed}"))
         return runs
+
+    def config_of(self, run: PlannedRun) -> RunConfig:
+        """The settings of a run. Raises MrlError for any mistake in them."""
+        decided = {
+            "mode": self.modes[run.mode],
+            "seed": run.seed,
+            "name": run.directory.name,
+            "runs": str(run.directory.parent),
+            "placement": "resident",  # one process per run, not per policy
+            "steps": self.steps,
+        }
+        return run_config(self.pair, self.file, decided, self.settings, list(self.modes))
 
 
 def seeds_of(text: str) -> list[int]:
@@ -98,77 +133,101 @@ def check_settings(settings: Sequence[str]) -> None:
             raise MrlError(f"--set {text}: a comparison decides `{key}` itself; {DECIDED[key]}.")
 
 
-def jobs_that_fit(
-    plan: Plan, pair: str | None, config: Path | None, settings: Sequence[str] = ()
-) -> int:
+def jobs_that_fit(plan: Plan) -> int:
     """The default number of parallel runs.
 
     On a CPU it is at most four, limited by the cores and by the free memory. On a GPU it is 1.
-    pair, config, settings: as for training.
     """
     if torch.cuda.is_available():
         return 1
-    mode = next(iter(plan.modes.values()))
-    run = run_config(pair, config, {"mode": mode}, settings, list(plan.modes))
+    config = plan.config_of(plan.runs()[0])
     factor = max(mode_class(mode).rollout_factor for mode in plan.modes.values())
-    problems = load_problems(Path(run.train))
-    tensors = needed(estimate_all(run, run.policies, problems, "cpu", factor), "resident")
+    problems = load_problems(Path(config.train))
+    tensors = needed(estimate_all(config, config.policies, problems, "cpu", factor), "resident")
     fit = free_memory("cpu") // (PROCESS_BYTES + tensors)
-    return max(1, min(AT_ONCE, cores() // run.threads, fit))
+    return max(1, min(AT_ONCE, cores() // config.threads, fit))
 
 
-def run_all(plan: Plan, say: Callable[[str], None]) -> list[str]:
+def run_all(plan: Plan, board: Board) -> list[str]:
     """Carry out every run that is not finished; returns a sentence for each run that failed.
 
-    Ctrl-C in a terminal also reaches the runs, which stop after their current step. A second call
-    with the same plan continues them. Raises MrlError if a directory has a run that was made with
-    other options.
+    After Ctrl-C, the runs end after their current steps, and KeyboardInterrupt is raised. A second
+    call with the same plan continues them. Raises MrlError if a directory has a run that was made
+    with other options.
     """
     runs = plan.runs()
-    for name, _, directory in runs:
-        if (directory / "config.json").is_file():
-            # raises MrlError if the run's problem files or its judge have changed
-            check(read_run_config(directory))
+    configs = {run: _checked_config(plan, run) for run in runs}
+    missing = [run for run in runs if not is_finished(run.directory)]
+    board.say(
+        f"{len(runs)} runs, {len(runs) - len(missing)} of them complete; {plan.jobs} in parallel. "
+        "Ctrl-C stops them after their current steps; the same command continues them."
+    )
 
-        # an existing run must have been made with the same options
-        note = Path(f"{directory}.asked")
-        was_made = directory.exists() and note.exists()
-        if was_made and note.read_text(encoding="utf-8") != _request(plan, name):
-            raise MrlError(
-                f"{directory} was made with other options, or a file that they name has changed. "
-                "Choose another --out, or delete that directory."
-            )
-
-    missing = [run for run in runs if not is_finished(run[2])]
-    say(f"{len(runs)} runs, {len(runs) - len(missing)} of them complete; {plan.jobs} in parallel.")
-    say("Ctrl-C stops them after their current steps; the same command continues them.")
-
-    started = time.monotonic()
     failures = []
-    pool = ThreadPoolExecutor(plan.jobs)  # each thread waits for one run
-    try:
-        ends = pool.map(lambda run: _run_one(plan, *run), missing)
-        for number, ((name, seed, _), failure) in enumerate(zip(missing, ends, strict=True), 1):
-            ended = f"{name}, seed {seed}: {failure or 'finished'}"
-            minutes = (time.monotonic() - started) / number * (len(missing) - number) / 60
-            say(f"{ended}; {number}/{len(missing)}, {minutes:.0f} min left")
-            if failure:
-                failures.append(ended)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    processes = Processes()
+    progress = {run: Progress(str(run), configs[run].steps) for run in missing}
+    with ThreadPoolExecutor(plan.jobs) as pool, board:  # each thread waits for one run
+        of_run: dict[Future[str], PlannedRun] = {}
+        for run in missing:
+            of_run[pool.submit(_run_one, run, configs[run], processes)] = run
+        waiting = set(of_run)
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
+                for future in done:
+                    run = of_run[future]
+                    progress[run].step = progress[run].steps
+                    ended = f"{run}: {future.result() or 'finished'}"
+                    board.say(f"{ended}; {len(missing) - len(waiting)}/{len(missing)}")
+                    if future.result():
+                        failures.append(ended)
+                going_on = [of_run[future] for future in waiting if future.running()]
+                for run in going_on:
+                    _look_at(run.directory, progress[run])
+                board.show([progress[run] for run in going_on], list(progress.values()), plan.jobs)
+        except KeyboardInterrupt:
+            board.close()
+            board.say("Stopping after the current steps; the same command continues the runs.")
+            pool.shutdown(wait=False, cancel_futures=True)
+            processes.stop()
+            raise
     return failures
 
 
-def _request(plan: Plan, name: str) -> str:
-    """Everything that decides a run except its seed: options, and the contents of files."""
-    mode = plan.modes[name]
-    texts = [mode, *plan.options]
+def _checked_config(plan: Plan, run: PlannedRun) -> RunConfig:
+    """The settings of a run. Raises MrlError if its directory has a run with other settings."""
+    config = plan.config_of(run)
+    if (run.directory / "config.json").is_file():
+        then = read_run_config(run.directory)
+        check(then)  # raises MrlError if the run's problem files, mode or judge have changed
+        if changed := _difference(then, config):
+            raise MrlError(
+                f"{run.directory} was made with other options: {changed}. Choose another --out, or "
+                "delete that directory."
+            )
+    return config
 
-    # the content of a file, because it may change under the same name
-    for text in (mode.rpartition(":")[0], *plan.options):
-        if isfile(text):
-            texts.append(Path(text).read_text(encoding="utf-8"))
-    return "\n".join(texts)
+
+def _difference(then: Any, now: Any, owner: str = "") -> str:
+    """The first setting that differs, with both values; "" if all are equal."""
+    for entry in fields(now):
+        before, after = getattr(then, entry.name), getattr(now, entry.name)
+        if entry.name == "policies" and len(before) == len(after):
+            for policy, same in zip(before, after, strict=True):
+                if changed := _difference(policy, same, f"{same.name}."):
+                    return changed
+        elif entry.name != "runs" and before != after:  # the directory may have been moved
+            return f"{owner}{entry.name} was {before!r:.80} and is now {after!r:.80}"
+    return ""
+
+
+def _look_at(directory: Path, progress: Progress) -> None:
+    """Read the newest step of a run, and the duration of its latest steps, from its log."""
+    seconds: dict[int, float] = {}  # step -> seconds of its slowest policy
+    for line in read_metrics(directory, last=TAIL):
+        seconds[line["step"]] = max(seconds.get(line["step"], 0.0), line["time/step_s"])
+    if seconds:
+        progress.step, progress.pace = max(seconds), fmean(seconds.values())
 
 
 def is_finished(directory: Path) -> bool:
@@ -185,24 +244,57 @@ def is_finished(directory: Path) -> bool:
     return "after" in scored
 
 
-def _run_one(plan: Plan, name: str, seed: int, directory: Path) -> str:
-    """Start a run, or continue it from its last checkpoint; returns its last line if it failed."""
-    if newest_checkpoint(directory):
-        arguments = ["resume", str(directory)]
-    else:
-        # leftover files of a run that was killed before its first checkpoint
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        Path(f"{directory}.asked").write_text(_request(plan, name), encoding="utf-8")
-        arguments = ["--mode", plan.modes[name], "--seed", str(seed), "--name", directory.name]
-        arguments += [*plan.options, "--set", f"runs={directory.parent}"]
-        arguments += ["--placement", "resident"]  # one process per run, not per policy
-        arguments += ["--compared", ",".join(plan.modes)]
+@dataclass
+class Processes:
+    """The processes of the runs that are going on."""
 
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
-    ended = subprocess.run([*PROGRAM, *arguments, "--plain"], **pipes)
-    lines = ended.stdout.strip().splitlines() or [f"exit code {ended.returncode}"]
-    return lines[-1] if ended.returncode else ""
+    running: set[subprocess.Popen] = field(default_factory=set)
+    stopped: bool = False
+
+    def run(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """Run the program to its end; returns its exit code and the last line that it printed."""
+        # A file instead of a pipe: if this program is killed, its runs can still print. And UTF-8,
+        # whatever the terminal of this program uses.
+        environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
+        with TemporaryFile() as printed:
+            process = subprocess.Popen(
+                [*PROGRAM, *arguments], stdout=printed, stderr=printed, env=environment
+            )
+            self.running.add(process)
+            if self.stopped:  # meanwhile
+                process.terminate()
+            code = process.wait()
+            self.running.discard(process)
+            printed.seek(0)
+            lines = printed.read().decode("utf-8", errors="replace").strip().splitlines()
+        return code, lines[-1] if lines else f"exit code {code}"
+
+    def stop(self) -> None:
+        """Stop every run after its current step. A run that stops already is not hurried."""
+        self.stopped = True
+        for process in list(self.running):
+            process.terminate()
+
+
+def _run_one(run: PlannedRun, config: RunConfig, processes: Processes) -> str:
+    """Start a run, or continue it from its last checkpoint; returns its last line if it failed."""
+    run.directory.mkdir(parents=True, exist_ok=True)
+    if not (run.directory / "config.json").is_file():
+        write_run_config(run.directory, config)
+
+    while True:
+        # the same comparison may have been started twice; wait for the other one
+        while is_locked(run.directory) and not processes.stopped:
+            time.sleep(1)
+        if processes.stopped:
+            return "stopped"
+        if is_finished(run.directory):
+            return ""
+        code, last_line = processes.run(["resume", str(run.directory), "--plain"])
+        if code == 0:
+            return ""
+        if not is_locked(run.directory):
+            return last_line
 
 
 @dataclass
@@ -236,9 +328,9 @@ class Result:
 def read_all(plan: Plan) -> list[Result]:
     """The results of the finished runs of a plan."""
     results = []
-    for name, seed, directory in plan.runs():
-        if is_finished(directory):
-            results.append(read_result(directory, name, seed))
+    for run in plan.runs():
+        if is_finished(run.directory):
+            results.append(read_result(run.directory, run.mode, run.seed))
     return results
 
 

@@ -131,6 +131,26 @@ def closing_step(result: Result, blind_spot: tuple[str, str]) -> int | None:
     return None
 
 
+def headline(results: Sequence[Result]) -> str:
+    """The result of a comparison in one sentence."""
+    split = results[0].first_split
+    scores = {}
+    for mode, runs in by_mode(results).items():
+        scores[mode] = estimate([run.overall(split) for run in runs])
+    best, *others = sorted(scores, key=lambda mode: -scores[mode].mean)
+    sentence = f"On {split}, {best} ends with {scores[best].mean:.1f}% of the answers correct"
+    other = "solo" if "solo" in others else next(iter(others), "")
+    gap = difference(results, best, other, split)
+    if gap is None:
+        return f"{sentence}."
+    sentence += f", the highest mean: {gap} points more than {other}"
+    if len(gap.values) < 3:
+        return f"{sentence} (with so few seeds, this may be luck)."
+    if gap.half >= gap.mean:
+        return f"{sentence}, which may be luck, because the interval contains 0."
+    return f"{sentence} ({len(gap.values)} seeds)."
+
+
 def summary(results: Sequence[Result], command: str) -> str:
     """The results in Markdown: blind spots, a table of scores per held-out file, and costs."""
     split = results[0].first_split

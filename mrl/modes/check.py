@@ -1,30 +1,12 @@
-"""Finds mistakes in the batch of a mode of your own, and the place where an error began."""
+"""Finds mistakes in the batch of a mode of your own."""
 
 import inspect
 import math
-import sysconfig
-import traceback
 from typing import Any
 
-from mrl.config import DATA
 from mrl.errors import MrlError
 from mrl.modes import Mode, Receiver, TrainingBatch
 from mrl.samples import TrainingSample
-
-LIBRARIES = ("<", *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
-PROGRAM = (f"{DATA.parent / 'mrl'}/", str(DATA.parent / "mini_mrl.py"))
-
-
-def place_of(error: BaseException) -> str:
-    """File and line where an error began; in your own code, if the error passed through it."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}"  # this code never ran, so it has no frame
-
-    frames = traceback.extract_tb(error.__traceback__)
-    known = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
-    own = [frame for frame in known if not frame.filename.startswith(PROGRAM)]
-    last = (own or known or frames)[-1]
-    return f"{last.filename}, line {last.lineno}"
 
 
 def check_batch(batch: object, mode: Mode, receiver: Receiver) -> TrainingBatch:

@@ -9,14 +9,18 @@
 - Checksums reveal damage, such as a flipped bit, a power cut during writing, or a lost file.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -53,13 +57,38 @@ def new_directory(config: RunConfig) -> Path:
     return directory
 
 
+def lock(log: TextIO) -> bool:
+    """Lock a run by its open `metrics.jsonl`; False if another process has locked it.
+
+    The lock ends with the process. Raises OSError on a file system without such locks.
+    """
+    for _ in range(10):
+        with suppress(BlockingIOError):
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.05)  # `is_locked` holds a lock for a moment
+    return False
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process is writing this run, as far as the file system knows."""
+    with suppress(OSError), (directory / "metrics.jsonl").open() as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def write_run_config(directory: Path, config: RunConfig) -> None:
     """Write the settings as `config.json`, which `load_config` reads.
 
     Paths are written as given, except paths into the program's own data (see settings.OWN_DATA).
     """
     text = json.dumps(asdict(config), indent=1).replace(DATA_HERE, OWN_DATA)
-    (directory / "config.json").write_text(text, encoding="utf-8")
+    partial = directory / f"config.{os.getpid()}.partial"
+    partial.write_text(text, encoding="utf-8")
+    partial.rename(directory / "config.json")  # so that a killed program leaves all of it or none
 
 
 def read_run_config(directory: Path) -> RunConfig:
@@ -96,9 +125,9 @@ def read_evaluations(directory: Path) -> dict[str, list[dict]]:
     return parse(read_text(path), str(path)) if path.is_file() else {}
 
 
-def read_metrics(directory: Path) -> list[dict]:
-    """All lines of a run's `metrics.jsonl`."""
-    return read_json_lines(directory / "metrics.jsonl")
+def read_metrics(directory: Path, last: int | None = None) -> list[dict]:
+    """All lines of a run's `metrics.jsonl`, or those in its last `last` bytes."""
+    return read_json_lines(directory / "metrics.jsonl", last)
 
 
 def read_samples(directory: Path) -> list[dict]:

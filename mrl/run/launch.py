@@ -11,11 +11,14 @@ import logging
 import multiprocessing
 import os
 import signal
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,6 +31,7 @@ from mrl.settings.pairs import cores
 MEETING = "MINI_MRL_MEETING"  # environment variable: the file where the processes find each other
 PATIENCE = timedelta(days=1)  # how long to wait for a slower process
 
+Handler = Callable[[int, Any], object]  # of a signal
 Ending = tuple[int, str]  # how a program ended: its exit code, and a last sentence for the user
 
 
@@ -51,6 +55,41 @@ def processes_for(config: RunConfig) -> int:
 def is_worker() -> bool:
     """Whether `launch` has started this process."""
     return MEETING in os.environ
+
+
+def end_at_once() -> None:
+    """Let SIGTERM and a closed terminal end this process at once, because it only loads a run.
+
+    Nothing can be lost yet, and an exception would not stop the threads that read weights.
+    """
+    _handle(signal.SIG_DFL, signal.SIGTERM, signal.SIGHUP)
+
+
+def stop_by_signals(stop: Handler) -> None:
+    """From now on, Ctrl-C, SIGTERM and a closed terminal call `stop`.
+
+    That includes Ctrl-C in the background job of a script, which ignores SIGINT.
+    """
+    signal.signal(signal.SIGINT, stop)
+    _handle(stop, signal.SIGHUP)
+    if not is_worker():  # torch ends workers with SIGTERM
+        _handle(stop, signal.SIGTERM)
+
+
+def _handle(handler: Handler | int, *numbers: int) -> None:
+    """Set the handler of signals, except of those that are ignored, as SIGHUP by `nohup`."""
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def drop_closed_terminal() -> None:
+    """If the terminal was closed, print to nowhere, because printing to it would fail."""
+    with open(os.devnull, "r+") as nowhere:
+        for stream in (0, 1, 2):
+            with suppress(OSError):  # the stream itself was closed
+                if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                    os.dup2(nowhere.fileno(), stream)
 
 
 def join_processes(names: Sequence[str]) -> str:
@@ -99,6 +138,8 @@ def launch(
     # `launch` itself says which process died, so torch's warning is not needed
     logging.getLogger("torch.multiprocessing").setLevel("ERROR")
     signal.signal(signal.SIGINT, _pass_on)
+    _handle(_pass_on, signal.SIGTERM, signal.SIGHUP)
+    _handle(_pause, signal.SIGTSTP)
 
     with tempfile.TemporaryDirectory() as folder:
         about = (program, list(arguments), folder)
@@ -111,7 +152,7 @@ def launch(
 
     # a worker that lost another one does not know why, so prefer the outcome of the one that failed
     reasons = [end for end in outcomes if end[0] not in (0, PeerLost.exit_code)]
-    if died and not reasons and died.signal_name != "SIGINT":
+    if died and not reasons and died.signal_name not in ("SIGINT", "SIGHUP"):
         return 1, (
             f"The process of a policy died ({died.signal_name or died.exit_code}); perhaps the "
             f"machine ran out of memory. Continue with: python mini_mrl.py resume {directory}"
@@ -120,18 +161,26 @@ def launch(
     return code, sentence
 
 
-def terminate(number: int, frame: object) -> None:
-    """Handle SIGTERM like Ctrl-C, even in a background job of a script, which ignores SIGINT."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        raise KeyboardInterrupt
-    signal.raise_signal(signal.SIGINT)
+def _signal_workers(number: int) -> None:
+    for worker in multiprocessing.active_children():
+        if worker.pid is not None:  # it has started
+            os.kill(worker.pid, number)
 
 
 def _pass_on(number: int, frame: object) -> None:
-    """Pass Ctrl-C on to the workers, which handle it (see Run.stop)."""
-    for worker in multiprocessing.active_children():
-        if worker.pid is not None:  # it has started
-            os.kill(worker.pid, signal.SIGINT)
+    """Tell the workers to stop: SIGINT for Ctrl-C, else SIGHUP (see Run.stop).
+
+    SIGTERM itself is not passed on, because torch ends the workers with it.
+    """
+    drop_closed_terminal()
+    _signal_workers(number if number == signal.SIGINT else signal.SIGHUP)
+
+
+def _pause(number: int, frame: object) -> None:
+    """Handle Ctrl-Z, which does not reach the workers: stop them, too, until the run goes on."""
+    _signal_workers(signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGSTOP)  # returns after `fg` or `bg`
+    _signal_workers(signal.SIGCONT)
 
 
 def _worker(
@@ -142,9 +191,11 @@ def _worker(
     If it failed before it was connected, the others may be waiting for it. In that case it exits
     with an error, so that the launcher stops the others.
     """
-    os.setsid()  # so that Ctrl-C reaches this process once, through the launcher
+    os.setsid()  # so that signals of the terminal reach this process once, through the launcher
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torch sends SIGTERM if another worker dies
+    # torch sends SIGTERM if another worker dies; `_pass_on` sends SIGHUP
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_DFL)
 
     os.environ["LOCAL_RANK"] = str(rank)
     os.environ[MEETING] = f"{folder}/meeting"

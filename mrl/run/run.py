@@ -4,9 +4,9 @@ The loop is in `mini_mrl.py`: it passes `run.team` to each training step, and pa
 the step to `run.finish_step`.
 """
 
-import fcntl
 import json
 import os
+import signal
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -18,13 +18,13 @@ import torch.distributed
 from safetensors import SafetensorError
 
 from mrl.config import RunConfig
-from mrl.errors import MrlError, RunFailed
+from mrl.errors import PROGRAM, MrlError, RunFailed, place_of
 from mrl.models.loading import claim_device
 from mrl.models.memory import peak_memory
-from mrl.modes.check import PROGRAM, place_of
 from mrl.run.directory import (
     cut_back,
     finish_checkpoint,
+    lock,
     new_directory,
     newest_checkpoint,
     read_evaluations,
@@ -35,7 +35,7 @@ from mrl.run.directory import (
     write_run_config,
 )
 from mrl.run.evaluation import score_entries, solve_heldout
-from mrl.run.launch import is_worker, join_processes
+from mrl.run.launch import drop_closed_terminal, is_worker, join_processes
 from mrl.run.load_team import assemble
 from mrl.run.metrics import sample_lines, step_metrics, time_metrics
 from mrl.run.view import View
@@ -111,12 +111,18 @@ class Run(AbstractContextManager):
         """Lock the run, so that no other process can write it at the same time."""
         log = opened.enter_context((self.directory / "metrics.jsonl").open("a"))
         try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            locked = lock(log)
+        except OSError as error:
+            self.view.say(
+                f"{self.directory} cannot be locked ({error.strerror}), so make sure that no other "
+                "process writes this run."
+            )
+            return
+        if not locked:
             raise MrlError(
                 f"{self.directory}: another process is writing this run. Wait until that process "
                 "ends, or stop it."
-            ) from None
+            )
 
     def _continue_from(self, checkpoint: Path | None, state: dict) -> None:
         """Restore the checkpoint, so that the run continues as if it had never stopped."""
@@ -133,8 +139,15 @@ class Run(AbstractContextManager):
         self.view.say(f"Continuing after step {state['step']} of {self.config.steps}.")
 
     def stop(self, number: int, frame: object) -> None:
-        """Handle Ctrl-C: end the run after this step, or at once if it is pressed again."""
+        """Handle Ctrl-C: end the run after this step, or at once if it is pressed again.
+
+        SIGTERM and SIGHUP stop it as well, but never at once, because a system may send both.
+        """
+        drop_closed_terminal()
+        if self.stopping and number != signal.SIGINT:
+            return
         if self.stopping or self.scoring:
+            self.stopping = True
             self.view.say(f"Stopped. {self.how_to_resume}")
             raise KeyboardInterrupt
 

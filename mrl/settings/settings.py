@@ -18,9 +18,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from mrl.config import DATA, PolicyConfig, RunConfig
-from mrl.errors import MrlError
+from mrl.errors import MrlError, place_of
 from mrl.modes import MODES, Mode
-from mrl.modes.check import place_of
 from mrl.parsing import check_rules, check_table, nearest, parse, read_text, run_file
 from mrl.settings.pairs import model_path, pair_settings
 

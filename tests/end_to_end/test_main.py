@@ -157,16 +157,19 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
     assert len(list((place / "runs" / "sgt-s0" / "checkpoints").glob("step-*"))) == 1
 
 
-def test_sigterm_ends_a_command_even_where_sigint_is_ignored(monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_as_ctrl_c_does_even_where_sigint_is_ignored(monkeypatch, number):
     """A script's background jobs ignore SIGINT, and every command but training keeps that."""
-    before = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, signal.SIG_IGN)
-    monkeypatch.setattr(mini_mrl, "program", lambda arguments: signal.raise_signal(signal.SIGTERM))
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = {signum: signal.getsignal(signum) for signum in numbers}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end = lambda arguments: signal.raise_signal(number)  # noqa: E731
+    monkeypatch.setattr("mrl.cli.command_line.run_command", end)
     try:
-        with pytest.raises(KeyboardInterrupt):
-            mini_mrl.main([])
+        assert run("settings") == 130
     finally:
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGINT, before[1])
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 @pytest.mark.parametrize(
