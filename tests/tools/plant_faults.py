@@ -152,7 +152,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("run/directory", "in checkpoints(run)[:-KEEP]", "in checkpoints(run)[KEEP:]",
      [f"{LOST}test_a_full_disk_ends_the_run_with_a_sentence_and_keeps_the_last_checkpoint"]),
     ("run/run", "self.team.modes[policy.name].state()", "self.team.mode.state()", LEAK),
-    ("run/run", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB",
+    ("run/directory", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB",
      [f"{LOST}test_a_run_that_somebody_writes_is_not_resumed_beside_it"]),
     ("run/evaluation", "fmean(scores[metric] for scores in skills.values())",
      "sum(s[metric] * s[\"problems\"] for s in skills.values()) / len(problems)", EVALUATION),
