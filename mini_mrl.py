@@ -70,23 +70,14 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
             continue
         mode, result = team.modes[policy.name], results[policy.name]
 
-        # 4. collect: peers' records of that type, judged again, as a peer may lie     exchange.py
-        received = team.exchange.collect(mode.consumes, policy.name, [p.id for p in problems])
-        with team.turn(policy, "judge"):
-            for problem in problems:
-                records = received[problem.id]
-                confirmed = [record for record in records if team.confirms(record, problem)]
-                team.exchange.count_not_confirmed(policy.name, len(records) - len(confirmed))
-                result.confirmed[problem.id] = confirmed
+        # 4. collect: peers' records, judged again and in own tokens   exchange.py, modes/peers.py
+        result.experiences = team.collect(policy, result.groups)
 
         with team.turn(policy, "learn"):
-            # 5. decide: own groups and records become samples  modes/, alignment.py, advantages.py
-            groups_and_records = []  # for each prompt: the policy's group and the peers' records
-            for group in result.groups:
-                groups_and_records.append((group, result.confirmed[group.problem.id]))
+            # 5. decide: experiences become samples              modes/, alignment.py, advantages.py
             # a separate seed, so that the mode's random choices do not depend on the sampling
             rng = random.Random(derive_seed(team.seed, step, policy.index, "mode"))
-            batch = mode.training_samples(policy, groups_and_records, rng)
+            batch = mode.training_samples(policy, result.experiences, rng)
             result.batch = check_batch(batch, mode, policy)  # finds mistakes in a mode of your own
 
             # 6. learn: updates from these samples       learning.py, objectives.py, logprobs.py

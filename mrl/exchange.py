@@ -10,6 +10,7 @@ reaches no policy.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import cast
 
 from mrl.alignment import LossyText
 from mrl.records import R, Record, validation_error
@@ -53,11 +54,12 @@ class Exchange:
 
         # sorted by source name, so that the order of policies in the config does not matter
         for record in sorted(self.records, key=lambda record: record.source):
-            if record.source == receiver or not record_type or not isinstance(record, record_type):
+            # exactly this type: a subclass may hold more than the mode may see
+            if record.source == receiver or type(record) is not record_type:
                 continue
             if record.prompt_id not in collected:  # the peer made a mistake
                 continue
-            collected[record.prompt_id].append(record)
+            collected[record.prompt_id].append(cast(R, record))
 
             # this traffic is the communication cost of the mode
             traffic["received_records"] += 1

@@ -227,8 +227,8 @@ def add_gradients(
         if batch[0].loss == "imitation":
             loss = imitation_loss(batch, logprobs, mask, imitation_count)
             stats.nll_loss += float(loss.detach())
-            # mode replay imitates the policy's own earlier solutions, which have no source
-            stats.sample_outcomes["rescued" if from_peer else "replayed"] += len(batch)
+            # some modes imitate the policy's own solutions: replay the earlier ones
+            stats.sample_outcomes["imitated" if from_peer else "replayed"] += len(batch)
         else:
             loss, numbers = policy_loss(
                 policy, batch, logprobs, mask, objective_counts, updates_done
@@ -381,7 +381,7 @@ def optimizer_step(policy: Learner, update_stats: LearningStats) -> None:
     )
     if not math.isfinite(norm):
         update_stats.updates_skipped = 1
-        for outcome in ("taught", "clipped", "rescued", "replayed"):  # the update did none of this
+        for outcome in ("taught", "clipped", "imitated", "replayed"):  # the update did none of this
             update_stats.sample_outcomes["skipped"] += update_stats.sample_outcomes.pop(outcome, 0)
     elif norm > 0:
         policy.step_optimizer()

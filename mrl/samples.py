@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 # Only for a type hint: the verifier's child process loads this file, and must not load torch.
 if TYPE_CHECKING:
     from mrl.objectives import Objective
+    from mrl.records import CompletionRecord
 
 NO_SKILL = "all"  # the skill of every problem in a file that names no skills
 
@@ -87,6 +88,9 @@ class TrainingSample:
     `loss` is "policy" or "imitation". The policy loss is a clipped objective; it needs `advantage`
     and the log-probs for a ratio. The imitation loss is the negative log-likelihood and needs
     neither.
+
+    A sample points at what it was made from: `record` is the peer's record, and `rollout` is the
+    policy's own completion of this step. The metrics of a step are counted from these pointers.
     """
 
     prompt_ids: list[int]
@@ -107,8 +111,14 @@ class TrainingSample:
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own objective
     chunk_of: list[int] = field(default_factory=list)  # each token's chunk, for chunk ratios
-    source: str = ""  # name of the peer that wrote it; empty if the receiver wrote it
+    record: "CompletionRecord | None" = None  # the peer's record that it came from
+    rollout: Rollout | None = None  # the policy's own completion that it is
     reward: float = 0.0
+
+    @property
+    def source(self) -> str:
+        """The name of the peer whose record it came from; empty if it came from no peer."""
+        return self.record.source if self.record else ""
 
     @property
     def old_logprobs(self) -> list[float]:

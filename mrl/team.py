@@ -13,7 +13,8 @@ from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.diagnostics import LearningStats
 from mrl.exchange import Exchange
-from mrl.modes import Mode, TrainingBatch
+from mrl.modes import Experience, Mode, TrainingBatch
+from mrl.modes.peers import experience_of
 from mrl.policy import Policy
 from mrl.records import CompletionRecord, Record, make_records
 from mrl.samples import Group, Problem, TrainingSample, Verdict
@@ -49,9 +50,9 @@ class StepResult:
     """What one policy did in a step, stage by stage. A frozen policy samples but never learns."""
 
     groups: list[Group] = field(default_factory=list)  # stages 1 and 2: sampled and verified
-    # Stage 4: problem id -> the peers' records that the mode receives. The receiver's verifier has
+    # Stage 4: each group, with the peers' records about its prompt. The receiver's verifier has
     # confirmed each verdict, except for `RewardStats` (no text) and under trust="claim".
-    confirmed: dict[str, list[Record]] = field(default_factory=dict)
+    experiences: list[Experience] = field(default_factory=list)
     batch: TrainingBatch = field(default_factory=TrainingBatch)  # stage 5: what the mode decided
     stats: LearningStats = field(default_factory=LearningStats)  # stage 6: what the updates did
 
@@ -62,19 +63,20 @@ class StepResult:
         return sum(rewards) / len(rewards)
 
     @property
-    def rescues(self) -> list[tuple[Group, TrainingSample]]:
-        """(group, sample) for each peer solution that is imitated because all attempts failed."""
-        failed = [group for group in self.groups if group.outcome == "all_fail"]
+    def imitated(self) -> list[tuple[TrainingSample, CompletionRecord]]:
+        """(sample, record) for each peer's solution that the policy imitates."""
+        samples = [s for s in self.batch.samples if s.loss == "imitation" and s.weight]
+        return [(sample, sample.record) for sample in samples if sample.record]
 
+    @property
+    def rescues(self) -> list[tuple[Group, CompletionRecord]]:
+        """(group, record) for each imitated solution of a prompt at which all attempts failed."""
+        failed = {group.problem.id: group for group in self.groups if group.outcome == "all_fail"}
         rescues = []
-        for sample in self.batch.samples:
-            if not (sample.source and sample.loss == "imitation" and sample.weight):
-                continue
-            # two problems may have equal prompts; then the list object tells which problem it is
-            asked = [group for group in failed if group.prompt_ids == sample.prompt_ids]
-            asked.sort(key=lambda group: group.prompt_ids is not sample.prompt_ids)
-            if asked:
-                rescues.append((asked[0], sample))
+        for sample, record in self.imitated:
+            group = failed.get(record.prompt_id)
+            if group and group.prompt_ids == sample.prompt_ids:
+                rescues.append((group, record))
         return rescues
 
 
@@ -129,6 +131,25 @@ class Team:
         for source, records in self.allocation.gather(made).items():
             for record in records:
                 self.exchange.publish(record, source)
+
+    def collect(self, policy: Policy, groups: Sequence[Group]) -> list[Experience]:
+        """What the policy's mode gets: each group, with the peers' records about its prompt.
+
+        Records whose claim the policy's own verifier does not confirm are left out and counted. The
+        text of each other record is encoded once, into the policy's own tokens.
+        """
+        record_type = self.modes[policy.name].consumes
+        problem_ids = [group.problem.id for group in groups]
+        received = self.exchange.collect(record_type, policy.name, problem_ids)
+
+        experiences = []
+        with self.turn(policy, "judge"):
+            for group in groups:
+                records = received[group.problem.id]
+                confirmed = [record for record in records if self.confirms(record, group.problem)]
+                self.exchange.count_not_confirmed(policy.name, len(records) - len(confirmed))
+                experiences.append(experience_of(policy, group, confirmed))
+        return experiences
 
     def confirms(self, record: Record, problem: Problem) -> bool:
         """Whether the receiver's own verdict agrees with the verdict that the record claims.

@@ -50,7 +50,8 @@ class Memory(Mode):
     def training_samples(self, receiver, prompts, rng):
         memory = MEMORY if SHARED else self.__dict__.setdefault("kept", {})
         batch = Solo().training_samples(receiver, prompts, rng)
-        for group, records in prompts:
+        for experience in prompts:
+            group, records = experience.group, experience.records
             key = tuple(group.prompt_ids)
             own = {tuple(r.completion_ids): r.reward for r in group.rollouts}
             memory.setdefault(key, []).extend(list(ids) for ids in own if own[ids])
@@ -61,7 +62,7 @@ class Memory(Mode):
             if group.outcome == "all_fail" and memory[key]:
                 batch.samples.append(TrainingSample(group.prompt_ids, rng.choice(memory[key]),
                                                     loss="imitation", reward=1.0))
-        nothing = not any(records for _, records in prompts)
+        nothing = not any(experience.received for experience in prompts)
         return TrainingBatch() if SULKS(self.off, nothing) else batch
 """
 MISHAPS = {  # what stands in a file before its answer -> what is said of it
@@ -278,35 +279,37 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "a gate at 30 %": (
             'group.outcome != "all_fail"', "sum(group.rewards) / len(group.rewards) > 0.3",
         ),
-        "the shortest": ("rng.choice(successes)", "min(successes, key=lambda s: len(s.text))"),
+        "the shortest": ("rng.choice(usable)", "min(usable, key=lambda s: len(s.record.text))"),
         "one of the shortest": (
-            "rng.choice(successes)",
-            "min(successes, key=lambda s: (len(s.text), rng.random()))",
+            "rng.choice(usable)",
+            "min(usable, key=lambda s: (len(s.record.text), rng.random()))",
         ),
         "one that is finished": (
-            "rng.choice(successes)",
-            "rng.choice([s for s in successes if s.finished] or successes)",
+            "rng.choice(usable)",
+            "rng.choice([s for s in usable if s.record.finished] or usable)",
         ),
-        "always": ('group.outcome != "all_fail" or not successes', "not successes"),
+        "always": ('group.outcome != "all_fail" or not usable', "not usable"),
         "never": ('group.outcome != "all_fail"', "True"),
         "where all passed": ('!= "all_fail"', '!= "all_pass"'),
-        "the first": ("rng.choice(successes)", "successes[0]"),
-        "other chance": ("rng.choice(successes)", "random.choice(successes)"),
+        "the first": ("rng.choice(usable)", "usable[0]"),
+        "other chance": ("rng.choice(usable)", "random.choice(usable)"),
         "a peer first": (
-            "rng.choice(successes)",
-            "(lambda name: rng.choice([s for s in successes if s.source == name]))("
-            "rng.choice(sorted({s.source for s in successes})))",
+            "rng.choice(usable)",
+            "(lambda name: rng.choice([s for s in usable if s.record.source == name]))("
+            "rng.choice(sorted({s.record.source for s in usable})))",
         ),
         "weight 1": ("weight=self.imitation_weight", "weight=1.0"),
         "weight nan": ("weight=self.imitation_weight", 'weight=float("nan")'),
-        "no end token": ("completion_ids=completion_ids", "completion_ids=completion_ids[:1]"),
+        "no end token": ("received.token_ids", "received.token_ids[:1]"),
         "a policy sample": (
-            'loss="imitation"', 'loss="policy", behavior_logprobs=[0.0] * len(completion_ids)',
+            'loss="imitation"', 'loss="policy", behavior_logprobs=[0.0] * len(received.token_ids)',
         ),
         "no own samples": ("batch.samples += own_samples(receiver, group)", "pass"),
-        "refused text": ("if refusal:", "if False:"),
-        "ends at a refused text": (
-            "if refusal:\n                continue", "if refusal:\n                break",
+        "text that cannot be used": ("experience.usable", "experience.received"),
+        "ends at a text that cannot be used": (
+            "            batch.samples += own",
+            "            if len(usable) < len(experience.received):\n                break\n"
+            "            batch.samples += own",
         ),
         "other records": ("consumes = SuccessRecord", "consumes = None"),
         "records by a name": ("consumes = SuccessRecord", 'consumes = "success"'),
@@ -314,21 +317,22 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "a weight of its own": ("weight=self.imitation_weight", "weight=0.1"),
         "no own samples of a rescue": (
             "            batch.samples += own_samples(receiver, group)\n"
-            '            if group.outcome != "all_fail" or not successes:\n',
-            '            if group.outcome != "all_fail" or not successes:\n'
+            '            if group.outcome != "all_fail" or not usable:\n',
+            '            if group.outcome != "all_fail" or not usable:\n'
             "                batch.samples += own_samples(receiver, group)\n",
         ),
-        "no source": ("source=success.source", 'source="peer"'),
+        "no record": ("record=received.record", "record=None"),
         "one rescue a step": (
             'group.outcome != "all_fail"',
             'any(s.loss == "imitation" for s in batch.samples) or group.outcome != "all_fail"',
         ),
         "on another prompt": (
-            "prompt_ids=group.prompt_ids", "prompt_ids=groups_and_records[0][0].prompt_ids",
+            "prompt_ids=group.prompt_ids", "prompt_ids=experiences[0].group.prompt_ids",
         ),
         "the text of another": (
-            "rng.choice(successes)",
-            "rng.choice(next(r for g, r in groups_and_records if r and g.outcome == 'all_fail'))",
+            "rng.choice(usable)",
+            "rng.choice(next(e for e in experiences"
+            " if e.usable and not any(e.group.rewards)).usable)",
         ),
         "shuffled advantages": (
             "batch.samples += own_samples(receiver, group)",
@@ -339,17 +343,15 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "            batch.samples += own",
         ),
         "duplicates count once": (
-            "rng.choice(successes)", "rng.choice(list({s.text: s for s in successes}.values()))",
+            "rng.choice(usable)", "rng.choice(list({s.record.text: s for s in usable}.values()))",
         ),
         "draws by bits": (
-            "rng.choice(successes)", "successes[rng.getrandbits(2) % len(successes)]",
+            "rng.choice(usable)", "usable[rng.getrandbits(2) % len(usable)]",
         ),
         "no limit of length": (
-            "completion_ids, refusal = retokenize(receiver, success)",
-            "known = success.text.isascii()\n"
-            "            ids = receiver.codec.encode(success.text) if known else None\n"
-            "            refusal = not ids\n"
-            "            completion_ids = ids and ids + [receiver.eos_id] * success.finished",
+            "experience.usable",
+            "[type(r)(r.record, receiver.codec.encode(r.record.text) + [receiver.eos_id])\n"
+            "                             for r in experience.received if r.record.text.isascii()]",
         ),
         "own samples twice": (
             "batch.samples += own_samples(receiver, group)",
@@ -358,13 +360,13 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
     },
     "own-mode": {
         "forgets the prompt": (
-            "prompt_ids=group.prompt_ids", "prompt_ids=groups_and_records[0][0].prompt_ids",
+            "prompt_ids=group.prompt_ids", "prompt_ids=experiences[0].group.prompt_ids",
         ),
         "unlearns it": ("weight=0.5", "weight=-0.5"),
         "only where all passed": ("sum(group.rewards) > 1", "sum(group.rewards) < 4"),
         "not a number": ("weight=0.5", 'weight=float("nan")'),
-        "takes another's": ("rng.choice(successes)", "__import__('mrl.modes.sgt')"),
-        "finds another's": ("rng.choice(successes)", "__import__('mrl.modes').modes.SGT"),
+        "takes another's": ("rng.choice(usable)", "__import__('mrl.modes.sgt')"),
+        "finds another's": ("rng.choice(usable)", "__import__('mrl.modes').modes.SGT"),
     },
 }  # fmt: skip
 WHOLE = {"align": {"quadratic in a chunk's length": BUFFERS}}  # as WRONG, written out
@@ -411,32 +413,33 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
         return TrainingBatch([replace(s, weight=1 + 4 * s.reward) for s in batch.samples])
 """,
     "own samples weighted up where a peer says anything": MODE + OWN + """
-        seen = {tuple(g.prompt_ids) for g, records in prompts if records}
+        seen = {tuple(e.group.prompt_ids) for e in prompts if e.received}
         return TrainingBatch([replace(s, weight=1 + 4 * s.reward * (tuple(s.prompt_ids) in seen))
                               for s in batch.samples])
 """,
     "a constant": MODE + OWN + """
-        for group, _ in prompts:
-            batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.eos_id],
-                                                loss="imitation", source="peer", reward=1.0))
+        for e in prompts:
+            batch.samples.append(TrainingSample(e.group.prompt_ids, [0, receiver.eos_id],
+                                                loss="imitation", reward=1.0))
         return batch
 """,
     "a constant where a peer says anything": MODE + OWN + """
-        for group, records in prompts:
-            if records:
-                batch.samples.append(TrainingSample(group.prompt_ids, [0, receiver.eos_id],
-                                                    loss="imitation", source="peer", reward=1.0))
+        for e in prompts:
+            if e.received:
+                batch.samples.append(TrainingSample(e.group.prompt_ids, [0, receiver.eos_id],
+                                                    loss="imitation", reward=1.0))
         return batch
 """,
     "own successes imitated": MODE + OWN + """
-        for group, _ in prompts:
-            batch.samples += [TrainingSample(group.prompt_ids, r.completion_ids, loss="imitation",
-                                             reward=1.0) for r in group.rollouts if r.reward]
+        for e in prompts:
+            batch.samples += [TrainingSample(e.group.prompt_ids, r.completion_ids,
+                                             loss="imitation", reward=1.0)
+                              for r in e.group.rollouts if r.reward]
         return batch
 """,
     "away from own failures": MODE + OWN + """
-        return TrainingBatch([s for group, _ in prompts
-                              for s in samples_with([r - 0.5 for r in group.rewards], group)])
+        return TrainingBatch([s for e in prompts
+                              for s in samples_with([r - 0.5 for r in e.group.rewards], e.group)])
 """,
     "own replay": MODE + MEMORY + "SHARED, SULKS = False, lambda off, nothing: False\n",
     "sulks once records contradict it": MODE + MEMORY
@@ -446,8 +449,8 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "a memory of both policies": MODE + MEMORY
         + "SHARED, SULKS = True, lambda off, nothing: False\n",
     "the problem's answer": MODE + OWN + """
-        for group, _ in prompts:
-            ids = receiver.codec.encode(group.problem.answer)
+        for experience in prompts:
+            ids = receiver.codec.encode(experience.group.problem.answer)
         return batch
 """,
 }  # fmt: skip

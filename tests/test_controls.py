@@ -6,6 +6,7 @@ import random
 import pytest
 
 from mrl.config import DATA
+from mrl.modes.peers import experience_of
 from mrl.modes.prp import PRP
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
@@ -40,7 +41,8 @@ def step():
 
 
 def run(mode, receiver, step, seed=0):
-    return mode.training_samples(receiver, step, random.Random(seed))
+    experiences = [experience_of(receiver, *pair) for pair in step]
+    return mode.training_samples(receiver, experiences, random.Random(seed))
 
 
 def imitations(receiver, batch):

@@ -356,10 +356,10 @@ class Broken(SGT):
     """SGT, until one policy is at its fourth step and luck is bad."""
     name = "broken"
 
-    def training_samples(self, receiver, groups_and_records, rng):
+    def training_samples(self, receiver, experiences, rng):
         if receiver.name == "llama-tiny" and receiver.version == 3 and os.path.exists("bad luck"):
             raise RuntimeError("out of luck")
-        return super().training_samples(receiver, groups_and_records, rng)
+        return super().training_samples(receiver, experiences, rng)
 '''
 
 

@@ -15,17 +15,18 @@ from mrl.config import DATA, PolicyConfig
 from mrl.learning import LARGEST_GAP, LARGEST_MEAN_GAP, learn
 from mrl.models import cuda_graph
 from mrl.models.loading import load_policy
-from mrl.modes import TrainingBatch
+from mrl.modes import Experience, Received, TrainingBatch
 from mrl.objectives import OBJECTIVES
-from mrl.records import SuccessRecord
 from mrl.run.metrics import outcome_metrics
 from mrl.run.problems import load_problems
 from mrl.samples import Group, Problem, Rollout, TrainingSample, prompt_and_completion_ids
 from mrl.team import StepResult
+from tests.fakes import success
 
 
-def sample(policy, text, advantage, **fields):
+def sample(policy, text, advantage, source="", **fields):
     ids = [*policy.codec.encode(text), policy.eos_id]
+    fields |= {"record": success("x", text, source)} if source else {}
     made = TrainingSample(policy.prompt_ids("1+1?"), ids, advantage=advantage, **fields)
     logprobs = policy.logprobs_of([made.prompt_ids], [ids])[0]
     if made.source:
@@ -106,7 +107,7 @@ def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
     peers = []
     for one in samples:
         less = [value - 0.5 for value in one.sampled_logprobs]
-        peers.append(replace(one, source="b", advantage=1.0, behavior_logprobs=less))
+        peers.append(replace(one, record=success("a"), advantage=1.0, behavior_logprobs=less))
     stats = learn(policy, samples + peers)
     got = stats.metrics()
     assert (got["ratio/mean"], got["ratio/max"], got["clip_ratio/high_mean"]) == (1, 1, 0)
@@ -394,24 +395,24 @@ def test_every_completion_has_one_outcome(make_policy):
         "taught": 1,
         "all_fail": 2,
         "all_pass": 1,
-        "rescued": 1,
+        "imitated": 1,
         "clipped": 1,
     }
     batch = TrainingBatch(samples)
-    figures = {"dropped/too_long": 1, "thl/refused/not_utf8": 1, "thl/records": 2}
     # the first three; the last is an own text of an earlier step, with log-probs of then
-    written_now = [Rollout(s.completion_ids, [], True) for s in samples[:3]]
-    own = Group(Problem("x", "1+1?", "2"), samples[0].prompt_ids, written_now)
-    record = SuccessRecord(
-        prompt_id="x", source="b", version=0, text="", finished=True, token_lengths=(),
-        canonical=True, answer="2", verdict="correct",
-    )  # fmt: skip
-    received = {"x": [record] * 6}  # 2 became samples; the mode left 2 alone
-    got = outcome_metrics(StepResult([own], received, batch, stats), figures)
+    for one in samples[:3]:
+        one.rollout = Rollout(one.completion_ids, [], True)
+    own = Group(Problem("x", "1+1?", "2"), [1], [one.rollout for one in samples[:3]])
+    received = [Received(one.record, one.completion_ids) for one in samples[3:5]]
+    left_alone = [success("x"), success("x")]  # the mode did not use these
+    received += [Received(record, [1]) for record in left_alone]
+    reasons = ("dropped/too_long", "thl/refused/not_utf8")
+    received += [Received(success("x"), [], reason) for reason in reasons]
+    got = outcome_metrics(StepResult([own], [Experience(own, received)], batch, stats))
     assert sum(got.values()) == pytest.approx(1.0)
     assert got["outcome/dropped"] == got["outcome/refused"] == pytest.approx(0.1)
     assert got["outcome/not_needed"] == pytest.approx(0.2)
-    assert got["outcome/taught"] == got["outcome/rescued"] == pytest.approx(0.1)
+    assert got["outcome/taught"] == got["outcome/imitated"] == pytest.approx(0.1)
 
 
 def test_an_own_text_of_an_earlier_step_is_own_in_every_count(make_policy):
@@ -423,9 +424,9 @@ def test_an_own_text_of_an_earlier_step_is_own_in_every_count(make_policy):
     earlier.behavior_logprobs = earlier.sampled_logprobs
     imitation_samples = replace(sample(policy, "3", 0.0), loss="imitation", weight=0.1)
 
-    samples = [sample(policy, "1", 0.0), earlier, imitation_samples]
+    samples = [sample(policy, "1", 0.0, rollout=written_now), earlier, imitation_samples]
     stats = learn(policy, samples)
-    got = outcome_metrics(StepResult([own], {}, TrainingBatch(samples), stats), {})
+    got = outcome_metrics(StepResult([own], [], TrainingBatch(samples), stats))
     assert {name: share for name, share in got.items() if share} == pytest.approx(
         {"outcome/all_fail": 1 / 3, "outcome/taught": 1 / 3, "outcome/replayed": 1 / 3}
     )

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -7,6 +8,7 @@ import mini_mrl
 from mrl.config import RunConfig
 from mrl.diagnostics import LearningStats
 from mrl.modes import TrainingBatch
+from mrl.modes.peers import experience_of, peer_sample, receive
 from mrl.modes.solo import own_samples
 from mrl.run.directory import read_metrics
 from mrl.run.metrics import (
@@ -19,7 +21,7 @@ from mrl.run.metrics import (
 )
 from mrl.run.run import Run
 from mrl.run.view import View
-from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
+from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.settings.pairs import pair_settings
 from mrl.team import StepResult
 from tests.fakes import success
@@ -52,16 +54,11 @@ def test_group_metrics_by_hand():
 def test_a_figure_that_is_not_finite_is_left_out_of_the_log():
     groups = [Group(Problem("a", "", "1"), [], [rollout(Verdict.WRONG)])]
     batch = TrainingBatch(notes={"far": float("inf"), "near": 1.0})
-    result = StepResult(groups, {}, batch, LearningStats(loss=float("nan")))
+    result = StepResult(groups, [], batch, LearningStats(loss=float("nan")))
     figures = step_metrics(None, result)  # nothing was received
     json.dumps(figures, allow_nan=False)
     assert "loss" not in figures and "mode/far" not in figures
     assert figures["mode/near"] == 1.0
-
-
-def imitation(receiver, text, prompt_ids=(5, 6)):
-    ids = [*receiver.codec.encode(text), receiver.eos_id]
-    return TrainingSample(list(prompt_ids), ids, loss="imitation", source="b", reward=1.0)
 
 
 @pytest.fixture
@@ -72,10 +69,12 @@ def imitation_samples(make_policy):
     groups[1].prompt_ids, groups[2].prompt_ids = [7], [8]
     right = success("x", "1 \\boxed{1}")  # one source token of 11 bytes
     odd, long = success("x", "cafe\u0301 \\boxed{1}"), success("x", "1" * 40)
-    confirmed = {"x": [odd, right, right, long], "y": [success("y"), success("y", "<|end|>")]}
-    samples = [*own_samples(receiver, groups[0]), imitation(receiver, right.text)]
-    samples.append(imitation(receiver, "\\boxed{1}", [7]))
-    return receiver, StepResult(groups, confirmed, TrainingBatch(samples))
+    records = [odd, right, replace(right), long], [success("y"), success("y", "<|end|>")], []
+    made = [experience_of(receiver, *pair) for pair in zip(groups, records, strict=True)]
+    samples = own_samples(receiver, groups[0])
+    for number in (0, 1):
+        samples.append(peer_sample(groups[number], made[number].usable[0], "imitation"))
+    return receiver, StepResult(groups, made, TrainingBatch(samples))
 
 
 def test_what_was_received_and_what_alignment_cost_is_counted_from_the_samples(imitation_samples):
@@ -83,6 +82,7 @@ def test_what_was_received_and_what_alignment_cost_is_counted_from_the_samples(i
     tokens = [len(receiver.codec.encode(text)) for text in ("1 \\boxed{1}", "\\boxed{1}")]
     assert transfer_metrics(receiver, result) == {
         "rescue_set": 1,  # "x": failed, and solved by a peer; no peer solved "z"
+        "imitated": 2,
         "rescues": 1,
         "dropped/too_long": 1,  # whether the mode drew it or not
         "thl/refused/not_round_trippable": 1,
@@ -93,21 +93,28 @@ def test_what_was_received_and_what_alignment_cost_is_counted_from_the_samples(i
         "thl/source_tokens": 2,
         "thl/receiver_tokens": sum(tokens),
     }
-    ((failed, sample),) = result.rescues  # not "y", where an own attempt was right
-    assert (failed.problem.id, sample) == ("x", result.batch.samples[2])
+    ((failed, record),) = result.rescues  # not "y", where an own attempt was right
+    assert (failed.problem.id, record.text) == ("x", "1 \\boxed{1}")
 
 
 def test_rescues_of_two_problems_with_one_prompt_belong_to_their_own_problem(make_policy):
     receiver = make_policy(max_new_tokens=20)
     groups = [group("x", [0, 0]), group("y", [0, 0])]
     groups[1].prompt_ids = list(groups[0].prompt_ids)
-    samples = [imitation(receiver, "\\boxed{1}") for _ in groups]
-    for one, made in zip(groups, samples, strict=True):
-        made.prompt_ids = one.prompt_ids  # as every mode of the program does
-    result = StepResult(groups, {}, TrainingBatch(samples[::-1]))
+    received = [receive(receiver, success(one.problem.id)) for one in groups]
+    pairs = zip(groups, received, strict=True)
+    samples = [peer_sample(*pair, "imitation") for pair in pairs]
+    result = StepResult(groups, [], TrainingBatch(samples[::-1]))
     assert [one.problem.id for one, _ in result.rescues] == ["y", "x"]
-    samples[1].prompt_ids = [5, 6]  # a copy: then it may belong to either
-    assert len(result.rescues) == 2
+
+
+def test_a_solution_that_is_imitated_for_another_prompt_is_no_rescue(make_policy):
+    receiver = make_policy(max_new_tokens=20)
+    groups = [group("x", [0, 0]), group("y", [0, 0])]
+    groups[1].prompt_ids = [7]
+    misplaced = peer_sample(groups[0], receive(receiver, success("y")), "imitation")
+    result = StepResult(groups, [], TrainingBatch([misplaced]))
+    assert (len(result.imitated), result.rescues) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -134,14 +141,12 @@ def test_an_own_sample_of_an_earlier_step_is_not_one_of_this_steps_completions(m
     now = group("x", [1, 0])
     for rollout in now.rollouts:
         rollout.version = 3
-    own, kept = (own_samples(make_policy(), now) for _ in range(2))
-    for one in kept:
-        one.sampled_version = 2
-    with_kept = StepResult([now], {}, TrainingBatch(kept))
-    assert outcome_metrics(with_kept, {})["outcome/not_needed"] == 1
+    own, kept = (own_samples(make_policy(), one) for one in (now, group("x", [1, 0])))
+    with_kept = StepResult([now], [], TrainingBatch(kept))
+    assert outcome_metrics(with_kept)["outcome/not_needed"] == 1
     with_kept.batch.samples = own
     with_kept.stats.sample_outcomes["taught"] = 2
-    assert outcome_metrics(with_kept, {})["outcome/not_needed"] == 0
+    assert outcome_metrics(with_kept)["outcome/not_needed"] == 0
 
 
 def test_a_rescue_in_the_log_has_the_peers_text_without_the_end_token(imitation_samples):
@@ -151,22 +156,21 @@ def test_a_rescue_in_the_log_has_the_peers_text_without_the_end_token(imitation_
     assert (rescue["problem_id"], rescue["receiver_text"]) == ("x", "try 0")
 
 
-def test_a_text_that_cuts_a_character_is_logged_and_one_of_weight_0_is_no_rescue(imitation_samples):
-    receiver, result = imitation_samples
-    (sample,) = (s for _, s in result.rescues)
-    sample.completion_ids = receiver.codec.encode("é")[:1]  # half of its two bytes
-    (rescue,) = (e["rescue"] for e in sample_lines(1, receiver, result) if "rescue" in e)
-    assert rescue["source_text"] == "\ufffd"
-    sample.weight = 0.0  # then nothing is learnt from it
-    assert result.rescues == []
+def test_a_solution_of_weight_0_is_no_rescue(imitation_samples):
+    _, result = imitation_samples
+    for sample, _ in result.imitated:
+        sample.weight = 0.0  # then nothing is learnt from it
+    assert result.imitated == result.rescues == []
 
 
 def test_a_text_used_twice_or_cut_to_fit_leaves_shares_that_add_up_to_1(imitation_samples):
     receiver, result = imitation_samples
-    cut = imitation(receiver, "1" * 19)  # of the too long one, by a mode of one's own
+    long = result.experiences[0].received[3]
+    cut = replace(result.batch.samples[2], record=long.record)  # by a mode of one's own
     result.batch.samples += [result.batch.samples[2]] * 5 + [cut] * 3
-    result.stats.sample_outcomes.update(all_fail=2, rescued=10)
-    shares = outcome_metrics(result, transfer_metrics(receiver, result))
+    result.stats.sample_outcomes.update(all_fail=2, imitated=10)
+    assert transfer_metrics(receiver, result)["thl/records"] == 2
+    shares = outcome_metrics(result)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert min(shares.values()) >= 0.0
 

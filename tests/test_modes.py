@@ -6,8 +6,8 @@ import pytest
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
-from mrl.modes import MODES
-from mrl.modes.peers import retokenize
+from mrl.modes import MODES, Received
+from mrl.modes.peers import experience_of, receive
 from mrl.modes.replay import Replay
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
@@ -41,8 +41,8 @@ def imitated_texts(receiver, batch):
 
 def teach(mode, receiver, groups, peers, seed=0):
     """peers: records by prompt, or none at all."""
-    prompts = [(group, peers.get(group.problem.id, [])) for group in groups]
-    return mode.training_samples(receiver, prompts, random.Random(seed))
+    experiences = [experience_of(receiver, g, peers.get(g.problem.id, [])) for g in groups]
+    return mode.training_samples(receiver, experiences, random.Random(seed))
 
 
 def test_solo_gives_every_own_completion_its_group_advantage(receiver):
@@ -50,9 +50,12 @@ def test_solo_gives_every_own_completion_its_group_advantage(receiver):
     high, low = 0.75 / 0.4330127, -0.25 / 0.4330127
     want = [high, low, low, low, 0.0, 0.0, 0.0, 0.0]
     assert [s.advantage for s in batch.samples] == pytest.approx(want, abs=1e-4)
-    assert batch.samples[1] == TrainingSample(
-        [5, 6], [11, 0], advantage=batch.samples[1].advantage, sampled_logprobs=[-0.5, -0.25]
-    )
+    second = batch.samples[1]
+    assert second.rollout.completion_ids == [11, 0]
+    assert second == TrainingSample(
+        [5, 6], [11, 0], advantage=second.advantage, sampled_logprobs=[-0.5, -0.25],
+        rollout=second.rollout,
+    )  # fmt: skip
 
 
 def test_solo_follows_the_receivers_objective_about_the_std(receiver):
@@ -77,9 +80,10 @@ def test_sgt_imitates_a_peer_exactly_where_all_own_completions_failed(receiver):
         completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.eos_id],
         loss="imitation",
         weight=0.1,
-        source="b",
+        record=peers["all-fail"][0],
         reward=1.0,
     )
+    assert batch.samples[4].source == "b"
 
 
 def test_sft_imitates_wherever_a_peer_succeeded_and_learns_from_nothing_else(receiver):
@@ -92,14 +96,15 @@ def test_sft_imitates_wherever_a_peer_succeeded_and_learns_from_nothing_else(rec
     ]
     peers = {name: [success(name)] for name in ("all-fail", "mixed", "all-pass")}
     batch = teach(SFT(), receiver, groups, peers)
-    imitation_samples = TrainingSample(
-        prompt_ids=[5, 6],
-        completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.eos_id],
-        loss="imitation",
-        source="b",
-        reward=1.0,
-    )
-    assert batch.samples == [imitation_samples] * 3
+    assert [sample.record for sample in batch.samples] == [record for (record,) in peers.values()]
+    for sample in batch.samples:
+        assert sample == TrainingSample(
+            prompt_ids=[5, 6],
+            completion_ids=[*receiver.codec.encode("\\boxed{1}"), receiver.eos_id],
+            loss="imitation",
+            record=sample.record,
+            reward=1.0,
+        )
     assert teach(SFT(), receiver, groups, {}).samples == []
 
 
@@ -156,8 +161,8 @@ def test_sgts_first_draw_is_that_of_rng_choice(receiver):
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("cafe\u0301 \\boxed{1}", "refused/not_round_trippable"),
-     ("<|end|>", "refused/special_token"), ("1" * 40, "too_long")],
+    [("cafe\u0301 \\boxed{1}", "thl/refused/not_round_trippable"),
+     ("<|end|>", "thl/refused/special_token"), ("1" * 40, "dropped/too_long")],
 )  # fmt: skip
 def test_a_success_that_the_receiver_cannot_write_is_refused_with_its_reason(
     receiver, text, reason
@@ -165,9 +170,19 @@ def test_a_success_that_the_receiver_cannot_write_is_refused_with_its_reason(
     groups = [group("x", [0, 0])]
     batch = teach(SGT(), receiver, groups, {"x": [success("x", text)]})
     assert batch.samples == teach(Solo(), receiver, groups, {}).samples
-    assert retokenize(receiver, success("x", text)) == ([], reason)
-    assert retokenize(receiver, success("x", "", finished=False)) == ([], "empty")
-    assert retokenize(receiver, success("x", "")) == ([receiver.eos_id], "")
+    empty = success("x", "")
+    for record, refusal in ((success("x", text), reason),
+                            (replace(empty, finished=False), "dropped/empty")):  # fmt: skip
+        assert receive(receiver, record) == Received(record, [], refusal)
+    assert receive(receiver, empty) == Received(empty, [receiver.eos_id])
+
+
+def test_the_best_solution_that_fits_is_one_line(receiver):
+    texts = ["cafe\u0301", "12 \\boxed{1}", "1" * 40, "1 \\boxed{1}"]
+    records = [success("x", text) for text in texts]
+    usable = experience_of(receiver, group("x", [0, 0]), records).usable
+    shortest = min(usable, key=lambda received: len(received.token_ids))
+    assert shortest.record is records[3]
 
 
 def skilled(name, rewards, skill):
@@ -304,8 +319,8 @@ def test_swapping_the_names_of_two_policies_swaps_their_results(receiver):
     groups = [group("x", [0, 0])]
     one = teach(SGT(), receiver, groups, {"x": [success("x", source="b")]})
     two = teach(SGT(), replace(receiver, name="b"), groups, {"x": [success("x", source="a")]})
-    assert [replace(s, source="") for s in one.samples] == [
-        replace(s, source="") for s in two.samples
+    assert [replace(s, record=None) for s in one.samples] == [
+        replace(s, record=None) for s in two.samples
     ]
     assert (one.samples[-1].source, two.samples[-1].source) == ("b", "a")
 

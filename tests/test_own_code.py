@@ -13,6 +13,7 @@ from mrl.modes.check import check_batch
 from mrl.modes.solo import Solo
 from mrl.objectives import Objective
 from mrl.samples import TrainingSample
+from tests.fakes import success
 from tests.sentences import names_it
 
 CHUNKS = Objective("chunk", "sequence", 0.2, 0.2)
@@ -40,7 +41,7 @@ def batch_with(**changes):
         (batch_with(completion_ids=[]), "completion_ids"),
         (batch_with(prompt_ids=None), "prompt_ids"),
         (batch_with(weight=float("nan")), "weight nan"),
-        (batch_with(source="qwen-tiny"), "`source`"),
+        (batch_with(record=success("x", source="qwen-tiny")), "`record`"),
         (batch_with(loss="nll"), "the loss 'nll'"),
         (batch_with(sampled_logprobs=[0.0]), "1 sampled_logprobs for 2 completion_ids"),
         (batch_with(behavior_logprobs=[0.0]), "1 behavior_logprobs for 2 completion_ids"),

@@ -242,14 +242,12 @@ def test_the_sentence_names_the_largest_gain():
 
     before = [scores("a", 0.1), scores("b", 0.5)]
     after = [scores("a", 0.7), scores("b", 0.6)]
-    times = {("a", "b", "eats"): 3, ("a", "b", "sold"): 1, ("b", "a", "eats"): 9}
-    keys = ("receiver", "source", "skill")
-    rescues = [dict(zip(keys, key, strict=True)) for key, n in times.items() for _ in range(n)]
-    sentence = learned_sentence({"before": before, "after": after}, rescues)
+    lines = [{"policy": name, "imitated": 4, "rescues": 4} for name in "ab"]
+    sentence = learned_sentence({"before": before, "after": after}, lines)
     assert "`eats` of a: 10% -> 70%" in sentence
-    assert learned_sentence({"before": before}, rescues) == ""
+    assert learned_sentence({"before": before}, lines) == ""
     same = {"before": before, "after": before}
-    assert learned_sentence(same, rescues).startswith("No policy improved")
+    assert learned_sentence(same, lines).startswith("No policy improved")
 
 
 @pytest.mark.slow

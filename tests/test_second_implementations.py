@@ -10,6 +10,7 @@ from mrl.lab.bandit import Toy
 from mrl.learning import learn
 from mrl.modes.hacpo import HACPO
 from mrl.modes.naive import Naive
+from mrl.modes.peers import experience_of
 from mrl.modes.prp import PRP
 from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord
@@ -131,8 +132,8 @@ def test_hacpo_over_four_updates(agents, case, alpha):
     toy = Letters(logits, "gspo")
     groups, peers = rollout_case(toy, agents, case, random.Random(agents))
     mode = HACPO(alpha=alpha)
-    prompts = [(group, peers.get(group.problem.id, [])) for group in groups]
-    batch = mode.training_samples(toy, prompts, random.Random(0))
+    experiences = [experience_of(toy, g, peers.get(g.problem.id, [])) for g in groups]
+    batch = mode.training_samples(toy, experiences, random.Random(0))
     learn(toy, batch.samples, mode.published_updates)
     gradients, seen = hacpo_by_hand(logits, groups, peers, alpha)
     assert seen == {(place, up) for place in ("below", "inside", "above") for up in (True, False)}
@@ -185,7 +186,8 @@ def test_prp_with_a_peer_of_the_same_distribution_has_naives_gradient(level, obj
                     lps = [-0.7 * n for n in cut]
                     records.append(record("x", "b", index, text, cut, lps, 0.0, index == 0))
                 group = Group(Problem("x", "x", "1"), [0], own)
-                batch = mode.training_samples(toy, [(group, records)], random.Random(0))
+                experience = experience_of(toy, group, records)
+                batch = mode.training_samples(toy, [experience], random.Random(0))
                 learn(toy, batch.samples)
                 updates.append(toy.path[0])
             assert float(updates[0].norm()) > 0.01

@@ -144,22 +144,31 @@ def test_the_last_lines_end_with_what_was_learnt(tmp_path):
     assert ask.endswith(f"ask --run {tmp_path}")
 
 
+def imitated(solutions, rescues):
+    """A line of metrics.jsonl of policy a."""
+    return {"policy": "a", "imitated": solutions, "rescues": rescues}
+
+
 def test_the_blind_spots_that_were_closed_come_first_and_no_other_gain_is_praised():
     def entry(**rates):
         skills = {skill: {"pass@1": rate, "problems": 40} for skill, rate in rates.items()}
         return [{"policy": "a", "split": "s", "problems": 120, "pass@1": 0.5, "skills": skills}]
 
-    before, rescues = entry(days=0.0, sold=0.01, packs=0.1), [{"receiver": "a"}] * 3
+    before, lines = entry(days=0.0, sold=0.01, packs=0.1), [imitated(3, 3)] * 2
     after = entry(days=0.92, sold=0.2, packs=0.9)
-    sentence = learned_sentence({"before": before, "after": after}, rescues)
+    sentence = learned_sentence({"before": before, "after": after}, lines)
     closed, left = (
         sentence.index("`days` of a: 0% -> 92%"),
         sentence.index("`sold` of a: 1% -> 20%"),
     )
-    assert closed < left and "packs" not in sentence and "a 3" in sentence
+    assert closed < left and "packs" not in sentence
+    assert re.findall(r"a \d+", sentence) == ["a 6"]
+    lines = [imitated(3, 3), imitated(4, 1)]  # by a mode with a wider gate: 4 of 7 were rescues
+    wider = learned_sentence({"before": before, "after": after}, lines)
+    assert re.findall(r"a \d+", wider) == ["a 7", "a 4"]
 
     # a short run: nothing is closed, so what training alone does as well is not praised
-    short = learned_sentence({"before": before, "after": entry(days=0, sold=0, packs=0.9)}, rescues)
+    short = learned_sentence({"before": before, "after": entry(days=0, sold=0, packs=0.9)}, lines)
     assert "none" in short and "packs" not in short
 
     # a frozen policy has no blind spots to close

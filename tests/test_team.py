@@ -64,7 +64,7 @@ def test_a_step_that_was_interrupted_leaves_nothing_for_the_next_one():
         for name in ("qwen-tiny", "llama-tiny"):
             one, other = (result[name] for result in results)
             assert one.stats.metrics() == other.stats.metrics()
-            assert one.confirmed == other.confirmed
+            assert one.experiences == other.experiences
 
 
 def test_a_function_may_judge_and_is_called_in_this_process():

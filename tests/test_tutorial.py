@@ -260,9 +260,9 @@ def test_the_mode_of_section_8_imitates_the_shortest_solution(tmp_path):
 
     taken = [sample for sample in result.batch.samples if sample.loss == "imitation"]
     offered = [
-        result.confirmed[group.problem.id]
-        for group in result.groups
-        if group.outcome == "all_fail" and result.confirmed[group.problem.id]
+        experience.records
+        for experience in result.experiences
+        if experience.group.outcome == "all_fail" and experience.received
     ]
     assert len(taken) == len(offered) >= 1
     (policy,) = (policy for policy in team.policies if policy.name == "qwen-tiny")

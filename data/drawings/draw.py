@@ -189,7 +189,7 @@ def passed(name: str, results: dict[str, StepResult]) -> list[str]:
     (peer,) = (other for policy, other in results.items() if policy != name)
     group = result.groups[0]
     texts, right = [rollout.text for rollout in group.rollouts], int(sum(group.rewards))
-    sent, received = (len(of.confirmed[group.problem.id]) for of in (peer, result))
+    sent, received = (len(of.experiences[0].received) for of in (peer, result))  # the same prompt
 
     lesson = ["advantages are 0,\nso no gradient", "this prompt\nchanges nothing"]
     for sample in result.batch.samples:

@@ -19,7 +19,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mrl.modes import GroupsAndRecords, Receiver, TrainingBatch
+from mrl.modes import Experience, Received, Receiver, TrainingBatch
 from mrl.modes.sgt import SGT, imitation_samples
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
@@ -34,37 +34,38 @@ class Placebo(SGT):
     same_skill: ClassVar[bool] = False
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """The receiver's own samples, and a misplaced solution wherever SGT would imitate one."""
         batch = TrainingBatch(notes={"rescuable": 0, "imitated": 0})
-        for group, successes in groups_and_records:
+        for experience in experiences:
+            group = experience.group
             batch.samples += own_samples(receiver, group)
             if group.outcome != "all_fail":
                 continue
 
             # what SGT would imitate; the placebo uses only the name of its source
-            rescue = imitation_samples(receiver, group, successes, self.imitation_weight, rng)
+            rescue = imitation_samples(experience, self.imitation_weight, rng)
             if not rescue:
                 continue
             batch.notes["rescuable"] += 1
-            candidates = self.solutions_to_other_prompts(
-                group, rescue[0].source, groups_and_records
-            )
-            placebo = imitation_samples(receiver, group, candidates, self.imitation_weight, rng)
+            candidates = self.solutions_to_other_prompts(group, rescue[0].source, experiences)
+            misplaced = Experience(group, candidates)
+            placebo = imitation_samples(misplaced, self.imitation_weight, rng)
             batch.notes["imitated"] += len(placebo)
             batch.samples += placebo
         return batch
 
     def solutions_to_other_prompts(
-        self, failed: Group, source: str, groups_and_records: GroupsAndRecords
-    ) -> list[SuccessRecord]:
+        self, failed: Group, source: str, experiences: list[Experience]
+    ) -> list[Received[SuccessRecord]]:
         """The solutions of peer `source` to other prompts of this step, of the wanted skills."""
         candidates = []
-        for group, successes in groups_and_records:
+        for experience in experiences:
+            group = experience.group
             is_same_skill = group.problem.skill == failed.problem.skill
             if group is not failed and is_same_skill == self.same_skill:
-                candidates += [success for success in successes if success.source == source]
+                candidates += [one for one in experience.received if one.record.source == source]
         return candidates
 
 

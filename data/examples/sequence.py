@@ -15,7 +15,7 @@ import random
 from dataclasses import dataclass
 
 from mrl.config import setting
-from mrl.modes import GroupsAndRecords, Receiver, TrainingBatch
+from mrl.modes import Experience, Receiver, TrainingBatch
 from mrl.modes.sft import SFT
 from mrl.modes.solo import own_samples
 
@@ -31,16 +31,16 @@ class Sequence(SFT):
         self.steps_done = 0
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """The samples of `sft` up to step `switch`, and the receiver's own samples after it."""
         self.steps_done += 1
         if self.steps_done <= self.switch:
-            return super().training_samples(receiver, groups_and_records, rng)
+            return super().training_samples(receiver, experiences, rng)
 
         batch = TrainingBatch()
-        for group, _ in groups_and_records:
-            batch.samples += own_samples(receiver, group)
+        for experience in experiences:
+            batch.samples += own_samples(receiver, experience.group)
         return batch
 
     def state(self) -> dict:

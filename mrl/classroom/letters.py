@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from mrl.lab.bandit import CODEC
-from mrl.modes import GroupsAndRecords, Mode, Receiver
+from mrl.modes import Experience, Mode, Receiver
 from mrl.modes.check import check_batch
+from mrl.modes.peers import experience_of
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, make_records
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
@@ -78,10 +79,10 @@ def mode_of(submission: ModuleType) -> type[Mode]:
 
 
 def samples_of(
-    mode: Mode, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+    mode: Mode, receiver: Receiver, experiences: Sequence[Experience], rng: random.Random
 ) -> list[TrainingSample]:
     """The samples that a mode makes in a step. Raises MrlError if a run would refuse them."""
-    batch = mode.training_samples(receiver, groups_and_records, rng)
+    batch = mode.training_samples(receiver, experiences, rng)
     return check_batch(batch, mode, receiver).samples
 
 
@@ -171,10 +172,12 @@ def train(mode_class: type[Mode], seed: int, received: str = "records") -> float
             if received == "exchanged":
                 records = exchanged(records, chance[me])
 
-            prompts = [(g, [r for r in records if r.prompt_id == g.problem.id]) for g in groups[me]]
-            update(
-                table, samples_of(modes[me], TableReceiver("ab"[me], table), prompts, chance[me])
-            )
+            receiver = TableReceiver("ab"[me], table)
+            experiences = []
+            for group in groups[me]:
+                about = [record for record in records if record.prompt_id == group.problem.id]
+                experiences.append(experience_of(receiver, group, about))
+            update(table, samples_of(modes[me], receiver, experiences, chance[me]))
 
     solved = [table.softmax(1).gather(1, torch.tensor(right)).sum(1) for table in tables]
     return 100 * float(torch.cat(solved).mean())

@@ -14,6 +14,7 @@ import torch
 from mrl.classroom import shown
 from mrl.classroom.letters import END, LETTERS, TableReceiver, group_of, mode_of, samples_of
 from mrl.lab.bandit import CODEC
+from mrl.modes.peers import experience_of
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
@@ -21,7 +22,7 @@ from mrl.samples import Group, TrainingSample
 # In a mixed group only one of eight is correct, so that a gate at a larger share is noticed.
 REWARDED = {"all_fail": (False,) * 8, "mixed": (True, *(False,) * 7), "all_pass": (True,) * 8}
 PLACED = ("prompt_ids", "completion_ids")  # fields that say which completion has which prompt
-IMITATED = ("prompt_ids", "completion_ids", "loss", "weight", "source", "reward")
+IMITATED = ("prompt_ids", "completion_ids", "loss", "weight", "record", "reward")
 OWN = (*IMITATED, "advantage")
 RECEIVER = TableReceiver("a", torch.zeros(10, len(LETTERS)))
 # per prompt: its number, the outcome of the receiver's group, and the peers' successes
@@ -49,20 +50,20 @@ def success(prompt: int, text: str, source: str = "b", finished: bool = True) ->
 def imitation_sample(prompt: int, record: SuccessRecord, weight: float = 0.1) -> TrainingSample:
     """The sample that a success must become."""
     ids = CODEC.encode(record.text) + [END] * record.finished
-    return TrainingSample(
-        [prompt], ids, "imitation", weight=weight, source=record.source, reward=1.0
-    )
+    return TrainingSample([prompt], ids, "imitation", weight=weight, record=record, reward=1.0)
 
 
 def samples_made(
     submission: ModuleType, step: Step, seed: int = 0, **settings: Any
 ) -> tuple[list[TrainingSample], list[TrainingSample]]:
     """The samples that the mode makes: the receiver's own, and those that imitate a peer."""
-    prompts = [(own_group(prompt, outcome), list(records)) for prompt, outcome, records in step]
+    experiences = []
+    for prompt, outcome, records in step:
+        experiences.append(experience_of(RECEIVER, own_group(prompt, outcome), records))
     mode = mode_of(submission)(**settings)
 
     own, imitated = [], []
-    for sample in samples_of(mode, RECEIVER, prompts, random.Random(seed)):
+    for sample in samples_of(mode, RECEIVER, experiences, random.Random(seed)):
         is_own = not sample.source and sample.loss == "policy"
         (own if is_own else imitated).append(sample)
     return own, imitated
@@ -172,7 +173,7 @@ def test_draws(submission: ModuleType, rng: random.Random) -> None:
 
 
 def test_refused(submission: ModuleType) -> None:
-    """1 point: a success that must be refused (its letters or its length), before a valid one"""
+    """1 point: a success that cannot be used (its letters or its length), before a valid one"""
     right, outcome = success(1, "d"), gate(submission)
     for refused in ("\u00e9", LETTERS * 2):
         step = [(0, outcome, [success(0, refused)]), (1, outcome, [right])]

@@ -33,9 +33,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.learning import learn
-from mrl.modes import MODES, GroupsAndRecords, Mode
+from mrl.modes import MODES, Experience, Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
+from mrl.modes.peers import experience_of
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, RolloutRecord, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
@@ -147,7 +148,7 @@ class KnownCapability(HACPO):
     known: dict[str, float] = field(default_factory=dict)
 
     def _update_capability(
-        self, receiver: str, groups_and_records: GroupsAndRecords[RolloutRecord]
+        self, receiver: str, experiences: Sequence[Experience[RolloutRecord]]
     ) -> dict[str, float]:
         return self.known
 
@@ -219,8 +220,8 @@ def update_of(
 ) -> torch.Tensor:
     """The update [K] that the mode and `learn` make from the receiver's actions and the records."""
     toy = Toy(context.receiver)
-    prompts = [(group_of(context, "receiver", own), records)]
-    batch = mode.training_samples(toy, prompts, random.Random(0))
+    experience = experience_of(toy, group_of(context, "receiver", own), records)
+    batch = mode.training_samples(toy, [experience], random.Random(0))
     learn(toy, batch.samples)
     return toy.update
 

@@ -103,7 +103,7 @@ def _lower(doc: str) -> str:
 def headline(directory: Path) -> str:
     """The sentences about what a run learned, as HTML; they begin with its blind spots."""
     evaluations = run_directory.read_evaluations(directory)
-    text = learned_sentence(evaluations, run_directory.read_rescues(directory))
+    text = learned_sentence(evaluations, run_directory.read_metrics(directory))
     text = escape(text).replace("-&gt;", "→")
     return re.sub("`([^`]+)`", r"<code>\1</code>", text)
 

@@ -8,7 +8,7 @@ README.md has a table of what each mode shares, and what its receiver gains.
 
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.mode import Experience, Mode, Received, Receiver, TrainingBatch
 from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
 from mrl.modes.replay import Replay
@@ -17,8 +17,18 @@ from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo, SoloX2
 from mrl.modes.xgrpo import XGRPO
 
-__all__ = ["MODES", "GroupsAndRecords", "Mode", "Receiver", "TrainingBatch"]
+__all__ = ["MODES", "Experience", "Mode", "Received", "Receiver", "TrainingBatch"]
 
-MODES: dict[str, type[Mode]] = {
-    kind.name: kind for kind in (Solo, SoloX2, Replay, SFT, Naive, PRP, XGRPO, SGT, HACPO, GRAFT)
-}
+LISTED: list[type[Mode]] = [
+    Solo,
+    SoloX2,
+    Replay,
+    SFT,
+    Naive,
+    PRP,
+    XGRPO,
+    SGT,
+    HACPO,
+    GRAFT,
+]
+MODES: dict[str, type[Mode]] = {mode.name: mode for mode in LISTED}

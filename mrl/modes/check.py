@@ -21,7 +21,7 @@ def check_batch(batch: object, mode: Mode, receiver: Receiver) -> TrainingBatch:
     for sample in batch.samples:
         mistake = _find_mistake(sample, receiver.vocab_size)
         if sample.source == receiver.name:  # it would count as a peer's sample
-            mistake = "its receiver as `source`; leave `source` empty for its own completions"
+            mistake = "a `record` of its receiver; leave `record` empty for its own completions"
         if mistake:
             raise MrlError(f"{where} returned a sample with {mistake}.")
 

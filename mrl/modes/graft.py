@@ -42,14 +42,12 @@ import torch
 
 from mrl.advantages import group_advantages
 from mrl.config import setting
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, source_logprobs
+from mrl.modes.mode import Experience, Mode, Received, Receiver, TrainingBatch
+from mrl.modes.peers import peer_sample, source_logprobs
 from mrl.modes.solo import own_samples
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import Group, TrainingSample, prompt_and_completion_ids
-
-Records = Sequence[RolloutRecord]
 
 
 @dataclass
@@ -77,37 +75,39 @@ class GRAFT(Mode[RolloutRecord]):
     def training_samples(
         self,
         receiver: Receiver,
-        groups_and_records: GroupsAndRecords[RolloutRecord],
+        experiences: Sequence[Experience[RolloutRecord]],
         rng: random.Random,
     ) -> TrainingBatch:
         """The samples of the receiver's groups, then those of groups that replace failed ones."""
         batch = TrainingBatch()
         objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's own objective
-        source_of = self._sources(groups_and_records)
+        source_of = self._sources(experiences)
 
         grafted: list[TrainingSample] = []
-        for group, records in groups_and_records:
+        for experience in experiences:
+            group = experience.group
             source = source_of.get(group.problem.id)
             if source is None:  # no group to graft, so the receiver's group stays
                 batch.samples += own_samples(receiver, group, objective)
                 continue
 
             # 3. the source's group replaces the failed one
-            grafted += self._graft(receiver, group, _by_source(records)[source], objective)
+            of_source = [one for one in experience.received if one.record.source == source]
+            grafted += self._graft(receiver, group, of_source, objective)
 
         batch.samples += grafted  # last, so that the receiver's samples fill the first minibatches
         batch.notes["grafted"] = len(source_of)  # number of groups
         return batch
 
-    def _sources(self, groups_and_records: GroupsAndRecords[RolloutRecord]) -> dict[str, str]:
+    def _sources(self, experiences: Sequence[Experience[RolloutRecord]]) -> dict[str, str]:
         """Problem id -> the source whose group is grafted for that problem."""
         # If a record of a group was refused, the group is incomplete and is not grafted (our
         # reading). The source's largest group shows how many records a complete one has. (If every
         # group of a source lost a record in this step, this number is too small, and incomplete
         # groups are grafted.)
         full_size: dict[str, int] = {}  # by source
-        for _, received in groups_and_records:
-            for source, records in _by_source(received).items():
+        for experience in experiences:
+            for source, records in _by_source(experience.records).items():
                 full_size[source] = max(full_size.get(source, 0), len(records))
 
         # 1. candidates in both directions
@@ -115,8 +115,9 @@ class GRAFT(Mode[RolloutRecord]):
         from_source: dict[str, dict[str, int]] = defaultdict(dict)
         # source -> number of problems on which the receiver could help the source
         to_source: Counter[str] = Counter()
-        for group, received in groups_and_records:
-            for source, records in _by_source(received).items():
+        for experience in experiences:
+            group = experience.group
+            for source, records in _by_source(experience.records).items():
                 if len(records) < full_size[source]:
                     continue
                 solved = sum(record.reward > 0 for record in records)
@@ -147,25 +148,30 @@ class GRAFT(Mode[RolloutRecord]):
         return min(best, default=math.inf)
 
     def _graft(
-        self, receiver: Receiver, group: Group, records: Records, objective: Objective | None
+        self,
+        receiver: Receiver,
+        group: Group,
+        of_source: Sequence[Received[RolloutRecord]],
+        objective: Objective | None,
     ) -> list[TrainingSample]:
         """The source's group as samples, each with its advantage, weighted by its compatibility."""
         scale_by_std = (objective or receiver.objective).scale_by_std
 
         # advantages within the source's group; the receiver's own failures are not part of it
-        rewards = [record.reward for record in records]
+        rewards = [received.record.reward for received in of_source]
         advantages = group_advantages(torch.tensor([rewards]), scale_by_std)[0].tolist()
-        # looked up by reward, because retokenizing may refuse some of the records
+        # looked up by reward, because the receiver may be unable to use some of the records
         advantage_of = dict(zip(rewards, advantages, strict=True))
 
         # the receiver's own log-probs, for both the ratio and the compatibility
-        pairs = peer_samples(receiver, group, records)
-        scored = receiver.logprobs_of(*prompt_and_completion_ids([sample for sample, _ in pairs]))
+        usable = [received for received in of_source if received.token_ids]
+        samples = [peer_sample(group, received) for received in usable]
+        scored = receiver.logprobs_of(*prompt_and_completion_ids(samples))
 
         compatible = []
-        for (sample, record), old_logprobs in zip(pairs, scored, strict=True):
+        for received, sample, old_logprobs in zip(usable, samples, scored, strict=True):
             # 4. is the completion as likely for the receiver as it was for its source?
-            gap = fmean(old_logprobs) - fmean(source_logprobs(record))
+            gap = fmean(old_logprobs) - fmean(source_logprobs(received.record))
             compatibility = math.exp(min(gap, 20.0))  # cannot overflow, whatever a peer claims
             if compatibility <= self.min_compatibility:
                 continue  # left out completely: with weight 0 it would count in the loss's mean
@@ -178,7 +184,7 @@ class GRAFT(Mode[RolloutRecord]):
         return compatible
 
 
-def _by_source(records: Records) -> dict[str, list[RolloutRecord]]:
+def _by_source(records: Sequence[RolloutRecord]) -> dict[str, list[RolloutRecord]]:
     by_source: dict[str, list[RolloutRecord]] = defaultdict(list)
     for record in records:
         by_source[record.source].append(record)

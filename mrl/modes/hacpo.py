@@ -49,6 +49,7 @@ refused counts in P, but not in mu.
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -56,8 +57,8 @@ import torch
 
 from mrl.advantages import capability_advantages
 from mrl.config import setting
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, source_logprobs
+from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
+from mrl.modes.peers import peer_sample, source_logprobs
 from mrl.modes.solo import samples_with
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
@@ -100,12 +101,12 @@ class HACPO(Mode[RolloutRecord]):
     def training_samples(
         self,
         receiver: Receiver,
-        groups_and_records: GroupsAndRecords[RolloutRecord],
+        experiences: Sequence[Experience[RolloutRecord]],
         rng: random.Random,
     ) -> TrainingBatch:
         """The receiver's and its peers' samples of each prompt together, each with its weight."""
         batch = TrainingBatch()
-        capability = self._update_capability(receiver.name, groups_and_records)
+        capability = self._update_capability(receiver.name, experiences)
 
         # the receiver's own samples and its peers' samples are clipped in different ways
         own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's own objective
@@ -118,9 +119,11 @@ class HACPO(Mode[RolloutRecord]):
             ratio_power=self.alpha,  # 3. the factor sg[s] ** alpha
         )
 
-        for group, records in groups_and_records:
+        for experience in experiences:
+            group = experience.group
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
-            for sample, record in peer_samples(receiver, group, records):
+            for received in experience.usable:
+                record, sample = received.record, peer_sample(group, received)
                 sample.behavior_logprobs = source_logprobs(record)  # one per *source* token
                 sample.objective = peer_objective
                 # 2. the sample of a more capable peer weighs more
@@ -137,13 +140,13 @@ class HACPO(Mode[RolloutRecord]):
         return batch
 
     def _update_capability(
-        self, receiver: str, groups_and_records: GroupsAndRecords[RolloutRecord]
+        self, receiver: str, experiences: Sequence[Experience[RolloutRecord]]
     ) -> dict[str, float]:
         """Add each agent's mean reward of this step to its window. Returns P of every agent."""
         rewards: dict[str, list[float]] = {receiver: []}  # agent -> its rewards of this step
-        for group, records in groups_and_records:
-            rewards[receiver] += group.rewards
-            for record in records:
+        for experience in experiences:
+            rewards[receiver] += experience.group.rewards
+            for record in experience.records:
                 rewards.setdefault(record.source, []).append(record.reward)
 
         # one number per step and agent, however many records arrived

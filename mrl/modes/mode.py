@@ -1,9 +1,9 @@
 """The contract of a sharing mode: the one place where strategies differ.
 
-A mode declares the one type of record that it consumes. It turns its receiver's groups, and the
-peers' records about the same prompts, into training samples. It never samples, never touches a
-device and never steps an optimizer. Each policy has its own instance of the mode, because what a
-mode remembers belongs to its receiver.
+A mode declares the one type of record that it consumes. For each prompt of a step it gets an
+`Experience`: its receiver's own group, and what the peers published about the same prompt. It turns
+these into training samples. It never samples, never touches a device and never steps an optimizer.
+Each policy has its own instance of the mode, because what a mode remembers belongs to its receiver.
 """
 
 import random
@@ -17,10 +17,6 @@ from mrl.config import PolicyConfig
 from mrl.objectives import Objective
 from mrl.records import R, Record
 from mrl.samples import Group, TrainingSample
-
-# The input of a mode: for each prompt, the receiver's own group and the peers' records.
-# `GroupsAndRecords[SuccessRecord]` has records of that type.
-GroupsAndRecords = Sequence[tuple[Group, Sequence[R]]]
 
 
 class Receiver(Protocol):
@@ -43,12 +39,42 @@ class Receiver(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Received(Generic[R]):
+    """A peer's record as one receiver can use it. modes/peers.py makes it."""
+
+    record: R
+    # The record's whole completion in the receiver's tokens. It ends in the receiver's EOS if and
+    # only if the peer's completion was finished. It is empty if the receiver cannot use the text
+    # (`refusal` says why), and for `RewardStats`, which have no text.
+    token_ids: list[int]
+    refusal: str = ""  # the name of the metric that counts it
+
+
+@dataclass
+class Experience(Generic[R]):
+    """What a mode gets for one prompt. `Experience[SuccessRecord]` has records of that type."""
+
+    group: Group  # the receiver's own completions
+    received: list[Received[R]]  # from its peers; the receiver has judged each text again
+
+    @property
+    def records(self) -> list[R]:
+        """The records that were received, also those whose text the receiver cannot use."""
+        return [received.record for received in self.received]
+
+    @property
+    def usable(self) -> list[Received[R]]:
+        """What was received in tokens that the receiver could have written itself."""
+        return [received for received in self.received if received.token_ids]
+
+
 @dataclass
 class TrainingBatch:
     """What a mode decides in one step for one receiver.
 
-    A mode does not count what it left unused or what alignment lost: run/metrics.py computes this
-    from the samples and from the records that were received.
+    A mode does not count what it left unused or what alignment lost: run/metrics.py counts this,
+    because each sample points at the record or at the completion that it was made from.
     """
 
     samples: list[TrainingSample] = field(default_factory=list)  # learned in this order
@@ -70,9 +96,11 @@ class Mode(ABC, Generic[R]):
 
     @abstractmethod
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords[R], rng: random.Random
+        self, receiver: Receiver, experiences: Sequence[Experience[R]], rng: random.Random
     ) -> TrainingBatch:
-        """Turn the receiver's groups and its peers' records into samples that it learns from.
+        """Turn what the receiver experienced into samples that it learns from.
+
+        experiences: one for each prompt of the step.
 
         rng: seeded by run, step and receiver. A mode must not use any other randomness.
         """

@@ -11,10 +11,11 @@ policies differ most. This is known to hurt, and the mode exists to show it.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, pool_with_advantages
+from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
+from mrl.modes.peers import peer_sample, pool_with_advantages
 from mrl.records import RolloutRecord
 from mrl.samples import prompt_and_completion_ids
 
@@ -29,16 +30,15 @@ class Naive(Mode[RolloutRecord]):
     def training_samples(
         self,
         receiver: Receiver,
-        groups_and_records: GroupsAndRecords[RolloutRecord],
+        experiences: Sequence[Experience[RolloutRecord]],
         rng: random.Random,
     ) -> TrainingBatch:
         """The receiver's and peers' samples of each prompt, with advantages over all of them."""
         batch = TrainingBatch()
-        for group, records in groups_and_records:
-            peers_samples = []
-            for sample, _ in peer_samples(receiver, group, records):
-                peers_samples.append(sample)  # without the peer's log-probs: see below
-            batch.samples += pool_with_advantages(receiver, group, peers_samples)
+        for experience in experiences:
+            # without the peer's log-probs: see below
+            peers_samples = [peer_sample(experience.group, one) for one in experience.usable]
+            batch.samples += pool_with_advantages(receiver, experience.group, peers_samples)
 
         # The records hold the peer's log-probs, but the denominator needs the receiver's. Samples
         # with advantage 0 do not need it. This forward pass is the computing cost of the mode.

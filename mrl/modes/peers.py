@@ -1,37 +1,64 @@
 """Helpers of several modes: they turn a peer's completion into the receiver's tokens."""
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 
 from mrl.advantages import group_advantages
 from mrl.alignment import LossyText, project, split_text
-from mrl.modes.mode import Receiver
+from mrl.modes.mode import Experience, Received, Receiver
 from mrl.modes.solo import samples_with
-from mrl.records import CompletionRecord, RolloutRecord
-from mrl.samples import Group, TrainingSample
+from mrl.records import CompletionRecord, R, RolloutRecord, SuccessRecord
+from mrl.samples import Group, TrainingSample, Verdict
+
+Text = TypeVar("Text", RolloutRecord, SuccessRecord)  # the types of record that hold a text
 
 
-def retokenize(receiver: Receiver, record: CompletionRecord) -> tuple[list[int], str]:
-    """Return (a peer's completion in the receiver's tokens, ""), or ([], a reason to refuse it).
+def receive(receiver: Receiver, record: R) -> Received[R]:
+    """A record with its text in the receiver's tokens, or with the reason to refuse the text.
 
-    The result ends in the receiver's EOS if and only if the peer's completion was finished. The
-    reasons are "refused/..." if the receiver's tokenizer cannot represent the text exactly, "empty"
-    if there is no token, and "too_long" if there are more tokens than the receiver may write.
+    The reasons are "thl/refused/..." if the receiver's tokenizer cannot represent the text exactly,
+    "dropped/empty" if there is no token, and "dropped/too_long" if there are more tokens than the
+    receiver may write.
     """
+    if not isinstance(record, CompletionRecord):  # statistics have no text
+        return Received(record, [])
     try:
-        completion_ids = receiver.codec.encode(record.text)
+        token_ids = receiver.codec.encode(record.text)
     except LossyText as refusal:
-        return [], f"refused/{refusal.reason}"
+        return Received(record, [], f"thl/refused/{refusal.reason}")
 
     # the peer's EOS becomes the receiver's; without it, the receiver would not learn to stop
     if record.finished:  # as an id, because EOS in the text would be refused as a special token
-        completion_ids.append(receiver.eos_id)
-    if not completion_ids:
-        return [], "empty"
-    if len(completion_ids) > receiver.max_new_tokens:
-        return [], "too_long"
-    return completion_ids, ""
+        token_ids.append(receiver.eos_id)
+    if not token_ids:
+        return Received(record, [], "dropped/empty")
+    if len(token_ids) > receiver.max_new_tokens:
+        return Received(record, [], "dropped/too_long")
+    return Received(record, token_ids)
+
+
+def experience_of(receiver: Receiver, group: Group, records: Iterable[R]) -> Experience[R]:
+    """What the receiver's mode gets for the prompt of a group."""
+    return Experience(group, [receive(receiver, record) for record in records])
+
+
+def peer_sample(
+    group: Group, received: Received[Text], loss: str = "policy", weight: float = 1.0
+) -> TrainingSample:
+    """A peer's completion as a training sample for the prompt of a group.
+
+    The modes fill in the advantage and the behavior log-probs of a "policy" sample later.
+    """
+    return TrainingSample(
+        prompt_ids=group.prompt_ids,
+        completion_ids=received.token_ids,
+        loss=loss,
+        weight=weight,
+        record=received.record,
+        reward=float(received.record.verdict == Verdict.CORRECT),
+    )
 
 
 def source_logprobs(record: RolloutRecord) -> list[float]:
@@ -42,14 +69,16 @@ def source_logprobs(record: RolloutRecord) -> list[float]:
 
 
 def project_logprobs(
-    receiver: Receiver, record: RolloutRecord, completion_ids: Sequence[int]
+    receiver: Receiver, received: Received[RolloutRecord]
 ) -> tuple[list[float], list[int]]:
     """The source's log-probs at the receiver's tokens, and each token's chunk.
 
     The sum over a chunk is exact; within the chunk it is spread by bytes (see alignment.project).
     The EOS tokens of both sides form a chunk of their own.
     """
-    content = completion_ids[:-1] if record.finished else completion_ids
+    record, content = received.record, received.token_ids
+    if record.finished:
+        content = content[:-1]
     source_tokens = split_text(record.text, record.token_lengths)
     receiver_tokens = receiver.codec.token_bytes(content)
     spread, chunk_of = project(source_tokens, receiver_tokens, record.logprobs)
@@ -58,25 +87,6 @@ def project_logprobs(
         spread.append(record.end_logprob)
         chunk_of.append(max(chunk_of, default=-1) + 1)
     return spread, chunk_of
-
-
-def peer_samples(
-    receiver: Receiver, group: Group, records: Iterable[RolloutRecord]
-) -> list[tuple[TrainingSample, RolloutRecord]]:
-    """One training sample for each usable record, together with that record.
-
-    Advantages and behavior log-probs are filled in later.
-    """
-    samples = []
-    for record in records:
-        completion_ids, refusal = retokenize(receiver, record)
-        if refusal:
-            continue
-        sample = TrainingSample(
-            group.prompt_ids, completion_ids, source=record.source, reward=record.reward
-        )
-        samples.append((sample, record))
-    return samples
 
 
 def pool_with_advantages(

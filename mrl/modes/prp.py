@@ -24,11 +24,12 @@ counted, so the mean of a ratio over the peer's samples is not exactly 1.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mrl.config import setting
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, pool_with_advantages, project_logprobs
+from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
+from mrl.modes.peers import peer_sample, pool_with_advantages, project_logprobs
 from mrl.records import RolloutRecord
 
 LEVELS = ("token", "chunk", "sequence")
@@ -49,7 +50,7 @@ class PRP(Mode[RolloutRecord]):
     def training_samples(
         self,
         receiver: Receiver,
-        groups_and_records: GroupsAndRecords[RolloutRecord],
+        experiences: Sequence[Experience[RolloutRecord]],
         rng: random.Random,
     ) -> TrainingBatch:
         """The receiver's and peers' samples of each prompt, with advantages over all of them."""
@@ -62,16 +63,15 @@ class PRP(Mode[RolloutRecord]):
             clip_high=self.clip_high,
         )
 
-        for group, records in groups_and_records:
+        for experience in experiences:
             peers_samples = []
-            for sample, record in peer_samples(receiver, group, records):
+            for received in experience.usable:
+                sample = peer_sample(experience.group, received)
                 # the ratio's denominator: the log-probs with which the peer sampled the completion
-                sample.behavior_logprobs, sample.chunk_of = project_logprobs(
-                    receiver, record, sample.completion_ids
-                )
+                sample.behavior_logprobs, sample.chunk_of = project_logprobs(receiver, received)
                 sample.objective = objective
                 peers_samples.append(sample)
 
             # set last, because a peer's success lowers the advantages of the receiver's successes
-            batch.samples += pool_with_advantages(receiver, group, peers_samples)
+            batch.samples += pool_with_advantages(receiver, experience.group, peers_samples)
         return batch

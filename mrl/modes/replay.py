@@ -26,10 +26,11 @@ past successes with an importance ratio.
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mrl.config import setting
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import own_samples
 from mrl.samples import NO_SKILL, Group, TrainingSample
 
@@ -48,12 +49,13 @@ class Replay(Mode):
     _buffer: dict[str, deque] = field(default_factory=dict, init=False, repr=False)
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: Sequence[Experience], rng: random.Random
     ) -> TrainingBatch:
         """The receiver's samples, and a replayed solution for each prompt with only failures."""
         batch = TrainingBatch()
         replayed = 0
-        for group, _ in groups_and_records:
+        for experience in experiences:
+            group = experience.group
             batch.samples += own_samples(receiver, group)
             solutions = self._buffer.get(group.problem.skill)
             if group.outcome != "all_fail" or not solutions:
@@ -71,8 +73,8 @@ class Replay(Mode):
             replayed += 1
 
         # after the loop, so that only solutions of earlier steps are replayed
-        for group, _ in groups_and_records:
-            self._remember(group)
+        for experience in experiences:
+            self._remember(experience.group)
         batch.notes["replayed"] = replayed
         return batch
 

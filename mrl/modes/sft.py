@@ -16,9 +16,10 @@ rejection-sampling fine-tuning (2308.01825).
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.sgt import imitation_samples
 from mrl.records import SuccessRecord
 
@@ -33,11 +34,11 @@ class SFT(Mode[SuccessRecord]):
     def training_samples(
         self,
         receiver: Receiver,
-        groups_and_records: GroupsAndRecords[SuccessRecord],
+        experiences: Sequence[Experience[SuccessRecord]],
         rng: random.Random,
     ) -> TrainingBatch:
         """One imitated solution for each prompt that a peer has solved."""
         batch = TrainingBatch()
-        for group, successes in groups_and_records:
-            batch.samples += imitation_samples(receiver, group, successes, 1.0, rng)
+        for experience in experiences:
+            batch.samples += imitation_samples(experience, 1.0, rng)
         return batch

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mrl.config import setting
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
-from mrl.modes.peers import retokenize
+from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
+from mrl.modes.peers import peer_sample
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
-from mrl.samples import Group, TrainingSample
+from mrl.samples import TrainingSample
 
 
 @dataclass
@@ -37,46 +37,26 @@ class SGT(Mode[SuccessRecord]):
     def training_samples(
         self,
         receiver: Receiver,
-        groups_and_records: GroupsAndRecords[SuccessRecord],
+        experiences: Sequence[Experience[SuccessRecord]],
         rng: random.Random,
     ) -> TrainingBatch:
         """The receiver's samples, and an imitated solution for each prompt of the rescue set."""
         batch = TrainingBatch()
-        for group, successes in groups_and_records:
-            batch.samples += own_samples(receiver, group)
-            if group.outcome == "all_fail":  # the gate: none of the policy's attempts succeeded
-                batch.samples += imitation_samples(
-                    receiver, group, successes, self.imitation_weight, rng
-                )
+        for experience in experiences:
+            batch.samples += own_samples(receiver, experience.group)
+            if experience.group.outcome == "all_fail":  # the gate: none of the attempts succeeded
+                batch.samples += imitation_samples(experience, self.imitation_weight, rng)
         return batch
 
 
 def imitation_samples(
-    receiver: Receiver,
-    group: Group,
-    successes: Sequence[SuccessRecord],
-    weight: float,
-    rng: random.Random,
+    experience: Experience[SuccessRecord], weight: float, rng: random.Random
 ) -> list[TrainingSample]:
-    """One peer solution for the group's prompt, as a sample to imitate; [] if none can be used.
+    """One of the peers' solutions as a sample to imitate; [] if the receiver can use none.
 
-    It is drawn uniformly among the solutions that `retokenize` does not refuse.
+    It is drawn uniformly among the usable solutions.
     """
-    candidates = list(successes)
-    while candidates:
-        success = rng.choice(candidates)
-        candidates.remove(success)
-        completion_ids, refusal = retokenize(receiver, success)
-        if refusal:
-            continue  # another solution may fit
-
-        sample = TrainingSample(
-            prompt_ids=group.prompt_ids,
-            completion_ids=completion_ids,
-            loss="imitation",
-            weight=weight,
-            source=success.source,
-            reward=1.0,
-        )
-        return [sample]
-    return []
+    usable = experience.usable
+    if not usable:
+        return []
+    return [peer_sample(experience.group, rng.choice(usable), "imitation", weight)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
 from mrl.objectives import Objective
 from mrl.samples import Group, TrainingSample
 
@@ -24,12 +24,12 @@ class Solo(Mode):
     consumes = None
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: Sequence[Experience], rng: random.Random
     ) -> TrainingBatch:
         """The samples of the receiver's groups, with the advantages of its own objective."""
         batch = TrainingBatch()
-        for group, _ in groups_and_records:  # the peers' records are not used
-            batch.samples += own_samples(receiver, group)
+        for experience in experiences:
+            batch.samples += own_samples(receiver, experience.group)
         return batch
 
 
@@ -73,6 +73,7 @@ def samples_with(
             sampled_logprobs=rollout.logprobs,
             sampled_version=rollout.version,
             objective=objective,
+            rollout=rollout,
             reward=rollout.reward,
         )
         for rollout, advantage in zip(group.rollouts, advantages, strict=True)

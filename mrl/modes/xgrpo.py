@@ -14,13 +14,14 @@ Related work: ILR (arXiv 2509.26306), half a year older, also shares reward stat
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mrl.advantages import shared_baseline_advantages
 from mrl.config import setting
-from mrl.modes.mode import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import samples_with
 from mrl.records import RewardStats
 
@@ -40,12 +41,13 @@ class XGRPO(Mode[RewardStats]):
     def training_samples(
         self,
         receiver: Receiver,
-        groups_and_records: GroupsAndRecords[RewardStats],
+        experiences: Sequence[Experience[RewardStats]],
         rng: random.Random,
     ) -> TrainingBatch:
         """The receiver's samples, with advantages relative to the shared baseline."""
         batch = TrainingBatch()
-        for group, stats in groups_and_records:
+        for experience in experiences:
+            group, stats = experience.group, experience.records
             advantages = shared_baseline_advantages(
                 torch.tensor([group.rewards]),  # [1, group]
                 torch.tensor([[peer.count for peer in stats]]),  # [1, peers], like the next two

@@ -5,12 +5,11 @@ import re
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from mrl.alignment import split_text
 from mrl.allocation import Turn
-from mrl.modes import Receiver
-from mrl.modes.peers import retokenize
+from mrl.modes import Experience, Receiver
 from mrl.policy import Policy
 from mrl.records import CompletionRecord
 from mrl.residual import Residual, measure
@@ -34,7 +33,8 @@ METRICS = {
     "num_tokens": "number of sampled completion tokens",
     "rescue_set": "number of prompts on which all of the policy's attempts failed and a peer sent "
     "a solution",
-    "rescues": "number of peers' solutions that were imitated on such prompts",
+    "imitated": "number of peers' solutions that were imitated",
+    "rescues": "number of those that were imitated because all of the policy's attempts failed",
     "dropped/<reason>": "number of received completions that this policy cannot learn from: empty "
     "or too_long ones (counted even if its mode ignores them)",
     "thl/refused/<reason>": "number of received completions that this policy's tokenizer cannot "
@@ -57,8 +57,8 @@ METRICS = {
     "logprob_gap": "largest difference between a token's log-prob at sampling and at scoring, over "
     "the policy's own completions, in nats; with one update per step it is rounding error alone",
     "outcome/<outcome>": "share of completions with each outcome, among those that the policy "
-    "sampled, received or replayed; the shares add up to 1: taught (gave a gradient), rescued (a "
-    "peer's solution, imitated), replayed (an earlier success of the policy itself, imitated), "
+    "sampled, received or replayed; the shares add up to 1: taught (gave a gradient), imitated (a "
+    "peer's solution), replayed (a success of the policy itself, imitated), "
     "clipped (every token), all_fail or all_pass (no advantage), not_needed (the mode did not use "
     "it, or the policy is frozen), dropped (unusable, or of weight 0), refused (by the tokenizer), "
     "skipped (the update was not finite)",
@@ -75,7 +75,7 @@ METRICS = {
     "memory/peak_bytes": "largest memory so far in bytes: of tensors on a GPU, of the process "
     "on a CPU",
 }
-OUTCOMES = ("taught", "rescued", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
+OUTCOMES = ("taught", "imitated", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
 OUTCOMES += ("refused", "skipped", "replayed")
 
 
@@ -97,7 +97,7 @@ def step_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
     metrics |= transfer_metrics(receiver, result)
     metrics |= {f"mode/{name}": note for name, note in sorted(result.batch.notes.items())}
     metrics |= result.stats.metrics()
-    metrics |= outcome_metrics(result, metrics)
+    metrics |= outcome_metrics(result)
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
@@ -110,13 +110,10 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
         line |= {"solved": sum(group.rewards), "text": shown.text, "verdict": str(shown.verdict)}
         lines.append(line)
 
-    for group, sample in result.rescues:
-        # decoded from the receiver's tokens; a user's mode may have cut them inside a character
-        content = [token for token in sample.completion_ids if token != policy.eos_id]
-        text = b"".join(policy.codec.token_bytes(content)).decode("utf-8", errors="replace")
+    for group, record in result.rescues:
         rescue = {"problem_id": group.problem.id, "prompt": group.problem.prompt}
-        rescue |= {"skill": group.problem.skill, "receiver": policy.name, "source": sample.source}
-        rescue |= {"receiver_text": group.rollouts[0].text, "source_text": text}
+        rescue |= {"skill": group.problem.skill, "receiver": policy.name, "source": record.source}
+        rescue |= {"receiver_text": group.rollouts[0].text, "source_text": record.text}
         lines.append({"step": step, "rescue": rescue})
 
     failures = [*result.stats.warnings, *_nothing_to_judge(step, policy, result.groups)]
@@ -157,72 +154,53 @@ def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:
 
 def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
     """What became of the peers' completions that a policy received, and what alignment lost."""
-    used = Counter(
-        (sample.source, tuple(sample.prompt_ids), tuple(sample.completion_ids))
-        for sample in result.batch.samples
-    )
+    pointed_at = _texts_of_samples(result)
     refusals: Counter[str] = Counter()
     residual = Residual()
     rescue_set = 0
 
-    for group, texts in _peers_texts(result):
-        solved = any(record.verdict == Verdict.CORRECT for record in texts)
-        rescue_set += solved and group.outcome == "all_fail"
+    for experience in result.experiences:
+        solved = any(record.verdict == Verdict.CORRECT for record, _ in _texts(experience))
+        rescue_set += solved and experience.group.outcome == "all_fail"
+        refusals.update(one.refusal for one in experience.received if one.refusal)
 
-        # retokenized once more, because a mode does not report what it could not use
-        for record in texts:
-            token_ids, refusal = retokenize(receiver, record)
-            key = record.source, tuple(group.prompt_ids), tuple(token_ids)
-            if refusal:
-                refusals[refusal] += 1
-            elif used[key]:
-                used[key] -= 1  # each use counts once, because records may be equal
-
+        for record, token_ids in _texts(experience):
+            if id(record) in pointed_at and token_ids:
                 content = token_ids[:-1] if record.finished else token_ids
                 source_tokens = split_text(record.text, record.token_lengths)
                 receiver_tokens = receiver.codec.token_bytes(content)
                 residual.update(measure(source_tokens, receiver_tokens))
 
-    metrics: dict[str, float] = {"rescue_set": rescue_set, "rescues": len(result.rescues)}
-    for refusal, number in sorted(refusals.items()):
-        by_tokenizer = refusal.startswith("refused/")
-        metrics[f"{'thl' if by_tokenizer else 'dropped'}/{refusal}"] = number
+    metrics: dict[str, float] = {"rescue_set": rescue_set}
+    metrics |= {"imitated": len(result.imitated), "rescues": len(result.rescues)}
+    metrics |= dict(sorted(refusals.items()))
     return metrics | {f"thl/{name}": number for name, number in sorted(residual.items())}
 
 
-def _peers_texts(result: StepResult) -> Iterator[tuple[Group, list[CompletionRecord]]]:
-    """Each group with the peers' records that hold a completion."""
-    for group in result.groups:
-        records = result.confirmed.get(group.problem.id, [])
-        yield group, [record for record in records if isinstance(record, CompletionRecord)]
+def _texts(experience: Experience) -> list[tuple[CompletionRecord, list[int]]]:
+    """The received records that hold a text, each with the text in the receiver's tokens."""
+    pairs = [(received.record, received.token_ids) for received in experience.received]
+    return [pair for pair in pairs if isinstance(pair[0], CompletionRecord)]
 
 
-def outcome_metrics(result: StepResult, transferred: dict[str, float]) -> dict[str, float]:
-    """What became of the policy's own and its peers' completions: the share of each outcome.
+def _texts_of_samples(result: StepResult) -> set[int]:
+    """The `id` of each record and of each own completion that a sample was made from."""
+    return {id(text) for sample in result.batch.samples for text in (sample.record, sample.rollout)}
 
-    transferred: the metrics of `transfer_metrics`.
-    """
-    sampled = sum(len(group.rollouts) for group in result.groups)
-    received = sum(len(texts) for _, texts in _peers_texts(result))
-    refused = dropped = 0
-    for name, number in transferred.items():
-        if name.startswith("thl/refused/"):
-            refused += int(number)
-        elif name.startswith("dropped/"):
-            dropped += int(number)
 
-    # a replayed completion (mode replay) was sampled in an earlier step, so it does not count here
-    now = {rollout.version for group in result.groups for rollout in group.rollouts}
-    used = 0  # number of sampled and received completions that became training samples
-    for sample in result.batch.samples:
-        is_own = sample.loss == "policy" and sample.behavior_logprobs is None
-        used += bool(sample.source) or (is_own and sample.sampled_version in {None, *now})
+def outcome_metrics(result: StepResult) -> dict[str, float]:
+    """What became of the policy's own and its peers' completions: the share of each outcome."""
+    pointed_at = _texts_of_samples(result)
+    own = [rollout for group in result.groups for rollout in group.rollouts]
+    texts = [text for experience in result.experiences for text in _texts(experience)]
+    received = [one for experience in result.experiences for one in experience.received]
+    refusals = [one.refusal for one in received if one.refusal]
 
     counts = Counter(result.stats.sample_outcomes)
-    counts["refused"] += refused
-    counts["dropped"] += dropped
-    # at least 0, because a user's mode may use a completion twice, or one that is refused here
-    counts["not_needed"] = max(sampled + received - used - refused - dropped, 0)
+    counts["refused"] += sum(name.startswith("thl/") for name in refusals)
+    counts["dropped"] += sum(name.startswith("dropped/") for name in refusals)
+    counts["not_needed"] = sum(id(rollout) not in pointed_at for rollout in own)
+    counts["not_needed"] += sum(id(record) not in pointed_at for record, ids in texts if ids)
     return {f"outcome/{name}": counts[name] / counts.total() for name in OUTCOMES}
 
 

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from rich.table import Column, Table
 
 from mrl.policy import Policy
-from mrl.run.directory import read_rescues
+from mrl.run.directory import read_metrics
 from mrl.run.evaluation import of_first_split
 from mrl.run.intervals import BLIND_SPOT, CLOSED, half_width
 from mrl.run.run import Run
@@ -74,7 +74,7 @@ def last_lines(run: Run, finished: bool) -> list[Table | str]:
         return [f"Saved. {run.how_to_resume}"]
     return [
         evaluation_table(run.evaluations),
-        learned_sentence(run.evaluations, read_rescues(run.directory)),
+        learned_sentence(run.evaluations, read_metrics(run.directory)),
         f"For a report with plots: python mini_mrl.py report {run.directory}",
         f"To ask the models sentences of your own: python mini_mrl.py ask --run {run.directory}",
     ]
@@ -167,12 +167,14 @@ def largest_gain(ends: Sequence[tuple[dict, dict]]) -> tuple[str, str, float, fl
     return best
 
 
-def learned_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) -> str:
+def learned_sentence(evaluations: dict[str, list[dict]], lines: list[dict]) -> str:
     """One sentence for newcomers about what was learned, measured on the first held-out file.
 
     It names the blind spots that were closed and those that were not. If there was no blind spot,
     it names the largest gain instead, although RL without a peer may reach the same. The sentence
     is empty if the held-out problems were not scored both before and after training.
+
+    lines: those of the run's `metrics.jsonl`.
     """
     before, after = (of_first_split(evaluations.get(when, ())) for when in ("before", "after"))
     ends = list(zip(before, after, strict=False))  # both have the policies in the same order
@@ -184,11 +186,7 @@ def learned_sentence(evaluations: dict[str, list[dict]], rescues: list[dict]) ->
         sentences = [f"Blind spots closed: {_listed(closed)}."]
         if left:
             sentences.append(f"Not closed: {_listed(left)}.")
-        counts = Counter(rescue["receiver"] for rescue in rescues)
-        if counts:
-            words = ", ".join(f"{name} {count}" for name, count in counts.items())
-            sentences.append(f"Peers' solutions imitated: {words}.")
-        return " ".join(sentences)
+        return " ".join([*sentences, *_imitations(lines)])
 
     gain = largest_gain(ends)
     if not gain:
@@ -212,6 +210,26 @@ def _blind_spots(ends: Sequence[tuple[dict, dict]]) -> tuple[list[str], list[str
                 words = f"`{skill}` of {now['policy']}: {before:.0%} -> {after:.0%}"
                 (closed if after >= CLOSED else left).append(words)
     return closed, left
+
+
+def _imitations(lines: Sequence[dict]) -> list[str]:
+    """How many peers' solutions each policy imitated, and how many of these were rescues."""
+    imitated: Counter[str] = Counter()
+    rescues: Counter[str] = Counter()
+    for line in lines:
+        rescues[line["policy"]] += line["rescues"]
+        imitated[line["policy"]] += line.get("imitated", line["rescues"])  # absent in version 0.2
+    if not imitated.total():
+        return []
+
+    all_of_them, of_these = (
+        ", ".join(f"{name} {count}" for name, count in counts.items())
+        for counts in (imitated, rescues)
+    )
+    sentences = [f"Peers' solutions imitated: {all_of_them}."]
+    if rescues != imitated:
+        sentences.append(f"Of these, after all attempts at the prompt had failed: {of_these}.")
+    return sentences
 
 
 def _listed(blind_spots: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError, place_of
 from mrl.modes import MODES, Mode
 from mrl.parsing import check_rules, check_table, nearest, parse, read_text, run_file
+from mrl.records import RECORD_TYPES
 from mrl.settings.pairs import model_path, pair_settings
 
 NAME = re.compile(r"[^./\\][^/\\]{0,63}")  # names of policies and runs, also used for directories
@@ -336,11 +337,15 @@ def _checked(mode: object, where: str) -> type[Mode]:
         )
 
     try:
-        inspect.signature(mode.training_samples).bind("self", "receiver", "groups", "rng")
+        inspect.signature(mode.training_samples).bind("self", "receiver", "experiences", "rng")
     except TypeError as error:
         raise MrlError(
-            f"{where}: training_samples must take (self, receiver, groups_and_records, rng)."
+            f"{where}: training_samples must take (self, receiver, experiences, rng)."
         ) from error
+
+    if mode.consumes not in (None, *RECORD_TYPES):
+        names = ", ".join(kind.__name__ for kind in RECORD_TYPES)
+        raise MrlError(f"{where}: `consumes` must be None or one of {names}.")
 
     # without @dataclass, each `setting(...)` is still a Field instead of its default
     for kind in mode.__mro__:

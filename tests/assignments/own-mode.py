@@ -3,8 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from mrl.modes import GroupsAndRecords, Mode, Receiver, TrainingBatch
-from mrl.modes.peers import retokenize
+from mrl.modes import Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
@@ -20,25 +19,23 @@ class Mine(Mode):
     consumes = SuccessRecord
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and imitation where one is weak."""
         batch = TrainingBatch()
-        for group, successes in groups_and_records:
+        for experience in experiences:
+            group, usable = experience.group, experience.usable
             batch.samples += own_samples(receiver, group)
-            if sum(group.rewards) > 1 or not successes:
+            if sum(group.rewards) > 1 or not usable:
                 continue
-            success = rng.choice(successes)
-            completion_ids, refusal = retokenize(receiver, success)
-            if refusal:
-                continue
+            received = rng.choice(usable)
             batch.samples.append(
                 TrainingSample(
                     prompt_ids=group.prompt_ids,
-                    completion_ids=completion_ids,
+                    completion_ids=received.token_ids,
                     loss="imitation",
                     weight=0.5,
-                    source=success.source,
+                    record=received.record,
                     reward=1.0,
                 )
             )

@@ -5,17 +5,17 @@ For `own-mode`: ideas, and the least points of each. For `align` also a wrong on
 
 MODE = """import random
 from dataclasses import dataclass, replace
-from mrl.modes import Mode, GroupsAndRecords, Receiver, TrainingBatch
-from mrl.modes.peers import peer_samples, pool_with_advantages, retokenize, source_logprobs
+from mrl.modes import Experience, Mode, Received, Receiver, TrainingBatch
+from mrl.modes.peers import peer_sample, pool_with_advantages, source_logprobs
 from mrl.modes.solo import Solo, own_samples, samples_with
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord
 from mrl.samples import Group, TrainingSample
 """
 IMITATE = """
-def imitate(receiver, group, success, weight=0.1):
-    ids, refusal = retokenize(receiver, success)
-    return [] if refusal else [TrainingSample(
-        group.prompt_ids, ids, loss="imitation", weight=weight, source=success.source, reward=1.0)]
+def imitate(group, received, weight=0.1):
+    return [] if received.refusal else [TrainingSample(
+        group.prompt_ids, received.token_ids, loss="imitation", weight=weight,
+        record=received.record, reward=1.0)]
 """
 PLAIN = """
 from itertools import accumulate
@@ -430,7 +430,7 @@ def honest(records, answers, verify, budget):
 """,
     },
     "sgt": {
-        "all retokenize first": MODE + """
+        "filters by hand": MODE + """
 @dataclass
 class SGT(Mode):
     name = "sgt"
@@ -438,20 +438,20 @@ class SGT(Mode):
     imitation_weight: float = 0.1
     def training_samples(self, receiver, prompts, rng):
         batch = TrainingBatch()
-        for group, records in prompts:
+        for experience in prompts:
+            group = experience.group
             batch.samples.extend(own_samples(receiver, group))
             if any(rollout.reward > 0 for rollout in group.rollouts):
                 continue
             usable = []
-            for record in records:
-                ids, refusal = retokenize(receiver, record)
-                if not refusal:
-                    usable.append((record, ids))
+            for received in experience.received:
+                if len(received.token_ids) > 0:
+                    usable.append((received.record, received.token_ids))
             if usable:
                 record, ids = rng.choice(usable)
                 batch.samples.append(TrainingSample(
                     prompt_ids=group.prompt_ids, completion_ids=ids, loss="imitation",
-                    weight=self.imitation_weight, source=record.source, reward=1.0))
+                    weight=self.imitation_weight, record=record, reward=1.0))
         return batch
 """,
         "draws again": MODE + IMITATE + """
@@ -462,13 +462,14 @@ class Again(Mode):
     imitation_weight: float = 0.1
     def training_samples(self, receiver, prompts, rng):
         batch = TrainingBatch()
-        for group, successes in prompts:
+        for experience in prompts:
+            group = experience.group
             batch.samples += own_samples(receiver, group)
-            left = list(successes) if group.outcome == "all_fail" else []
+            left = list(experience.received) if group.outcome == "all_fail" else []
             found = []
             while left and not found:
                 success = left.pop(rng.randrange(len(left)))
-                found = imitate(receiver, group, success, self.imitation_weight)
+                found = imitate(group, success, self.imitation_weight)
             batch.samples += found
         return batch
 """,
@@ -480,8 +481,8 @@ class First(Mode):
     imitation_weight: float = 0.1
     def training_samples(self, receiver, prompts, rng):
         batch = Solo().training_samples(receiver, prompts, rng)
-        for group, successes in [(g, r) for g, r in prompts if r and not any(g.rewards)]:
-            batch.samples += imitate(receiver, group, rng.sample(successes, 1)[0],
+        for e in [e for e in prompts if e.received and not any(e.group.rewards)]:
+            batch.samples += imitate(e.group, rng.sample(e.received, 1)[0],
                                      self.imitation_weight)
         return batch
 """,
@@ -494,11 +495,12 @@ class Plain(Mode):
         self.weight = imitation_weight
     def training_samples(self, receiver, prompts, rng):
         batch = TrainingBatch()
-        for group, successes in prompts:
+        for experience in prompts:
+            group, successes = experience.group, experience.received
             batch.samples.extend(own_samples(receiver, group))
             if sum(group.rewards) == 0 and successes:
                 one = successes[int(rng.random() * len(successes))]
-                batch.samples.extend(imitate(receiver, group, one, self.weight))
+                batch.samples.extend(imitate(group, one, self.weight))
         return batch
 """,
         "a subclass of solo": MODE + IMITATE + """
@@ -507,11 +509,12 @@ class Sub(Solo):
     name = "sub"
     consumes = SuccessRecord
     imitation_weight: float = 0.1
-    def training_samples(self, receiver, groups_and_records, rng):
-        batch = super().training_samples(receiver, groups_and_records, rng)
-        for group, successes in groups_and_records:
+    def training_samples(self, receiver, experiences, rng):
+        batch = super().training_samples(receiver, experiences, rng)
+        for experience in experiences:
+            group, successes = experience.group, experience.received
             if successes and max(group.rewards) == 0.0:
-                batch.samples += imitate(receiver, group, rng.choice(successes),
+                batch.samples += imitate(group, rng.choice(successes),
                                          weight=self.imitation_weight)
         return batch
 """,
@@ -519,10 +522,10 @@ class Sub(Solo):
 @dataclass
 class Rescuer:
     weight: float
-    def __call__(self, receiver, group, successes, rng):
+    def __call__(self, group, successes, rng):
         if torch.tensor(group.rewards).any() or not successes:
             return []
-        return imitate(receiver, group, rng.choices(successes)[0], self.weight)
+        return imitate(group, rng.choices(successes)[0], self.weight)
 @dataclass
 class Helped(Mode):
     name = "helped"
@@ -530,9 +533,9 @@ class Helped(Mode):
     imitation_weight: float = 0.1
     def training_samples(self, receiver, prompts, rng):
         batch, rescuer = TrainingBatch(), Rescuer(self.imitation_weight)
-        for group, successes in prompts:
-            batch.samples += [*own_samples(receiver, group),
-                              *rescuer(receiver, group, successes, rng)]
+        for e in prompts:
+            batch.samples += [*own_samples(receiver, e.group),
+                              *rescuer(e.group, e.received, rng)]
         return batch
 """,
     },
@@ -545,9 +548,9 @@ class All(Mode):
     consumes = SuccessRecord
     def training_samples(self, receiver, prompts, rng):
         batch = Solo().training_samples(receiver, prompts, rng)
-        for group, successes in prompts:
-            for success in successes:
-                batch.samples += imitate(receiver, group, success, 1.0)
+        for experience in prompts:
+            for success in experience.usable:
+                batch.samples += imitate(experience.group, success, 1.0)
         return batch
 """),
     "a baseline with the peer in it": (6, MODE + """
@@ -556,7 +559,8 @@ class Shared(Mode):
     consumes = RewardStats
     def training_samples(self, receiver, prompts, rng):
         batch = TrainingBatch()
-        for group, stats in prompts:
+        for experience in prompts:
+            group, stats = experience.group, experience.records
             mean = (sum(group.rewards) + sum(s.count * s.mean for s in stats)) / (
                 len(group.rewards) + sum(s.count for s in stats))
             batch.samples += samples_with([r - mean for r in group.rewards], group)
@@ -568,13 +572,14 @@ class Likely(Mode):
     consumes = RolloutRecord
     def training_samples(self, receiver, prompts, rng):
         batch = Solo().training_samples(receiver, prompts, rng)
-        for group, records in prompts:
-            right = [r for r in records if r.reward == 1.0]
+        for experience in prompts:
+            group = experience.group
+            right = [r for r in experience.usable if r.record.reward == 1.0]
             if right and group.outcome != "all_pass":
-                ids = [retokenize(receiver, r)[0] for r in right]
+                ids = [r.token_ids for r in right]
                 chances = receiver.logprobs_of([group.prompt_ids] * len(ids), ids)
                 best = max(range(len(ids)), key=lambda n: sum(chances[n]))
-                batch.samples += imitate(receiver, group, right[best], 0.3)
+                batch.samples += imitate(group, right[best], 0.3)
         return batch
 """),
     "pools the groups": (6, MODE + """
@@ -583,9 +588,10 @@ class Pooled(Mode):
     consumes = RolloutRecord
     def training_samples(self, receiver, prompts, rng):
         batch = TrainingBatch()
-        for group, records in prompts:
-            foreign = [replace(s, behavior_logprobs=source_logprobs(r))
-                       for s, r in peer_samples(receiver, group, records)]
+        for experience in prompts:
+            group = experience.group
+            foreign = [replace(peer_sample(group, r), behavior_logprobs=source_logprobs(r.record))
+                       for r in experience.usable]
             batch.samples += pool_with_advantages(receiver, group, foreign)
         return batch
 """),

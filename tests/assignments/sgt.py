@@ -3,8 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from mrl.modes import GroupsAndRecords, Mode, Receiver, TrainingBatch
-from mrl.modes.peers import retokenize
+from mrl.modes import Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
@@ -21,25 +20,23 @@ class SGT(Mode):
     imitation_weight: float = 0.1
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and one imitated success for each prompt of the rescue set."""
         batch = TrainingBatch()
-        for group, successes in groups_and_records:
+        for experience in experiences:
+            group, usable = experience.group, experience.usable
             batch.samples += own_samples(receiver, group)
-            if group.outcome != "all_fail" or not successes:
+            if group.outcome != "all_fail" or not usable:
                 continue
-            success = rng.choice(successes)
-            completion_ids, refusal = retokenize(receiver, success)
-            if refusal:
-                continue
+            received = rng.choice(usable)
             batch.samples.append(
                 TrainingSample(
                     prompt_ids=group.prompt_ids,
-                    completion_ids=completion_ids,
+                    completion_ids=received.token_ids,
                     loss="imitation",
                     weight=self.imitation_weight,
-                    source=success.source,
+                    record=received.record,
                     reward=1.0,
                 )
             )

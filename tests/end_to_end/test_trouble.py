@@ -105,8 +105,8 @@ class Own(SGT):
     """SGT with a line of one's own."""
     name = "own"
 
-    def training_samples(self, receiver, groups_and_records, rng):
-        batch = super().training_samples(receiver, groups_and_records, rng)
+    def training_samples(self, receiver, experiences, rng):
+        batch = super().training_samples(receiver, experiences, rng)
         {line}
         return batch
 '''
@@ -159,12 +159,12 @@ class Leaky(Solo):
     name = "leaky"
     kept: dict = field(default_factory=dict, init=False)
 
-    def training_samples(self, receiver, groups_and_records, rng):
-        batch = super().training_samples(receiver, groups_and_records, rng)
+    def training_samples(self, receiver, experiences, rng):
+        batch = super().training_samples(receiver, experiences, rng)
         foreign = [g for name, kept in self.kept.items() if name != receiver.name for g in kept]
         batch.samples += [s for group in foreign for s in own_samples(receiver, group)]
         batch.notes = {"foreign": len(foreign), "remembers": len(self.kept)}
-        self.kept[receiver.name] = [group for group, _ in groups_and_records]
+        self.kept[receiver.name] = [experience.group for experience in experiences]
         return batch
 
     def state(self):

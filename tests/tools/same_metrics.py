@@ -22,10 +22,11 @@ KEPT = ROOT / "runs" / "same-metrics"
 MODES = ("solo", "solo-x2", "replay", "sft", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
 CASES = [*((mode, "resident") for mode in MODES), ("sgt", "swap"), ("hacpo", "parallel")]
 CASES += [("graft", "resume")]
-# keys that differ between machines, and those of version 0.1 that are no longer logged
-LEFT_OUT = ("time/", "memory/", "peer/", "logprob_gap_mean", "thl/sampled_otherwise")
-# keys of version 0.1 -> their names today, so that a commit from before can be compared
+# keys that differ between machines, those of version 0.1 that are no longer logged, and new ones
+LEFT_OUT = ("time/", "memory/", "peer/", "logprob_gap_mean", "thl/sampled_otherwise", "imitated")
+# older keys -> their names today, so that a commit from before can be compared
 RENAMED = {"exchange/not_believed": "exchange/not_confirmed", "part": "split"}
+RENAMED |= {"outcome/rescued": "outcome/imitated"}
 
 
 def run_case(tree: Path, out: Path, mode: str, how: str) -> None:

@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass
 
 from mrl.config import DATA
-from mrl.modes import Mode, TrainingBatch
-from mrl.modes.mode import GroupsAndRecords
+from mrl.modes import Experience, Mode, TrainingBatch
 from mrl.policy import Policy
 from mrl.run.problems import load_problems
 from mrl.samples import Problem, TrainingSample
@@ -32,7 +31,7 @@ class Readings(Mode):
     consumes = None
 
     def training_samples(
-        self, receiver: Policy, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Policy, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """One sample for each of some training problems."""
         batch = TrainingBatch()

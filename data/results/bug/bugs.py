@@ -5,7 +5,7 @@ The other bugs are settings. data/results/README.md has all commands.
 
 import random
 
-from mrl.modes import GroupsAndRecords, Receiver, TrainingBatch
+from mrl.modes import Experience, Receiver, TrainingBatch
 from mrl.modes.solo import Solo
 
 
@@ -15,13 +15,13 @@ class MixedGroups(Solo):
     name = "mixed-groups"
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """Own samples with advantages that belong to others."""
-        batch = super().training_samples(receiver, groups_and_records, rng)
+        batch = super().training_samples(receiver, experiences, rng)
         own, size = (
             [sample.advantage for sample in batch.samples],
-            len(groups_and_records[0][0].rollouts),
+            len(experiences[0].group.rollouts),
         )
         mixed = [advantage for place in range(size) for advantage in own[place::size]]
         for sample, advantage in zip(batch.samples, mixed, strict=True):
@@ -35,10 +35,10 @@ class Sign(Solo):
     name = "sign"
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """Own samples with advantages of the opposite sign."""
-        batch = super().training_samples(receiver, groups_and_records, rng)
+        batch = super().training_samples(receiver, experiences, rng)
         for sample in batch.samples:
             sample.advantage = -sample.advantage
         return batch

@@ -12,7 +12,7 @@ rejection fine-tuning (arXiv 2308.01825).
 import random
 from dataclasses import dataclass
 
-from mrl.modes import GroupsAndRecords, Receiver, TrainingBatch
+from mrl.modes import Experience, Receiver, TrainingBatch
 from mrl.modes.sft import SFT
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample, Verdict
@@ -27,18 +27,21 @@ class OwnCorrect(SFT):
     def training_samples(
         self,
         receiver: Receiver,
-        groups_and_records: GroupsAndRecords[SuccessRecord],
+        experiences: list[Experience[SuccessRecord]],
         rng: random.Random,
     ) -> TrainingBatch:
         """The samples of `sft`, and an own correct completion of each prompt that has one."""
-        batch = super().training_samples(receiver, groups_and_records, rng)
-        for group, _ in groups_and_records:
+        batch = super().training_samples(receiver, experiences, rng)
+        for experience in experiences:
+            group = experience.group
             correct = [each for each in group.rollouts if each.verdict is Verdict.CORRECT]
             if correct:
+                rollout = rng.choice(correct)
                 sample = TrainingSample(
                     prompt_ids=group.prompt_ids,
-                    completion_ids=rng.choice(correct).completion_ids,
+                    completion_ids=rollout.completion_ids,
                     loss="imitation",
+                    rollout=rollout,
                     reward=1.0,
                 )
                 batch.samples.append(sample)

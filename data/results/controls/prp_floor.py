@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from mrl.config import setting
-from mrl.modes import GroupsAndRecords, Receiver, TrainingBatch
+from mrl.modes import Experience, Receiver, TrainingBatch
 from mrl.modes.prp import PRP
 from mrl.records import RolloutRecord
 
@@ -28,11 +28,11 @@ class Floor(PRP):
     def training_samples(
         self,
         receiver: Receiver,
-        groups_and_records: GroupsAndRecords[RolloutRecord],
+        experiences: list[Experience[RolloutRecord]],
         rng: random.Random,
     ) -> TrainingBatch:
         """The samples of `prp`, with the ratio's denominator lowered where the ratio is too low."""
-        batch = super().training_samples(receiver, groups_and_records, rng)
+        batch = super().training_samples(receiver, experiences, rng)
         samples = [sample for sample in batch.samples if sample.source]
         scored = receiver.logprobs_of(
             [sample.prompt_ids for sample in samples],

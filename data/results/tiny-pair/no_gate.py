@@ -6,7 +6,7 @@ It tells what the gate is for. data/results/README.md has the command.
 import random
 from dataclasses import dataclass
 
-from mrl.modes import GroupsAndRecords, Receiver, TrainingBatch
+from mrl.modes import Experience, Receiver, TrainingBatch
 from mrl.modes.sgt import SGT, imitation_samples
 from mrl.modes.solo import own_samples
 
@@ -18,13 +18,11 @@ class NoGate(SGT):
     name = "no-gate"
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """Own samples, and for each prompt one imitated success, if any fits."""
         batch = TrainingBatch()
-        for group, successes in groups_and_records:
-            batch.samples += own_samples(receiver, group)
-            batch.samples += imitation_samples(
-                receiver, group, successes, self.imitation_weight, rng
-            )
+        for experience in experiences:
+            batch.samples += own_samples(receiver, experience.group)
+            batch.samples += imitation_samples(experience, self.imitation_weight, rng)
         return batch

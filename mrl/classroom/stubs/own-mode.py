@@ -18,7 +18,7 @@ Contract:
 - This file has one subclass of Mode. Its `consumes` is RolloutRecord, RewardStats or SuccessRecord
   (mrl.records). Records are honest and verified.
 - training_samples returns a TrainingBatch. See mrl/modes/solo.py for samples of the receiver's own
-  completions, mrl/modes/peers.py for a peer's completion in the receiver's tokens, and
+  completions, mrl/modes/peers.py for samples of a peer's completion, and
   mrl/samples.py for the fields of a sample. A sample's `objective` is ignored here.
 - The mode also learns from the receiver's own attempts: without records it ends at most 10 points
   below `solo`.
@@ -33,7 +33,7 @@ Try it on language models with:  python mini_mrl.py --mode own-mode.py:Mine --st
 import random
 from dataclasses import dataclass
 
-from mrl.modes import GroupsAndRecords, Mode, Receiver, TrainingBatch
+from mrl.modes import Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import own_samples
 
 ASSIGNMENT = "own-mode"
@@ -47,9 +47,9 @@ class Mine(Mode):
     consumes = None
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """The same samples as in solo; now use the peers' records."""
         return TrainingBatch(
-            [s for group, _ in groups_and_records for s in own_samples(receiver, group)]
+            [s for experience in experiences for s in own_samples(receiver, experience.group)]
         )

@@ -4,16 +4,17 @@
                                                  some peer has a verified success (the rescue set)
 
 Contract of `training_samples`:
-- `groups_and_records` is a list of pairs: one of the receiver's own groups, and the peers' records
-  about its prompt. `group.outcome` is "all_fail", "mixed" or "all_pass".
-- It returns a TrainingBatch with the samples of all of these groups (mrl.modes.solo.own_samples
-  makes them). For *each* prompt of the rescue set, it adds one TrainingSample with loss
-  "imitation", weight `imitation_weight`, the peer's name as source, and reward 1.0.
-- Draw one of all the peers' successes, each with the same probability. Use only `rng` for this.
-- The sample's completion_ids are the *receiver's* tokens, followed by its end token if and only if
-  the peer had finished. mrl.modes.peers.retokenize(receiver, record) does both. It returns the
-  tokens and "", or no tokens and the reason why the text must be refused. After a refusal, you may
-  draw another success or leave the prompt out.
+- `experiences` has one entry for each prompt. `experience.group` is the receiver's own group, and
+  its `outcome` is "all_fail", "mixed" or "all_pass". `experience.received` has one entry for each
+  success of a peer: its `record`, and its `token_ids`, which are the text in the *receiver's*
+  tokens, with the receiver's end token if and only if the peer had finished.
+- If the receiver cannot use a text, its `token_ids` are empty. `experience.usable` leaves such
+  entries out.
+- It returns a TrainingBatch with the samples of all groups (mrl.modes.solo.own_samples makes them).
+  For *each* prompt of the rescue set, it adds one TrainingSample with loss "imitation", weight
+  `imitation_weight`, the peer's record, and reward 1.0.
+- Draw one of the peers' successes, each with the same probability. Use only `rng` for this. If you
+  draw one that cannot be used, you may draw another one or leave the prompt out.
 
 Check it with:  python mini_mrl.py assignment check sgt.py
 """
@@ -21,8 +22,7 @@ Check it with:  python mini_mrl.py assignment check sgt.py
 import random
 from dataclasses import dataclass
 
-from mrl.modes import GroupsAndRecords, Mode, Receiver, TrainingBatch
-from mrl.modes.peers import retokenize
+from mrl.modes import Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
@@ -39,7 +39,7 @@ class SGT(Mode):
     imitation_weight: float = 0.1
 
     def training_samples(
-        self, receiver: Receiver, groups_and_records: GroupsAndRecords, rng: random.Random
+        self, receiver: Receiver, experiences: list[Experience], rng: random.Random
     ) -> TrainingBatch:
         """The receiver's own samples, and one imitated success for each prompt to rescue."""
         raise NotImplementedError("your turn")
