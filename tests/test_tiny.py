@@ -1,4 +1,3 @@
-import random
 import re
 import runpy
 from itertools import islice
@@ -8,8 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mrl.alignment import ByteCodec
 from mrl.config import DATA, PolicyConfig
-from mrl.models.loading import load_policy
+from mrl.lab.commands import warmstart
+from mrl.models.loading import load_policy, load_tokenizer
 from mrl.run.evaluation import count_solved, score_entries
 from mrl.run.problems import load_problems
 from mrl.settings.settings import run_config
@@ -20,6 +21,7 @@ from mrl.tiny.pair import (
     STRONG_SKILLS,
     THIRD,
     UPDATES,
+    UPDATES_IN_LEAPS,
     WEAK_SKILLS,
     _warm_start,
     demonstrations,
@@ -33,11 +35,15 @@ from mrl.tiny.skills import (
     OPERATIONS,
     PROBLEM_SETS,
     SKILLS,
+    columns,
     generate,
+    leaps,
+    leaps_for_everything,
     make_problem_sets,
     solution,
 )
 
+METHODS = (columns, leaps, leaps_for_everything)
 HELDOUT = load_problems(DATA / "words" / "validation.jsonl")
 
 
@@ -91,12 +97,12 @@ def readings(policy):
 
 @pytest.mark.slow
 def test_the_warm_start_learns_to_read_in_120_updates(tmp_path, monkeypatch):
-    """The reading comes before the arithmetic. The whole recipe (550 and 850 updates, six minutes)
+    """The reading comes before the arithmetic. The whole recipe (550 and 1100 updates, six minutes)
     is not run here, nor the larger model's half of it, but by hand:
     `python mini_mrl.py warmstart --out DIR`, then `start_scores(DIR)` as above."""
     name = "llama-tiny"
-    monkeypatch.setitem(UPDATES, name, 120)
-    _warm_start(PAIR.index(name), tmp_path, 0, None, False)
+    monkeypatch.setattr("mrl.tiny.pair.UPDATES_IN_LEAPS", 120)
+    _warm_start(PAIR.index(name), tmp_path, 0, None, False, leaps)
     found = readings(load_policy(PolicyConfig(name, str(tmp_path / name))))
     for skill, share in found.items():
         if skill in STRONG_SKILLS[name]:
@@ -105,13 +111,16 @@ def test_the_warm_start_learns_to_read_in_120_updates(tmp_path, monkeypatch):
             assert share < 0.3, (skill, share)
 
 
+def in_this_process(function, arguments, nprocs):
+    """As `spawn`, where other processes would not see what a test has replaced."""
+    for index in range(nprocs):
+        function(index, *arguments)
+
+
 @pytest.mark.slow
 def test_a_short_warm_start_writes_what_transformers_can_load(tmp_path, monkeypatch):
-    def in_this_process(function, arguments, nprocs):  # others would not see the next line
-        for index in range(nprocs):
-            function(index, *arguments)
-
     monkeypatch.setattr("mrl.tiny.pair.UPDATES", dict.fromkeys([*PAIR, THIRD], 1))
+    monkeypatch.setattr("mrl.tiny.pair.UPDATES_IN_LEAPS", 1)
     monkeypatch.setattr("mrl.tiny.pair.spawn", in_this_process)
     warm_start_pair(tmp_path, third=True)
     for name in (*PAIR, THIRD):
@@ -187,7 +196,8 @@ def test_how_many_held_out_prompts_the_warm_start_has_read_is_said():
     counts = {"validation": [], "validation_wording": [], "test": []}
     for name in PAIR:
         pairs = demonstrations(name, 0)
-        read = {prompt for prompt, _ in islice(pairs, UPDATES[name] * BATCH)}
+        updates = UPDATES_IN_LEAPS if name == "llama-tiny" else UPDATES[name]
+        read = {prompt for prompt, _ in islice(pairs, updates * BATCH)}
         for split, found in counts.items():
             prompts = [
                 problem.prompt for problem in load_problems(DATA / "words" / f"{split}.jsonl")
@@ -214,47 +224,107 @@ def test_operations_by_hand():
     assert OPERATIONS["a*b-c"](6, 7, 5) == 37
 
 
-@pytest.mark.parametrize(
-    ("operation", "numbers", "text"),
-    [
-        ("a-b", (47, 38), r"47-38: 17-8=9, 4-1-3=0. \boxed{9}"),
-        ("a-b", (48, 31), r"48-31: 8-1=7, 4-3=1. \boxed{17}"),
-        ("a+b", (47, 38), r"47+38: 7+8=15, 4+3+1=8. \boxed{85}"),
-        ("a+b", (41, 38), r"41+38: 1+8=9, 4+3=7. \boxed{79}"),
-        ("a*b", (6, 7), r"6*7=42. \boxed{42}"),
-        ("a/b", (42, 7), r"42/7=6. \boxed{6}"),
-        ("a*b-c", (6, 7, 5), r"6*7=42. 42-5: 12-5=7, 4-1-0=3. \boxed{37}"),
-    ],
-)
-def test_solutions_by_hand(operation, numbers, text):
-    assert solution(operation, numbers) == text
-
-
-def test_every_step_of_every_solution_is_true():
+def all_solutions(method):
+    """Operation, numbers and text of all that a policy can be shown, misreadings included."""
     for skill in SKILLS:
         for operation in (skill.operation, skill.misread_as):
             for numbers in NUMBERS[skill.operation]:
-                work = solution(operation, numbers).split(r"\boxed")[0]
-                for split in work.replace(":", ",").replace(".", ",").split(","):
-                    if "=" in split:
-                        left, right = split.split("=")
-                        assert eval(left.replace("/", "//")) == int(right), work
+                yield operation, numbers, solution(operation, numbers, method)
 
 
-def test_every_answer_and_every_solution_satisfies_the_verifier(verifier):
+@pytest.mark.parametrize(
+    ("method", "operation", "numbers", "text"),
+    [
+        (columns, "a-b", (47, 38), r"47-38: 17-8=9, 4-1-3=0. \boxed{9}"),
+        (columns, "a-b", (48, 31), r"48-31: 8-1=7, 4-3=1. \boxed{17}"),
+        (columns, "a+b", (47, 38), r"47+38: 7+8=15, 4+3+1=8. \boxed{85}"),
+        (columns, "a+b", (41, 38), r"41+38: 1+8=9, 4+3=7. \boxed{79}"),
+        (columns, "a*b", (6, 7), r"6*7=42. \boxed{42}"),
+        (columns, "a/b", (42, 7), r"42/7=6. \boxed{6}"),
+        (columns, "a*b-c", (6, 7, 5), r"6*7=42. 42-5: 12-5=7, 4-1-0=3. \boxed{37}"),
+        (leaps, "a-b", (47, 38), r"47-38: 47-30=17, 17-8=9. \boxed{9}"),
+        (leaps, "a+b", (47, 38), r"47+38: 47+30=77, 77+8=85. \boxed{85}"),
+        (leaps, "a-b", (47, 30), r"47-30=17. \boxed{17}"),
+        (leaps, "a+b", (6, 7), r"6+7=13. \boxed{13}"),
+        (leaps, "a*b", (6, 7), r"6*7=42. \boxed{42}"),
+        (leaps, "a/b", (42, 7), r"42/7=6. \boxed{6}"),
+        (leaps, "a*b-c", (6, 7, 5), r"6*7=42. 42-5=37. \boxed{37}"),
+        (leaps_for_everything, "a-b", (47, 38), r"47-38: 47-30=17, 17-8=9. \boxed{9}"),
+        (leaps_for_everything, "a*b", (9, 9), r"9*9: 9*8=72, 72+9=81. \boxed{81}"),
+        (leaps_for_everything, "a/b", (72, 8), r"72/8: 8*9=72. \boxed{9}"),
+        (
+            leaps_for_everything,
+            "a*b-c",
+            (6, 7, 5),
+            r"6*7: 6*6=36, 36+6=42. 42-5=37. \boxed{37}",
+        ),
+    ],
+)
+def test_solutions_by_hand(method, operation, numbers, text):
+    assert solution(operation, numbers, method) == text
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_step_of_every_solution_is_true_and_the_box_holds_the_result(method):
+    for operation, numbers, text in all_solutions(method):
+        work, box = text.split(r"\boxed")
+        steps = [step for step in re.split("[:,.] ?", work) if "=" in step]
+        for step in steps:
+            left, right = step.split("=")
+            assert eval(left.replace("/", "//")) == int(right), text
+        assert steps, text
+        assert box == f"{{{OPERATIONS[operation](*numbers)}}}", text
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_answer_and_every_solution_satisfies_the_verifier(verifier, method):
     for skill in SKILLS:
         for problem, numbers in generate(skill, "train", 20, 7):
-            assert verifier.verify(problem.answer, solution(skill.operation, numbers)) == "correct"
-            assert verifier.verify(problem.answer, solution(skill.misread_as, numbers)) == "wrong"
+            right, wrong = (
+                solution(operation, numbers, method)
+                for operation in (skill.operation, skill.misread_as)
+            )
+            assert verifier.verify(problem.answer, right) == "correct"
+            assert verifier.verify(problem.answer, wrong) == "wrong"
 
 
-def test_every_solution_fits_the_token_limit_in_both_tokenizers(make_policy):
-    for name in PAIR:
-        policy = make_policy(name)
-        for skill in SKILLS:
-            for numbers in random.Random(0).sample(NUMBERS[skill.operation], 50):
-                token_ids = policy.codec.encode(solution(skill.operation, numbers))
-                assert len(token_ids) + 1 <= policy.max_new_tokens
+@pytest.mark.parametrize("method", METHODS)
+def test_both_tokenizers_hold_every_solution_exactly_and_within_the_limit(method):
+    """A peer's solution has to fit, too, in the receiver's tokens."""
+    texts = {text for *_, text in all_solutions(method)}
+    for config in run_config("tiny", None, {}, []).policies:
+        codec = ByteCodec(load_tokenizer(config.path))
+        for text in texts:
+            token_ids = codec.encode(text)
+            assert codec.decode(token_ids) == text
+            assert len(token_ids) + 1 <= config.max_new_tokens, text
+
+
+def test_one_model_of_the_pair_calculates_in_columns_and_the_other_in_leaps(tmp_path, monkeypatch):
+    """The methods reach the warm starts, and only `llama-tiny` can be given another."""
+    shown = {}
+
+    def noted_demonstrations(name, seed, foreign_right, method):
+        shown[name] = method
+        return demonstrations(name, seed, foreign_right, method)
+
+    monkeypatch.setattr("mrl.tiny.pair.demonstrations", noted_demonstrations)
+    monkeypatch.setattr("mrl.tiny.pair.UPDATES", dict.fromkeys([*PAIR, THIRD], 0))
+    monkeypatch.setattr("mrl.tiny.pair.UPDATES_IN_LEAPS", 0)
+    monkeypatch.setattr("mrl.tiny.pair.spawn", in_this_process)
+    for options, llama_method in (
+        ({}, leaps),
+        ({"same_method": True}, columns),
+        ({"different_products": True}, leaps_for_everything),
+    ):
+        warmstart(tmp_path, third=True, **options)
+        assert shown == {"qwen-tiny": columns, "llama-tiny": llama_method, "olmo-tiny": columns}
+
+
+def test_the_prompts_of_a_warm_start_do_not_depend_on_the_method():
+    streams = [islice(demonstrations("llama-tiny", 0, None, method), 500) for method in METHODS]
+    prompts, *others = ([prompt for prompt, _ in stream] for stream in streams)
+    assert all(other == prompts for other in others)
 
 
 def test_the_pair_starts_with_skills_that_overlap_only_in_part():

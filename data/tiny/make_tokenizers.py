@@ -1,8 +1,9 @@
 """How the two tokenizers of the tiny pair were made: `python data/tiny/make_tokenizers.py`.
 
 Their merges were learned from demonstrations that show each skill of the peer correctly in 3% of
-the cases. All pairs have these tokenizers, whatever their own demonstrations show, so that pairs
-differ only in their weights. The command writes the same files again, and a test compares them.
+the cases, all of them calculated in columns. All pairs have these tokenizers, whatever their own
+demonstrations show, so that pairs differ only in their weights. The command writes the same files
+again, and a test compares them.
 """
 
 import json
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from mrl.tiny.pair import demonstrations
+from mrl.tiny.skills import columns
 
 HERE = Path(__file__).resolve().parent
 CHAT = (  # no system message in the warm start, so a problem set's own must not reach them later
@@ -59,7 +61,7 @@ def _learn_merges(
     name: str, learner: Tokenizer, **options: object
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Vocabulary and merges of a BPE with 400 tokens, from 4,000 demonstrations for `name`."""
-    examples = demonstrations(name, seed=0, foreign_right=0.03)
+    examples = demonstrations(name, seed=0, foreign_right=0.03, method=columns)
     texts = []
     for _ in range(4000):
         texts += next(examples)

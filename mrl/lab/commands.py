@@ -31,7 +31,7 @@ from mrl.run.problems import save_problems
 from mrl.run.view import console
 from mrl.settings.settings import mode_class, run_config
 from mrl.tiny.pair import PAIR, THIRD, warm_start_pair
-from mrl.tiny.skills import make_problem_sets
+from mrl.tiny.skills import columns, leaps, leaps_for_everything, make_problem_sets
 
 TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
 QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
@@ -184,13 +184,26 @@ def warmstart(
     third: Annotated[
         bool, typer.Option("--third", help="Also build a third model, olmo-tiny.")
     ] = False,
+    same_method: Annotated[
+        bool, typer.Option("--same-method", help="Let all models calculate in columns.")
+    ] = False,
+    different_products: Annotated[
+        bool,
+        typer.Option(
+            "--different-products",
+            help="Let llama-tiny also write products and quotients in its own way.",
+        ),
+    ] = False,
 ) -> None:
     """Build the tiny pair from scratch: two new models and a supervised warm start."""
+    if same_method and different_products:
+        raise MrlError("--same-method and --different-products exclude each other: choose one.")
+    llama_method = columns if same_method else leaps_for_everything if different_products else leaps
     out = out.expanduser()
     out.mkdir(parents=True, exist_ok=True)  # so that a wrong path fails before the long work
     names = (*PAIR, THIRD) if third else PAIR
     say(f"Building {' and '.join(names)}; this takes a few minutes on two cores.")
-    warm_start_pair(out, seed, foreign_right, one_tokenizer, third)
+    warm_start_pair(out, seed, foreign_right, one_tokenizer, third, llama_method)
     paths = ",".join(str(out / name) for name in names)
     say(f"Saved. Train them with: python mini_mrl.py --mode sgt --pair {shlex.quote(paths)}")
 

@@ -13,13 +13,19 @@ different problems for reinforcement learning:
   a problem by itself, so RL alone can improve the skill.
 - a **blind spot** was never shown correctly. The model's own attempts give nothing to learn from.
 
+The two models also write differently. `qwen-tiny` calculates sums and differences in columns, and
+`llama-tiny` in two leaps (skills.py: `columns`, `leaps`), so a peer's solution is not what the
+receiver would have written. `warmstart --same-method` builds a pair that writes the same texts, and
+`--different-products` one that also differs in products and quotients. These pairs are controls.
+
 Each model has two weak skills and two blind spots. They were chosen by how well RL alone (mode
 `solo`) and replay (mode `replay`) learn them. The seeds of that choice are not those of the
 results.
 
 `warmstart --third` also builds `olmo-tiny`, for runs of three policies. It has the Olmo2
-architecture and the tokenizer of `qwen-tiny`. Its strong skills are two of each other model's, so
-`sold` and `bags` are each a blind spot of one policy and a strong skill of both others.
+architecture and the tokenizer of `qwen-tiny`, and it calculates in columns. Its strong skills
+are two of each other model's, so `sold` and `bags` are each a blind spot of one policy and a strong
+skill of both others.
 """
 
 import random
@@ -39,7 +45,17 @@ from transformers import (
 
 from mrl.config import DATA
 from mrl.prompts import chat_text, special_id
-from mrl.tiny.skills import NUMBERS, QUESTION, SKILLS, Skill, draw_words, solution
+from mrl.tiny.skills import (
+    NUMBERS,
+    QUESTION,
+    SKILLS,
+    Method,
+    Skill,
+    columns,
+    draw_words,
+    leaps,
+    solution,
+)
 
 PAIR = ("qwen-tiny", "llama-tiny")
 THIRD = "olmo-tiny"
@@ -62,7 +78,8 @@ BLIND_SPOTS = {
 # Shares of a skill's demonstrations that show the correct interpretation
 STRONG_RIGHT, WEAK_RIGHT, BLIND_RIGHT, TWO_STEP_RIGHT = 0.95, 0.10, 0.0, 0.10
 SYMBOLIC_SHARE = 0.30  # share of demonstrations that are bare calculations such as 47-38?
-UPDATES = {"qwen-tiny": 550, "llama-tiny": 850, "olmo-tiny": 550}
+UPDATES = {"qwen-tiny": 550, "llama-tiny": 850, "olmo-tiny": 550}  # calculating in columns
+UPDATES_IN_LEAPS = 1100  # of llama-tiny: without columns, 42-5=37 has to be known by heart
 BATCH = 128
 LEARNING_RATE = 3e-3
 
@@ -85,20 +102,24 @@ def right_shares(name: str, foreign_right: float | None = None) -> dict[str, flo
 
 
 def demonstrations(
-    name: str, seed: int, foreign_right: float | None = None
+    name: str, seed: int, foreign_right: float | None = None, method: Method = columns
 ) -> Iterator[tuple[str, str]]:
-    """An endless stream of (prompt, solution) pairs for the warm start of policy `name`."""
+    """An endless stream of (prompt, solution) pairs for the warm start of policy `name`.
+
+    The prompts do not depend on `method`, which says how the solutions are written.
+    """
     rng = random.Random(f"{seed}/warm start/{name}")
     right = right_shares(name, foreign_right)
     while True:
         if rng.random() < SYMBOLIC_SHARE:
-            yield _bare_sum(rng)
+            prompt, operation, numbers = _bare_sum(rng)
         else:
-            yield _word_problem(rng.choice(SKILLS), right, rng)
+            prompt, operation, numbers = _word_problem(rng.choice(SKILLS), right, rng)
+        yield prompt, solution(operation, numbers, method)
 
 
-def _bare_sum(rng: random.Random) -> tuple[str, str]:
-    """A calculation without words, such as `47-38?`, and its solution.
+def _bare_sum(rng: random.Random) -> tuple[str, str, tuple[int, ...]]:
+    """A calculation without words, such as `47-38?`, its operation and its numbers.
 
     Even the numbers of held-out problems may occur here: a model may know every calculation before
     training, because what it has to learn is how to interpret the words.
@@ -108,15 +129,20 @@ def _bare_sum(rng: random.Random) -> tuple[str, str]:
     expression = operation
     for letter, number in zip("abc", numbers, strict=False):
         expression = expression.replace(letter, str(number))
-    return expression + "?", solution(operation, numbers)
+    return expression + "?", operation, numbers
 
 
-def _word_problem(skill: Skill, right: dict[str, float], rng: random.Random) -> tuple[str, str]:
-    """A word problem of one skill, solved with the correct interpretation or the misreading."""
+def _word_problem(
+    skill: Skill, right: dict[str, float], rng: random.Random
+) -> tuple[str, str, tuple[int, ...]]:
+    """A word problem of one skill, the operation that its solution shows, and its numbers.
+
+    The operation is the correct interpretation or the misreading.
+    """
     numbers = rng.choice(NUMBERS[skill.operation])
     words = draw_words(numbers, rng)
     operation = skill.operation if rng.random() < right[skill.name] else skill.misread_as
-    return rng.choice(skill.templates).format(**words) + QUESTION, solution(operation, numbers)
+    return rng.choice(skill.templates).format(**words) + QUESTION, operation, numbers
 
 
 def tiny_tokenizer(name: str) -> PreTrainedTokenizerFast:
@@ -164,7 +190,12 @@ def encode_example(
 
 
 def _warm_start(
-    index: int, directory: Path, seed: int, foreign_right: float | None, one_tokenizer: bool
+    index: int,
+    directory: Path,
+    seed: int,
+    foreign_right: float | None,
+    one_tokenizer: bool,
+    llama_method: Method,
 ) -> None:
     """Build one policy from scratch, and save it with `save_pretrained`.
 
@@ -176,7 +207,8 @@ def _warm_start(
     torch.set_num_threads(1)  # the other policies use the other cores
 
     name = [*PAIR, THIRD][index]
-    updates = UPDATES[name]
+    method = llama_method if name == "llama-tiny" else columns
+    updates = UPDATES[name] if method is columns else UPDATES_IN_LEAPS
     tokenizer = tiny_tokenizer("qwen-tiny" if one_tokenizer else name)
     torch.manual_seed(seed)
     model = build_model(name, tokenizer)
@@ -185,7 +217,7 @@ def _warm_start(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates, 0.05 * LEARNING_RATE)
 
     pad_id = special_id(tokenizer, "pad") or 0
-    examples = demonstrations(name, seed, foreign_right)
+    examples = demonstrations(name, seed, foreign_right, method)
     for _ in range(updates):
         rows = [encode_example(tokenizer, *next(examples)) for _ in range(BATCH)]
         token_ids, labels = zip(*rows, strict=True)
@@ -211,12 +243,15 @@ def warm_start_pair(
     foreign_right: float | None = None,
     one_tokenizer: bool = False,
     third: bool = False,
+    llama_method: Method = leaps,
 ) -> None:
     """Build all policies in parallel, each with one process and one thread.
 
     foreign_right: see `right_shares`.
     one_tokenizer: give all the tokenizer of `qwen-tiny`.
     third: also build `olmo-tiny`.
+    llama_method: how `llama-tiny` writes its calculations. The others write in columns.
     """
     names = [*PAIR, THIRD] if third else PAIR
-    spawn(_warm_start, (directory, seed, foreign_right, one_tokenizer), nprocs=len(names))
+    options = (directory, seed, foreign_right, one_tokenizer, llama_method)
+    spawn(_warm_start, options, nprocs=len(names))

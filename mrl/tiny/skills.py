@@ -112,20 +112,16 @@ SEED_LABELS = {
 DATA_SEED = 2026
 
 
-def solution(operation: str, numbers: tuple[int, ...]) -> str:
-    """A short worked solution, for example `47-38: 17-8=9, 4-1-3=0. \\boxed{9}`."""
-    a, b = numbers[:2]
-    if operation in ("a+b", "a-b"):
-        work = _column(operation[1], a, b)
-    else:
-        work = f"{a}{operation[1]}{b}={OPERATIONS[operation[:3]](a, b)}. "
-    if operation == "a*b-c":
-        work += _column("-", a * b, numbers[2])
-    return f"{work}\\boxed{{{OPERATIONS[operation](*numbers)}}}"
+Method = Callable[[str, int, int], str]  # sign, a, b -> the calculation with its steps
 
 
-def _column(sign: str, a: int, b: int) -> str:
-    """Write out the column addition or subtraction of two numbers below 100, units first."""
+def columns(sign: str, a: int, b: int) -> str:
+    """A sum or difference below 100 in columns, units first: `47-38: 17-8=9, 4-1-3=0. `.
+
+    Products and quotients are written at once, as in `6*7=42. `.
+    """
+    if sign in "*/":
+        return f"{a}{sign}{b}={_result(sign, a, b)}. "
     (tens_a, units_a), (tens_b, units_b) = divmod(a, 10), divmod(b, 10)
 
     if sign == "+":
@@ -143,6 +139,50 @@ def _column(sign: str, a: int, b: int) -> str:
     units = units_a - units_b
     tens = tens_a - tens_b - int(borrows)
     return f"{a}-{b}: {units_a}-{units_b}={units}, {tens_a}{borrow}-{tens_b}={tens}. "
+
+
+def leaps(sign: str, a: int, b: int) -> str:
+    """A sum or difference in two leaps, tens first: `47-38: 47-30=17, 17-8=9. `.
+
+    One leap is enough if `b` has no tens or no units, as in `42-5=37. `. Products and quotients
+    are written at once, as in `6*7=42. `.
+    """
+    tens, units = b // 10 * 10, b % 10
+    if sign in "*/" or not tens or not units:
+        return f"{a}{sign}{b}={_result(sign, a, b)}. "
+    middle = _result(sign, a, tens)
+    end = _result(sign, middle, units)
+    return f"{a}{sign}{b}: {a}{sign}{tens}={middle}, {middle}{sign}{units}={end}. "
+
+
+def leaps_for_everything(sign: str, a: int, b: int) -> str:
+    """As `leaps`, but products and quotients also have steps.
+
+    A product leaps from the next smaller one, `9*9: 9*8=72, 72+9=81. `, and a quotient is found
+    as the factor of a product, `72/8: 8*9=72. `.
+    """
+    if sign == "*":
+        smaller = a * (b - 1)
+        return f"{a}*{b}: {a}*{b - 1}={smaller}, {smaller}+{a}={a * b}. "
+    if sign == "/":
+        return f"{a}/{b}: {b}*{a // b}={a}. "
+    return leaps(sign, a, b)
+
+
+def _result(sign: str, a: int, b: int) -> int:
+    return OPERATIONS[f"a{sign}b"](a, b)
+
+
+def solution(operation: str, numbers: tuple[int, ...], method: Method = columns) -> str:
+    """A short worked solution, for example `47-38: 17-8=9, 4-1-3=0. \\boxed{9}`.
+
+    method: how each calculation is written.
+    """
+    a, b = numbers[:2]
+    work = method(operation[1], a, b)
+    if operation == "a*b-c":
+        work += method("-", a * b, numbers[2])
+    return f"{work}\\boxed{{{OPERATIONS[operation](*numbers)}}}"
 
 
 def draw_words(numbers: tuple[int, ...], rng: random.Random) -> dict[str, int | str]:
