@@ -128,22 +128,54 @@ def test_a_bar_is_as_long_as_its_share_has_a_mark_where_it_began_and_a_blind_spo
 
 
 def test_with_three_policies_or_a_narrow_terminal_nothing_is_wider_than_it():
-    for width, names in ((80, [*NAMES, "smol-tiny"]), (60, NAMES), (200, NAMES)):
+    for width, names in ((80, [*NAMES, "smol-tiny"]), (60, NAMES), (40, NAMES), (200, NAMES)):
         view = View(quiet(width), names, 10, "mini-mrl: sgt, seed 0")
         view.step(1, {name: LINE for name in names}, [RESCUE])
         text = shown(view)
         assert max(map(len, text.splitlines())) <= width
-        for split in ("groups/all_fail", "completions/clipped_ratio", "0.25", "50%"):
+        for split in ("all_fail", "clipped_ratio", "0.25", "50%"):
             assert split in text, (width, split)
+        assert ("completions/clipped_ratio" in text) == (width >= 80)  # room for bars is better
 
 
 def test_a_tall_terminal_shows_more_skills_and_a_low_one_those_that_fit():
     rates = {f"skill{number:02}": (0.1, 0.2) for number in range(40)}
-    for height, bars in ((24, 9), (50, 35), (8, 1)):
+    for height, bars in ((24, 9), (50, 35), (10, 1)):
         view = View(Console(file=io.StringIO(), width=80, height=height), NAMES, 10, "t")
         view.scored(entries(**rates))
         view.step(1, {name: {"reward": 0.5} for name in NAMES}, [])
-        assert sum(line.startswith("skill") for line in shown(view).splitlines()) == bars
+        text = shown(view)
+        assert sum(line.startswith("skill") for line in text.splitlines()) == bars
+        assert f"{40 - bars} more skills" in text
+
+
+@pytest.mark.parametrize("width", [100, 80, 60, 40])
+@pytest.mark.parametrize("height", [40, 24, 16])
+def test_the_view_says_what_it_left_out(width, height):
+    view = View(Console(file=io.StringIO(), width=width, height=height), NAMES, 240, "mini-mrl")
+    view.say = lambda what: None
+    fed(view)
+    text = shown(view)
+    assert len(text.splitlines()) < height and max(map(len, text.splitlines())) <= width
+    hidden = [skill for skill in SKILLS if not any(
+        line.startswith(f"{skill} ") for line in text.splitlines())]  # fmt: skip
+    assert (f"{len(hidden)} more skills" in text) == bool(hidden)
+    assert ("the bars" in text) == ("░" not in text)
+
+
+def test_the_means_of_a_resumed_run_continue():
+    whole, resumed = (View(quiet(), NAMES, 40) for _ in range(2))
+    log = []
+    for step in range(1, 15):
+        of_step = {name: LINE | {"reward": step / 20} for name in NAMES}
+        whole.step(step, of_step, [])
+        log += [{"step": step, "policy": name, **line} for name, line in of_step.items()]
+    resumed.recall(log[:-2])
+    assert resumed.now == 13
+    resumed.step(14, of_step, [])
+    assert resumed.mean("qwen-tiny", "reward") == whole.mean("qwen-tiny", "reward")
+    assert resumed.line().split("; newest")[0] == whole.line()
+    assert "step 14/40" in resumed.console.file.getvalue()  # the first line comes at once
 
 
 def test_only_the_first_part_tells_where_the_bars_began():
@@ -278,6 +310,60 @@ time.sleep(60)
 """
 
 
+class Tmux:
+    """A real terminal that runs a script of the text `TERMINAL`."""
+
+    def __init__(self, tmp_path, width, height, text):
+        script = tmp_path / "script.py"
+        script.write_text(text.format(root=str(Path(__file__).parents[1])), encoding="utf-8")
+        self.tmux = ["tmux", "-u", "-L", f"mrl-{os.getpid()}-{width}-{height}"]
+        start = ["new-session", "-d", "-x", str(width), "-y", str(height), sys.executable, script]
+        # without the sizes that pytest's workers are given: the terminal says how large it is
+        environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
+        subprocess.run([*self.tmux, *start], check=True, env=environment | {"LC_ALL": "C.UTF-8"})
+
+    def tell(self, *command):
+        return subprocess.run([*self.tmux, *command], check=True, capture_output=True, text=True)
+
+    def screen_with(self, *words, history=True):
+        """The lines of the screen, once it has all these words."""
+        for _ in range(300):
+            scrolled_away = ["-S", "-200"] if history else []
+            text = self.tell("capture-pane", "-p", *scrolled_away).stdout
+            if all(word in text for word in words):
+                return [line.rstrip() for line in text.rstrip().splitlines()]
+            time.sleep(0.1)
+        raise AssertionError(text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("tmux"), reason="no tmux here")
+def test_a_resized_terminal_leaves_no_pieces(tmp_path):
+    text = TERMINAL.replace(
+        "        time.sleep(60)\n    except",
+        "        while not time.sleep(0.2):\n            view._draw(view.live)\n    except",
+    )
+    terminal = Tmux(tmp_path, 120, 40, text)
+    try:
+        terminal.screen_with("64 of 360", "was a blind spot")
+        for width, height in ((100, 30), (60, 24), (40, 24), (80, 24), (120, 40)):
+            terminal.tell("resize-window", "-x", str(width), "-y", str(height))
+            time.sleep(2)  # the script has drawn again
+            screen = terminal.screen_with("The first line.", "64 of", history=False)
+            assert len(screen) <= height
+            joined = "\n".join(screen)
+            for once in (
+                "The first line.",
+                "mini-mrl:",
+                "newest rescue",
+                "all_fail",
+                "mean of the",
+            ):
+                assert joined.count(once) == 1, (width, once, joined)
+    finally:
+        terminal.tell("kill-server")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("tmux"), reason="no tmux here")
 @pytest.mark.parametrize(
@@ -290,29 +376,13 @@ time.sleep(60)
     ],
 )
 def test_in_a_real_terminal_it_fits_and_leaves_nothing_behind(tmp_path, width, height):
-    script = tmp_path / "script.py"
-    script.write_text(TERMINAL.format(root=str(Path(__file__).parents[1])), encoding="utf-8")
-    tmux = ["tmux", "-u", "-L", f"mrl-{os.getpid()}-{height}"]
-
-    def screen_with(*words):
-        for _ in range(300):
-            command = [*tmux, "capture-pane", "-p", "-S", "-200"]  # with what has scrolled away
-            text = subprocess.run(command, capture_output=True, text=True).stdout
-            if all(word in text for word in words):
-                return [line.rstrip() for line in text.rstrip().splitlines()]
-            time.sleep(0.1)
-        raise AssertionError(text)
-
-    command = ["new-session", "-d", "-x", str(width), "-y", str(height), sys.executable, script]
-    # without the sizes that pytest's workers are given: the terminal itself says how large it is
-    environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
-    subprocess.run([*tmux, *command], check=True, env=environment | {"LC_ALL": "C.UTF-8"})
+    terminal = Tmux(tmp_path, width, height, TERMINAL)
     try:
-        first, *view = screen_with("64 of 360", "was a blind spot" if height > 9 else "incorrect")
+        first, *view = terminal.screen_with("64 of 360", "all_fail")
         assert first == "The first line."
         assert len(view) <= height
-        subprocess.run([*tmux, "send-keys", "C-c"], check=True)
+        terminal.tell("send-keys", "C-c")
         end = ["The first line.", "Stopping after this step.", "The last line."]
-        assert screen_with("The last line.") == end
+        assert terminal.screen_with("The last line.") == end
     finally:
-        subprocess.run([*tmux, "kill-server"], check=True)
+        terminal.tell("kill-server")

@@ -28,6 +28,7 @@ from mrl.run.directory import (
     new_directory,
     newest_checkpoint,
     read_evaluations,
+    read_metrics,
     read_state,
     restore_optimizers,
     save_policies,
@@ -135,7 +136,7 @@ class Run(AbstractContextManager):
         if self.writes_files:
             cut_back(self.directory, state)
             self.view.scored(self.evaluations.get("before", []))
-        self.view.now = state["step"]
+            self.view.recall(read_metrics(self.directory))
         self.view.say(f"Continuing after step {state['step']} of {self.config.steps}.")
 
     def stop(self, number: int, frame: object) -> None:

@@ -5,6 +5,7 @@ Metrics have the same names as in `metrics.jsonl`; run/metrics.py describes them
 
 import os
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from itertools import cycle
@@ -23,6 +24,7 @@ from mrl.run.launch import is_worker
 
 RECENT_STEPS = 10
 OTHER_ROWS = 15  # rows of the live view that are not bars
+LEAST_BAR = 4  # characters; a shorter bar says nothing
 # One per policy, in the run's order: blue, orange, purple, olive. Each has a contrast of at least
 # 3.5 on a white and on a black background.
 COLORS = ("color(32)", "color(166)", "color(133)", "color(100)")
@@ -95,19 +97,25 @@ class View(AbstractContextManager):
         self.colors = dict(zip(policies, cycle(COLORS), strict=False))
         self.steps = steps
         self.title = title
-        self.live: Live | None = None
-        if title:  # each step redraws the view, so it needs no thread
-            how = {"auto_refresh": False, "transient": True, "vertical_overflow": "crop"}
-            self.live = Live(console=console, **how)
+        self.live = self._new_live() if title else None
+        self.said: list[RenderableType] = []  # what was printed above the live view
+        self.drawn_in = console.size  # the size of the terminal when the view was drawn
 
         self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
         self.began: dict[tuple[str, str], float] = {}  # (policy, skill) -> score before training
         self.now = 0  # the current step
+        self.first_step: int | None = None  # of this process
         self.rescue: dict | None = None  # the newest rescue
         self.scoring = ""  # progress of the scoring, as a sentence
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _new_live(self) -> Live:
+        # each step redraws the view, so it needs no thread
+        return Live(
+            console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop"
+        )
 
     def close(self) -> None:
         """Erase and end the live view; whatever is shown later is printed as lines."""
@@ -125,6 +133,8 @@ class View(AbstractContextManager):
         # in a file, lines are not wrapped
         whole = isinstance(what, str) and not self.console.is_terminal
         shown = printable(what) if isinstance(what, str) else what
+        if self.live:
+            self.said.append(what)
         self.console.print(shown, markup=False, highlight=False, soft_wrap=whole)
 
     # ------------------------------------------------------------------------------ what happens
@@ -135,9 +145,21 @@ class View(AbstractContextManager):
             for skill, rates in entry["skills"].items():
                 self.began[entry["policy"], skill] = rates["pass@1"]
 
+    def recall(self, logged: Sequence[dict]) -> None:
+        """Store the metrics of earlier steps, so that the means of a resumed run continue.
+
+        logged: lines of `metrics.jsonl`, one per policy and step.
+        """
+        steps: dict[int, dict[str, dict]] = {}
+        for line in logged:
+            steps.setdefault(line["step"], {})[line["policy"]] = line
+        self.history.extend(steps.values())
+        self.now = max(steps, default=0)
+
     def step(self, step: int, lines: dict[str, dict], rescues: list[dict]) -> None:
         """Store a step's metrics of every policy and its rescues, and update the view."""
-        is_first = not self.history
+        is_first = self.first_step is None
+        self.first_step = self.first_step or step
         self.history.append(lines)
         self.now = step
         self.scoring = ""
@@ -160,6 +182,16 @@ class View(AbstractContextManager):
     def _draw(self, live: Live) -> None:
         if not live.is_started:  # it starts this late because downloads show their own bars
             live.start()
+        elif self.console.size != self.drawn_in:
+            # The terminal may have wrapped the lines of the old view, so that rich does not know
+            # how many rows to erase. So the screen is cleared and everything is printed again.
+            self.close()
+            self.console.clear()
+            for what in self.said:
+                self.say(what)
+            live = self.live = self._new_live()
+            live.start()
+        self.drawn_in = self.console.size
         live.update(self.render(), refresh=True)
 
     # ------------------------------------------------------------------------------ how it looks
@@ -181,20 +213,42 @@ class View(AbstractContextManager):
         It has no frame: a terminal writes `^C` at the end of the last line, which is erased with
         the rest.
         """
-        head = Table.grid(padding=(0, 2))
-        share = ProgressBar(total=self.steps, completed=self.now, width=20)
+        step = f"step {self.now}/{self.steps}"
         left = f"{self.time_left()} left" if self.history else ""
-        head.add_row(cell(self.title), f"step {self.now}/{self.steps}", share, left)
+        head = cell("  ".join((self.title, step, left)))
+        if not self.is_narrow:
+            share = ProgressBar(total=self.steps, completed=self.now, width=20)
+            head = Table.grid(padding=(0, 2))
+            head.add_row(cell(self.title), step, share, left)
 
         rows: list[RenderableType] = [head]
         if self.scoring:
             rows.append(cell(self.scoring))
-        if self.rescue:
-            rows += self._newest_rescue(self.rescue)
-        if self.history:
-            legend = f"{MEAN}; │ score before training; ░ was a blind spot"
-            rows += [self._bars(), Text(legend, style="dim")]
-        return Group(*rows)
+        if not self.history:
+            return Group(*rows)
+
+        # as many skills as fit, and the newest rescue if at least one skill fits below it
+        skills = self._skills()
+        most = min(len(skills), max(1, self.console.height - OTHER_ROWS))
+        rescue = self._newest_rescue(self.rescue) if self.rescue else []
+        choices = [(rescue, number) for number in range(most, 0, -1)]
+        for shown, number in [*choices, *(([], number) for number in range(most, 0, -1))]:
+            frame = Group(*rows, *shown, *self._bars(skills, number))
+            if len(self.console.render_lines(frame)) < self.console.height:
+                break
+        return frame
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the terminal has fewer columns than the whole view needs."""
+        return self.console.width < 80
+
+    def _skills(self) -> list[str]:
+        skills = {skill for _, skill in self.began}
+        for lines in self.history:
+            for line in lines.values():
+                skills |= {key.removeprefix("skill/") for key in line if key.startswith("skill/")}
+        return sorted(skills)
 
     def _newest_rescue(self, rescue: dict) -> list[RenderableType]:
         """The prompt, and below it both completions, in the order of the table below them."""
@@ -215,34 +269,42 @@ class View(AbstractContextManager):
         prompt = excerpt(f"newest rescue: {rescue['prompt']}", self.console.width - 1, 2)
         return [prompt, sides]
 
-    def _bars(self) -> Table:
-        """A bar for every policy and skill, and below them the metrics in `FIGURES`."""
-        skills = {skill for _, skill in self.began}
-        for lines in self.history:
-            for line in lines.values():
-                skills |= {key.removeprefix("skill/") for key in line if key.startswith("skill/")}
-        skills = sorted(skills)[: max(1, self.console.height - OTHER_ROWS)]
+    def _bars(self, skills: Sequence[str], number: int) -> list[RenderableType]:
+        """A bar for every policy and skill, the metrics in `FIGURES`, and what the signs mean.
 
+        number: how many of the skills are shown.
+        """
+        labels = {metric: metric for metric in FIGURES}
+        if self.is_narrow:  # only the last part of a name leaves room for bars
+            labels = {metric: metric.rpartition("/")[2] for metric in FIGURES}
         # The column of labels is as wide as the longest label; the other columns share the rest.
-        room = self.console.width - max(map(len, [*skills, *FIGURES])) - 2
+        room = self.console.width - max(map(len, [*skills[:number], *labels.values()])) - 2
         # next to each bar, the percentage and spaces take 9 columns
-        size = max(5, min(40, room // len(self.policies) - 9))
+        size = min(40, room // len(self.policies) - 9)
+        has_bars = size >= LEAST_BAR
         table = Table("", box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for name, color in self.colors.items():
-            table.add_column(cell(name), justify="right", style=color, min_width=size + 6)
+            width = size + 6 if has_bars else None
+            table.add_column(cell(name), justify="right", style=color, min_width=width)
 
-        for skill in skills:
+        for skill in skills[:number]:
             bars = []
             for name in self.policies:
                 rate, began = self.mean(name, f"skill/{skill}"), self.began.get((name, skill))
                 percent = "-" if rate is None else f"{100 * rate:.0f}%"
-                bars.append(f"{bar(rate or 0.0, began, size)} {percent:>5}")
+                drawn = f"{bar(rate or 0.0, began, size)} " if has_bars else ""
+                bars.append(f"{drawn}{percent:>5}")
             table.add_row(cell(skill), *bars)
 
-        for metric in FIGURES:
+        for metric, label in labels.items():
             means = [self.mean(name, metric) or 0.0 for name in self.policies]
-            table.add_row(metric, *(f"{mean:.2f}" for mean in means))
-        return table
+            table.add_row(label, *(f"{mean:.2f}" for mean in means))
+
+        left_out = f"{len(skills) - number} more skills" if number < len(skills) else ""
+        left_out = " and ".join(filter(None, [left_out, "" if has_bars else "the bars"]))
+        legend = MEAN + ("; │ score before training; ░ was a blind spot" if has_bars else "")
+        notes = [f"not shown: {left_out}"] if left_out else []
+        return [table, *(Text(note, style="dim") for note in [*notes, legend])]
 
     # ------------------------------------------------------------------------------ the numbers
 
