@@ -222,21 +222,26 @@ def add_gradients(
     for batch in micro_batches(samples, policy.max_tokens_per_forward):
         # logprobs: [batch, seq] nats, with gradient; mask: True on completion tokens, including EOS
         logprobs, mask = policy.score(*prompt_and_completion_ids(batch))
-        from_peer = bool(batch[0].source)
+        loss = logprobs.new_zeros(())
+        for rows in rows_with_one_loss(batch):
+            part, some_logprobs, some_mask = [batch[i] for i in rows], logprobs[rows], mask[rows]
+            from_peer = bool(part[0].source)
 
-        if batch[0].loss == "imitation":
-            loss = imitation_loss(batch, logprobs, mask, imitation_count)
-            stats.nll_loss += float(loss.detach())
-            # some modes imitate the policy's own solutions: replay the earlier ones
-            stats.sample_outcomes["imitated" if from_peer else "replayed"] += len(batch)
-        else:
-            loss, numbers = policy_loss(
-                policy, batch, logprobs, mask, objective_counts, updates_done
+            if part[0].loss == "imitation":
+                nll = imitation_loss(part, some_logprobs, some_mask, imitation_count)
+                stats.nll_loss += float(nll.detach())
+                # some modes imitate the policy's own solutions: replay the earlier ones
+                stats.sample_outcomes["imitated" if from_peer else "replayed"] += len(part)
+                loss = loss + nll
+                continue
+
+            surrogate, numbers = policy_loss(
+                policy, part, some_logprobs, some_mask, objective_counts, updates_done
             )
-            stats.add_policy_loss(loss, numbers, from_peer)
-
+            stats.add_policy_loss(surrogate, numbers, from_peer)
+            loss = loss + surrogate
             if policy.reference is not None and not from_peer:
-                kl = kl_divergence(policy, batch, logprobs, mask, kl_counts)
+                kl = kl_divergence(policy, part, some_logprobs, some_mask, kl_counts)
                 stats.kl = (stats.kl or 0.0) + float(kl.detach())
                 loss = loss + policy.config.kl_coef * kl
 
@@ -256,26 +261,25 @@ def _counts_to_average_over(policy: Learner, samples: Sequence[TrainingSample]) 
 def micro_batches(
     samples: Sequence[TrainingSample], max_tokens: int
 ) -> Iterator[list[TrainingSample]]:
-    """Cut samples into micro-batches of about `max_tokens` tokens, each with one loss function.
+    """Cut the samples that need a forward pass into micro-batches of about `max_tokens` tokens."""
+    needed = [sample for sample in samples if sample.needs_forward]
+    for part in cut_by_tokens(*prompt_and_completion_ids(needed), max_tokens):
+        yield needed[part]
 
-    Samples share a micro-batch only if they agree in five things: whether they are a peer's,
-    whether they are imitated, whether the ratio's denominator was recorded at sampling, which
-    version of the policy sampled them, and their objective. Own samples come first. The order
-    changes only the rounding of sums, so any fixed order works.
+
+def rows_with_one_loss(batch: Sequence[TrainingSample]) -> list[list[int]]:
+    """The rows of a micro-batch, grouped so that one loss function fits each group.
+
+    Samples share a group only if they agree in five things: whether they are a peer's, whether they
+    are imitated, whether the ratio's denominator was recorded at sampling, which version of the
+    policy sampled them, and their objective.
     """
-    batches: dict[tuple, list[TrainingSample]] = {}
-    for sample in samples:
-        if sample.needs_forward:  # a group with equal rewards needs no forward pass
-            is_sampled = sample.behavior_logprobs is None
-            is_imitation = sample.loss == "imitation"
-            key = (bool(sample.source), is_imitation, is_sampled, sample.sampled_version)
-            batches.setdefault((*key, sample.objective), []).append(sample)
-
-    # sorted only by the first two entries: versions may be None, and objectives have no order
-    for key in sorted(batches, key=lambda key: key[:2]):
-        similar = batches[key]
-        for part in cut_by_tokens(*prompt_and_completion_ids(similar), max_tokens):
-            yield similar[part]
+    rows: dict[tuple, list[int]] = {}
+    for row, sample in enumerate(batch):
+        is_sampled = sample.behavior_logprobs is None
+        key = (bool(sample.source), sample.loss, is_sampled, sample.sampled_version)
+        rows.setdefault((*key, sample.objective), []).append(row)
+    return list(rows.values())
 
 
 def policy_loss(

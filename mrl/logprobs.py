@@ -1,10 +1,11 @@
 """Log-probs of completions under a model. Each prompt is computed only once.
 
 You can skip the packing on a first reading (`Packed`, `pack`, `cut_by_tokens`, `attention_masks`).
-It only saves time: completions of the same prompt share one row, [prompt, c1, c2, ...]. A block
-mask hides them from each other, and the position ids of each completion continue from the end of
-the prompt. So each completion gets the log-probs that it would get alone, up to rounding
-(0.1 nats or more in bfloat16).
+It only saves time: completions of the same prompt share one row, [prompt, c1, c2, ...], and a short
+row also takes other prompts with their completions. A block mask hides what does not belong
+together, and the position ids of each completion continue from the end of its prompt. So each
+completion gets the log-probs that it would get alone, up to rounding (0.1 nats or more in
+bfloat16).
 
 Logits are computed only where they predict a completion token, and only TOKENS_AT_ONCE at a time:
 with a large vocabulary, a complete tensor [batch, seq, vocab] would not fit in memory.
@@ -37,23 +38,26 @@ def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> T
 
 @dataclass(frozen=True)
 class Packed:
-    """You can skip this on a first reading: completions packed into the rows of their prompts.
+    """You can skip this on a first reading: prompts and their completions, packed into rows.
 
-    One row, with the prompt "P Q R" and the completions "a b" and "x y z":
+    One row, with the prompt "P Q R", its completions "a b" and "x y z", and the prompt "S" with its
+    completion "c":
 
-        token_ids    P  Q  R  a  b  x  y  z  .
-        segments     0  0  0  1  1  2  2  2 -1     0: prompt, 1...: its completions, -1: padding
-        positions    0  1  2  3  4  3  4  5  .     each completion continues from the prompt
-        predicts     -  - a,x b  -  y  z  -  -     R predicts the first token of both completions
+        token_ids    P  Q  R  a  b  x  y  z  S  c  .
+        segments     0  0  0  1  1  2  2  2  3  4 -1     a prompt or a completion; -1: padding
+        contexts     0  0  0  0  0  0  0  0  3  3 -1     the segment of the token's prompt
+        positions    0  1  2  3  4  3  4  5  0  1  .     a completion continues from its prompt
+        predicts     -  - a,x b  -  y  z  -  c  -  -     R predicts both a and x
 
-    `predictors`, `targets` and `destinations` list the five completion tokens a, b, x, y, z, row by
-    row. If equal prompts are not adjacent, this is not the order of the completions;
+    `predictors`, `targets` and `destinations` list the completion tokens a, b, x, y, z, c, prompt
+    by prompt. If equal prompts are not adjacent, this is not the order of the completions;
     `destinations` restores that order.
     """
 
     token_ids: Tensor  # [rows, seq]
     positions: Tensor  # [rows, seq]: the position ids that the model receives
     segments: Tensor  # [rows, seq]
+    contexts: Tensor  # [rows, seq]
     predictors: Tensor  # [tokens]: index of the token that predicts it, row * seq + column
     targets: Tensor  # [tokens]: the completion token itself
     destinations: Tensor  # [tokens]: index where its log-prob goes, completion * longest + t
@@ -61,47 +65,69 @@ class Packed:
 
 
 def pack(prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Packed:
-    """Put completions into the rows of their prompts; equal prompts share a row."""
+    """Put completions behind their prompts; short prompts with their completions share a row."""
     numbers_of: dict[tuple[int, ...], list[int]] = {}  # prompt -> numbers of its completions
     for number, prompt in enumerate(prompts):
         numbers_of.setdefault(tuple(prompt), []).append(number)
 
-    longest = max(len(completion) for completion in completions)
-    width = 0
+    widths = []  # of each prompt with its completions
     for prompt, numbers in numbers_of.items():
-        width = max(width, len(prompt) + sum(len(completions[n]) for n in numbers))
+        widths.append(len(prompt) + sum(len(completions[n]) for n in numbers))
+    starts, rows = _fill_rows(widths)
 
-    token_ids = torch.zeros(len(numbers_of), width, dtype=torch.int64)
+    width, longest = max(widths), max(len(completion) for completion in completions)
+    token_ids = torch.zeros(rows, width, dtype=torch.int64)
     positions = torch.zeros_like(token_ids)
-    segments = torch.full_like(token_ids, -1)
+    segments, contexts = torch.full_like(token_ids, -1), torch.full_like(token_ids, -1)
     mask = torch.zeros(len(completions), longest, dtype=torch.bool)
     predictors, targets, destinations = [], [], []
 
-    for row, (prompt, numbers) in enumerate(numbers_of.items()):
-        end = len(prompt)
-        token_ids[row, :end] = torch.tensor(prompt)
-        positions[row, :end] = torch.arange(end)
-        segments[row, :end] = 0
+    segment = 0
+    for (prompt, numbers), (row, start) in zip(numbers_of.items(), starts, strict=True):
+        context, end = segment, start + len(prompt)
+        token_ids[row, start:end] = torch.tensor(prompt)
+        positions[row, start:end] = torch.arange(len(prompt))
+        segments[row, start:end] = contexts[row, start:end] = context
+        last = end - 1  # of the prompt; it predicts the first token of each completion
 
-        for segment, number in enumerate(numbers, start=1):
+        for number in numbers:
+            segment += 1
             completion = torch.tensor(completions[number])
             start, end = end, end + len(completion)
             token_ids[row, start:end] = completion
             positions[row, start:end] = len(prompt) + torch.arange(len(completion))
-            segments[row, start:end] = segment
+            segments[row, start:end], contexts[row, start:end] = segment, context
             mask[number, : len(completion)] = True
 
-            # each token is predicted by the one before it, the first one by the prompt's last token
-            before = torch.arange(start - 1, end - 1)
-            before[0] = len(prompt) - 1
+            before = torch.arange(start - 1, end - 1)  # each token is predicted by the one before
+            before[0] = last
             predictors.append(row * width + before)
             targets.append(completion)
             destinations.append(number * longest + torch.arange(len(completion)))
+        segment += 1
 
     return Packed(
-        token_ids, positions, segments,
+        token_ids, positions, segments, contexts,
         torch.cat(predictors), torch.cat(targets), torch.cat(destinations), mask,
     )  # fmt: skip
+
+
+def _fill_rows(widths: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
+    """Put pieces of these widths into rows as wide as the widest piece.
+
+    Returns the (row, column) where each piece starts, and the number of rows. The widest piece is
+    placed first, and each piece goes into the first row in which it fits.
+    """
+    width, starts = max(widths), [(0, 0)] * len(widths)
+    used: list[int] = []  # columns in each row
+    for piece in sorted(range(len(widths)), key=lambda piece: -widths[piece]):
+        fits = [row for row, columns in enumerate(used) if columns + widths[piece] <= width]
+        if not fits:
+            used.append(0)
+        row = fits[0] if fits else len(used) - 1
+        starts[piece] = row, used[row]
+        used[row] += widths[piece]
+    return starts, len(used)
 
 
 def cut_by_tokens(
@@ -187,15 +213,15 @@ def packed_logprobs(
 def attention_masks(model: PreTrainedModel, packed: Packed) -> Tensor | dict[str, Tensor]:
     """The bias of the attention scores, [rows, 1, seq, seq]: one for all, or one per layer kind.
 
-    A completion sees the prompt and itself. A sliding window also hides tokens that lie `window` or
+    A completion sees its prompt and itself. A sliding window also hides tokens that lie `window` or
     more *positions* back. Columns cannot be used for this, because other completions may lie in
     between.
     """
-    segments = packed.segments.to(model.device)
+    segments, contexts = packed.segments.to(model.device), packed.contexts.to(model.device)
     size = segments.shape[1]
-    key, query = segments[:, None, :], segments[:, :, None]
+    key = segments[:, None, :]
     causal = torch.ones(size, size, dtype=torch.bool, device=model.device).tril()
-    visible = causal & ((key == 0) | (key == query))  # [rows, seq, seq]
+    visible = causal & ((key == segments[:, :, None]) | (key == contexts[:, :, None]))
 
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)

@@ -496,7 +496,30 @@ def test_a_peers_logprobs_are_not_scored_again(make_policy):
     assert [peer.behavior_logprobs for peer in peers] == claimed
 
 
-def test_micro_batches_do_not_mix_objectives(make_policy):
+def test_samples_with_different_losses_share_a_forward_pass(make_policy, monkeypatch):
+    """Own, received and imitated samples: the gradient is the sum of those of separate passes."""
+    gradients, passes = [], []
+    for most in (1, 10_000):
+        policy = make_policy(max_tokens_per_forward=most)
+        samples = [
+            *sampled(policy)[:4],
+            sample(policy, "2", -0.5, source="b"),
+            sample(policy, "1+1=2", 0.0, source="b", loss="imitation", weight=0.3),
+            sample(policy, "7", 0.0, loss="imitation"),
+        ]
+        score, calls = policy.score, []
+        monkeypatch.setattr(policy, "score", lambda *a, s=score, c=calls: c.append(1) or s(*a))
+        monkeypatch.setattr(policy, "step_optimizer", lambda: None)
+        monkeypatch.setattr(policy, "zero_grad", lambda: None)
+        learn(policy, samples)
+        gradients.append([p.grad for p in policy.model.parameters()])
+        passes.append(len(calls))
+    assert passes == [len(samples), 1]
+    for alone, together in zip(*gradients, strict=True):
+        torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-3)
+
+
+def test_objectives_are_not_mixed(make_policy):
     policy = make_policy()
     narrow = replace(OBJECTIVES["grpo"], ratio_level="sequence")
     two = [

@@ -20,10 +20,27 @@ def test_completions_of_one_prompt_share_a_row_and_do_not_see_each_other():
         [8, 9, 12, 17, 18, 19, 0, 0, 0, 0],
     ]
     assert packed.positions[0].tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6, 3]
-    assert packed.segments[1].tolist() == [0, 0, 1, 2, 2, 2, -1, -1, -1, -1]
+    assert packed.segments.tolist() == [
+        [0, 0, 0, 1, 1, 2, 2, 2, 2, 3], [4, 4, 5, 6, 6, 6, -1, -1, -1, -1]
+    ]  # fmt: skip
+    assert packed.contexts[1].tolist() == [4] * 6 + [-1] * 4
     # of completion 2 (13, 14, 15, 16): the prompt's last token, then its own tokens
     assert packed.predictors[packed.targets.tolist().index(13) :][:4].tolist() == [2, 5, 6, 7]
     assert packed.mask.sum(1).tolist() == [2, 1, 4, 3, 1]
+
+
+def test_short_prompts_share_a_row_and_do_not_see_each_other(make_policy):
+    """Three prompts take two rows; each completion has the log-probs that it has alone."""
+    prompts, completions = [[5, 6, 7], [8, 9], [3] * 6], [[10, 11], [12, 13], [14] * 4]
+    assert pack(prompts, completions).token_ids.tolist() == [
+        [3, 3, 3, 3, 3, 3, 14, 14, 14, 14],
+        [5, 6, 7, 10, 11, 8, 9, 12, 13, 0],
+    ]
+    policy = make_policy()
+    together, mask = policy.score(prompts, completions)
+    for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        alone, _ = policy.score([prompt], [completion])
+        torch.testing.assert_close(together[number][mask[number]], alone[0], atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])
