@@ -242,7 +242,7 @@ def test_the_sentence_names_the_largest_gain():
 
     before = [scores("a", 0.1), scores("b", 0.5)]
     after = [scores("a", 0.7), scores("b", 0.6)]
-    lines = [{"policy": name, "imitated": 4, "rescues": 4} for name in "ab"]
+    lines = [{"policy": name, "imitated": 4, "rescues": 4, "updates": 1} for name in "ab"]
     sentence = learned_sentence({"before": before, "after": after}, lines)
     assert "`eats` of a: 10% -> 70%" in sentence
     assert learned_sentence({"before": before}, lines) == ""

@@ -146,13 +146,17 @@ def test_the_last_lines_end_with_what_was_learnt(tmp_path):
 
 def imitated(solutions, rescues):
     """A line of metrics.jsonl of policy a."""
-    return {"policy": "a", "imitated": solutions, "rescues": rescues}
+    return {"policy": "a", "imitated": solutions, "rescues": rescues, "updates": 1}
 
 
 def test_the_blind_spots_that_were_closed_come_first_and_no_other_gain_is_praised():
     def entry(**rates):
-        skills = {skill: {"pass@1": rate, "problems": 40} for skill, rate in rates.items()}
-        return [{"policy": "a", "split": "s", "problems": 120, "pass@1": 0.5, "skills": skills}]
+        entries = []
+        for name, of_policy in (("a", rates), ("b", dict.fromkeys(rates, 0.9))):  # b knows all
+            skills = {skill: {"pass@1": rate, "problems": 40} for skill, rate in of_policy.items()}
+            about = {"policy": name, "split": "s", "problems": 120, "pass@1": 0.5}
+            entries.append(about | {"skills": skills})
+        return entries
 
     before, lines = entry(days=0.0, sold=0.01, packs=0.1), [imitated(3, 3)] * 2
     after = entry(days=0.92, sold=0.2, packs=0.9)

@@ -124,7 +124,7 @@ def test_a_bar_is_as_long_as_its_share_has_a_mark_where_it_began_and_a_blind_spo
     assert bar(0.5, None, 4) == "██··"
     assert bar(1.0, 0.5, 4) == "██│█"
     assert bar(0.0, 1.0, 4) == "···│"
-    assert bar(0.5, 0.0, 4) == "│▓░░"
+    assert bar(0.5, 0.0, 4, was_blind=True) == "│▓░░"
 
 
 def test_with_three_policies_or_a_narrow_terminal_nothing_is_wider_than_it():

@@ -22,7 +22,7 @@ from two_learners import STEPS
 from mrl.lab import bandit
 from mrl.lab.report import headline, replay, write_report
 from mrl.modes import MODES
-from mrl.run.intervals import BLIND_SPOT, CLOSED
+from mrl.run.blind_spots import BLIND_SPOT, CLOSED
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 
-from mrl.run.intervals import CLOSED, Estimate, estimate, wilson
+from mrl.run.blind_spots import CLOSED
+from mrl.run.intervals import Estimate, estimate, wilson
 from mrl.tiny.pair import BLIND_SPOTS, PAIR, STRONG_SKILLS, THIRD, WEAK_SKILLS
 from mrl.tiny.skills import SKILLS
 

@@ -10,7 +10,8 @@ from statistics import fmean
 
 from mrl.lab.compare import Result, by_mode
 from mrl.run import figures
-from mrl.run.intervals import BLIND_SPOT, CLOSED, Estimate, estimate, wilson
+from mrl.run.blind_spots import BLIND_SPOT, CLOSED, Rates, blind_spots, knows, learners_of
+from mrl.run.intervals import Estimate, estimate, wilson
 
 CONTROLS = ("solo", "solo-x2", "replay", "sft")  # tables show how far a mode is above each of them
 COSTS = ("rollouts", "updates", "bytes per prompt", "seconds")
@@ -75,22 +76,18 @@ def cost_rows(results: Sequence[Result]) -> list[dict[str, str]]:
 def blind_spots_of(results: Sequence[Result]) -> list[tuple[str, str]]:
     """The blind spots as (policy, skill), without those of frozen policies."""
     first = results[0]
-    # frozen policies make no updates
-    learners = {line["policy"] for line in first.lines if line["updates"]}
-
-    blind_spots = []
+    before: Rates = {}  # means over all runs
     for key in first.before:
         split, policy, skill, metric = key
         if split == first.first_split and metric == "pass@1" and skill != "all":
             start = fmean(result.before[key] for result in results)
-            if start < 100 * BLIND_SPOT and policy in learners:
-                blind_spots.append((policy, skill))
-    return blind_spots
+            before.setdefault(policy, {})[skill] = start / 100
+    return blind_spots(before, learners_of(first.lines))
 
 
 def is_closed(result: Result, blind_spot: tuple[str, str]) -> bool:
     """Whether the run closed the given blind spot, which is a (policy, skill) pair."""
-    return result.scores[result.first_split, *blind_spot, "pass@1"] >= 100 * CLOSED
+    return knows(result.scores[result.first_split, *blind_spot, "pass@1"] / 100)
 
 
 def blind_spot_rows(
@@ -126,7 +123,7 @@ def closing_step(result: Result, blind_spot: tuple[str, str]) -> int | None:
     policy, skill = blind_spot
     steps, rates = figures.series(result.lines, policy, f"skill/{skill}", VISITS)
     for number, (step, rate) in enumerate(zip(steps, rates, strict=True), start=1):
-        if number >= VISITS and rate >= CLOSED:
+        if number >= VISITS and knows(rate):
             return step
     return None
 
@@ -165,7 +162,8 @@ def summary(results: Sequence[Result], command: str) -> str:
     if blind_spots:
         lines += ["", "## Blind spots", ""]
         lines += [
-            f"A blind spot is a skill whose pass@1 starts under {BLIND_SPOT:.0%} on `{split}`.",
+            f"A blind spot is a skill whose pass@1 starts under {BLIND_SPOT:.0%} on `{split}`,",
+            f"although a peer starts at {CLOSED:.0%} or more.",
             f"It is closed in a run if that pass@1 ends at {CLOSED:.0%} or more. The numbers are",
             "runs, followed by Wilson's 95% interval for the share of such runs.",
         ]

@@ -23,8 +23,7 @@ from mrl.lab.alignment_view import visible
 from mrl.models.loading import load_tokenizer
 from mrl.run import directory as run_directory
 from mrl.run import figures
-from mrl.run.evaluation import of_first_split
-from mrl.run.intervals import BLIND_SPOT, CLOSED
+from mrl.run.blind_spots import CLOSED, blind_spots, knows, rates_of
 from mrl.run.metrics import meaning
 from mrl.run.summary import evaluation_table, learned_sentence
 from mrl.run.view import printable
@@ -127,7 +126,9 @@ def replay_data(directory: Path) -> dict[str, Any]:
     """
     lines = run_directory.read_metrics(directory)
     evaluations = run_directory.read_evaluations(directory)
-    before, after = (_solve_rates(evaluations.get(when, ())) for when in ("before", "after"))
+    before, after = (rates_of(evaluations.get(when, ())) for when in ("before", "after"))
+    config = run_directory.read_run_config(directory)
+    found = blind_spots(before, {policy.name for policy in config.policies if not policy.frozen})
     keys = sorted({key for line in lines for key in line if key.startswith("skill/")})
 
     policies = []
@@ -139,28 +140,19 @@ def replay_data(directory: Path) -> dict[str, Any]:
             percents = [round(100 * mean) for mean in means]
             rates[key.removeprefix("skill/")] = list(zip(steps, percents, strict=True))
 
-        blind_spots = [s for s, rate in before.get(name, {}).items() if rate < BLIND_SPOT]
+        of_policy = [skill for owner, skill in found if owner == name]
         closed = None
         if name in after:
-            closed = [skill for skill in blind_spots if after[name][skill] >= CLOSED]
+            closed = [skill for skill in of_policy if knows(after[name][skill])]
         policy = {"name": name, "color": color, "rates": rates}
-        policies.append(policy | {"blind_spots": blind_spots, "closed": closed})
+        policies.append(policy | {"blind_spots": of_policy, "closed": closed})
 
-    config = run_directory.read_run_config(directory)
     rescues = list(_rescues(directory, config))
     return {
         "steps": lines[-1]["step"],
         "closed": round(100 * CLOSED),
         "policies": policies,
         "rescues": rescues,
-    }
-
-
-def _solve_rates(entries: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Each policy's pass@1 of each skill, on the first held-out file."""
-    return {
-        entry["policy"]: {skill: scores["pass@1"] for skill, scores in entry["skills"].items()}
-        for entry in of_first_split(entries)
     }
 
 

@@ -1,15 +1,10 @@
-"""Means with confidence intervals, and the thresholds of a blind spot.
-
-A blind spot is a skill whose pass@1 on the first held-out file is below `BLIND_SPOT` before
-training. It is closed if that pass@1 is at least `CLOSED` after training.
-"""
+"""Means with confidence intervals."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-BLIND_SPOT, CLOSED = 0.02, 0.25
 Z_95 = 1.96  # two-sided 95% quantile of the normal distribution
 # Two-sided 95% quantiles of Student's t for 2 to 30 degrees of freedom. For more, we use Z_95.
 T_95 = (

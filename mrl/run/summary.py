@@ -10,9 +10,10 @@ from statistics import NormalDist
 from rich.table import Column, Table
 
 from mrl.policy import Policy
+from mrl.run.blind_spots import blind_spots, knows, learners_of, rates_of
 from mrl.run.directory import read_metrics
 from mrl.run.evaluation import of_first_split
-from mrl.run.intervals import BLIND_SPOT, CLOSED, half_width
+from mrl.run.intervals import half_width
 from mrl.run.run import Run
 from mrl.run.view import cell
 from mrl.samples import Problem
@@ -181,7 +182,7 @@ def learned_sentence(evaluations: dict[str, list[dict]], lines: list[dict]) -> s
     if not ends:
         return ""
 
-    closed, left = _blind_spots(ends)
+    closed, left = _blind_spots(evaluations, lines)
     if closed or left:
         sentences = [f"Blind spots closed: {_listed(closed)}."]
         if left:
@@ -198,17 +199,16 @@ def learned_sentence(evaluations: dict[str, list[dict]], lines: list[dict]) -> s
     )
 
 
-def _blind_spots(ends: Sequence[tuple[dict, dict]]) -> tuple[list[str], list[str]]:
+def _blind_spots(
+    evaluations: dict[str, list[dict]], lines: Sequence[dict]
+) -> tuple[list[str], list[str]]:
     """The blind spots that were closed, and the others, in words."""
+    before, after = (rates_of(evaluations[when]) for when in ("before", "after"))
     closed, left = [], []
-    for then, now in ends:
-        if then["skills"] == now["skills"]:
-            continue  # a frozen policy, which learns nothing
-        for skill in now["skills"]:
-            before, after = then["skills"][skill]["pass@1"], now["skills"][skill]["pass@1"]
-            if before < BLIND_SPOT:
-                words = f"`{skill}` of {now['policy']}: {before:.0%} -> {after:.0%}"
-                (closed if after >= CLOSED else left).append(words)
+    for policy, skill in blind_spots(before, learners_of(lines)):
+        ends = before[policy][skill], after[policy][skill]
+        words = f"`{skill}` of {policy}: {ends[0]:.0%} -> {ends[1]:.0%}"
+        (closed if knows(ends[1]) else left).append(words)
     return closed, left
 
 

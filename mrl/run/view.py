@@ -18,8 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mrl.config import RunConfig
-from mrl.run.evaluation import of_first_split
-from mrl.run.intervals import BLIND_SPOT
+from mrl.run.blind_spots import blind_spots, rates_of
 from mrl.run.launch import is_worker
 
 RECENT_STEPS = 10
@@ -60,13 +59,12 @@ def excerpt(text: str, width: int, lines: int) -> Text:
     return Text("\n".join(cut))
 
 
-def bar(share: float, began: float | None, size: int) -> str:
+def bar(share: float, began: float | None, size: int, was_blind: bool = False) -> str:
     """A bar of `size` characters, with a mark at the share before training.
 
-    It is shaded if the skill was a blind spot. began: the share before training; None draws no
-    mark.
+    began: the share before training; None draws no mark. was_blind: whether the skill was a blind
+    spot, so that the bar is shaded.
     """
-    was_blind = began is not None and began < BLIND_SPOT
     full, empty = "▓░" if was_blind else "█·"
 
     filled = round(share * size)
@@ -103,6 +101,7 @@ class View(AbstractContextManager):
 
         self.history: deque[dict[str, dict]] = deque(maxlen=RECENT_STEPS)  # policy -> metrics
         self.began: dict[tuple[str, str], float] = {}  # (policy, skill) -> score before training
+        self.blind_spots: set[tuple[str, str]] = set()
         self.now = 0  # the current step
         self.first_step: int | None = None  # of this process
         self.rescue: dict | None = None  # the newest rescue
@@ -141,9 +140,11 @@ class View(AbstractContextManager):
 
     def scored(self, scores: list[dict]) -> None:
         """Store the scores from before training, which the marks on the bars show."""
-        for entry in of_first_split(scores):
-            for skill, rates in entry["skills"].items():
-                self.began[entry["policy"], skill] = rates["pass@1"]
+        before = rates_of(scores)
+        for policy, rates in before.items():
+            for skill, rate in rates.items():
+                self.began[policy, skill] = rate
+        self.blind_spots = set(blind_spots(before))
 
     def recall(self, logged: Sequence[dict]) -> None:
         """Store the metrics of earlier steps, so that the means of a resumed run continue.
@@ -292,7 +293,8 @@ class View(AbstractContextManager):
             for name in self.policies:
                 rate, began = self.mean(name, f"skill/{skill}"), self.began.get((name, skill))
                 percent = "-" if rate is None else f"{100 * rate:.0f}%"
-                drawn = f"{bar(rate or 0.0, began, size)} " if has_bars else ""
+                was_blind = (name, skill) in self.blind_spots
+                drawn = f"{bar(rate or 0.0, began, size, was_blind)} " if has_bars else ""
                 bars.append(f"{drawn}{percent:>5}")
             table.add_row(cell(skill), *bars)
 

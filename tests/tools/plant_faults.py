@@ -170,7 +170,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      ["tests/test_launch.py"]),
     ("lab/compare_view", "run.overall(split) - of_two[run.seed]",
      "run.overall(split) - of_two[min(of_two)]", COMPARE),
-    ("lab/compare_view", "if number >= VISITS and rate >= CLOSED", "if rate >= CLOSED", COMPARE),
+    ("lab/compare_view", "if number >= VISITS and knows(rate)", "if knows(rate)", COMPARE),
     ("lab/compare", "max(slowest.get(line[\"step\"], 0.0), line[\"time/step_s\"])",
      "slowest.get(line[\"step\"], 0.0) + line[\"time/step_s\"]", COMPARE),
     ("lab/bandit", "square / float(mean @ mean) - 1", "square / float(mean @ mean)",
