@@ -1,7 +1,11 @@
 """How good is a completion, compared with others for the same prompt? Pure tensor functions."""
 
-import torch
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the modes' settings are read without torch
+    from torch import Tensor
 
 
 def group_advantages(rewards: Tensor, scale_by_std: bool = True, eps: float = 1e-6) -> Tensor:
@@ -82,7 +86,7 @@ def capability_advantages(rewards: Tensor, capability_ratio: Tensor, eps: float 
     """
     rewards = rewards.float()
     if bool((rewards == rewards[0]).all()):
-        return torch.zeros_like(rewards)
+        return rewards.new_zeros(rewards.shape)
     # a stronger peer has w < 1, so its success raises the baseline less than the learner's own
     baseline = (capability_ratio * rewards).mean()
     return (rewards - baseline) / (rewards.std(correction=0) + eps)

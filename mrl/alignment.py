@@ -17,10 +17,10 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from transformers import PreTrainedTokenizerFast
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how byte fallback spells one byte
 # The orders of decoder steps for which the bytes of a token follow from its own piece alone. A
@@ -34,7 +34,10 @@ EXACT_DECODER = re.compile(
 )
 # The alphabet of byte-level vocabularies: printable Latin-1 characters stand for themselves, and
 # other bytes are spelled with characters from U+0100 on.
-BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
+PRINTABLE = {byte for byte in range(256) if chr(byte).isprintable()} - {ord(" ")}
+OTHER_BYTES = sorted({*range(256)} - PRINTABLE)
+BYTE_OF = {chr(byte): byte for byte in PRINTABLE}
+BYTE_OF |= {chr(256 + number): byte for number, byte in enumerate(OTHER_BYTES)}
 
 
 class LossyText(ValueError):
@@ -52,7 +55,7 @@ class ByteCodec:
     leading space is a real space. No token spans the boundary between prompt and completion.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast") -> None:
         self._tokenizer = tokenizer.backend_tokenizer
         description = json.loads(self._tokenizer.to_str())
 

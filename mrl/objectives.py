@@ -7,10 +7,13 @@ of an update does not depend on how the update is cut into micro-batches.
 Index t of every [batch, seq] tensor belongs to completion token t; seq covers completions only.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the settings name objectives, and are read without torch
+    from torch import Tensor
 
 KNOWN = {  # the values that a field of an objective may have
     "ratio_level": ("token", "chunk", "sequence", "sequence_cross_tokenizer"),
@@ -62,7 +65,7 @@ def token_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Te
     """
     # masked before the exp, because padding may hold any number, even an infinite one
     log_ratio = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
-    return torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask: Tensor) -> Tensor:
@@ -74,7 +77,7 @@ def sequence_ratio(logprobs: Tensor, behavior_logprobs: Tensor, completion_mask:
     log_ratio = (logprobs - behavior_logprobs).masked_fill(~completion_mask, 0.0)
     lengths = completion_mask.sum(dim=1, keepdim=True).clamp(min=1)  # [batch, 1]
     mean_log_ratio = log_ratio.sum(dim=1, keepdim=True) / lengths  # [batch, 1]
-    ratio = torch.exp(mean_log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    ratio = mean_log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     return ratio.expand_as(logprobs)
 
 
@@ -95,7 +98,7 @@ def chunk_ratio(
     # [batch, seq] -> [batch, chunks]; padding adds its zeros to chunk 0
     sums = log_ratio.new_zeros(len(log_ratio), chunks).scatter_add(1, chunk_of, log_ratio)
     chunk_log_ratio = sums.gather(1, chunk_of)  # [batch, seq]
-    ratio = torch.exp(chunk_log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    ratio = chunk_log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     return ratio.masked_fill(~completion_mask, 1.0)
 
 
@@ -119,7 +122,7 @@ def clip(ratio: Tensor, low: float, high: float) -> Tensor:
     policies find it equally likely.
     """
     outside = (ratio < low) | (ratio > high)
-    return torch.where(outside, ratio.detach().clamp(low, high), ratio)
+    return ratio.detach().clamp(low, high).where(outside, ratio)
 
 
 def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
@@ -133,7 +136,7 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
     """
     clipped = clip(ratio, 1 - clip_low, 1 + clip_high)
     # take the smaller one: clipping must never make a policy look better than it is
-    return -torch.minimum(ratio * advantages, clipped * advantages)
+    return -(ratio * advantages).minimum(clipped * advantages)
 
 
 def surrogate_loss(
@@ -181,7 +184,7 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     logprobs, ref_logprobs: [batch, seq] nats.  Returns [batch, seq].
     """
     difference = ref_logprobs - logprobs
-    return torch.exp(difference) - difference - 1
+    return difference.exp() - difference - 1
 
 
 def sequence_mean_coefficients(completion_mask: Tensor, sequences: int) -> Tensor:

@@ -132,7 +132,7 @@ def test_values_that_cannot_work_are_refused(run, policy, part):
 
 def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_names(monkeypatch):
     small = SimpleNamespace(num_parameters=lambda: 1)
-    monkeypatch.setattr("mrl.settings.pairs.shape_of", lambda config: small)
+    monkeypatch.setattr("mrl.models.loading.shape_of", lambda config: small)
     with pytest.raises(MrlError, match="'p'"):
         check(RunConfig([PolicyConfig("p", "x"), PolicyConfig("p", "y")]))
     names = [policy.name for policy in pair_settings("m/a,m/a,m/b")["policies"]]

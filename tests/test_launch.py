@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import mini_mrl
-from mrl.cli import command_line
+from mrl.cli import carry_out
 from mrl.config import RunConfig
 from mrl.errors import MrlError, PeerLost
 from mrl.run import launch
@@ -122,12 +121,12 @@ def test_signals_end_a_run_at_once_while_it_is_loaded_and_later_after_a_step(mon
         seen.append(run.stop)
         raise MrlError("that is enough")
 
-    monkeypatch.setattr(command_line, "Run", Loaded)
-    monkeypatch.setattr(command_line, "first_lines", lambda *about: [])
-    monkeypatch.setattr(mini_mrl, "train_loop", loop)
+    monkeypatch.setattr(carry_out, "Run", Loaded)
+    monkeypatch.setattr(carry_out, "first_lines", lambda *about: [])
+    monkeypatch.setattr(carry_out, "train_loop", loop)
     config = RunConfig(**pair_settings("tiny"), placement="resident", runs=str(tmp_path))
     with pytest.raises(MrlError, match="that is enough"):
-        command_line.start_run([], config, True)
+        carry_out.start_run(lambda words: (0, ""), [], config, True)
     loading, training, stop = seen
     assert loading == [signal.SIG_DFL] * 2
     assert training == [stop] * 2

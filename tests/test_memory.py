@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from mrl.cli import command_line
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
@@ -34,7 +35,7 @@ from mrl.policy import Policy
 from mrl.run.run import Run
 from mrl.run.view import make_view
 from mrl.samples import Problem, TrainingSample
-from mrl.settings.settings import run_config
+from mrl.settings.settings import load_config, run_config
 from tests.conftest import pytest_configure
 from tests.sentences import names_it
 
@@ -351,7 +352,7 @@ def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
 def test_the_setting_for_a_t4_is_within_its_memory():
     """14.7 GiB of it can be had, and a plan fills nine tenths of that."""
     path = DATA / "examples" / "t4.toml"
-    config = run_config(None, path, {}, [])
+    config = RunConfig(**load_config(path))
     rows = problems_at_once(torch.device("cuda"), config.eval_samples) * config.eval_samples
     names = ("dtype", "max_new_tokens", "max_tokens_per_forward")
     estimates = []
@@ -403,9 +404,10 @@ def test_these_tests_see_no_gpu_and_the_allocator_is_set_but_where_a_person_did(
         monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
         if before:
             monkeypatch.setenv("PYTORCH_ALLOC_CONF", f"expandable_segments:{before}")
-        loading.claim_process()
+        assert command_line.run_command(["--version"]) == (0, "")
         assert os.environ["PYTORCH_ALLOC_CONF"] == f"expandable_segments:{after}"
-        assert not torch.backends.cuda.cudnn_sdp_enabled()  # a plan for every shape; NaN at some
+    loading.claim_process()
+    assert not torch.backends.cuda.cudnn_sdp_enabled()  # a plan for every shape; NaN at some
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr="gpu", dist="load")))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"

@@ -184,7 +184,8 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
     assert (short.steps, short.placement, short.threads) == (7, "auto", 1)
     assert short.heldout == [pairs.SHORT_HELDOUT]
     monkeypatch.setattr("mrl.settings.pairs.GSM8K", tmp_path)
-    for name, text in (("train.jsonl", ""), ("system_prompt.txt", "Reason.\n")):
+    texts = {"train.jsonl": "", "test-264.jsonl": "", "system_prompt.txt": "Reason.\n"}
+    for name, text in texts.items():
         (tmp_path / name).write_text(text)
     on_gpu = run_config("qwen-smol", None, {}, [])
     assert on_gpu.train == str(tmp_path / "train.jsonl")
@@ -236,7 +237,8 @@ def test_where_no_pair_is_named_it_is_the_tiny_one_unless_all_of_the_real_one_is
         del files[pairs.QWEN_SMOL[1]]
     if missing != "GSM8K":
         (tmp_path / "train.jsonl").write_text("")
-    monkeypatch.setattr(pairs, "try_to_load_from_cache", lambda path, name: files.get(path))
+    look_up = "huggingface_hub.try_to_load_from_cache"
+    monkeypatch.setattr(look_up, lambda path, name: files.get(path))
     monkeypatch.setattr(pairs, "GSM8K", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: missing != "GPU")
     name, why = choose_pair()
@@ -247,12 +249,12 @@ def test_where_no_pair_is_named_it_is_the_tiny_one_unless_all_of_the_real_one_is
 def test_compare_takes_the_tiny_pair_where_the_real_one_could_be_trained(monkeypatch, tmp_path):
     taken = []
 
-    def note(plan, say):
-        taken.append(list(plan.options))
+    def note(plan, board):
+        taken.append((plan.pair, plan.file))
         raise MrlError("enough")
 
     monkeypatch.setattr("mrl.lab.commands.run_all", note)
     command = ["compare", "--modes", "solo", "--jobs", "1", "--out", str(tmp_path)]
     for more in ([], ["--pair", "qwen-smol"], ["--config", "own.toml"]):
         assert mini_mrl.main([*command, *more]) == 2
-    assert taken == [["--pair", "tiny"], ["--pair", "qwen-smol"], ["--config", "own.toml"]]
+    assert taken == [("tiny", None), ("qwen-smol", None), (None, Path("own.toml"))]

@@ -1,9 +1,9 @@
 """The command line of `mini_mrl.py`: it reads options, runs a command, and returns an exit code."""
 
+import os
 import sys
 import traceback
 from bdb import BdbQuit
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from io import TextIOWrapper
 from pathlib import Path
@@ -19,24 +19,17 @@ from mrl.cli.usage import usage_sentence
 from mrl.config import DATA, HELP, PolicyConfig, RunConfig
 from mrl.errors import PROGRAM, MrlError, RunFailed, is_out_of_memory, place_of
 from mrl.lab.commands import COMMANDS
-from mrl.models.loading import claim_device, claim_process, load_policies
 from mrl.modes import MODES
 from mrl.parsing import split_list
-from mrl.run import launch
 from mrl.run.directory import (
     continued_config,
-    new_directory,
     newest_checkpoint,
     read_run_config,
     with_checkpoint_paths,
 )
-from mrl.run.evaluation import load_heldout, score_entries, solve_heldout
-from mrl.run.run import Run
-from mrl.run.summary import evaluation_table, first_lines, last_lines, pair_table
-from mrl.run.view import View, console, make_view, printable
+from mrl.run.view import console, printable
 from mrl.settings.pairs import choose_pair
 from mrl.settings.settings import check, run_config
-from mrl.verifier.verifier import make_verifier
 
 MODE_HELP = f"Sharing mode: {', '.join(MODES)}; or FILE.py:Class for your own."
 PAIR_HELP = "Models to train: tiny, qwen-smol, or directories or hub names: DIR_A,DIR_B[,...]."
@@ -44,15 +37,20 @@ BEST_PAIR = "tiny, or qwen-smol if there is a GPU and both models and GSM8K were
 EVALUATE_PAIR_HELP = "Models to score instead of a run: DIR_A,DIR_B, as described above."
 EVALUATE_SAMPLES_HELP = "Completions per problem (default: the run's eval_samples)."
 EVALUATE_DATA_HELP = "Problem files, separated by commas (default: the run's held-out files)."
+Ending = tuple[int, str]  # exit code and last sentence
 EVALUATE_SET_HELP = "Any setting, as KEY=VALUE, if you name models with --pair; repeatable."
 
 
-def run_command(arguments: list[str]) -> launch.Ending:
+def run_command(arguments: list[str]) -> Ending:
     """Run one command. Returns its exit code (2 for a user's mistake) and a last sentence.
 
     Raises ModuleNotFoundError if a package that the program needs is not installed.
     """
-    claim_process()
+    # Otherwise a cache that grows token by token would fragment GPU memory. This must be set before
+    # the first use of a GPU; the first name is the old one, which the user may have set.
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+
     help_options = {"help_option_names": ["-h", "--help"]}
     app = typer.Typer(
         add_completion=False,
@@ -87,7 +85,7 @@ def run_command(arguments: list[str]) -> launch.Ending:
         return _ending(error)
 
 
-def _ending(error: Exception) -> launch.Ending:
+def _ending(error: Exception) -> Ending:
     """The exit code and the last sentence for an error; a bug gets its traceback instead."""
     if isinstance(error, BdbQuit):
         return 1, "You left the debugger. `breakpoint()` works best with --debug, in one process."
@@ -159,7 +157,9 @@ def train(
         placement, plain = placement or "resident", True
     options = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
     whole_config = run_config(pair, config, options, settings or [])
-    start_run(context.obj, whole_config, plain, pair=pair or "", why_pair=why_pair)
+    from mrl.cli.carry_out import start_run
+
+    start_run(run_command, context.obj, whole_config, plain, pair=pair or "", why_pair=why_pair)
 
 
 def resume(
@@ -172,53 +172,10 @@ def resume(
     On a CPU the result is bit-for-bit the same as without the interruption.
     """
     directory = directory.expanduser()
-    start_run(context.obj, continued_config(directory), plain, resumed=directory)
+    config = continued_config(directory)
+    from mrl.cli.carry_out import start_run
 
-
-def start_run(
-    arguments: Sequence[str],
-    config: RunConfig,
-    plain: bool,
-    resumed: Path | None = None,
-    pair: str = "",
-    why_pair: str = "",
-) -> None:
-    """Carry out a run, from its settings to its last sentence.
-
-    arguments: the command line, which each process repeats under placement `parallel`.
-    resumed: the directory of the run to continue; None starts a new run.
-    pair, why_pair: the name of the pair and a sentence about its choice, for the first lines.
-    Raises typer.Exit if the run was interrupted.
-    """
-    processes = launch.processes_for(config)
-    if processes:
-        # chosen here, so that the last sentence can name it if a process dies
-        directory = resumed or new_directory(config)
-        name = [] if resumed else ["--name", directory.name]
-        code, sentence = launch.launch(run_command, [*arguments, *name], directory, processes)
-        console.show_cursor()  # if a process died, its live view has left the cursor hidden
-        if sentence:
-            print(sentence, file=sys.stderr)
-        raise typer.Exit(code)
-
-    from mini_mrl import train_loop  # here, because mini_mrl.py is also the program
-
-    launch.end_at_once()  # nothing can be lost yet
-    with make_view(console, config, plain) as view, Run(config, view, resumed) as run:
-        launch.stop_by_signals(run.stop)
-        for line in first_lines(run, pair, why_pair):
-            view.say(line)
-        finished = train_loop(run)
-
-    # the live view is closed by now, so these lines stay on the screen
-    for line in last_lines(run, finished):
-        view.say(line)
-    if finished and run.writes_files:
-        from mrl.run.figures import save_curves  # matplotlib takes a while to import
-
-        view.say(save_curves(run.directory))
-    if not finished:
-        raise typer.Exit(130)  # the exit code that shells use after Ctrl-C
+    start_run(run_command, context.obj, config, plain, resumed=directory)
 
 
 # ------------------------------------------------------------------------------ around runs
@@ -282,17 +239,6 @@ def evaluate(
             )
         states["after"] = with_checkpoint_paths(config, checkpoint)
 
-    results: dict[str, list[dict]] = {}
-    view = View(console, [], 0)
-    with make_verifier(config.judge, config.verify_timeout_s, view.say) as verifier:
-        splits = load_heldout(files, verifier)
-        for when, state in states.items():
-            policies = load_policies(state, claim_device(config))
-            about = policies, splits, verifier, count, config.seed
-            solved = solve_heldout(*about, progress=view.progress)
-            results[when] = score_entries(solved, splits, count)
-            del policies, about  # free the memory before the newest weights are loaded
+    from mrl.cli.carry_out import score
 
-    console.print(evaluation_table(results))
-    if pair:
-        console.print(pair_table(splits, solved))
+    score(states, files, count, of_pair=pair is not None)

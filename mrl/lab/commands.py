@@ -1,4 +1,8 @@
-"""The commands for experiments. A command that draws imports matplotlib only when it is called."""
+"""The commands for experiments.
+
+Each command imports what it needs when it is called, so that help and mistakes are answered at
+once.
+"""
 
 import shlex
 import sys
@@ -10,9 +14,7 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 
-from mrl.alignment import ByteCodec, LossyText
 from mrl.errors import MrlError
-from mrl.lab.alignment_view import render_alignment
 from mrl.lab.compare import (
     Plan,
     check_settings,
@@ -23,15 +25,10 @@ from mrl.lab.compare import (
     seeds_of,
 )
 from mrl.lab.compare_board import Board
-from mrl.lab.gsm8k import make_gsm8k
-from mrl.models.loading import load_tokenizer
 from mrl.parsing import split_list
 from mrl.run.directory import read_run_config
-from mrl.run.problems import save_problems
 from mrl.run.view import console
 from mrl.settings.settings import mode_class, run_config
-from mrl.tiny.pair import PAIR, THIRD, warm_start_pair
-from mrl.tiny.skills import columns, leaps, leaps_for_everything, make_problem_sets
 
 TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
 QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
@@ -73,10 +70,6 @@ def compare(
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
 ) -> None:
     """Compare modes on the same seeds and budget; writes a table with intervals, and plots."""
-    from mrl.lab import compare_view
-    from mrl.lab.leaderboard import leaderboard_rows
-    from mrl.run import figures
-
     if quick:  # with fewer than 180 steps the curves do not yet differ
         modes, seeds, steps = "solo,sgt", "2", steps or 200
     if config is None:  # a config file may define the policies
@@ -91,6 +84,10 @@ def compare(
     plan.jobs = jobs or jobs_that_fit(plan)
 
     failures = run_all(plan, Board(console))
+    from mrl.lab import compare_view
+    from mrl.lab.leaderboard import leaderboard_rows
+    from mrl.run import figures
+
     results = read_all(plan)
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
@@ -122,9 +119,11 @@ def bandit() -> None:
 
 def report(directory: Annotated[Path, typer.Argument(help=RUN_HELP)]) -> None:
     """Write an HTML report of a run, with plots: runs/<name>/report.html."""
+    directory = directory.expanduser()
+    read_run_config(directory)  # raises MrlError if it is not a run's directory
     from mrl.lab.report import write_report
 
-    say(f"Written: {write_report(directory.expanduser())}")
+    say(f"Written: {write_report(directory)}")
 
 
 def ask(
@@ -133,6 +132,8 @@ def ask(
     samples: Annotated[int, typer.Option(min=1, help="Completions per model.")] = 8,
 ) -> None:
     """Show what the models answer to your own sentences, before and after training."""
+    if run:
+        read_run_config(run.expanduser())  # raises MrlError if it is not a run's directory
     from mrl.lab import ask as asking
 
     directory = run.expanduser() if run else asking.newest_run(Path("runs"))
@@ -157,6 +158,10 @@ def align(
     receiver: Tokenizer = LLAMA,
 ) -> None:
     """Show two tokenizations of one text, chunk by chunk, and what they share."""
+    from mrl.alignment import ByteCodec, LossyText
+    from mrl.lab.alignment_view import render_alignment
+    from mrl.models.loading import load_tokenizer
+
     sides = []
     for path in (source, receiver):
         codec = ByteCodec(load_tokenizer(expanduser(path)))
@@ -198,6 +203,11 @@ def warmstart(
     """Build the tiny pair from scratch: two new models and a supervised warm start."""
     if same_method and different_products:
         raise MrlError("--same-method and --different-products exclude each other: choose one.")
+    from mrl.models.loading import claim_process
+    from mrl.tiny.pair import PAIR, THIRD, warm_start_pair
+    from mrl.tiny.skills import columns, leaps, leaps_for_everything
+
+    claim_process()
     llama_method = columns if same_method else leaps_for_everything if different_products else leaps
     out = out.expanduser()
     out.mkdir(parents=True, exist_ok=True)  # so that a wrong path fails before the long work
@@ -210,6 +220,8 @@ def warmstart(
 
 def gsm8k(out: Folder = TINY.parent / "gsm8k") -> None:
     """Download the GSM8K problems and write them as files for --set train=FILE."""
+    from mrl.lab.gsm8k import make_gsm8k
+
     out = out.expanduser()
     make_gsm8k(out)
     say(f"Written: {out}")
@@ -217,6 +229,9 @@ def gsm8k(out: Folder = TINY.parent / "gsm8k") -> None:
 
 def problems(out: Folder = Path("data/words")) -> None:
     """Regenerate the problem sets in data/words."""
+    from mrl.run.problems import save_problems
+    from mrl.tiny.skills import make_problem_sets
+
     out = out.expanduser()
     for split, problem_set in make_problem_sets().items():
         save_problems(out / f"{split}.jsonl", problem_set)

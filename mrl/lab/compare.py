@@ -21,12 +21,9 @@ from statistics import fmean
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
-import torch
-
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.lab.compare_board import Board, Progress
-from mrl.models.memory import GIB, estimate_all, free_memory, needed
 from mrl.run.directory import (
     is_locked,
     read_evaluations,
@@ -34,12 +31,11 @@ from mrl.run.directory import (
     read_run_config,
     write_run_config,
 )
-from mrl.run.problems import load_problems
 from mrl.settings.pairs import cores
 from mrl.settings.settings import check, mode_class, run_config
 
 AT_ONCE = 4  # largest number of parallel runs, unless the user asks for more
-PROCESS_BYTES = 1 * GIB  # memory of a run besides its tensors: Python, torch, transformers
+PROCESS_BYTES = 2**30  # memory of a run besides its tensors: Python, torch, transformers
 DECIDED = {  # setting that a comparison chooses for each run -> what to do instead
     "mode": "use --modes",
     "seed": "use --seeds",
@@ -138,6 +134,11 @@ def jobs_that_fit(plan: Plan) -> int:
 
     On a CPU it is at most four, limited by the cores and by the free memory. On a GPU it is 1.
     """
+    import torch
+
+    from mrl.models.memory import estimate_all, free_memory, needed
+    from mrl.run.problems import load_problems
+
     if torch.cuda.is_available():
         return 1
     config = plan.config_of(plan.runs()[0])

@@ -50,13 +50,7 @@ SAME_RMS_NORM = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm
 
 
 def claim_process() -> None:
-    """Apply settings that affect the whole process, so only the command line calls this.
-
-    It must be called before the first use of a GPU.
-    """
-    # otherwise a cache that grows token by token would fragment GPU memory
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the old name, which the user may have set
-        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    """Apply settings that affect the whole process, so only the command line calls this."""
     torch.backends.cuda.enable_cudnn_sdp(False)  # as `torch_settings` does
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

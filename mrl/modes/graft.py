@@ -38,8 +38,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-import torch
-
 from mrl.advantages import group_advantages
 from mrl.config import setting
 from mrl.modes.mode import Experience, Mode, Received, Receiver, TrainingBatch
@@ -155,6 +153,8 @@ class GRAFT(Mode[RolloutRecord]):
         objective: Objective | None,
     ) -> list[TrainingSample]:
         """The source's group as samples, each with its advantage, weighted by its compatibility."""
+        import torch  # not above: the settings of modes are read without torch
+
         scale_by_std = (objective or receiver.objective).scale_by_std
 
         # advantages within the source's group; the receiver's own failures are not part of it

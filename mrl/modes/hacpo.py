@@ -53,8 +53,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-import torch
-
 from mrl.advantages import capability_advantages
 from mrl.config import setting
 from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
@@ -158,6 +156,8 @@ class HACPO(Mode[RolloutRecord]):
         self, receiver: str, pooled: list[TrainingSample], capability: dict[str, float]
     ) -> None:
         """Set the advantages of one prompt's samples, with the receiver's baseline."""
+        import torch  # not above: the settings of modes are read without torch
+
         rewards = torch.tensor([sample.reward for sample in pooled])
         ratios = []  # w(k, j) for each sample
         for sample in pooled:

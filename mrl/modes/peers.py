@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-import torch
-
 from mrl.advantages import group_advantages
 from mrl.alignment import LossyText, project, split_text
 from mrl.modes.mode import Experience, Received, Receiver
@@ -93,6 +91,8 @@ def pool_with_advantages(
     receiver: Receiver, group: Group, peers_samples: Sequence[TrainingSample]
 ) -> list[TrainingSample]:
     """The receiver's and its peers' samples of one prompt, with advantages over all of them."""
+    import torch  # not above: the settings of modes are read without torch
+
     # the receiver's samples get their advantages below, together with those of the peers
     samples = samples_with([0.0] * len(group.rollouts), group)
     samples += peers_samples

@@ -8,8 +8,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from mrl.advantages import group_advantages
 from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
 from mrl.objectives import Objective
@@ -48,6 +46,8 @@ def own_samples(
 
     objective: used instead of the receiver's own objective.
     """
+    import torch  # not above: the settings of modes are read without torch
+
     scale_by_std = (objective or receiver.objective).scale_by_std
     rewards = torch.tensor([group.rewards])  # [1, group]
     advantages = group_advantages(rewards, scale_by_std)

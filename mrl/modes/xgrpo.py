@@ -17,8 +17,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from mrl.advantages import shared_baseline_advantages
 from mrl.config import setting
 from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
@@ -45,6 +43,8 @@ class XGRPO(Mode[RewardStats]):
         rng: random.Random,
     ) -> TrainingBatch:
         """The receiver's samples, with advantages relative to the shared baseline."""
+        import torch  # not above: the settings of modes are read without torch
+
         batch = TrainingBatch()
         for experience in experiences:
             group, stats = experience.group, experience.records

@@ -9,10 +9,13 @@ policy has no blind spots, because nothing could close them.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mrl.run.evaluation import of_first_split
-
 BLIND_SPOT, CLOSED = 0.02, 0.25
 Rates = dict[str, dict[str, float]]  # policy -> skill -> pass@1 on the first held-out file
+
+
+def of_first_split(entries: Sequence[dict]) -> list[dict]:
+    """The entries of `evaluation.json` about the first held-out file, one per policy."""
+    return [entry for entry in entries if entry["split"] == entries[0]["split"]]
 
 
 def rates_of(entries: Sequence[dict[str, Any]]) -> Rates:

@@ -20,17 +20,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TextIO
-
-import torch
-from transformers import PreTrainedTokenizerFast
+from typing import TYPE_CHECKING, TextIO
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.models.lora import save_adapters
 from mrl.parsing import parse, read_json_lines, read_text
-from mrl.policy import Policy
 from mrl.settings.settings import DATA_HERE, OWN_DATA, load_config, mode_class
+
+if TYPE_CHECKING:  # torch is imported only where it saves or loads: commands also read runs
+    from transformers import PreTrainedTokenizerFast
+
+    from mrl.policy import Policy
 
 KEEP = 2  # number of checkpoints that are kept
 PARTIAL = ".partial-"
@@ -144,8 +144,12 @@ def read_rescues(directory: Path) -> list[dict]:
 # ------------------------------------------------------------------------------ writing checkpoints
 
 
-def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
+def save_policies(run: Path, step: int, policies: Sequence["Policy"]) -> Path:
     """Write policies into the hidden directory of an unfinished checkpoint; returns its path."""
+    import torch
+
+    from mrl.models.lora import save_adapters
+
     partial = run / "checkpoints" / f"{PARTIAL}{step:06d}"
     partial.mkdir(parents=True, exist_ok=True)
     for policy in policies:
@@ -169,7 +173,7 @@ def save_policies(run: Path, step: int, policies: Sequence[Policy]) -> Path:
     return partial
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def save_tokenizer(tokenizer: "PreTrainedTokenizerFast", folder: Path) -> None:
     """Save a tokenizer in a form that transformers 4 can also load."""
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
@@ -259,8 +263,10 @@ def read_state(checkpoint: Path) -> dict:
     return parse(read_text(path), str(path))
 
 
-def restore_optimizers(checkpoint: Path, policies: Sequence[Policy], state: dict) -> None:
+def restore_optimizers(checkpoint: Path, policies: Sequence["Policy"], state: dict) -> None:
     """Restore the optimizer and the version of policies whose weights came from the checkpoint."""
+    import torch
+
     for policy in policies:
         if not policy.config.frozen:
             path = checkpoint / policy.name / "optimizer.pt"

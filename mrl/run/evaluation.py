@@ -21,11 +21,6 @@ Turn = Callable[[Policy, str], AbstractContextManager]  # (policy, what it does 
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, all problems)
 
 
-def of_first_split(entries: Sequence[dict]) -> list[dict]:
-    """The entries of `evaluation.json` about the first held-out file, one per policy."""
-    return [entry for entry in entries if entry["split"] == entries[0]["split"]]
-
-
 def solve_heldout(
     policies: Sequence[Policy],
     heldout: dict[str, list[Problem]],

@@ -5,11 +5,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mrl.errors import MrlError
 from mrl.parsing import parse, read_text
-from mrl.policy import Policy
 from mrl.samples import NO_SKILL, Problem
+
+if TYPE_CHECKING:
+    from mrl.policy import Policy
 
 
 def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> list[Problem]:
@@ -81,7 +84,7 @@ def save_problems(path: Path, problems: list[Problem]) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def check_prompts(policy: Policy, problems: Sequence[Problem]) -> None:
+def check_prompts(policy: "Policy", problems: Sequence[Problem]) -> None:
     """Raise MrlError if a prompt leaves no room for a completion, or if the chat template fails.
 
     Thousands of prompts take seconds to tokenize. A token is at least one byte of the text, so if
@@ -100,7 +103,7 @@ def check_prompts(policy: Policy, problems: Sequence[Problem]) -> None:
     longest_prompt(policy, suspects)
 
 
-def _context(policy: Policy) -> float:
+def _context(policy: "Policy") -> float:
     """The largest number of tokens that a policy's model can read; infinite if it has no limit."""
     config = policy.model.config.get_text_config()
     context = getattr(config, "max_position_embeddings", None) or math.inf
@@ -111,7 +114,7 @@ def _context(policy: Policy) -> float:
 
 
 def longest_prompt(
-    policy: Policy,
+    policy: "Policy",
     problems: Sequence[Problem],
     remedy: str = "Shorten the problem, or lower max_new_tokens.",
 ) -> int:

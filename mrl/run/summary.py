@@ -10,9 +10,8 @@ from statistics import NormalDist
 from rich.table import Column, Table
 
 from mrl.policy import Policy
-from mrl.run.blind_spots import blind_spots, knows, learners_of, rates_of
+from mrl.run.blind_spots import blind_spots, knows, learners_of, of_first_split, rates_of
 from mrl.run.directory import read_metrics
-from mrl.run.evaluation import of_first_split
 from mrl.run.intervals import half_width
 from mrl.run.run import Run
 from mrl.run.view import cell

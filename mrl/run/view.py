@@ -19,7 +19,6 @@ from rich.text import Text
 
 from mrl.config import RunConfig
 from mrl.run.blind_spots import blind_spots, rates_of
-from mrl.run.launch import is_worker
 
 RECENT_STEPS = 10
 OTHER_ROWS = 15  # rows of the live view that are not bars
@@ -77,6 +76,8 @@ def bar(share: float, began: float | None, size: int, was_blind: bool = False) -
 
 def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
     """A live view in a terminal, plain lines elsewhere. Only the first process shows anything."""
+    from mrl.run.launch import is_worker  # here, because it imports torch
+
     if is_worker() and int(os.environ["LOCAL_RANK"]) > 0:
         console, plain = Console(quiet=True), True
 

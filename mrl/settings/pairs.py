@@ -6,11 +6,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-import torch
-from huggingface_hub import try_to_load_from_cache
-
 from mrl.config import DATA, PolicyConfig
-from mrl.models.loading import shape_of
 from mrl.parsing import split_list
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
@@ -72,12 +68,16 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
         # float32 even on a GPU, because all published results are in float32
         return small | {"dtype": "float32"}, {}
     if paths != QWEN_SMOL:
+        from mrl.models.loading import shape_of  # here, because the tiny pair needs neither
+
         largest = max(shape_of(PolicyConfig("", path)).num_parameters() for path in paths)
         if largest < PRETRAINED_FROM:
             return small, {}
 
     # On a large GPU, many tokens per pass are faster: with few, starting the kernels takes longer
     # than running them. A policy that runs out of memory halves this limit.
+    import torch
+
     on_gpu = torch.cuda.is_available()
     on_large_card = on_gpu and torch.cuda.get_device_properties(0).total_memory > LARGE_CARD
 
@@ -107,17 +107,23 @@ def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     return of_policy, of_run
 
 
+def _real_pair_can_train() -> bool:
+    """Whether there is a GPU, and both pretrained models were downloaded."""
+    import torch
+    from huggingface_hub import try_to_load_from_cache
+
+    # `try_to_load_from_cache` returns a string only if the file is in the cache
+    found = [try_to_load_from_cache(path, "model.safetensors") for path in QWEN_SMOL]
+    return torch.cuda.is_available() and all(isinstance(path, str) for path in found)
+
+
 def choose_pair() -> tuple[str, str]:
     """Choose a pair for a user who named none; returns its name and a sentence about the choice.
 
     It is qwen-smol if there is a GPU and both models and GSM8K were downloaded. Otherwise it is the
     tiny pair. The sentence says how to get the other pair.
     """
-    can_train_it = torch.cuda.is_available() and (GSM8K / "train.jsonl").is_file()
-    # `try_to_load_from_cache` returns a string only if the file is in the cache
-    for path in QWEN_SMOL:
-        can_train_it &= isinstance(try_to_load_from_cache(path, "model.safetensors"), str)
-    if can_train_it:
+    if (GSM8K / "train.jsonl").is_file() and _real_pair_can_train():
         return (
             "qwen-smol",
             "Its models and GSM8K are on this machine; --pair tiny trains the tiny pair instead.",

@@ -74,7 +74,7 @@ def run_config(
         if policy.updates_per_step is None:
             policy.updates_per_step = mode.published_updates
     for path in files_of(config):
-        if Path(path).is_file() and path not in config.checksums:
+        if path not in config.checksums:
             config.checksums[path] = checksum(path)
     check(config)
     return config

@@ -466,6 +466,7 @@ def on_the_card() -> list[str]:
 def run_part(name: str, scale: Scale, out: Path) -> None:
     """Run a part in this process; each result is written at once."""
     logging.basicConfig(level=logging.WARNING)
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as mini_mrl.py does
     loading.claim_process()
     started, entry, (part, _) = time.perf_counter(), read(out).get(name, {}), PARTS[name]
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}

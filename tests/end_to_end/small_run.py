@@ -32,7 +32,7 @@ HERE = ["--placement", "resident"]
 
 # One process imports what the program needs, and each `Forked` is a fork of it.
 IMPORTED = multiprocessing.get_context("forkserver")
-IMPORTED.set_forkserver_preload([__name__, "mrl.cli.command_line", "mrl.lab.commands"])
+IMPORTED.set_forkserver_preload([__name__, "mrl.cli.carry_out"])
 LOCK = threading.Lock()
 
 

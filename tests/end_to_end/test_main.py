@@ -1,7 +1,7 @@
 """The program as a person meets it: the command line, the run directory, stopping, going on."""
 
 import json
-import resource
+import os
 import signal
 import subprocess
 import sys
@@ -187,7 +187,7 @@ def test_evaluate_shows_what_a_pair_could_learn_from_each_other_and_writes_nothi
 
 def test_a_pair_that_is_built_does_not_replace_the_shipped_one(place, monkeypatch):
     folders = []
-    monkeypatch.setattr("mrl.lab.commands.warm_start_pair", lambda out, *_: folders.append(out))
+    monkeypatch.setattr("mrl.tiny.pair.warm_start_pair", lambda out, *_: folders.append(out))
     assert run("warmstart") == 0
     assert run("warmstart", "--out", "mine") == 0
     assert [folder.resolve() for folder in folders] == [place / "runs" / "tiny", place / "mine"]
@@ -445,18 +445,31 @@ def test_debug_shows_the_traceback(place, capsys):
     assert "in mode_class" not in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_help_and_a_mistake_answer_within_seconds():
-    def seconds():  # of the processor: the machine may be busy with something else
-        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return spent.ru_utime + spent.ru_stime
+ANSWERED_AT_ONCE = [
+    (["--help"], 0), (["settings"], 0), (["assignment", "list"], 0), (["--stpes", "3"], 2),
+    (["trian"], 2), (["--mode", "stg"], 2), (["compare", "--modes", "solo,stg"], 2),
+    (["--set", "train=none.jsonl"], 2), (["--config", "none.toml"], 2), (["--set", "steps=0"], 2),
+    (["resume", "runs/none"], 2), (["report", "runs/none"], 2), (["ask", "x", "--run", "none"], 2),
+]  # fmt: skip
+WITHOUT_TORCH = f"""
+import sys
+from mrl.cli.start import main
 
-    start = seconds()
-    command = [sys.executable, str(ROOT / "mini_mrl.py"), "--help"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "--mode" in out
-    assert "warmstart" in out
-    assert seconds() - start < 10
+for words, code in {ANSWERED_AT_ONCE}:
+    assert main(words) == code, words
+    loaded = {{"torch", "transformers", "numpy", "matplotlib"}} & {{*sys.modules}}
+    assert not loaded, (words, loaded)
+"""
+
+
+def test_help_and_mistakes_are_answered_without_torch(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "--mode" in done.stdout and "warmstart" in done.stdout
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_python_without_the_packages_gets_one_sentence():
