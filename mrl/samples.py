@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from mrl.objectives import Objective
     from mrl.records import CompletionRecord
 
+# The problem sets had these names when the published results were made. Seeds are still derived
+# from these names, so that the same problems are drawn and the same completions are sampled.
+SEED_LABELS = {
+    "validation": "heldout",
+    "validation_wording": "newtemplates",
+    "test": "thirdset",
+    "validation-72": "heldout-72",
+}
 NO_SKILL = "all"  # the skill of every problem in a file that names no skills
 
 

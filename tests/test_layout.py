@@ -13,10 +13,10 @@ PROGRAM = ROOT / "mini_mrl.py"
 LAYERS = (  # each folder imports only from those above it, and from itself
     ("mrl", "mrl/modes"),
     ("mrl/verifier",),
-    ("mrl/tiny",),
     ("mrl/models",),
     ("mrl/settings",),
     ("mrl/run",),
+    ("mrl/tiny",),
     ("mrl/lab",),
     ("mrl/classroom",),
     ("mrl/cli",),

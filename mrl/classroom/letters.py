@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from mrl.lab.bandit import CODEC
 from mrl.modes import Experience, Mode, Receiver
 from mrl.modes.check import check_batch
 from mrl.modes.peers import experience_of
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, make_records
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
+from mrl.tiny.letters import CODEC
 
 LETTERS = "abcdef"
 END = len(LETTERS)  # the end token; its log-prob is 0, because it follows with certainty

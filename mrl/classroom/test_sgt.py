@@ -13,11 +13,11 @@ import torch
 
 from mrl.classroom import shown
 from mrl.classroom.letters import END, LETTERS, TableReceiver, group_of, mode_of, samples_of
-from mrl.lab.bandit import CODEC
 from mrl.modes.peers import experience_of
 from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
+from mrl.tiny.letters import CODEC
 
 # In a mixed group only one of eight is correct, so that a gate at a larger share is noticed.
 REWARDED = {"all_fail": (False,) * 8, "mixed": (True, *(False,) * 7), "all_pass": (True,) * 8}

@@ -27,10 +27,8 @@ from statistics import fmean
 
 import torch
 from rich.table import Table
-from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
-from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.learning import learn
 from mrl.modes import MODES, Experience, Mode
@@ -40,12 +38,9 @@ from mrl.modes.peers import experience_of
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, RolloutRecord, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.tiny.letters import CODEC
 
 GROUP = 3
-# a tokenizer with one token per letter; action 0 is "a"
-LETTERS = Tokenizer(models.BPE({chr(97 + action): action for action in range(26)}, []))
-LETTERS.decoder = decoders.Fuse()
-CODEC = ByteCodec(PreTrainedTokenizerFast(tokenizer_object=LETTERS))
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from mrl.errors import MrlError, is_out_of_memory
 from mrl.models.memory import problems_at_once
 from mrl.policy import Policy
 from mrl.run.problems import check_prompts, load_problems
-from mrl.samples import Problem, derive_seed
+from mrl.samples import SEED_LABELS, Problem, derive_seed
 from mrl.team import Verifier
-from mrl.tiny.skills import SEED_LABELS
 
 Solved = dict[str, dict[str, list[int]]]  # policy -> file -> correct completions per problem
 Turn = Callable[[Policy, str], AbstractContextManager]  # (policy, what it does in its turn)

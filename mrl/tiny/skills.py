@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mrl.samples import Problem
+from mrl.samples import SEED_LABELS, Problem
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,6 @@ OBJECTS = ("apples", "books", "coins", "eggs", "figs", "nuts", "pears", "shells"
 HELD_OUT_SHARE = 0.2  # share of a skill's number combinations that training does not use
 # problems per skill
 PROBLEM_SETS = {"train": 160, "validation": 40, "validation_wording": 20, "test": 40}
-# The sets had these names when the published results were made. Seeds are still derived from these
-# names, so that the same problems are drawn and the same completions are sampled.
-SEED_LABELS = {
-    "validation": "heldout",
-    "validation_wording": "newtemplates",
-    "test": "thirdset",
-    "validation-72": "heldout-72",
-}
 DATA_SEED = 2026
 
 
