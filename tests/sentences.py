@@ -1,19 +1,15 @@
-"""What a test of an error message asks of it: that it names the thing, not how it says so."""
+"""What a test of an error message asks of it: which names and values it has, not how it says so."""
 
 import re
 
 
-def names_it(message: str, expected: str) -> bool:
-    """Whether a message names one of the things that an expected message names.
+def names_it(message: str, names: str) -> bool:
+    """Whether a message has every one of these names and values, which are separated by spaces.
 
-    Things are names in quotes, numbers, paths, and words with `_`, `.` or `-`. If there are none,
-    one of the longer words must occur.
+    Each must be a whole word or number: `steps` is not found in `max_steps`, nor `5` in `0.5`.
     """
-    quoted = re.findall(r"`[^`]+`|'[^']+'", expected)
-    things = [text.strip("`'") for text in quoted]
-    things += [
-        text.strip(".,:;()") for text in re.findall(r"\S*[\w}][_./=-]\S*|\S*\d\S*", expected)
-    ]
-    if not things:
-        things = re.findall(r"[A-Za-z{}]{4,}", expected)
-    return any(thing.lower() in message.lower() for thing in things)
+    for name in names.split():
+        inside_a_number = r"(?<!\d\.)" if name[0].isdigit() else ""
+        if not re.search(rf"(?<!\w){inside_a_number}{re.escape(name)}(?!\w|\.\d)", message):
+            return False
+    return True

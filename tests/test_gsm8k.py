@@ -72,9 +72,9 @@ def test_questions_become_prompts_and_only_the_final_number_the_answer(
 @pytest.mark.parametrize(
     ("files", "part"),
     [
-        ({"/test.jsonl": TEXT[:-1] + b" "}, "SHA-256"),
-        ({"/test.jsonl": TEXT[:40]}, "(IncompleteRead("),
-        ({"/test.jsonl": None}, "(HTTP Error 404: Not Found)"),
+        ({"/test.jsonl": TEXT[:-1] + b" "}, "test.jsonl SHA-256"),
+        ({"/test.jsonl": TEXT[:40]}, "test.jsonl IncompleteRead"),
+        ({"/test.jsonl": None}, "test.jsonl 404"),
     ],
 )
 def test_what_goes_wrong_gets_one_sentence_and_leaves_nothing(server, tmp_path, files, part):

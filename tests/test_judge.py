@@ -75,12 +75,12 @@ def test_it_judges_whole_completions_and_says_which_were_cut(own_judge):
 
 LOADING = {
     "no Python": ("def judge(", "SyntaxError"),
-    "raises": ("1 / 0", "ZeroDivisionError('division by zero')"),
-    "leaves": ("raise SystemExit(3)", "SystemExit(3)"),
-    "ends its process": ("import os\nos._exit(0)", "its process"),
-    "no judge": ("def grade(answer, text): ...", "it has no function judge(answer, text)"),
-    "judge is no function": ("judge = 3", "it has no function judge(answer, text)"),
-    "an import that is not there": ("import nothing_of_that_name", "ModuleNotFoundError"),
+    "raises": ("1 / 0", "ZeroDivisionError"),
+    "leaves": ("raise SystemExit(3)", "SystemExit 3"),
+    "ends its process": ("import os\nos._exit(0)", "process"),
+    "no judge": ("def grade(answer, text): ...", "judge(answer, text)"),
+    "judge is no function": ("judge = 3", "judge(answer, text)"),
+    "an import that is not there": ("import nothing", "ModuleNotFoundError nothing"),
 }
 
 

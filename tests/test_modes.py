@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from mrl.config import PolicyConfig
-from mrl.errors import MrlError
 from mrl.modes import MODES, Received
 from mrl.modes.peers import experience_of, receive
 from mrl.modes.replay import Replay
@@ -18,7 +17,6 @@ from mrl.records import RewardStats, SuccessRecord
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict
 from mrl.settings.settings import make_mode
 from tests.fakes import SHIPPED, success
-from tests.sentences import names_it
 
 
 def group(name, rewards):
@@ -337,25 +335,6 @@ def test_modes_are_made_by_name_with_checked_settings():
     assert isinstance(make_mode("solo", {}), Solo)
     assert make_mode("sgt", {"sgt": {"imitation_weight": 1}}).imitation_weight == 1.0
     assert all(make_mode(name, {}).name == name for name in MODES)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "part"),
-    [
-        ("stg", {}, "did you mean `sgt`"),
-        ("zzz", {}, "known are graft, hacpo, naive"),
-        ("sgt", {"imitation_wieght": 1.0}, "did you mean `imitation_weight`"),
-        ("sgt", {"imitation_weight": "much"}, "must be a number"),
-        ("sgt", {"imitation_weight": -0.1}, "must be 0 or more"),
-        ("sgt", {"imitation_weight": float("nan")}, "must be a finite number"),
-        ("xgrpo", {"peer_share": 1.5}, "must be 1 or less"),
-        ("solo", {"x": 1}, "there is no setting `x`"),
-    ],
-)
-def test_a_wrong_mode_or_setting_gets_one_sentence(name, settings, part):
-    with pytest.raises(MrlError) as caught:
-        make_mode(name, {name: settings})
-    assert names_it(str(caught.value), part)
 
 
 def test_rollouts_and_updates_of_each_mode():

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from mrl.advantages import group_advantages
-from mrl.errors import MrlError
 from mrl.modes import Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
@@ -24,9 +23,8 @@ from mrl.modes.solo import Solo
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import Group, Problem, Rollout, Verdict
-from mrl.settings.settings import make_mode, mode_class
+from mrl.settings.settings import make_mode
 from tests.fakes import SHIPPED, success
-from tests.sentences import names_it
 
 RIGHT, WRONG = "\\boxed{1}", "\\boxed{2}"
 
@@ -374,49 +372,6 @@ def test_a_mode_from_a_file(tmp_path):
     mode = make_mode(f"{path}:Mine", {"mine": {"strength": 2}})
     assert isinstance(mode, Mode)
     assert mode.strength == 2.0
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("mine.py", "A mode of your own is file.py:Class"),
-        ("mine.py:Other", "has no class Other"),
-        ("mine.py:other", "has no class other"),
-        (
-            "mine.py:Unfinished",
-            "Unfinished",
-        ),
-        ("mine.py:TooFew", "experiences"),
-        ("none.py:Mine", "No such file"),
-        ("broken.py:Mine", "cannot be loaded (SyntaxError"),
-    ],
-)
-def test_a_wrong_file_gets_one_sentence(tmp_path, monkeypatch, name, part):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "broken.py").write_text("def")
-    with pytest.raises((MrlError, FileNotFoundError)) as caught:
-        mode_class(name)
-    assert names_it(str(caught.value), part)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "part"),
-    [
-        ("prp", {"ratio_level": "word"}, "known are token, chunk, sequence"),
-        ("prp", {"clip_low": -1.0}, "0 or more"),
-        ("hacpo", {"own_objective": "ppo"}, "hacpo.own_objective is 'ppo'"),
-        ("hacpo", {"delta": 2.0}, "hacpo.delta is 2, but must be 1 or less"),
-        ("hacpo", {"window": 0}, "must be 1 or more"),
-        ("hacpo", {"_windows": {}}, "no setting `_windows`"),
-        ("graft", {"balanced": 1}, "must be true or false"),
-        ("graft", {"min_compatibility": -0.1}, "0 or more"),
-    ],
-)
-def test_a_wrong_setting_gets_one_sentence(name, settings, part):
-    with pytest.raises(MrlError) as caught:
-        make_mode(name, {name: settings})
-    assert names_it(str(caught.value), part)
 
 
 def test_the_clips_of_prp_reach_every_peer_sample(receiver):

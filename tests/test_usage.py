@@ -1,7 +1,5 @@
 """What the program answers to a wrong call: the thing that was meant, in plain words."""
 
-import re
-
 import pytest
 
 import mini_mrl
@@ -9,53 +7,12 @@ import mrl
 from mrl.errors import MrlError
 from mrl.settings.settings import run_config
 
-PROGRAMMERS = re.compile(r"None|parse|integer|\bstr\b|\bint\b|float|unexpected extra")
-
 
 def said(capfd, *arguments):
     assert mini_mrl.main(list(arguments)) == 2
     answer = capfd.readouterr().err
     assert len(answer.splitlines()) == 1
-    assert not PROGRAMMERS.search(answer), answer
     return answer
-
-
-@pytest.mark.parametrize(
-    ("call", "meant"),
-    [
-        ("trian", "`train`"),
-        ("reprot runs/x", "`report`"),
-        ("--stpes 3", "--steps"),
-        ("--steps many", "--steps is 'many'"),
-        ("--steps=1.5", "--steps is '1.5'"),
-        ("compare --jobs 0", "--jobs is '0'"),
-        ("warmstart --foreign-right 2", "at most 1"),
-        ("report", "DIRECTORY"),
-        ("report runs/x y", "'y'"),
-        ("--seed", "--seed needs a value"),
-        ("--group-size 4", "--set KEY=VALUE"),
-        ("compare --none", "--none"),
-    ],
-)
-def test_a_wrong_call_is_answered_with_what_was_meant(capfd, call, meant):
-    assert meant in said(capfd, *call.split())
-
-
-@pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [
-        ("imitation_weight=0.2", "`sgt.imitation_weight`"),
-        ("imitaton_weight=0.2", "imitation_weight`"),
-        ("sgt.imitation_wieght=0.2", "`imitation_weight`"),
-        ("learning_rate=abc", "a number"),
-        ("updates_per_step=1.5", "a whole number"),
-        ("heldout=3", "a list of texts"),
-        ("frozen=yes", "true or false"),
-        ("hacpo.window=3", "--mode hacpo"),
-    ],
-)
-def test_a_wrong_setting_is_answered_with_what_was_meant(capfd, wrong, meant):
-    assert meant in said(capfd, "--set", wrong)
 
 
 def test_a_setting_of_another_mode_is_found_in_the_mode_of_the_run_first():

@@ -11,12 +11,10 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mini_mrl
-from mrl.config import DATA, PolicyConfig, RunConfig
-from mrl.run.directory import write_run_config
+from mrl.config import DATA
 from mrl.run.run import Run
 from mrl.settings.settings import load_config
 from tests.end_to_end.small_run import assert_same_run, lines
-from tests.sentences import names_it
 
 ROOT = Path(mini_mrl.__file__).parent
 
@@ -246,177 +244,15 @@ def test_align_shows_a_solution(place, capsys):
     assert "of the bytes" in out.replace("\n", " ")
 
 
-# ------------------------------------------------------------------------------ mistakes
-
-TINY = str(DATA / "tiny" / "qwen-tiny")
-MISTAKES = {
-    "unknown mode": (["--mode", "stg"], "did you mean `sgt`?"),
-    "unknown mode, nothing near": (["--mode", "xyz"], "graft, hacpo, naive"),
-    "no such model": (["--pair", "/no/such,/none"], "/no/such: its config.json cannot be loaded"),
-    "no such hub name": (["--pair", "nobody/nothing"], "nobody/nothing"),
-    "empty pair": (["--pair", ","], "its config.json cannot be loaded"),
-    "directory without model": (["--pair", "empty"], "empty: its config.json cannot be loaded"),
-    "a share": (
-        ["warmstart", "--foreign-right", "2"],
-        "'--foreign-right': ",
-    ),
-    "no data": (["--set", "train=none.jsonl"], "none.jsonl: cannot be read"),
-    "broken data": (["--set", "train=broken.jsonl"], "broken.jsonl:2: is not JSON"),
-    "empty data": (["--set", "train=empty.jsonl"], "empty.jsonl: holds no problem"),
-    "answer without value": (
-        ["--set", "train=bad_answer.jsonl"],
-        "bad_answer.jsonl:1: the verifier",
-    ),
-    "no held-out data": (["--set", "heldout=none.jsonl"], "none.jsonl: cannot be read"),
-    "group of one": (["--set", "group_size=1"], "group_size is 1, but must be 2 or more"),
-    "no steps": (["--steps", "0"], "steps is 0"),
-    "steps no number": (["--steps", "many"], "--steps"),
-    "negative seed": (["--seed", "-1"], "seed is -1"),
-    "learning rate zero": (["--set", "learning_rate=0"], "learning_rate is 0, but must be above 0"),
-    "too many prompts": (["--set", "prompts_per_step=5000"], "holds only 1440 problems"),
-    "prompt too long": (["--set", "train=long.jsonl"], "context of 256"),
-    "run exists": (["--name", "taken"], "runs/taken: exists already"),
-    "name with a path": (["--name", "../x"], "'../x'"),
-    "no config": (["--config", "none.toml"], "none.toml: cannot be read"),
-    "unknown key": (["--config", "key.toml"], "did you mean `steps`"),
-    "unknown option": (["--stpes", "3"], "--stpes"),
-    "unknown command": (["trian"], "trian"),
-    "setting without value": (["--set", "sgt"], "write it as key=value"),
-    "unknown setting": (["--set", "sgt.wieght=1"], "settings.sgt: there is no setting `wieght`"),
-    "threads": (["--set", "threads=0"], "threads is 0"),
-    "learning rate nan": (
-        ["--set", "learning_rate=nan"],
-        "learning_rate is nan, but must be a finite number",
-    ),
-    "no samples": (["evaluate", "runs/taken", "--samples", "0"], "eval_samples is 0"),
-    "setting as an option": (["--group-size", "4"], "--set KEY=VALUE"),
-    "liars above all": (["--set", "liar=2"], "liar is 2, but must be 1 or less"),
-    "unknown placement": (["--placement", "swop"], "auto, resident, swap, parallel"),
-    "settings of no mode": (["--config", "stg.toml"], "settings.stg: there is no such mode; did"),
-    "no held-out file at all": (["--set", "heldout=[]"], "heldout names no file"),
-    "two held-out files of a name": (
-        ["--set", 'heldout=["few.jsonl", "other/few.jsonl"]'],
-        "other/few.jsonl: another held-out file is called few",
-    ),
-    "a copy of a mode": (["--mode", "mode.py.bak:Mine"], "mode.py.bak:Mine'; known are"),
-    "mode from no file": (["--mode", "none.py:Mine"], "none.py: cannot be read"),
-    "mode without class": (["--mode", "mode.py"], "mode.py"),
-    "mode of another class": (["--mode", "mode.py:Nothing"], "has no class Nothing"),
-    "mode that breaks": (["--mode", "bad_mode.py:Mine"], "cannot be loaded"),
-    "ratio level": (
-        ["--mode", "prp", "--set", "prp.ratio_level=word"],
-        "token, chunk, sequence",
-    ),
-    "updates": (["--set", "updates_per_step=0"], "updates_per_step is 0"),
-    "imitation weight": (["--set", "sgt.imitation_weight=-1"], "sgt.imitation_weight is -1"),
-    "kl": (["--config", "kl.toml"], "kl_coef is -1, but must be 0 or more"),
-    "string for a number": (["--config", "string.toml"], "steps is '3'"),
-    "broken toml": (["--config", "broken.jsonl"], "TOML"),
-    "policy as a table": (["--config", "policy.toml"], "[[policy]] tables, with two brackets"),
-    "policy without path": (["--config", "nopath.toml"], "`path` is missing"),
-    "two of a name": (["--config", "twice.toml"], "'qwen-tiny'"),
-    "name of a policy": (["--config", "slash.toml"], "'a/b'"),
-    "template": (["--config", "template.toml"], "{prompt}"),
-    "objective": (["--config", "objective.toml"], "objective is 'ppo'; known are grpo"),
-    "data is a directory": (["--set", "train=empty"], "empty: "),
-    "config is a directory": (["--config", "empty"], "empty: cannot be read"),
-    "resume a file": (["resume", "key.toml"], "is not a run directory"),
-    "a file as system prompt": (
-        ["--set", "system_prompt=key.toml"],
-        "system_prompt is the name of a file (key.toml)",
-    ),
-    "unknown trust": (["--set", "trust=blindly"], "trust is 'blindly'"),
-    "align nothing": (["align"], "Missing argument 'text'; add --help"),
-    "compare a mode twice": (["compare", "--modes", "sgt,sgt"], "sgt is named twice"),
-    "compare nothing": (["compare", "--seeds", "0"], "--seeds 0: write how many, like 5"),
-    "align a special token": (
-        ["align", "</s>"],
-        "llama-tiny: cannot write this text exactly (token 2 stands for no text",
-    ),
-    "align without tokenizer": (
-        ["align", "x", "--source", "empty"],
-        "empty: its tokenizer cannot be loaded",
-    ),
-    "align hub name": (["align", "x", "--receiver", "a/b"], "a/b: its tokenizer cannot be loaded"),
-    "problems into a file": (["problems", "--out", "key.toml"], "key.toml: cannot be read or"),
-    "resume nothing": (["resume", "runs/none"], "is not a run directory"),
-    "evaluate what": (["evaluate"], "--pair DIR_A,DIR_B"),
-    "evaluate both": (["evaluate", "runs/taken", "--pair", "tiny"], "--pair DIR_A,DIR_B"),
-    "evaluate with settings": (["evaluate", "runs/taken", "--set", "seed=1"], "--pair DIR_A,DIR_B"),
-    "evaluate nothing": (["evaluate", "runs/none"], "is not a run directory"),
-    "evaluate without checkpoint": (["evaluate", "runs/taken"], "no complete checkpoint"),
-}
-
-
-POLICY = f'[[policy]]\npath = "{TINY}"\n'
-FILES = {
-    "mode.py": "x = 1\n",
-    "bad_mode.py": "import nothing_of_the_kind\n",
-    "stg.toml": "[settings.stg]\nimitation_weight = 0.5\n",
-    "few.jsonl": '{"prompt": "1+1?", "answer": "2"}\n',
-    "kl.toml": POLICY + "kl_coef = -1.0\n",
-    "string.toml": 'steps = "3"\n',
-    "policy.toml": '[policy]\npath = "x"\n',
-    "nopath.toml": "[[policy]]\ngroup_size = 4\n",
-    "twice.toml": POLICY + POLICY,
-    "slash.toml": POLICY + 'name = "a/b"\n',
-    "template.toml": POLICY + 'template = "Say it:"\n',
-    "objective.toml": POLICY + 'objective = "ppo"\n',
-}
-
-
-@pytest.fixture
-def traps(place):
-    """Everything that the mistakes are made with."""
-    Path("broken.jsonl").write_text('{"prompt": "1+1?", "answer": "2"}\n{"prompt"\n')
-    Path("empty.jsonl").write_text("\n")
-    Path("bad_answer.jsonl").write_text('{"prompt": "1+1?", "answer": "\\\\frac{"}\n')
-    Path("long.jsonl").write_text(json.dumps({"prompt": "nuts " * 400, "answer": "1"}) + "\n" * 2)
-    Path("junk.txt").write_text("some text\n")
-    Path("key.toml").write_text("stpes = 3\n")
-    for name, text in FILES.items():
-        Path(name).write_text(text)
-    Path("empty").mkdir()
-    Path("other").mkdir()
-    Path("other/few.jsonl").write_text(FILES["few.jsonl"])
-    (place / "runs" / "taken").mkdir(parents=True)
-    config = RunConfig([PolicyConfig("qwen-tiny", TINY)])
-    write_run_config(Path("runs/taken"), config)
-
-
-def written():
-    """All files here; not what Python compiled of a mode that was given."""
-    return sorted(path for path in Path().rglob("*") if "__pycache__" not in path.parts)
-
-
-def assert_one_sentence(arguments, part, capfd):
-    if any(word.startswith("train=") for word in arguments):
-        arguments = [*arguments, "--set", "prompts_per_step=1"]
-    before = written()
-    assert run(*arguments) == 2
-    captured = capfd.readouterr()
-    assert names_it(captured.err, part)
-    assert len(captured.err.strip().splitlines()) == 1
-    assert "Traceback" not in captured.err + captured.out
-    assert written() == before  # no half-made run directory
-
-
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_gets_one_plain_sentence_and_exit_code_2(traps, capfd, case):
-    arguments, part = MISTAKES[case]
-    if arguments[0].startswith("--") and "--placement" not in arguments:
-        arguments = [*arguments, "--placement", "resident"]
-    assert_one_sentence(arguments, part, capfd)
-
-
-@pytest.mark.parametrize("case", ["prompt too long", "run exists"])
-def test_a_mistake_gets_the_same_sentence_from_processes_of_their_own(traps, capfd, case):
-    arguments, part = MISTAKES[case]
-    assert_one_sentence([*arguments, "--placement", "parallel"], part, capfd)
-
-
 def test_one_policy_runs_by_itself_whatever_the_placement(place):
-    alone = ["--pair", TINY, "--mode", "solo", "--placement", "parallel"]
+    alone = [
+        "--pair",
+        str(DATA / "tiny" / "qwen-tiny"),
+        "--mode",
+        "solo",
+        "--placement",
+        "parallel",
+    ]
     assert run(*SMALL, *alone, "--steps", "1") == 0
 
 
@@ -461,12 +297,3 @@ def test_a_python_without_the_packages_gets_one_sentence():
     assert done.returncode == 2
     assert "activate" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("other", "part"), [("stg", "(sgt, qwen-tiny, llama-tiny)"), ("graft", "`sgt`")]
-)
-def test_a_setting_of_another_mode_is_no_silent_nothing(place, capsys, other, part):
-    assert run("--steps", "1", "--set", f"{other}.balanced=false", *SMALL) == 2
-    error = capsys.readouterr().err
-    assert part in error and f"{other}.balanced" in error

@@ -115,9 +115,9 @@ class Own(SGT):
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        ("raise KeyError('x')", "KeyError: 'x'"),
-        ("batch.samples.append(receiver.codec.encode(3))", "Error: "),  # goes wrong in mrl
-        ("rng.choice([])", "IndexError: "),  # in a library
+        ("raise KeyError('x')", "KeyError x"),
+        ("batch.samples.append(receiver.codec.encode(3))", "AttributeError"),  # goes wrong in mrl
+        ("rng.choice([])", "IndexError"),  # in a library
     ],
 )
 def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, capsys, line, part):

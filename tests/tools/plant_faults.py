@@ -185,7 +185,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("verifier/verifier", "if verdict is Verdict.WRONG and not finished:",
      "if not finished:", ["tests/test_judge.py"]),
     ("verifier/verifier", "if used_much or seconds > self.timeout_s / 2:", "if False:",
-     ["tests/test_rewards.py"]),
+     ["tests/test_verifier.py"]),
     ("settings/settings", "paths = [config.train, *config.heldout, config.judge]",
      "paths = [config.train, config.judge]",
      [f"{LOST}test_a_run_does_not_go_on_with_other_problems"]),
