@@ -218,6 +218,4 @@ def token_coefficients(
         return sequence_mean_coefficients(completion_mask, sequences)
     if aggregation == "token":
         return completion_mask.float() / tokens
-    if aggregation == "constant":
-        return completion_mask.float() / (max_completion_length * sequences)
-    raise ValueError(f"unknown aggregation {aggregation!r}")
+    return completion_mask.float() / (max_completion_length * sequences)

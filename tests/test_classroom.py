@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 import mini_mrl
-from mrl.classroom import ASSIGNMENTS, OUT_OF, ROOT, checking, commands, conftest, letters
+from mrl.classroom import ASSIGNMENTS, OUT_OF, checking, commands, conftest, letters
 from mrl.classroom import test_own_mode as own_mode
 from mrl.classroom.checking import Grade, check, start
 from mrl.classroom.curves import BUGS, CURVES, drawn
@@ -593,7 +593,9 @@ def test_a_mode_of_ones_own_is_judged_by_its_idea(grade, pairs):
     name = "own-mode"
     texts = {key: submitted(name, body) for key, (_, body) in IDEAS.items()}
     texts["reference"] = reference(name)
-    texts["the program's naive"] = submitted(name, (ROOT / "mrl/modes/naive.py").read_text())
+    texts["the program's naive"] = submitted(
+        name, (checking.HERE.parent / "modes" / "naive.py").read_text()
+    )
     small = {key: texts.pop(key) for key in list(texts) if "baseline" in key}
     grades = grade(small)  # only as many pairs as in a real check show such a small gain
     pairs(8)
@@ -771,7 +773,7 @@ def test_a_class_of_thirty_for_a_grade_book(tmp_path, monkeypatch, capsys):
 
 
 def test_the_commands_of_the_lecturers_page_are_the_programs(capsys):
-    page = (ROOT / "mrl/classroom/TEACHING.md").read_text(encoding="utf-8")
+    page = (checking.HERE / "TEACHING.md").read_text(encoding="utf-8")
     printed = re.findall(r"^    python mini_mrl\.py (.+)$", page, re.MULTILINE)
     assert len(printed) >= 8
     for command in printed:

@@ -79,11 +79,6 @@ def test_an_objective_that_no_loss_could_follow_is_refused_where_it_is_made(name
             replace(known, **{name: "sequense"})
 
 
-def test_an_unknown_aggregation_is_refused():
-    with pytest.raises(ValueError, match="mean"):
-        token_coefficients(MASK, "mean", 1, 1, 1)
-
-
 def slow_loss(objective, new, old, lengths, advantages, max_length):
     """The same losses with Python loops over sequences and tokens."""
     total = 0.0

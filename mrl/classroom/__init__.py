@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 OUT_OF = 10
 NOT_REACHED = "not reached, or not finished"
 ASSIGNMENTS = {  # name -> task, in the order of their numbers
