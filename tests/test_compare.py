@@ -42,7 +42,7 @@ from mrl.lab.compare_view import (
     summary,
     write_csv,
 )
-from mrl.lab.leaderboard import code_lines, leaderboard_rows
+from mrl.lab.leaderboard import leaderboard_rows
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.run import figures
@@ -647,12 +647,3 @@ def test_each_mode_gets_a_row_for_the_table_of_modes(tmp_path):
     assert first["pass@1, heldout"].startswith("63.0")
     assert (second["mode"], second["shares"]) == ("solo", "nothing")
     assert second["blind spots closed"] == "0 of 6"
-
-
-def test_code_lines_have_no_comments_blank_lines_or_docstrings(tmp_path):
-    path = tmp_path / "mode.py"
-    path.write_text(
-        '"""A\nmode."""\n\n# why\nimport a  # this one\n\n\n'
-        'def f():\n    """Two\n\n    lines."""\n    return 1\n'
-    )
-    assert code_lines(path) == 3  # import, def, return

@@ -1,9 +1,6 @@
 """One row per mode for the table of modes in data/results/README.md, as `compare` prints it."""
 
-import ast
-import inspect
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
 from mrl.lab.compare import Result, by_mode
@@ -36,25 +33,6 @@ def leaderboard_rows(
                 "blind spots closed": f"{closed} of {len(runs) * len(blind_spots)}",
                 f"pass@1, {split}": str(score),
                 "minutes": f"{fmean(run.costs['seconds'] for run in runs) / 60:.1f}",
-                "code lines": str(code_lines(Path(inspect.getfile(modes[name])))),
             }
         )
     return sorted(rows, key=lambda row: -means[row["mode"]])
-
-
-def code_lines(path: Path) -> int:
-    """The number of lines of a Python file without blank lines, comments and docstrings."""
-    text = path.read_text(encoding="utf-8")
-    docstrings: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
-            string = node.body[0]
-            docstrings.update(range(string.lineno, (string.end_lineno or string.lineno) + 1))
-
-    count = 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        code = line.strip()
-        count += bool(code) and not code.startswith("#") and number not in docstrings
-    return count
