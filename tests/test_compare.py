@@ -198,6 +198,7 @@ def test_the_headline_names_the_best_mode_and_how_sure_its_lead_is(tmp_path):
     assert "luck" in said((50, 60), (50, 40), (50, 62))
     assert "luck" in said((50, 60), (50, 61))
     assert "solo" in said((60, 50), (60, 51), (60, 52)).split(",")[1]
+    assert "0.0" not in said((50, 50), (60, 60), (70, 70)).replace("60.0", "")
 
 
 def test_a_terminal_has_a_line_for_each_run_that_is_going_on():

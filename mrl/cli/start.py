@@ -41,4 +41,7 @@ def end_by_signals() -> None:
 
 
 def _end(number: int, frame: object) -> None:
+    from mrl.run.view import drop_closed_terminal
+
+    drop_closed_terminal()
     raise KeyboardInterrupt

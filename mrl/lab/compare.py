@@ -10,6 +10,7 @@ of problems.
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -187,10 +188,10 @@ def run_all(plan: Plan, board: Board) -> list[str]:
                     _look_at(run.directory, progress[run])
                 board.show([progress[run] for run in going_on], list(progress.values()), plan.jobs)
         except KeyboardInterrupt:
-            board.close()
-            board.say("Stopping after the current steps; the same command continues the runs.")
             pool.shutdown(wait=False, cancel_futures=True)
             processes.stop()
+            board.close()
+            board.say("Stopping after the current steps; the same command continues the runs.")
             raise
     return failures
 
@@ -266,6 +267,8 @@ class Processes:
                 process.terminate()
             code = process.wait()
             self.running.discard(process)
+            if code < 0:
+                return code, f"its process was killed ({signal.Signals(-code).name})"
             printed.seek(0)
             lines = printed.read().decode("utf-8", errors="replace").strip().splitlines()
         return code, lines[-1] if lines else f"exit code {code}"
@@ -279,10 +282,16 @@ class Processes:
 
 def _run_one(run: PlannedRun, config: RunConfig, processes: Processes) -> str:
     """Start a run, or continue it from its last checkpoint; returns its last line if it failed."""
-    run.directory.mkdir(parents=True, exist_ok=True)
-    if not (run.directory / "config.json").is_file():
-        write_run_config(run.directory, config)
+    try:
+        run.directory.mkdir(parents=True, exist_ok=True)
+        if not (run.directory / "config.json").is_file():
+            write_run_config(run.directory, config)
+        return _run_to_its_end(run, processes)
+    except (OSError, MrlError) as error:  # for example a full disk
+        return str(error)
 
+
+def _run_to_its_end(run: PlannedRun, processes: Processes) -> str:
     while True:
         # the same comparison may have been started twice; wait for the other one
         while is_locked(run.directory) and not processes.stopped:

@@ -140,6 +140,8 @@ def headline(results: Sequence[Result]) -> str:
     gap = difference(results, best, other, split)
     if gap is None:
         return f"{sentence}."
+    if not any(gap.values):
+        return f"{sentence}, as many as {other}."
     sentence += f", the highest mean: {gap} points more than {other}"
     if len(gap.values) < 3:
         return f"{sentence} (with so few seeds, this may be luck)."

@@ -11,11 +11,9 @@ import logging
 import multiprocessing
 import os
 import signal
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 from mrl.config import RunConfig
 from mrl.errors import PeerLost
+from mrl.run.view import drop_closed_terminal
 from mrl.settings.pairs import cores
 
 MEETING = "MINI_MRL_MEETING"  # environment variable: the file where the processes find each other
@@ -81,15 +80,6 @@ def _handle(handler: Handler | int, *numbers: int) -> None:
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
-
-
-def drop_closed_terminal() -> None:
-    """If the terminal was closed, print to nowhere, because printing to it would fail."""
-    with open(os.devnull, "r+") as nowhere:
-        for stream in (0, 1, 2):
-            with suppress(OSError):  # the stream itself was closed
-                if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
-                    os.dup2(nowhere.fileno(), stream)
 
 
 def join_processes(names: Sequence[str]) -> str:

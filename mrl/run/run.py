@@ -36,10 +36,10 @@ from mrl.run.directory import (
     write_run_config,
 )
 from mrl.run.evaluation import score_entries, solve_heldout
-from mrl.run.launch import drop_closed_terminal, is_worker, join_processes
+from mrl.run.launch import is_worker, join_processes
 from mrl.run.load_team import assemble
 from mrl.run.metrics import sample_lines, step_metrics, time_metrics
-from mrl.run.view import View
+from mrl.run.view import View, drop_closed_terminal
 from mrl.settings.settings import check
 from mrl.team import StepResult
 from mrl.verifier.verifier import make_verifier

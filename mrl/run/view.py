@@ -4,9 +4,10 @@ Metrics have the same names as in `metrics.jsonl`; run/metrics.py describes them
 """
 
 import os
+import stat
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from itertools import cycle
 from textwrap import wrap
@@ -43,6 +44,15 @@ def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
     cut = text[:limit]
     shown = "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in cut)
     return shown + (" [...]" if len(text) > len(cut) else "")
+
+
+def drop_closed_terminal() -> None:
+    """If the terminal was closed, print to nowhere, because printing to it would fail."""
+    with open(os.devnull, "r+") as nowhere:
+        for stream in (0, 1, 2):
+            with suppress(OSError):  # the stream itself was closed
+                if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                    os.dup2(nowhere.fileno(), stream)
 
 
 def cell(text: object) -> Text:
