@@ -70,8 +70,9 @@ def train_step(team: Team, step: int) -> dict[str, StepResult]:
             continue
         mode, result = team.modes[policy.name], results[policy.name]
 
-        # 4. collect: peers' records, judged again and in own tokens   exchange.py, modes/peers.py
+        # 4. collect: peers' records, judged again and in own tokens                  exchange.py
         result.experiences = team.collect(policy, result.groups)
+        team.try_again(policy, step, result.experiences)  # only if the mode asks for it, as `hint`
 
         with team.turn(policy, "learn"):
             # 5. decide: experiences become samples              modes/, alignment.py, advantages.py

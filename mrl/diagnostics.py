@@ -87,8 +87,9 @@ class LearningStats:
     nll_loss: float = 0.0  # imitation loss, multiplied by the samples' weights
     kl: float | None = None  # None if no sample had a KL term
     own: TokenStats = field(default_factory=TokenStats)  # only the policy's own samples
-    # The number of samples by outcome: taught, clipped (all tokens), imitated, replayed, dropped
-    # (weight 0), all_fail or all_pass (no advantage), skipped. run/metrics.py computes shares.
+    # The number of samples by outcome: taught, clipped (all tokens), imitated, hinted, replayed,
+    # dropped (weight 0), all_fail or all_pass (no advantage), skipped. run/metrics.py computes
+    # shares.
     sample_outcomes: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)  # sentences for the user
 

@@ -230,8 +230,7 @@ def add_gradients(
             if part[0].loss == "imitation":
                 nll = imitation_loss(part, some_logprobs, some_mask, imitation_count)
                 stats.nll_loss += float(nll.detach())
-                # some modes imitate the policy's own solutions: replay the earlier ones
-                stats.sample_outcomes["imitated" if from_peer else "replayed"] += len(part)
+                stats.sample_outcomes.update(sample.imitates for sample in part)
                 loss = loss + nll
                 continue
 
@@ -385,7 +384,8 @@ def optimizer_step(policy: Learner, update_stats: LearningStats) -> None:
     )
     if not math.isfinite(norm):
         update_stats.updates_skipped = 1
-        for outcome in ("taught", "clipped", "imitated", "replayed"):  # the update did none of this
+        # the update did none of this
+        for outcome in ("taught", "clipped", "imitated", "hinted", "replayed"):
             update_stats.sample_outcomes["skipped"] += update_stats.sample_outcomes.pop(outcome, 0)
     elif norm > 0:
         policy.step_optimizer()

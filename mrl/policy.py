@@ -19,7 +19,7 @@ from mrl.logprobs import cut_by_tokens, packed_logprobs
 from mrl.objectives import OBJECTIVES
 from mrl.prompts import Prompts
 from mrl.rollout import Completions, Decode, sample_completions
-from mrl.samples import Group, Problem, Rollout
+from mrl.samples import Group, Problem, Rollout, SecondAttempt
 
 
 def uses_bfloat16(dtype: str, device: torch.device) -> bool:
@@ -119,13 +119,55 @@ class Policy:
         prompts = [self.prompt_ids(problem.prompt) for problem in problems]
         group_size = group_size or self.config.group_size
 
+        rollouts = self._sample(prompts, group_size, self.max_new_tokens, generator)
+        groups = []
+        for number, (problem, prompt) in enumerate(zip(problems, prompts, strict=True)):
+            start = number * group_size
+            groups.append(Group(problem, prompt, rollouts[start : start + group_size]))
+        return groups
+
+    def continue_from(
+        self,
+        prompts: Sequence[list[int]],
+        beginnings: Sequence[list[int]],
+        generator: torch.Generator,
+    ) -> list[SecondAttempt]:
+        """Sample one completion of each prompt, which starts with the beginning of the same index.
+
+        A completion has at most `max_new_tokens` tokens, and its beginning counts among them.
+        """
+        begun = [prompt + ids for prompt, ids in zip(prompts, beginnings, strict=True)]
+        most = self.max_new_tokens - min(map(len, beginnings))
+        attempts = []
+        for ids, sampled in zip(beginnings, self._sample(begun, 1, most, generator), strict=True):
+            # all rows were sampled up to the same limit, so a row with a long beginning is cut
+            room = self.max_new_tokens - len(ids)
+            attempt = SecondAttempt(
+                completion_ids=ids + sampled.completion_ids[:room],
+                logprobs=sampled.logprobs[:room],
+                finished=sampled.finished and len(sampled.completion_ids) <= room,
+                version=self.version,
+                given=len(ids),
+            )
+            attempt.text = self._text(attempt)
+            attempts.append(attempt)
+        return attempts
+
+    def _sample(
+        self,
+        prompts: list[list[int]],
+        group_size: int,
+        max_new_tokens: int,
+        generator: torch.Generator,
+    ) -> list[Rollout]:
+        """Sample `group_size` completions of each prompt. Those of one prompt are adjacent."""
         # as in `score`: the same temperature, the same suppressed tokens, and no top-k
         with self.precision():
             sampled = sample_completions(
                 self.model.eval(),  # learning may have left it in training mode
                 prompts,
                 group_size,
-                max_new_tokens=self.max_new_tokens,
+                max_new_tokens=max_new_tokens,
                 temperature=self.config.temperature,
                 eos_ids=torch.tensor(self.eos_ids, device=self.model.device),
                 suppressed=self.suppressed,
@@ -135,13 +177,7 @@ class Policy:
         # checked only once, at the end, because the check makes a GPU wait
         if not bool(sampled.logprobs.isfinite().all()):
             raise FloatingPointError("the model's log-probs are not finite")
-
-        rollouts = self._as_rollouts(sampled)
-        groups = []
-        for number, (problem, prompt) in enumerate(zip(problems, prompts, strict=True)):
-            start = number * group_size
-            groups.append(Group(problem, prompt, rollouts[start : start + group_size]))
-        return groups
+        return self._as_rollouts(sampled)
 
     def _as_rollouts(self, sampled: Completions) -> list[Rollout]:
         """Turn each row into a rollout: cut it to its length, and add its text."""
@@ -152,11 +188,13 @@ class Policy:
         for row, length in enumerate(lengths):
             rollout = Rollout(token_ids[row][:length], logprobs[row][:length], finished[row])
             rollout.version = self.version
-            # keep special tokens, so that the verifier sees exactly what was written
-            text = self.tokenizer.decode(rollout.content_ids, skip_special_tokens=False)
-            rollout.text = cast(str, text)
+            rollout.text = self._text(rollout)
             rollouts.append(rollout)
         return rollouts
+
+    def _text(self, rollout: Rollout) -> str:
+        """The text of a completion, with its special tokens: exactly what the verifier must see."""
+        return cast(str, self.tokenizer.decode(rollout.content_ids, skip_special_tokens=False))
 
     def score(
         self,

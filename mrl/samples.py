@@ -66,6 +66,18 @@ class Rollout:
 
 
 @dataclass
+class SecondAttempt(Rollout):
+    """A completion that continues a beginning, which the policy did not sample.
+
+    `completion_ids` and `text` include the beginning. `logprobs` are those of the sampled tokens
+    alone.
+    """
+
+    given: int = 0  # number of tokens of the beginning
+    record: "CompletionRecord | None" = None  # the peer's record that the beginning is from
+
+
+@dataclass
 class Group:
     """The completions of one policy for one problem."""
 
@@ -98,7 +110,8 @@ class TrainingSample:
     neither.
 
     A sample points at what it was made from: `record` is the peer's record, and `rollout` is the
-    policy's own completion of this step. The metrics of a step are counted from these pointers.
+    policy's own completion of this step. A sample with both is a second attempt, which continues
+    the beginning of the peer's text. The metrics of a step are counted from these pointers.
     """
 
     prompt_ids: list[int]
@@ -134,6 +147,15 @@ class TrainingSample:
         if self.behavior_logprobs is None:  # it is the policy's own completion
             return self.sampled_logprobs
         return self.behavior_logprobs
+
+    @property
+    def imitates(self) -> str:
+        """Which kind of text is imitated, as the name of a metric; "" if none is."""
+        if self.loss != "imitation" or not self.weight:
+            return ""
+        if self.record is None:
+            return "replayed"  # a success of the policy itself
+        return "hinted" if self.rollout else "imitated"
 
     @property
     def needs_forward(self) -> bool:

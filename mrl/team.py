@@ -4,20 +4,24 @@
 one in Python from your own policies, modes, problems and verifier.
 """
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import torch
 
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.diagnostics import LearningStats
 from mrl.exchange import Exchange
 from mrl.modes import Experience, Mode, TrainingBatch
+from mrl.modes.check import check_beginnings
 from mrl.modes.peers import experience_of
 from mrl.policy import Policy
 from mrl.records import CompletionRecord, Record, make_records
-from mrl.samples import Group, Problem, TrainingSample, Verdict
+from mrl.samples import Group, Problem, TrainingSample, Verdict, derive_seed
 
 # (type of record, policy, its groups, step) -> the records that the policy publishes about them
 RecordsOf = Callable[[type[Record], Policy, Sequence[Group], int], Iterable[Record | LossyText]]
@@ -65,7 +69,7 @@ class StepResult:
     @property
     def imitated(self) -> list[tuple[TrainingSample, CompletionRecord]]:
         """(sample, record) for each peer's solution that the policy imitates."""
-        samples = [s for s in self.batch.samples if s.loss == "imitation" and s.weight]
+        samples = [sample for sample in self.batch.samples if sample.imitates == "imitated"]
         return [(sample, sample.record) for sample in samples if sample.record]
 
     @property
@@ -150,6 +154,40 @@ class Team:
                 self.exchange.count_not_confirmed(policy.name, len(records) - len(confirmed))
                 experiences.append(experience_of(policy, group, confirmed))
         return experiences
+
+    def try_again(self, policy: Policy, step: int, experiences: Sequence[Experience]) -> None:
+        """Let the policy continue the beginnings that its mode names. Most modes name none.
+
+        Each second attempt is judged, and added to the experience of its prompt.
+        """
+        mode = self.modes[policy.name]
+        if not mode.tries_again:
+            return
+        rng = random.Random(derive_seed(self.seed, step, policy.index, "beginnings"))
+        seed = derive_seed(self.seed, step, policy.index, "second")
+        generator = torch.Generator().manual_seed(seed)
+
+        with self.turn(policy, "try_again"):
+            named = mode.beginnings(policy, experiences, rng)
+            named = check_beginnings(named, mode, policy, len(experiences))
+            pairs = list(zip(experiences, named, strict=True))
+            flat = [(one, beginning) for one, of_one in pairs for beginning in of_one]
+            # no more rows at once than in the first sampling, so that the memory is known
+            rows = max(1, sum(len(one.group.rollouts) for one in experiences))
+            for start in range(0, len(flat), rows):
+                part = flat[start : start + rows]
+                prompts = [one.group.prompt_ids for one, _ in part]
+                beginnings = [beginning.token_ids for _, beginning in part]
+                attempts = policy.continue_from(prompts, beginnings, generator)
+                for (one, beginning), attempt in zip(part, attempts, strict=True):
+                    attempt.record = beginning.record
+                    one.second_attempts.append(attempt)
+
+        with self.turn(policy, "judge"):
+            self.verifier.verify_groups(
+                Group(one.group.problem, one.group.prompt_ids, [*one.second_attempts])
+                for one in experiences
+            )
 
     def confirms(self, record: Record, problem: Problem) -> bool:
         """Whether the receiver's own verdict agrees with the verdict that the record claims.

@@ -80,6 +80,21 @@ def test_every_completion_is_that_of_the_plain_loop(forced, problems, name, dtyp
             assert a.logprobs == pytest.approx(b.logprobs, abs=close)
 
 
+def test_second_attempts_are_those_of_the_plain_loop(forced, problems):
+    """Prompts of different lengths, with beginnings of different lengths, in one batch."""
+    policy = load_policy(PolicyConfig("qwen-tiny", str(DATA / "tiny" / "qwen-tiny")))
+    prompts = [policy.prompt_ids(problem.prompt) for problem in problems]
+    ids = policy.codec.encode("47-38: 17-8=9")
+    beginnings = [ids[: number % len(ids)] for number in range(len(prompts))]
+    found = []
+    for loop in (None, cuda_graph.decode):
+        policy.graph_decode = loop
+        generator = torch.Generator().manual_seed(5)
+        attempts = policy.continue_from(prompts, beginnings, generator)
+        found.append([(one.completion_ids, one.finished, one.text) for one in attempts])
+    assert found[0] == found[1]
+
+
 def test_a_row_that_has_ended_lets_the_others_go_on_to_the_limit(forced, make_policy, decoded):
     policy = make_policy(max_new_tokens=20)
     policy.graph_decode = cuda_graph.decode

@@ -158,8 +158,11 @@ PUBLISHED = ("solo", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
 
 
 def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
-    """The modes to analyze. Controls are left out, HACPO knows P, and GRAFT does not balance."""
-    controls = ("solo-x2", "replay", "sft")
+    """The modes to analyze. HACPO knows P, and GRAFT does not balance.
+
+    Controls are left out, and `hint` too: a completion here is one action, which has no beginning.
+    """
+    controls = ("solo-x2", "replay", "sft", "hint")
     modes = {name: mode() for name, mode in MODES.items() if name not in controls}
     modes["hacpo"] = KnownCapability(known=capabilities(contexts))
     modes["graft"] = GRAFT(balanced=False)

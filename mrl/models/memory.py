@@ -97,8 +97,13 @@ def estimate_all(
     problems: Sequence[Problem],
     device: str,
     factor: int,
+    tries_again: bool = False,
 ) -> list[Estimate]:
-    """Estimate the memory of each policy. factor: the mode's factor on the group size."""
+    """Estimate the memory of each policy.
+
+    factor: the mode's factor on the group size. tries_again: whether the mode makes second
+    attempts. Their rows have different beginnings and one limit, so the longest may be longer.
+    """
     # no tokenizer is loaded yet, so we assume three bytes per token, and 60 tokens for a template
     prompt_tokens = max(len(problem.prompt.encode()) for problem in problems) // 3 + 60
     at, estimates = torch.device(device), []
@@ -106,6 +111,7 @@ def estimate_all(
     for policy in policies:
         rows = max(config.prompts_per_step * policy.group_size * factor, scored)
         tokens = prompt_tokens + policy.max_new_tokens
+        tokens += tries_again * policy.max_new_tokens // 2
         estimates.append(estimate(shape_of(policy), policy, rows, tokens, at))
     return estimates
 
@@ -169,18 +175,24 @@ def free_in_container(
 
 
 def plan_memory(
-    config: RunConfig, names: Sequence[str], problems: Sequence[Problem], device: str, factor: int
+    config: RunConfig,
+    names: Sequence[str],
+    problems: Sequence[Problem],
+    device: str,
+    factor: int,
+    tries_again: bool = False,
 ) -> tuple[str, str]:
     """Estimate a run's memory, and choose its placement; returns it with a sentence about it.
 
-    names: the policies of this process; factor: the mode's factor on the group size.
+    names: the policies of this process; factor: the mode's factor on the group size; tries_again:
+    whether the mode makes second attempts.
     Raises MrlError if the run cannot fit. Otherwise the system would kill the process minutes
     later, without a message.
     """
     # under `parallel`, each policy has its own GPU if there are enough GPUs
     shared = len(config.policies) > torch.cuda.device_count()
     on_device = [policy for policy in config.policies if shared or policy.name in names]
-    estimates = estimate_all(config, on_device, problems, device, factor)
+    estimates = estimate_all(config, on_device, problems, device, factor, tries_again)
 
     on_gpu, free, free_in_host = device.startswith("cuda"), free_memory(device), free_memory("cpu")
     placement = "parallel" if dist.is_initialized() else config.placement

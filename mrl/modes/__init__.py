@@ -8,7 +8,8 @@ README.md has a table of what each mode shares, and what its receiver gains.
 
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
-from mrl.modes.mode import Experience, Mode, Received, Receiver, TrainingBatch
+from mrl.modes.hint import Hint
+from mrl.modes.mode import Beginning, Experience, Mode, Received, Receiver, TrainingBatch
 from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
 from mrl.modes.replay import Replay
@@ -17,7 +18,7 @@ from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo, SoloX2
 from mrl.modes.xgrpo import XGRPO
 
-__all__ = ["MODES", "Experience", "Mode", "Received", "Receiver", "TrainingBatch"]
+__all__ = ["MODES", "Beginning", "Experience", "Mode", "Received", "Receiver", "TrainingBatch"]
 
 LISTED: list[type[Mode]] = [
     Solo,
@@ -28,6 +29,7 @@ LISTED: list[type[Mode]] = [
     PRP,
     XGRPO,
     SGT,
+    Hint,
     HACPO,
     GRAFT,
 ]

@@ -2,10 +2,11 @@
 
 import inspect
 import math
+from itertools import chain
 from typing import Any
 
 from mrl.errors import MrlError
-from mrl.modes import Mode, Receiver, TrainingBatch
+from mrl.modes import Beginning, Mode, Receiver, TrainingBatch
 from mrl.samples import TrainingSample
 
 
@@ -33,6 +34,26 @@ def check_batch(batch: object, mode: Mode, receiver: Receiver) -> TrainingBatch:
                 f"{where} returned the note {name!r} = {note!r:.100}; it must be a number."
             ) from None
     return batch
+
+
+def check_beginnings(
+    beginnings: object, mode: Mode, receiver: Receiver, count: int
+) -> list[list[Beginning]]:
+    """Return the beginnings that a mode names for `count` prompts; MrlError if one is unusable."""
+    where = f"{_source_file(mode)}: beginnings of {type(mode).__name__}"
+    if not isinstance(beginnings, list) or len(beginnings) != count:
+        raise MrlError(f"{where} must return a list with one list for each of the {count} prompts.")
+
+    for beginning in chain.from_iterable(beginnings):
+        ids = beginning.token_ids
+        if ids and (min(ids) < 0 or max(ids) >= receiver.vocab_size):
+            raise MrlError(f"{where} returned token_ids with a token that its receiver lacks.")
+        if len(ids) >= receiver.max_new_tokens:
+            raise MrlError(
+                f"{where} returned a beginning of {len(ids)} tokens, which leaves no room for the "
+                f"rest: its receiver writes at most {receiver.max_new_tokens} tokens."
+            )
+    return beginnings
 
 
 def _source_file(mode: Mode) -> str:

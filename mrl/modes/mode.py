@@ -2,8 +2,9 @@
 
 A mode declares the one type of record that it consumes. For each prompt of a step it gets an
 `Experience`: its receiver's own group, and what the peers published about the same prompt. It turns
-these into training samples. It never samples, never touches a device and never steps an optimizer.
-Each policy has its own instance of the mode, because what a mode remembers belongs to its receiver.
+these into training samples. It never samples (but with `beginnings` it may ask its receiver to try
+again), never touches a device and never steps an optimizer. Each policy has its own instance of the
+mode, because what a mode remembers belongs to its receiver.
 """
 
 import random
@@ -15,8 +16,8 @@ from typing import ClassVar, Generic, Protocol
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.objectives import Objective
-from mrl.records import R, Record
-from mrl.samples import Group, TrainingSample
+from mrl.records import CompletionRecord, R, Record
+from mrl.samples import Group, SecondAttempt, TrainingSample
 
 
 class Receiver(Protocol):
@@ -51,12 +52,22 @@ class Received(Generic[R]):
     refusal: str = ""  # the name of the metric that counts it
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """The first tokens of a completion, which the receiver is to continue in its own way."""
+
+    token_ids: list[int]  # in the receiver's tokens; without any, it starts anew
+    record: CompletionRecord | None = None  # the peer's record that they are from
+
+
 @dataclass
 class Experience(Generic[R]):
     """What a mode gets for one prompt. `Experience[SuccessRecord]` has records of that type."""
 
     group: Group  # the receiver's own completions
     received: list[Received[R]]  # from its peers; the receiver has judged each text again
+    # one for each beginning that the mode named, with its verdict; not part of the group
+    second_attempts: list[SecondAttempt] = field(default_factory=list)
 
     @property
     def records(self) -> list[R]:
@@ -104,6 +115,22 @@ class Mode(ABC, Generic[R]):
 
         rng: seeded by run, step and receiver. A mode must not use any other randomness.
         """
+
+    def beginnings(
+        self, receiver: Receiver, experiences: Sequence[Experience[R]], rng: random.Random
+    ) -> list[list[Beginning]]:
+        """For each prompt, the beginnings from which the receiver tries again before it learns.
+
+        The receiver samples one completion from each of them. They are judged, and then stand in
+        `Experience.second_attempts`. They count neither as completions of the step nor in its
+        groups. By default, nothing is tried again. rng: as in `training_samples`.
+        """
+        return [[] for _ in experiences]
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether the mode has a method `beginnings` of its own."""
+        return type(self).beginnings is not Mode.beginnings
 
     def updates_per_step(self, config: PolicyConfig) -> int:
         """The limit of updates per step: as set or as published, multiplied by `rollout_factor`."""

@@ -139,7 +139,7 @@ def assemble(
         every_problem += split
     # memory is planned first, because loading the weights may take minutes
     placement, why_placed = plan_memory(
-        start, list(modes), every_problem, device, mode.rollout_factor
+        start, list(modes), every_problem, device, mode.rollout_factor, mode.tries_again
     )
     policies = load_policies(start, device, modes)
     for policy in policies:

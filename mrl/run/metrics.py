@@ -7,13 +7,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from mrl.alignment import split_text
+from mrl.alignment import LossyText, split_text
 from mrl.allocation import Turn
 from mrl.modes import Experience, Receiver
 from mrl.policy import Policy
 from mrl.records import CompletionRecord
 from mrl.residual import Residual, measure
-from mrl.samples import Group, Verdict
+from mrl.samples import Group, SecondAttempt, Verdict
 from mrl.team import StepResult
 
 METRICS = {
@@ -34,6 +34,14 @@ METRICS = {
     "rescue_set": "number of prompts on which all of the policy's attempts failed and a peer sent "
     "a solution",
     "imitated": "number of peers' solutions that were imitated",
+    "hinted": "number of second attempts that were imitated",
+    "second/attempts, second/successes": "number of second attempts, which continue the beginning "
+    "of a peer's solution, and of those that the verifier accepted",
+    "second/num_tokens": "number of tokens that were sampled in second attempts",
+    "second/share_given": "share of the tokens of a second attempt that its beginning gave, mean "
+    "over second attempts",
+    "second/recut": "number of correct second attempts that the policy's tokenizer would cut into "
+    "other tokens than those that were given and sampled",
     "rescues": "number of those that were imitated because all of the policy's attempts failed",
     "dropped/<reason>": "number of received completions that this policy cannot learn from: empty "
     "or too_long ones (counted even if its mode ignores them)",
@@ -58,7 +66,8 @@ METRICS = {
     "the policy's own completions, in nats; with one update per step it is rounding error alone",
     "outcome/<outcome>": "share of completions with each outcome, among those that the policy "
     "sampled, received or replayed; the shares add up to 1: taught (gave a gradient), imitated (a "
-    "peer's solution), replayed (a success of the policy itself, imitated), "
+    "peer's solution), hinted (a second attempt, imitated), replayed (a success of the policy "
+    "itself, imitated), "
     "clipped (every token), all_fail or all_pass (no advantage), not_needed (the mode did not use "
     "it, or the policy is frozen), dropped (unusable, or of weight 0), refused (by the tokenizer), "
     "skipped (the update was not finite)",
@@ -70,13 +79,14 @@ METRICS = {
     "exchange/refused/<reason>": "number of this policy's records that the exchange refused",
     "exchange/not_confirmed": "number of verdicts claimed by peers that this policy's own check "
     "did not confirm",
-    "time/<phase>_s": "seconds that this policy spent in each phase: rollout, verify, judge, learn",
+    "time/<phase>_s": "seconds that this policy spent in each phase: rollout, verify, judge, "
+    "try_again (second attempts), learn",
     "time/step_s": "seconds of the whole step, all policies together",
     "memory/peak_bytes": "largest memory so far in bytes: of tensors on a GPU, of the process "
     "on a CPU",
 }
-OUTCOMES = ("taught", "imitated", "clipped", "all_fail", "all_pass", "not_needed", "dropped")
-OUTCOMES += ("refused", "skipped", "replayed")
+OUTCOMES = ("taught", "imitated", "hinted", "replayed", "clipped", "all_fail", "all_pass")
+OUTCOMES += ("not_needed", "dropped", "refused", "skipped")
 
 
 def meaning(key: str) -> str:
@@ -95,6 +105,7 @@ def step_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
     """
     metrics = group_metrics(result.groups)
     metrics |= transfer_metrics(receiver, result)
+    metrics |= second_metrics(receiver, result)
     metrics |= {f"mode/{name}": note for name, note in sorted(result.batch.notes.items())}
     metrics |= result.stats.metrics()
     metrics |= outcome_metrics(result)
@@ -115,6 +126,14 @@ def sample_lines(step: int, policy: Policy, result: StepResult) -> list[dict]:
         rescue |= {"skill": group.problem.skill, "receiver": policy.name, "source": record.source}
         rescue |= {"receiver_text": group.rollouts[0].text, "source_text": record.text}
         lines.append({"step": step, "rescue": rescue})
+
+    for sample in result.batch.samples:
+        attempt, record = sample.rollout, sample.record
+        if isinstance(attempt, SecondAttempt) and record and sample.imitates == "hinted":
+            hint = {"problem_id": record.prompt_id, "receiver": policy.name}
+            hint |= {"source": record.source, "source_text": record.text}
+            hint |= {"given": attempt.given, "text": attempt.text}
+            lines.append({"step": step, "hint": hint})
 
     failures = [*result.stats.warnings, *_nothing_to_judge(step, policy, result.groups)]
     return lines + [{"step": step, "failure": text} for text in failures]
@@ -154,7 +173,7 @@ def time_metrics(ledger: Sequence[Turn], policy: str) -> dict[str, float]:
 
 def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
     """What became of the peers' completions that a policy received, and what alignment lost."""
-    pointed_at = _texts_of_samples(result)
+    learned = {id(sample.record) for sample in result.batch.samples if not sample.rollout}
     refusals: Counter[str] = Counter()
     residual = Residual()
     rescue_set = 0
@@ -165,7 +184,7 @@ def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]
         refusals.update(one.refusal for one in experience.received if one.refusal)
 
         for record, token_ids in _texts(experience):
-            if id(record) in pointed_at and token_ids:
+            if id(record) in learned and token_ids:
                 content = token_ids[:-1] if record.finished else token_ids
                 source_tokens = split_text(record.text, record.token_lengths)
                 receiver_tokens = receiver.codec.token_bytes(content)
@@ -175,6 +194,32 @@ def transfer_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]
     metrics |= {"imitated": len(result.imitated), "rescues": len(result.rescues)}
     metrics |= dict(sorted(refusals.items()))
     return metrics | {f"thl/{name}": number for name, number in sorted(residual.items())}
+
+
+def second_metrics(receiver: Receiver, result: StepResult) -> dict[str, float]:
+    """What the policy's second attempts gave; nothing if it made none."""
+    attempts = [attempt for one in result.experiences for attempt in one.second_attempts]
+    if not attempts:
+        return {}
+    solved = [attempt for attempt in attempts if attempt.reward]
+    lengths = [len(attempt.completion_ids) for attempt in attempts]
+    shares = [one.given / length for one, length in zip(attempts, lengths, strict=True)]
+    return {
+        "hinted": sum(sample.imitates == "hinted" for sample in result.batch.samples),
+        "second/attempts": len(attempts),
+        "second/successes": len(solved),
+        "second/num_tokens": sum(len(attempt.logprobs) for attempt in attempts),
+        "second/share_given": statistics.fmean(shares),
+        "second/recut": sum(_is_recut(receiver, attempt) for attempt in solved),
+    }
+
+
+def _is_recut(receiver: Receiver, attempt: SecondAttempt) -> bool:
+    """Whether the receiver's tokenizer would cut the text into other tokens."""
+    try:
+        return receiver.codec.encode(attempt.text) != attempt.content_ids
+    except LossyText:
+        return True
 
 
 def _texts(experience: Experience) -> list[tuple[CompletionRecord, list[int]]]:

@@ -218,6 +218,12 @@ def _imitations(lines: Sequence[dict]) -> list[str]:
     for line in lines:
         rescues[line["policy"]] += line["rescues"]
         imitated[line["policy"]] += line.get("imitated", line["rescues"])  # absent in version 0.2
+    hinted: Counter[str] = Counter()
+    for line in lines:
+        hinted[line["policy"]] += line.get("hinted", 0)
+    if hinted.total():
+        words = ", ".join(f"{name} {count}" for name, count in hinted.items())
+        return [f"Own completions of a peer's beginning imitated: {words}."]
     if not imitated.total():
         return []
 
