@@ -8,6 +8,7 @@ diagnostics.py counts what the updates did.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Protocol
@@ -90,19 +91,20 @@ def learn(policy: Learner, samples: Sequence[TrainingSample], updates: int = 1) 
     `updates`. For example, with `updates=48`, 128 samples make 43 updates of 3 samples each (the
     last one has only 2).
 
-    The loss of an update has three terms. "Own" samples are those that the policy sampled itself
+    The loss of an update has four terms. "Own" samples are those that the policy sampled itself
     (`source` is empty):
 
         loss = average over the update's "policy" samples of weight * (the clipped objective's loss)
-             + mean over its "imitation" samples of weight * (mean NLL of a token)
+             + mean over its "imitation" samples from peers of weight * (mean NLL of a token)
+             + the same mean over its own "imitation" samples
              + kl_coef * average of k3 over own "policy" samples that are computed
 
     "Average" is the objective's own aggregation, over the whole update. If the samples do not
     divide evenly, the last update has fewer samples, and each of them weighs more.
 
     A sample that needs no forward pass (weight 0, or a "policy" sample with advantage 0) has no
-    gradient and is not computed. It still counts in the denominators of the first two terms;
-    otherwise the other samples would weigh more. It does not count in the third term, because its
+    gradient and is not computed. It still counts in the denominators of the first three terms;
+    otherwise the other samples would weigh more. It does not count in the last term, because its
     KL is never computed.
     """
     size = max(1, math.ceil(len(samples) / updates))  # a step may have no samples
@@ -217,7 +219,8 @@ def add_gradients(
     objective_counts = _counts_to_average_over(policy, policy_samples)
     own = [sample for sample in policy_samples if sample.needs_forward and not sample.source]
     kl_counts = _counts_to_average_over(policy, own)
-    imitation_count = len(samples) - len(policy_samples)
+    # separate means, so that a weight means the same however many own ones there are
+    imitated = Counter(bool(sample.source) for sample in samples if sample.loss == "imitation")
 
     for batch in micro_batches(samples, policy.max_tokens_per_forward):
         # logprobs: [batch, seq] nats, with gradient; mask: True on completion tokens, including EOS
@@ -228,7 +231,7 @@ def add_gradients(
             from_peer = bool(part[0].source)
 
             if part[0].loss == "imitation":
-                nll = imitation_loss(part, some_logprobs, some_mask, imitation_count)
+                nll = imitation_loss(part, some_logprobs, some_mask, imitated[from_peer])
                 stats.nll_loss += float(nll.detach())
                 stats.sample_outcomes.update(sample.imitates for sample in part)
                 loss = loss + nll
@@ -346,7 +349,8 @@ def imitation_loss(
     """Weighted negative log-likelihood of one micro-batch, a scalar.
 
     The mean is first over the tokens of a completion, so that a long one weighs no more than a
-    short one, and then over the `imitation_count` imitated completions of the whole update.
+    short one, and then over the `imitation_count` imitated completions of the whole update: those
+    of peers, or those of the policy itself.
     """
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
     coefficients = sequence_mean_coefficients(mask, imitation_count)  # [batch, seq]

@@ -433,6 +433,18 @@ def test_an_own_text_of_an_earlier_step_is_own_in_every_count(make_policy):
     assert stats.own.tokens == len(earlier.completion_ids)
 
 
+def test_imitated_solutions_of_peers_and_of_the_policy_have_separate_means(make_policy):
+    """So the number of own ones does not change how much a peer's one weighs."""
+    policy = make_policy()
+    peers = [replace(sample(policy, text, 0.0, "b"), loss="imitation") for text in ("1", "2")]
+    own = [replace(sample(policy, text, 0.0), loss="imitation") for text in "345"]
+    nll = {}
+    for name, samples in (("peers", peers), ("own", own), ("both", peers + own)):
+        policy = make_policy()
+        nll[name] = learn(policy, samples).nll_loss
+    assert nll["both"] == pytest.approx(nll["peers"] + nll["own"], rel=1e-5)
+
+
 def test_the_gradient_is_cut_to_the_greatest_norm(make_policy):
     policy = make_policy(max_grad_norm=1e-3)
     policy.optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)

@@ -162,7 +162,7 @@ def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
 
     Controls are left out, and `hint` too: a completion here is one action, which has no beginning.
     """
-    controls = ("solo-x2", "replay", "sft", "hint")
+    controls = ("solo-x2", "replay", "sft", "rft", "hint")
     modes = {name: mode() for name, mode in MODES.items() if name not in controls}
     modes["hacpo"] = KnownCapability(known=capabilities(contexts))
     modes["graft"] = GRAFT(balanced=False)

@@ -13,6 +13,7 @@ from mrl.modes.mode import Beginning, Experience, Mode, Received, Receiver, Trai
 from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
 from mrl.modes.replay import Replay
+from mrl.modes.rft import RFT
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo, SoloX2
@@ -25,6 +26,7 @@ LISTED: list[type[Mode]] = [
     SoloX2,
     Replay,
     SFT,
+    RFT,
     Naive,
     PRP,
     XGRPO,

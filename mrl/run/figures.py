@@ -31,7 +31,7 @@ POLICY_LINES = (("#0072b2", "-"), ("#c25400", "--"), ("#555555", ":"), ("#86662b
 MODE_COLORS = {
     "solo": "#444444", "solo-x2": "#767676", "replay": REPLAY, "naive": "#86662b",
     "prp": "#5d4037", "xgrpo": "#7d6e00", "sgt": RIGHT, "hacpo": "#882255", "graft": "#1f7a8c",
-    "sft": "#b0457f", "hint": "#9a6700",
+    "sft": "#b0457f", "hint": "#9a6700", "rft": "#4a5fc1",
 }  # fmt: skip
 Lines = Sequence[dict[str, Any]]
 

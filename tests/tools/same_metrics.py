@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "runs" / "same-metrics"
 MODES = ("solo", "solo-x2", "replay", "sft", "naive", "prp", "xgrpo", "sgt", "hint", "hacpo")
-MODES += ("graft",)
+MODES += ("graft", "rft")
 CASES = [*((mode, "resident") for mode in MODES), ("sgt", "swap"), ("hacpo", "parallel")]
 CASES += [("graft", "resume")]
 # keys that differ between machines, those of version 0.1 that are no longer logged, and new ones
