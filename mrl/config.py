@@ -111,6 +111,15 @@ class RunConfig:
         least=0,
         most=1,
     )
+    exchange: str = setting(
+        "", "folder in which policies of other programs share records (default: none)"
+    )
+    exchange_wait_s: float = setting(
+        0.0, "longest wait in a step for peers in the folder, in seconds", least=0, most=86400
+    )
+    exchange_newest: int = setting(
+        8, "records of each peer in the folder that are used per problem: the newest", least=1
+    )
     judge: str = setting(
         "", "file with your own judge(answer, text) -> bool (default: the built-in verifier)"
     )

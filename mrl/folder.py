@@ -235,9 +235,12 @@ class Folder:
         size = os.fstat(self._files[policy].fileno()).st_size
         return {"written": size, "read": dict(self._positions)}
 
-    def restore(self, state: dict) -> None:
-        """Read the files of others up to where they were read at the checkpoint."""
-        self._read_new_lines(ends=state["read"])
+    def restore(self, read: dict[str, int]) -> None:
+        """Read the files of others up to where they were read at the checkpoint.
+
+        read: file name -> bytes, as in `state`.
+        """
+        self._read_new_lines(ends=read)
         self.counts.clear()  # they were counted before the checkpoint
 
 

@@ -16,6 +16,7 @@ from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.diagnostics import LearningStats
 from mrl.exchange import Exchange
+from mrl.folder import Folder
 from mrl.modes import Experience, Mode, TrainingBatch
 from mrl.modes.check import check_beginnings
 from mrl.modes.peers import experience_of
@@ -98,9 +99,10 @@ class Team:
     allocation: Allocation
     seed: int = 0
     prompts_per_step: int = 16
-    trust: str = "verify"  # "claim": accept the peers' verdicts without judging again
+    trust: str = "verify"  # "claim": accept the policies' verdicts without judging again
     exchange: Exchange = field(default_factory=Exchange)
     records_of: RecordsOf = publish_records  # a lesson uses `lying_records`: run/liars.py
+    folder: Folder | None = None  # what is shared with policies of other programs
 
     @property
     def mode(self) -> Mode:
@@ -110,7 +112,8 @@ class Team:
     @property
     def record_type(self) -> type[Record] | None:
         """The type of record that is shared; None if nothing is shared, as in a team of one."""
-        return self.mode.consumes if len(self.allocation.names) > 1 else None
+        has_peers = len(self.allocation.names) > 1 or self.folder
+        return self.mode.consumes if has_peers else None
 
     def turn(self, policy: Policy, phase: str) -> AbstractContextManager[None]:
         """Give a policy its turn on the device (see `Allocation.turn`)."""
@@ -122,7 +125,7 @@ class Team:
         self.allocation.ledger.clear()
 
     def share(self, step: int, results: dict[str, StepResult]) -> None:
-        """Publish every policy's records of the step.
+        """Publish every policy's records of the step, and read those of other programs.
 
         In a parallel run, this is the only point within a step where processes communicate.
         """
@@ -135,6 +138,17 @@ class Team:
         for source, records in self.allocation.gather(made).items():
             for record in records:
                 self.exchange.publish(record, source)
+        if self.folder:
+            groups = results[self.policies[0].name].groups
+            self._share_with_folder(self.folder, step, [group.problem for group in groups])
+
+    def _share_with_folder(self, folder: Folder, step: int, problems: Sequence[Problem]) -> None:
+        for policy in self.policies:
+            own = [record for record in self.exchange.records if record.source == policy.name]
+            folder.publish(policy.name, own, step)
+        folder.read(step)
+        for record in folder.records_about(problems):
+            self.exchange.publish(record, record.source)
 
     def collect(self, policy: Policy, groups: Sequence[Group]) -> list[Experience]:
         """What the policy's mode gets: each group, with the peers' records about its prompt.
@@ -192,9 +206,12 @@ class Team:
     def confirms(self, record: Record, problem: Problem) -> bool:
         """Whether the receiver's own verdict agrees with the verdict that the record claims.
 
-        Always true for statistics, which have no text to judge, and under trust="claim".
+        Always true for statistics, which have no text to judge, and under trust="claim", which
+        does not cover what other programs wrote into a folder.
         """
-        if not isinstance(record, CompletionRecord) or self.trust == "claim":
+        if not isinstance(record, CompletionRecord):
+            return True
+        if self.trust == "claim" and record.source in self.allocation.names:
             return True
         verdict = self.verifier.verify(problem.answer, record.text, record.finished)
         return (verdict is Verdict.CORRECT) == (record.verdict == Verdict.CORRECT)

@@ -4,16 +4,27 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
+import mini_mrl
+from mini_mrl import train_step
+from mrl.allocation import Allocation
+from mrl.config import DATA
 from mrl.errors import MrlError, RunFailed
 from mrl.folder import LONGEST_LINE, Folder, question_hash
 from mrl.records import RolloutRecord, validation_error
+from mrl.run.problems import load_problems
 from mrl.samples import Problem
+from mrl.settings.settings import make_mode
+from mrl.team import Team
+from tests.end_to_end.small_run import HERE, NAMES, SMALL, assert_same_run, lines, small, stop_after
+from tests.fakes import PROBLEMS as TRAINED
 from tests.fakes import success
 from tests.test_records import ROLLOUT
 
+QWEN, LLAMA = (str(DATA / "tiny" / name) for name in NAMES)
 PROBLEMS = [Problem("p", "6*2?", "12"), Problem("q", "9-4?", "5")]
 
 
@@ -182,7 +193,7 @@ def test_a_resumed_run_cuts_its_file_back_and_has_read_what_it_had_read(folder, 
 
     again = Folder(tmp_path, ["a"], PROBLEMS)
     assert again.open("a", state["written"])
-    again.restore(state)
+    again.restore(state["read"])
     assert (tmp_path / "a.jsonl").stat().st_size == size
     assert texts(again) == ["early"] and not again.take_counts()
     again.read()
@@ -232,3 +243,102 @@ def test_a_peer_that_is_behind_is_waited_for_once(folder):
     start = time.monotonic()
     reader.read(step=4)  # its file has not grown
     assert time.monotonic() - start < 5
+
+
+# ------------------------------------------------------------------------------ in a step, in a run
+
+
+def solutions_of(problems, text="the answer is \\boxed{{{}}}", **fields):
+    """The lines of a file that holds a solution of each problem."""
+    lines = []
+    for problem in problems:
+        question = question_hash(problem.prompt)
+        lines.append(line(question=question, text=text.format(problem.answer), **fields))
+    return b"".join(lines)
+
+
+def team_of_one(make_policy, verifier, folder, **fields):
+    policy = make_policy(group_size=4, max_new_tokens=48)
+    shared = Folder(folder, [policy.name], TRAINED)
+    shared.open(policy.name)
+    allocation = Allocation([policy], [policy.name])
+    modes = {policy.name: make_mode("sgt", {})}
+    about = {"prompts_per_step": 3, "folder": shared} | fields
+    return Team([policy], modes, TRAINED, verifier, allocation, **about)
+
+
+def test_a_team_of_one_imitates_what_a_script_wrote(make_policy, verifier, tmp_path):
+    (tmp_path / "script.jsonl").write_bytes(solutions_of(TRAINED))
+    team = team_of_one(make_policy, verifier, tmp_path)
+    [result] = train_step(team, 1).values()
+    assert len(result.rescues) == 3  # a policy of random weights solves nothing
+    assert {record.source for _, record in result.rescues} == {"script"}
+    team.folder.close()
+
+
+@pytest.mark.parametrize("trust", ["verify", "claim"])
+def test_a_wrong_solution_in_the_folder_is_never_imitated(make_policy, verifier, tmp_path, trust):
+    wrong = [replace(problem, answer="77777") for problem in TRAINED]
+    (tmp_path / "liar.jsonl").write_bytes(solutions_of(wrong))
+    team = team_of_one(make_policy, verifier, tmp_path, trust=trust)
+    [result] = train_step(team, 1).values()
+    assert not result.imitated
+    traffic = team.exchange.take_traffic("qwen-tiny")
+    assert traffic["exchange/not_confirmed"] == traffic["exchange/received_records"] == 3
+    team.folder.close()
+
+
+def test_two_runs_meet_in_a_folder(place):
+    (place / "worked.jsonl").write_bytes(b"")  # the folder may hold what others write later
+    first = ["--mode", "sgt", "--steps", "2", "--set", "exchange=shared"]
+    both = [*SMALL, *HERE, "--plain", *first]
+    assert mini_mrl.main([*both, "--pair", QWEN, "--set", "name=a"]) == 0
+    assert mini_mrl.main([*both, "--pair", LLAMA, "--set", "name=b"]) == 0
+    written = lines("shared/qwen-tiny.jsonl")
+    assert [entry["step"] for entry in written if entry["kind"] == "step"] == [1, 2]
+    kept = [entry for entry in written if entry["kind"] == "success"]
+    read = lines("runs/b/metrics.jsonl")
+    assert sum(entry.get("folder/records", 0) for entry in read) == len(kept) > 0
+    assert sum(entry["exchange/received_records"] for entry in read) > 0
+    alone = lines("runs/a/metrics.jsonl")
+    assert sum(entry["exchange/received_records"] for entry in alone) == 0
+
+    # the same name again, and a mode that takes no completions
+    assert mini_mrl.main([*both, "--pair", QWEN, "--set", "name=c"]) == 2
+    assert not (place / "runs" / "c").exists()
+    assert mini_mrl.main([*both, "--pair", "tiny", "--mode", "xgrpo", "--set", "exchange=x"]) == 2
+
+
+def test_the_log_of_a_run_becomes_a_teacher(place):
+    assert small("--mode", "sgt", "--steps", "2", "--set", "name=teacher") == 0
+    assert mini_mrl.main(["exchange", "runs/teacher", "shared"]) == 0
+    logged = lines("runs/teacher/exchange.jsonl")
+    copied = [*lines("shared/qwen-tiny.jsonl"), *lines("shared/llama-tiny.jsonl")]
+    assert sorted(entry["text"] for entry in copied) == sorted(entry["text"] for entry in logged)
+
+    problems = load_problems(place / "train.jsonl")
+    folder = Folder("shared", ["learner"], problems, newest=100)
+    folder.read()
+    read = [record.text for record in folder.records_about(problems)]
+    assert sorted(read) == sorted(entry["text"] for entry in logged)
+    assert mini_mrl.main(["exchange", "runs/teacher", "shared"]) == 2  # the files exist
+
+
+@pytest.mark.slow
+def test_with_a_folder_that_does_not_change_a_resumed_run_is_exact(place, monkeypatch):
+    problems = load_problems(place / "train.jsonl")
+    for name in ("one", "two"):
+        (place / name).mkdir()
+        (place / name / "script.jsonl").write_bytes(solutions_of(problems))
+    command = ["--mode", "sgt", "--steps", "4", "--seed", "3"]
+    assert small(*command, "--set", "exchange=one", "--set", "name=whole") == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        small(*command, "--set", "exchange=two", "--set", "name=stopped")
+    with (place / "two" / "qwen-tiny.jsonl").open("ab") as file:
+        file.write(b'{"half a line')
+    assert mini_mrl.main(["resume", "runs/stopped", "--plain"]) == 0
+    assert_same_run("runs/whole", "runs/stopped", 4)
+    for name in ("qwen-tiny", "llama-tiny"):
+        one, two = ((place / where / f"{name}.jsonl").read_bytes() for where in ("one", "two"))
+        assert one == two

@@ -238,4 +238,12 @@ def problems(out: Folder = Path("data/words")) -> None:
         say(f"{out / split}.jsonl: {len(problem_set)} problems")
 
 
-COMMANDS = (compare, bandit, report, ask, align, warmstart, gsm8k, problems)
+def exchange(run: Path, folder: Path) -> None:
+    """Copy the logged records of a run into a folder, for other runs with --set exchange=FOLDER."""
+    from mrl.lab.shared_folder import convert
+
+    for path, count in convert(run.expanduser(), folder.expanduser()).items():
+        say(f"{path}: {count} records of steps 1 to 5 and of every 20th step")
+
+
+COMMANDS = (compare, bandit, report, ask, align, warmstart, gsm8k, problems, exchange)

@@ -11,6 +11,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 from mrl.allocation import Allocation, torch_settings
 from mrl.config import RunConfig
 from mrl.errors import MrlError
+from mrl.folder import KINDS, Folder
 from mrl.models.loading import load_policies, pick_device, quiet_transformers
 from mrl.models.memory import plan_memory
 from mrl.modes import Mode
@@ -73,8 +74,13 @@ def load_team(
         pair = models if isinstance(models, str) else ",".join(_places(models, folder))
         config = run_config(pair, None, {"mode": mode}, {"seed": seed, **settings})
         verifier = make_verifier(judge or config.judge, config.verify_timeout_s, print)
+        names = [policy.name for policy in config.policies]
         with torch_settings(config.threads):
-            return assemble(config, config, [policy.name for policy in config.policies], verifier)
+            team = assemble(config, config, names, verifier)
+        if team.folder:
+            for name in names:
+                team.folder.open(name)
+        return team
 
 
 def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
@@ -133,6 +139,17 @@ def assemble(
             f"{len(problems)} problems. Lower prompts_per_step, or add problems."
         )
 
+    all_names = [policy.name for policy in config.policies]
+    folder = None
+    if config.exchange:
+        if mode.consumes not in KINDS.values():
+            raise MrlError(
+                f"Mode {mode.name} consumes no completions of peers, so it cannot use the folder "
+                f"{config.exchange}. Leave `exchange` out, or choose another mode, such as sgt."
+            )
+        waits = config.exchange_newest, config.exchange_wait_s
+        folder = Folder(config.exchange, all_names, problems, *waits)
+
     device = pick_device(config.device)
     every_problem = list(problems)
     for split in heldout.values():
@@ -145,7 +162,6 @@ def assemble(
     for policy in policies:
         check_prompts(policy, every_problem)  # raises MrlError if a prompt is too long
 
-    all_names = [policy.name for policy in config.policies]
     records_of = lying_records(config.liar, config.seed) if config.liar else publish_records
     return LoadedTeam(
         policies=policies,
@@ -157,6 +173,7 @@ def assemble(
         prompts_per_step=config.prompts_per_step,
         trust=config.trust,
         records_of=records_of,
+        folder=folder,
         device=device,
         why_placed=why_placed,
         heldout=heldout,

@@ -79,6 +79,10 @@ METRICS = {
     "exchange/refused/<reason>": "number of this policy's records that the exchange refused",
     "exchange/not_confirmed": "number of verdicts claimed by peers that this policy's own check "
     "did not confirm",
+    "folder/records": "number of records of other programs that this process read in this step",
+    "folder/refused/<reason>": "number of lines in their files that are no usable record",
+    "folder/cut_back": "number of files of other programs that became shorter",
+    "folder/unreadable_files": "number of links, pipes and other files that were not read",
     "time/<phase>_s": "seconds that this policy spent in each phase: rollout, verify, judge, "
     "try_again (second attempts), learn",
     "time/step_s": "seconds of the whole step, all policies together",

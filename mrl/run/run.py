@@ -97,6 +97,8 @@ class Run(AbstractContextManager):
         self.how_to_resume = f"Continue with: python mini_mrl.py resume {self.directory}"
         self.config = replace(self.config, name=self.directory.name)
 
+        if not resumed:
+            self._open_folder({}, opened)  # before there is anything to clean up
         if self.writes_files and not resumed:
             self.directory.mkdir(parents=True)
             write_run_config(self.directory, self.config)
@@ -104,6 +106,7 @@ class Run(AbstractContextManager):
         if self.writes_files:
             self._lock(opened)  # before `_continue_from` cuts the logs back
         if resumed:
+            self._open_folder(state, opened)
             self._continue_from(checkpoint, state)
 
         self.team.allocation.wait_for_all()  # the directory is complete now
@@ -124,6 +127,26 @@ class Run(AbstractContextManager):
                 f"{self.directory}: another process is writing this run. Wait until that process "
                 "ends, or stop it."
             )
+
+    def _open_folder(self, state: dict, opened: ExitStack) -> None:
+        """Open the files that this run shares with other programs, if it does.
+
+        state: that of the checkpoint; {"step": 0} without one, and {} for a new run.
+        """
+        folder = self.team.folder
+        if folder is None:
+            return
+        opened.callback(folder.close)
+        for name in self.names_here:
+            then = state.get("policies", {}).get(name, {}).get("folder", {})
+            written = then.get("written", 0) if state else None
+            if not folder.open(name, written):
+                self.view.say(
+                    f"The file of {name} in {folder.directory} has lost records that this run "
+                    "had written. The run continues, but its peers miss them."
+                )
+            if then:
+                folder.restore(then["read"])
 
     def _continue_from(self, checkpoint: Path | None, state: dict) -> None:
         """Restore the checkpoint, so that the run continues as if it had never stopped."""
@@ -185,6 +208,8 @@ class Run(AbstractContextManager):
             line = {"step": step, "policy": policy.name, "version": policy.version}
             line |= step_metrics(policy, results[policy.name])
             line |= self.team.exchange.take_traffic(policy.name)
+            if self.team.folder:  # on the line of the process's first policy, which has read them
+                line |= self.team.folder.take_counts()
             line |= time_metrics(self.team.allocation.ledger, policy.name)
             line["memory/peak_bytes"] = peak_memory(self.team.device)
 
@@ -233,6 +258,8 @@ class Run(AbstractContextManager):
         for policy in self.team.policies:
             memory = self.team.modes[policy.name].state()
             mine[policy.name] = {"version": policy.version, "mode": memory}
+            if self.team.folder:
+                mine[policy.name]["folder"] = self.team.folder.state(policy.name)
 
         policies = self.team.allocation.gather(mine)  # now all processes have written their files
         if self.writes_files:
