@@ -15,6 +15,7 @@ repaired. On a first reading, `align` and `project` at the end of the file are e
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -55,7 +56,8 @@ class ByteCodec:
     leading space is a real space. No token spans the boundary between prompt and completion.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerFast") -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast", rows: int = sys.maxsize) -> None:
+        """rows: the model's number of token ids. A text that needs any other token is refused."""
         self._tokenizer = tokenizer.backend_tokenizer
         description = json.loads(self._tokenizer.to_str())
 
@@ -81,7 +83,9 @@ class ByteCodec:
         }
         vocabulary = _vocabulary_bytes(self._tokenizer.get_vocab(), description)
         textless = {*self._special, *changed, self._unknown}
-        self._bytes = {id: data for id, data in vocabulary.items() if id not in textless}
+        self._bytes = {
+            id: data for id, data in vocabulary.items() if id not in textless and id < rows
+        }
         # `encode` tries these in front of a text; several, because some tokens swallow spaces
         self._anchors = [*(token["content"] for token in specials[:3]), "", "\n", ":", "0"]
 

@@ -109,6 +109,10 @@ class Policy:
         """The prompt in this policy's own template and tokens, up to where a completion starts."""
         return self.prompts.ids(prompt)
 
+    def prompt_text(self, prompt: str) -> str:
+        """The prompt as text, in this policy's own template."""
+        return self.prompts.text(prompt)
+
     def rollout(
         self,
         problems: Sequence[Problem],

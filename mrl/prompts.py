@@ -1,14 +1,14 @@
 """How a question becomes a policy's prompt, and which tokens begin and end what it writes.
 
 A policy's own template and tokens are used. A special token that a question spells out is encoded
-as text, so a question cannot end a turn.
+as text, so a question cannot end a turn. One prompt is looked at when a model is loaded, because a
+template may leave out what it is given.
 """
 
-from functools import partial
 from typing import Any, cast
 
 import torch
-from jinja2 import TemplateError
+from tokenizers import AddedToken
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -51,14 +51,21 @@ class Prompts:
     ) -> None:
         self.tokenizer = tokenizer
         self.config = config
-        self.codec = ByteCodec(tokenizer)
 
         self.begin_ids = self._find_begin_ids()
         self.eos_ids = self._find_eos_ids(model)  # every token that ends a completion
         self.eos_id = self._find_eos_id()  # put at the end of a peer's finished completion
         if self.eos_id not in self.eos_ids:  # only the chat template names this token
             self.eos_ids.append(self.eos_id)
+        self._mark_ends_as_special()
         self.suppressed = self._find_suppressed(model)
+        self.tokens_without_row = [
+            token.content
+            for token_id, token in tokenizer.added_tokens_decoder.items()
+            if token_id >= len(self.suppressed)
+        ]
+        self.codec = ByteCodec(tokenizer, rows=len(self.suppressed))
+        self._check_prompt()
 
     @property
     def has_chat_template(self) -> bool:
@@ -66,10 +73,22 @@ class Prompts:
         return not self.config.template and self.tokenizer.chat_template is not None
 
     def ids(self, prompt: str) -> list[int]:
-        """The prompt in this policy's own template and tokens, up to where a completion starts."""
+        """The prompt in this policy's own template and tokens, up to where a completion starts.
+
+        Raises MrlError for a token that the tokenizer has and the model has not.
+        """
         token_ids = self.tokenizer(self.text(prompt), add_special_tokens=False).input_ids
         if len(self.codec.split_markup(prompt)) > 1:  # the prompt spells a special token
             token_ids = self._encode_question_as_text(prompt)
+        rows = len(self.suppressed)
+        for token_id in token_ids:
+            if token_id >= rows:
+                token = self.tokenizer.convert_ids_to_tokens(token_id)
+                raise MrlError(
+                    f"{self.config.path}: a prompt has the token {token!r}, but the model's "
+                    f"embedding has no row for it ({rows} rows). Remove {token!r} from the "
+                    "template and the problems, or resize the model's embedding and train the row."
+                )
 
         # a chat template writes special tokens itself, and your own template may also do so
         if self.has_chat_template or token_ids[: len(self.begin_ids)] == self.begin_ids:
@@ -92,6 +111,8 @@ class Prompts:
         1. the setting `template` (it leaves the system prompt out)
         2. the tokenizer's chat template
         3. the system prompt, a blank line and the prompt, as plain text
+
+        Raises MrlError if the chat template fails.
         """
         system = self.config.system_prompt
         both = f"{system}\n\n{prompt}" if system else prompt
@@ -100,20 +121,45 @@ class Prompts:
         if self.tokenizer.chat_template is None:
             return both + "\n"
 
-        messages = [{"role": "user", "content": prompt}]
+        user = {"role": "user", "content": prompt}
         if system:
-            messages.insert(0, {"role": "system", "content": system})
-        as_text = partial(
-            chat_text,
+            try:
+                text = self._chat_text([{"role": "system", "content": system}, user])
+            except Exception:  # for example, Gemma's template accepts no system message
+                text = ""
+            if system.strip() in text:
+                return text
+            user["content"] = both  # the template refuses system messages, or leaves them out
+        try:
+            return self._chat_text([user])
+        except Exception as error:  # a template is a program, which may raise anything
+            raise MrlError(
+                f"{self.config.path}: the chat template fails ({error}). Set the policy's "
+                "`template` to another one that contains {prompt}."
+            ) from error
+
+    def _chat_text(self, messages: list[dict[str, str]]) -> str:
+        return chat_text(
             self.tokenizer,
+            messages,
             add_generation_prompt=True,
             enable_thinking=False,  # thinking would use up the token limit
             chat_template=SAME_DAY + self.tokenizer.get_chat_template(),
         )
-        try:
-            return as_text(messages)
-        except TemplateError:  # for example, Gemma's template accepts no system message
-            return as_text([{"role": "user", "content": both}])
+
+    def _check_prompt(self) -> None:
+        """Look at one prompt. Raises MrlError if the question is not in it, or for a missing row.
+
+        Templates of image models, for example, expect a list of parts instead of a text, and leave
+        out a text without an error.
+        """
+        question = "6*7?"
+        if question not in self.text(question):
+            raise MrlError(
+                f"{self.config.path}: the chat template leaves the question out of the prompt. Set "
+                "the policy's `template` to another one that contains {prompt}."
+            )
+        self.ids(question)
 
     def _find_begin_ids(self) -> list[int]:
         """The tokens that the tokenizer adds before a text: usually none, or a BOS token.
@@ -149,8 +195,8 @@ class Prompts:
         A chat model may have several EOS tokens. For example, Gemma's tokenizer names <eos>, but
         its turns end in <end_of_turn>. The model almost never writes <eos> there, so a peer's
         completion must not end in <eos>. The chat template shows which one the model writes: we
-        take the first special token after an answer, even if neither the tokenizer nor the
-        generation config names it.
+        take the first added token after an answer, even if it is not marked as special and neither
+        the tokenizer nor the generation config names it.
         """
         if not self.has_chat_template:
             return self.eos_ids[0]
@@ -159,14 +205,26 @@ class Prompts:
         turns = [{"role": "user", "content": "6*7?"}, {"role": "assistant", "content": answer}]
         try:
             text = chat_text(self.tokenizer, turns)
-        except Exception:  # a template is a program; loading reports it if prompts fail as well
+        except Exception:  # a template is a program; `text` reports it if prompts fail as well
             return self.eos_ids[0]
         after_answer = text.rpartition(answer)[2]
-        ends = {*self.eos_ids, *self.codec.markup.values()} - {special_id(self.tokenizer, "unk")}
+        ends = set(self.eos_ids)
+        for token_id, token in self.tokenizer.added_tokens_decoder.items():
+            if token.content.strip():  # some tokenizers have added tokens for runs of spaces
+                ends.add(token_id)
+        ends.discard(special_id(self.tokenizer, "unk"))
         for token_id in self.tokenizer(after_answer, add_special_tokens=False).input_ids:
             if token_id in ends:
                 return token_id
         return self.eos_ids[0]  # the template writes no EOS after an answer
+
+    def _mark_ends_as_special(self) -> None:
+        """Mark added end tokens as special: an end stands for no text, and no text may hold it."""
+        for token_id in self.eos_ids:
+            token = self.tokenizer.added_tokens_decoder.get(token_id)
+            if token and not token.special:
+                special = AddedToken(token.content, special=True, normalized=False)
+                self.tokenizer.backend_tokenizer.add_special_tokens([special])
 
     def _find_suppressed(self, model: PreTrainedModel) -> Tensor:
         """The tokens that must never be sampled, [vocab] bool.

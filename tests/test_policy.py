@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tokenizers import processors
+from tokenizers import Tokenizer, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer
 
 from mrl.alignment import LossyText
@@ -16,6 +16,7 @@ from mrl.policy import Policy
 from mrl.rollout import Completions
 from mrl.run.problems import check_prompts, longest_prompt
 from mrl.samples import Problem, TrainingSample
+from tests.sentences import names_it
 from tests.test_rollout import PROBLEMS, generator
 
 PROMPT = "Ann has 12 nuts and eats 11. How many?"
@@ -125,6 +126,73 @@ def test_an_end_of_turn_that_only_the_chat_template_shows_ends_a_completion(make
     assert again.eos_ids == [1, again.eos_id]
 
 
+def with_tokens(policy, *tokens):
+    """The policy's tokenizer, with added tokens that are not special, after the model's rows."""
+    policy.tokenizer.add_tokens(list(tokens))
+    return policy.tokenizer
+
+
+def test_an_added_token_that_is_not_special_may_end_a_turn(make_policy):
+    """As `tokenizer.add_tokens` makes it. It is then no text, neither a peer's nor a question's."""
+    policy = make_policy()
+    tokenizer = policy.tokenizer
+    file = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in file["added_tokens"]:
+        token["special"] = token["content"] != "<|end|>"
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(file))
+    end = tokenizer.convert_tokens_to_ids("<|end|>")
+    tokenizer.eos_token, policy.model.generation_config.eos_token_id = "<|pad|>", 3
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
+    again = Policy(policy.config, policy.model, tokenizer)
+    assert (again.eos_id, again.eos_ids) == (end, [3, end])
+    with pytest.raises(LossyText):
+        again.codec.encode("5<|end|>")
+    assert again.prompt_ids("1<|end|>2").count(end) == 1  # the template's
+
+
+def test_an_added_token_of_spaces_ends_nothing(make_policy):
+    policy = make_policy()
+    tokenizer = with_tokens(policy, "\n\n")
+    policy.model.resize_token_embeddings(len(tokenizer))
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n\n<|end|>{% endfor %}"
+    again = Policy(policy.config, policy.model, tokenizer)
+    assert again.eos_ids == [tokenizer.convert_tokens_to_ids("<|end|>")]
+
+
+PARTS = (  # of an image model, for which a content is a list
+    "{% for m in messages %}{% for part in m.content %}{% if part.type == 'text' %}"
+    "{{ part.text }}{% endif %}{% endfor %}{% endfor %}<|assistant|>"
+)
+
+
+@pytest.mark.parametrize("template", [PARTS, "{{ messages[0].role }}", "{{ 1 / 0 }}"])
+def test_a_template_that_leaves_out_the_question_or_fails_is_refused(make_policy, template):
+    policy = make_policy(system_prompt="Box it.")
+    policy.tokenizer.chat_template = template
+    with pytest.raises(MrlError) as caught:
+        Policy(policy.config, policy.model, policy.tokenizer)
+    assert names_it(str(caught.value), policy.config.path)
+    assert names_it(str(caught.value), "template")
+
+
+def test_a_token_for_which_the_model_has_no_row_is_refused_wherever_it_is_spelled(make_policy):
+    """It was added without `resize_token_embeddings`."""
+    policy = make_policy()
+    tokenizer = with_tokens(policy, "<think>", "<unused>")
+    again = Policy(policy.config, policy.model, tokenizer)
+    problems = [Problem("1", "1+1? " * 9, "2"), Problem("2", "Use <think>. 1+1?", "2")]
+    check_prompts(again, problems[:1])
+    for refused in (problems, problems[::-1]):
+        with pytest.raises(MrlError, match="'<think>'"):
+            check_prompts(again, refused)
+    with pytest.raises(LossyText):  # a peer wrote it
+        again.codec.encode("<think>2")
+
+    tokenizer.chat_template = "{{ messages[0].content }}<think>"
+    with pytest.raises(MrlError, match="'<think>'"):
+        Policy(policy.config, policy.model, tokenizer)
+
+
 @pytest.mark.parametrize("template", ["", "<s>[INST]{prompt}[/INST]", "Q: {prompt}", "{prompt}<s>"])
 def test_a_prompt_begins_once_and_does_not_end(make_policy, template):
     policy = make_policy("llama-tiny")
@@ -155,7 +223,7 @@ def test_a_question_that_spells_special_tokens_is_text(make_policy, name, templa
     template_alone = policy.prompt_ids("0")
     for token_id in policy.codec.markup.values():
         assert token_ids.count(token_id) == template_alone.count(token_id)
-    assert policy.tokenizer.decode(token_ids) == policy.prompts.text(question)
+    assert policy.tokenizer.decode(token_ids) == policy.prompt_text(question)
 
     # afterwards the tokenizer reads a template's tokens as before
     assert policy.prompt_ids("0") == template_alone
@@ -263,14 +331,19 @@ def test_templates_chat_plain_and_own(make_policy, random_pair):
 def test_the_system_prompt_is_asked_whatever_the_template(make_policy):
     policy = make_policy(system_prompt="Box it.")
     policy.tokenizer.chat_template = None  # a base model
-    assert policy.prompts.text("2+2?") == "Box it.\n\n2+2?\n"
+    assert policy.prompt_text("2+2?") == "Box it.\n\n2+2?\n"
     policy.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}: {{ m.content }}; {% endfor %}"
     )
-    assert policy.prompts.text("2+2?") == "system: Box it.; user: 2+2?; "
+    assert policy.prompt_text("2+2?") == "system: Box it.; user: 2+2?; "
     no_system = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"
     policy.tokenizer.chat_template = no_system + "{{ messages[0].content }}"
-    assert policy.prompts.text("2+2?") == "Box it.\n\n2+2?"
+    assert policy.prompt_text("2+2?") == "Box it.\n\n2+2?"
+    # the first template of Phi-3-mini leaves a system message out without a word
+    policy.tokenizer.chat_template = (
+        "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
+    )
+    assert policy.prompt_text("2+2?") == "<|user|>Box it.\n\n2+2?"
 
 
 def test_a_template_does_not_think_and_asks_the_same_tomorrow(make_policy):
@@ -279,7 +352,7 @@ def test_a_template_does_not_think_and_asks_the_same_tomorrow(make_policy):
         "{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}"
         "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     )
-    assert policy.prompts.text("2+2?") == "26 Jul 20242+2?<think></think>"
+    assert policy.prompt_text("2+2?") == "26 Jul 20242+2?<think></think>"
 
 
 def test_what_auto_tokenizer_loads_tokenizes_as_what_was_saved(random_pair):

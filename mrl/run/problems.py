@@ -85,22 +85,22 @@ def save_problems(path: Path, problems: list[Problem]) -> None:
 
 
 def check_prompts(policy: "Policy", problems: Sequence[Problem]) -> None:
-    """Raise MrlError if a prompt leaves no room for a completion, or if the chat template fails.
+    """Raise MrlError if a prompt leaves no room for a completion, or needs a token without weights.
 
     Thousands of prompts take seconds to tokenize. A token is at least one byte of the text, so if
-    even the bytes of the longest prompt fit, only this prompt is tokenized.
+    even the bytes of the longest prompt fit, only this prompt is tokenized, and those that spell
+    out a token without weights.
     """
     longest = max(problems, key=lambda problem: len(problem.prompt.encode()))
-    suspects: Sequence[Problem] = [longest]
     # tokens that are not in the text, such as a leading space
     added = len(policy.prompts.begin_ids) + 8
-    try:
-        size = len(policy.prompts.text(longest.prompt).encode()) + added
-    except Exception:  # `longest_prompt` says what is wrong
-        size = 0
+    size = len(policy.prompt_text(longest.prompt).encode()) + added
     if size + policy.max_new_tokens > _context(policy):
-        suspects = problems
-    longest_prompt(policy, suspects)
+        longest_prompt(policy, problems)
+        return
+    rowless = policy.prompts.tokens_without_row
+    spelled = [p for p in problems if any(token in p.prompt for token in rowless)]
+    longest_prompt(policy, [longest, *spelled])
 
 
 def _context(policy: "Policy") -> float:
@@ -120,18 +120,10 @@ def longest_prompt(
 ) -> int:
     """The number of tokens of the longest prompt. remedy: what a person can do if it is too long.
 
-    Raises MrlError if that leaves no room for a completion, or if the chat template fails.
+    Raises MrlError if that leaves no room for a completion, or if `prompt_ids` fails.
     """
     context = _context(policy)
-    try:
-        lengths = [len(policy.prompt_ids(problem.prompt)) for problem in problems]
-        if not min(lengths):
-            raise ValueError("it produces an empty prompt")
-    except Exception as error:  # a chat template is a program, which may raise anything
-        raise MrlError(
-            f"{policy.config.path}: the chat template fails ({error}). Set the policy's `template` "
-            "to another one that contains {prompt}."
-        ) from error
+    lengths = [len(policy.prompt_ids(problem.prompt)) for problem in problems]
     longest = max(lengths)
     if longest + policy.max_new_tokens > context:
         problem = problems[lengths.index(longest)]
