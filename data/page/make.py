@@ -1,6 +1,6 @@
 """The pages for a browser: `python data/page/make.py` writes them next to this script.
 
-`index.html` consists of template.html, the scripts next to it, and the replay, which the report
+`index.html` consists of index.part.html, the scripts next to it, and the replay, which the report
 also has. This script fills in what the program computes: the kept run and the bandit's table.
 `report.html` is the report of the kept run. `index.png` and `report.png` are screenshots of the top
 of both pages. They are renewed only if Chromium is installed.
@@ -63,7 +63,7 @@ def page() -> str:
     with chdir(ROOT):  # the paths of the run's tokenizers are relative to it
         component = replay(KEPT_RUN)
 
-    text = (HERE / "template.html").read_text(encoding="utf-8")
+    text = (HERE / "index.part.html").read_text(encoding="utf-8")
     for name, part in {
         "play": (HERE / "play.js").read_text(encoding="utf-8"),
         "view": (HERE / "play_view.js").read_text(encoding="utf-8"),

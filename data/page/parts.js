@@ -47,8 +47,10 @@ function showAllFail() {
   const p = at("p").value / 100;
   const G = Number(at("G").value);
   const chance = allFailChance(p, G);
-  at("p-value").textContent = percent(p);
-  at("G-value").textContent = G;
+  for (const [name, words] of [["p", percent(p)], ["G", G]]) {
+    at(name + "-value").textContent = words;
+    at(name).setAttribute("aria-valuetext", words);
+  }
   at("all-fail").textContent = p === 0
     ? "Every group fails, however large it is. Only a solution from elsewhere can help."
     : `The first solution comes after ${(1 / (1 - chance)).toFixed(1)} groups on average, because ${percent(chance)} of the ` +
@@ -91,7 +93,7 @@ at("scaled").onchange = showGroup;
 at("p").oninput = showAllFail;
 at("G").oninput = showAllFail;
 at("luck-of-bandit").textContent = percent(facts.p);
-at("size").textContent = facts.G;
+at("bandit-size").textContent = facts.G;
 showGroup();
 showAllFail();
 showMode("sgt");

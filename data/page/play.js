@@ -1,6 +1,6 @@
 // Two learners as in two_learners.py: each has four completions for each of two prompts.
 // Completion 0 is the correct one.
-const GROUP = 8, RATE = 0.5, IMITATION_WEIGHT = 0.1, WRONG = [1.5, -0.5, -3.5];
+const RATE = 0.5, WRONG = [1.5, -0.5, -3.5];
 
 function softmax(logits) {
   const top = Math.max(...logits);
@@ -15,11 +15,12 @@ function firstLogits(luck) {
   return [Math.log(luck / (1 - luck)) + wrong, ...WRONG];
 }
 
-// sharing: "alone", "replay" or "peer"; luck: [learner][prompt]
+// sharing: "alone", "replay" or "peer"; luck: [learner][prompt]; weight: of the imitation loss
+// liar: a peer without a solution sends a wrong completion, and its receiver does not check it
 // found: [learner][prompt], the step of the first solution, which is kept for replay; 0: none yet
-function newWorld(sharing, luck) {
+function newWorld(sharing, luck, weight = 0.1, liar = false) {
   const zeros = () => luck.map((of) => of.map(() => 0));
-  return { sharing, logits: luck.map((of) => of.map(firstLogits)), found: zeros(), imitations: zeros(),
+  return { sharing, weight, liar, logits: luck.map((of) => of.map(firstLogits)), found: zeros(), imitations: zeros(),
     lastImitation: zeros(), completions: null, imitated: null, step: 0 };
 }
 
@@ -30,34 +31,34 @@ function draw(chances, uniform) {
   return drawn < 0 ? 3 : drawn;
 }
 
-// one update: the policy gradient of the learner's own completions, plus the imitation of a solution
-function learn(logits, completions, imitate) {
-  const chances = softmax(logits);
-  const mean = completions.filter((completion) => completion === 0).length / GROUP;
+// one update: the policy gradient of the learner's own completions, plus the imitation of another one
+function learn(logits, completions, imitated, weight) {
+  const chances = softmax(logits), size = completions.length;
+  const mean = completions.filter((completion) => completion === 0).length / size;
   const push = [0, 0, 0, 0];
   for (const completion of completions) {
     const advantage = (completion === 0 ? 1 : 0) - mean;
-    push.forEach((_, k) => { push[k] += advantage * ((k === completion ? 1 : 0) - chances[k]) / GROUP; });
+    push.forEach((_, k) => { push[k] += advantage * ((k === completion ? 1 : 0) - chances[k]) / size; });
   }
-  if (imitate) push.forEach((_, k) => { push[k] += IMITATION_WEIGHT * ((k === 0 ? 1 : 0) - chances[k]); });
+  if (imitated !== null) push.forEach((_, k) => { push[k] += weight * ((k === imitated ? 1 : 0) - chances[k]); });
   return logits.map((logit, k) => logit + RATE * push[k]);
 }
 
-// one step of both learners; uniforms: [learner][prompt][GROUP]
+// one step of both learners; uniforms: [learner][prompt][group size]
 function stepWorld(world, uniforms) {
   const completions = world.logits.map((of, learner) => of.map((logits, prompt) =>
     uniforms[learner][prompt].map((uniform) => draw(softmax(logits), uniform))));
   world.step += 1;
   world.imitated = world.logits.map((of, learner) => of.map((logits, prompt) => {
-    const own = completions[learner][prompt];
-    const solution = { alone: false, replay: world.found[learner][prompt] > 0,
-      peer: completions[1 - learner][prompt].includes(0) }[world.sharing];
-    const imitate = solution && !own.includes(0);
-    world.logits[learner][prompt] = learn(logits, own, imitate);
+    const own = completions[learner][prompt], theirs = completions[1 - learner][prompt];
+    const sent = { alone: null, replay: world.found[learner][prompt] ? 0 : null,
+      peer: theirs.includes(0) ? 0 : world.liar ? theirs[0] : null }[world.sharing];
+    const imitated = own.includes(0) ? null : sent;
+    world.logits[learner][prompt] = learn(logits, own, imitated, world.weight);
     if (own.includes(0)) world.found[learner][prompt] ||= world.step;
-    if (imitate) world.imitations[learner][prompt] += 1;
-    if (imitate) world.lastImitation[learner][prompt] = world.step;
-    return imitate;
+    if (imitated !== null) world.imitations[learner][prompt] += 1;
+    if (imitated !== null) world.lastImitation[learner][prompt] = world.step;
+    return imitated;
   }));
   world.completions = completions;
 }
@@ -72,6 +73,6 @@ function generator(seed) {
   };
 }
 
-function uniformsOf(random) {
-  return [0, 1].map(() => [0, 1].map(() => Array.from({ length: GROUP }, random)));
+function uniformsOf(random, size) {
+  return [0, 1].map(() => [0, 1].map(() => Array.from({ length: size }, random)));
 }

@@ -9,14 +9,17 @@ const PROMPTS = [
   { asks: "Ann has 6 nuts and eats 2. How many?", completions: ["6-2=4", "6+2=8", "6*2=12", "6-2=3"] },
 ];
 const PRESETS = { // weak: the prompt that each learner misreads
-  weak_skill: { luck: -1.5, weak: [0, 1], says: (odds) => `Each misreads one prompt, but is correct there ${odds}. ` +
-    "Is that often enough to learn alone?" },
+  weak_skill: { luck: -1.5, weak: [0, 1], says: (odds) => `Each misreads one prompt, but is correct there ${odds}. ` },
   blind_spot: { luck: -5, weak: [0, 1], says: (odds) => "Blue misreads the first prompt and Orange the second: there, " +
-    `they are correct ${odds}. Can they learn alone?` },
-  same: { luck: -5, weak: [0, 0], says: () => "Both misread the first prompt, so neither has a solution to send. " +
-    "Can they learn it?" },
+    `they are correct ${odds}. ` },
+  same: { luck: -5, weak: [0, 0], says: () => "Both misread the first prompt, so neither has a solution to send. " },
 };
-let runs = {}, preset = PRESETS.blind_spot, timer = null;
+const QUESTIONS = { alone: "Can they learn alone?", replay: "Does it help to keep old solutions?", peer: "Does it help to talk?" };
+const SLIDERS = ["luck", "size", "weight"];
+const SOLVED = 0.97; // the run ends when both are correct this often, because nothing more happens then
+const LEFT = 76, WIDTH = 230; // of the curves
+const LEAST = -6; // the curve's axis begins at 10 ** LEAST, so that progress shows from the first step on
+let runs = {}, preset = PRESETS.blind_spot, timer = null, seed = 1;
 
 function add(parent, tag, name = "", text = "") {
   const element = parent.appendChild(document.createElement(tag));
@@ -55,11 +58,15 @@ function sharing() {
   return document.querySelector("input[name=sharing]:checked").value;
 }
 
+function groupSize() {
+  return Number(at("size").value);
+}
+
 // begin the run of one way to learn
 function begin(way) {
-  const luck = 10 ** at("luck").value;
+  const luck = 10 ** at("luck").value, weight = 10 ** at("weight").value;
   const chances = [0, 1].map((learner) => [0, 1].map((prompt) => (prompt === preset.weak[learner] ? luck : KNOWS)));
-  runs[way] = { world: newWorld(way, chances), random: generator(1), curve: [] };
+  runs[way] = { world: newWorld(way, chances, weight, at("liar").checked), random: generator(seed), curve: [] };
   record(runs[way]);
 }
 
@@ -78,13 +85,18 @@ function record({ world, curve }) {
   curve.push((chanceOf(world, 0) + chanceOf(world, 1)) / 2);
 }
 
+// whether nothing more happens in a run
+function isOver({ world }) {
+  return world.step >= STEPS || [0, 1].every((learner) => chanceOf(world, learner) >= SOLVED);
+}
+
 function advance() {
   const run = runs[sharing()];
-  if (run.world.step < STEPS) {
-    stepWorld(run.world, uniformsOf(run.random));
+  if (!isOver(run)) {
+    stepWorld(run.world, uniformsOf(run.random, groupSize()));
     record(run);
   }
-  if (run.world.step >= STEPS) pause();
+  if (isOver(run)) pause();
 }
 
 function step() {
@@ -103,7 +115,7 @@ function pause() {
 }
 
 function play() {
-  if (runs[sharing()].world.step >= STEPS) begin(sharing());
+  if (isOver(runs[sharing()])) begin(sharing());
   timer ??= setInterval(tick, 50);
   show();
 }
@@ -119,20 +131,23 @@ function odds(chance) {
     : `once in ${Math.round(1 / chance).toLocaleString("en")} completions`;
 }
 
+const times = (count) => (count === 1 ? "once" : `${count} times`);
+
 // what became of one learner on the prompt that it misreads
 function outcome(world, learner) {
   const prompt = preset.weak[learner];
   const [found, imitations] = [world.found[learner][prompt], world.imitations[learner][prompt]];
   const kind = imitations ? (world.sharing === "peer" ? "rescued" : "replayed") : found ? "lucky" : "stuck";
-  return { kind, found, imitations, written: GROUP * world.step, chance: chanceOf(world, learner) };
+  return { kind, found, imitations, written: groupSize() * world.step, chance: chanceOf(world, learner) };
 }
 
 function sentence(world, learner) {
   const [name, peer] = [NAMES[learner], NAMES[1 - learner]];
   const { kind, found, imitations, written, chance } = outcome(world, learner);
   return {
-    rescued: `${name} imitated ${peer}'s solution ${imitations} times, and is now correct ${odds(chance)}.`,
-    replayed: `${name} found a solution in step ${found}, replayed it ${imitations} times, and is now correct ${odds(chance)}.`,
+    rescued: `${name} imitated ${world.liar ? "what " + peer + " claimed to be a solution" : peer + "'s solution"} ` +
+      `${times(imitations)}, and is now correct ${odds(chance)}.`,
+    replayed: `${name} found a solution in step ${found}, replayed it ${times(imitations)}, and is now correct ${odds(chance)}.`,
     lucky: `${name} found a solution by itself in step ${found}, and is now correct ${odds(chance)}.`,
     stuck: `${name} is stuck: none of its ${written.toLocaleString("en")} completions was correct` +
       (world.sharing === "peer" ? `, and ${peer} had no solution to send.` : "."),
@@ -160,23 +175,29 @@ function showCell({ bars, tries, count, note }, world, learner, prompt) {
   const completions = world.completions?.[learner][prompt] ?? [];
   const correct = completions.filter((completion) => completion === 0).length;
   tries.replaceChildren();
-  for (let n = 0; n < GROUP; n++) add(tries, "i", n in completions ? (completions[n] === 0 ? "hit" : "miss") : "");
-  count.textContent = completions.length ? `${correct} of ${GROUP} correct` : "";
+  tries.style.gridTemplateColumns = `repeat(${groupSize()}, 1fr)`;
+  for (let n = 0; n < groupSize(); n++) add(tries, "i", n in completions ? (completions[n] === 0 ? "hit" : "miss") : "");
+  count.textContent = completions.length ? `${correct} of ${groupSize()} correct` : "";
   const found = world.found[learner][prompt];
   note.textContent = found ? `replay buffer: ${PROMPTS[prompt].completions[0]}` : "replay buffer: empty";
   note.hidden = world.sharing !== "replay";
-  note.classList.toggle("used", Boolean(world.imitated?.[learner][prompt]));
+  note.classList.toggle("used", (world.imitated?.[learner][prompt] ?? null) !== null);
   const last = world.lastImitation[learner][prompt], stays = timer ? STAYS : 1;
   arrows[learner][prompt].classList.toggle("on", world.sharing === "peer" && last > 0 && world.step - last < stays);
+}
+
+// the height of a chance on the curve's axis, which is logarithmic
+function heightOf(chance) {
+  return 114 - 100 * Math.max(0, 1 - Math.log10(chance) / LEAST);
 }
 
 // each curve has its name at its end; names that would overlap are moved up
 function showCurves() {
   let free = Infinity;
-  const played = Object.entries(runs).map(([way, { curve }]) => ({ way, curve, x: 46 + (curve.length - 1) * 260 / STEPS,
-    y: 114 - 100 * curve.at(-1) })).sort((a, b) => b.y - a.y);
+  const played = Object.entries(runs).map(([way, { curve }]) => ({ way, curve, x: LEFT + (curve.length - 1) * WIDTH / STEPS,
+    y: heightOf(curve.at(-1)) })).sort((a, b) => b.y - a.y);
   for (const { way, curve, x, y } of played) {
-    const points = curve.map((chance, n) => `${46 + n * 260 / STEPS},${114 - 100 * chance}`);
+    const points = curve.map((chance, n) => `${LEFT + n * WIDTH / STEPS},${heightOf(chance)}`);
     at("curve-" + way).setAttribute("points", points.join(" "));
     at("curve-" + way).classList.toggle("chosen", way === sharing());
     const name = at("name-" + way);
@@ -191,27 +212,55 @@ function showCurves() {
 function show() {
   const { world } = runs[sharing()];
   cells.forEach((of, learner) => of.forEach((cell, prompt) => showCell(cell, world, learner, prompt)));
-  at("go").textContent = timer ? "Pause" : world.step >= STEPS ? "Play again" : "Play";
+  at("go").textContent = timer ? "Pause" : isOver(runs[sharing()]) ? "Play again" : "Play";
   at("talk").hidden = sharing() === "peer";
   at("step").textContent = world.step;
   const chance = odds(10 ** at("luck").value);
-  at("luck-value").textContent = chance;
-  at("story").textContent = world.step ? story(world) : preset.says(chance);
+  for (const [name, words] of Object.entries({ luck: chance, size: groupSize(), weight: (10 ** at("weight").value).toFixed(2) })) {
+    at(name + "-value").textContent = words;
+    at(name).setAttribute("aria-valuetext", words);
+  }
+  // a screen reader hears the story when it has ended, and not at each step
+  at("story").setAttribute("aria-live", timer ? "off" : "polite");
+  at("story").textContent = world.step ? story(world) : preset.says(chance) + QUESTIONS[sharing()];
+  at("link").href = "#" + new URLSearchParams({ way: sharing(), preset: presetName(), seed, liar: Number(at("liar").checked),
+    ...Object.fromEntries(SLIDERS.map((name) => [name, at(name).value])) });
+  for (const button of at("presets").children) {
+    const pressed = button.value === presetName() && Number(at("luck").value) === preset.luck;
+    button.setAttribute("aria-pressed", pressed);
+  }
   showCurves();
+}
+
+function presetName() {
+  return Object.keys(PRESETS).find((name) => PRESETS[name] === preset);
 }
 
 function choose(name) {
   preset = PRESETS[name];
   at("luck").value = preset.luck;
-  for (const button of at("presets").children) button.setAttribute("aria-pressed", button.value === name);
   reset();
 }
 
 for (const button of at("presets").children) button.onclick = () => choose(button.value);
 for (const radio of document.getElementsByName("sharing")) radio.onchange = show;
-at("luck").oninput = reset;
+for (const name of [...SLIDERS, "liar"]) at(name).oninput = reset;
 at("go").onclick = () => { if (!timer) return play(); pause(); show(); };
 at("talk").onclick = letThemTalk;
 at("one").onclick = () => { pause(); step(); };
-at("reset").onclick = reset;
-choose("blind_spot");
+at("reset").onclick = () => { seed += 1; reset(); };
+
+// a link to a state, as `show` writes it
+function restore() {
+  const state = new URLSearchParams(location.hash.slice(1));
+  preset = PRESETS[state.get("preset")] ?? PRESETS.blind_spot;
+  seed = Number(state.get("seed")) || 1;
+  at("luck").value = preset.luck;
+  for (const name of SLIDERS) if (state.has(name)) at(name).value = state.get(name);
+  at("liar").checked = state.get("liar") === "1";
+  for (const radio of document.getElementsByName("sharing")) radio.checked = radio.value === (state.get("way") ?? "alone");
+  if (!document.querySelector("input[name=sharing]:checked")) document.querySelector("input[value=alone]").checked = true;
+  reset();
+}
+window.onhashchange = restore;
+restore();

@@ -1,8 +1,8 @@
 """`python mini_mrl.py report runs/<name>`: writes a self-contained HTML page about a run.
 
-The page loads nothing from the network. Its frame is data/page/report_template.html, and its only
-script is the replay, data/page/replay.html. All text from models is escaped, and control characters
-are made visible.
+The page loads nothing from the network. Its frame is data/page/report.part.html, and its only
+script is the replay, data/page/replay.part.html. All text from models is escaped, and control
+characters are made visible.
 """
 
 import base64
@@ -60,7 +60,7 @@ def write_report(directory: Path) -> Path:
         "</details>",
     ]
 
-    page = (DATA / "page" / "report_template.html").read_text(encoding="utf-8")
+    page = (DATA / "page" / "report.part.html").read_text(encoding="utf-8")
     page = page.replace("{{title}}", escape(f"mini-mrl: {directory.name}"))
     # the body is filled in last, because a model may have written {{title}}
     page = page.replace("{{body}}", "".join(parts))
@@ -112,7 +112,7 @@ def headline(directory: Path) -> str:
 
 def replay(directory: Path) -> str:
     """The part of the page that replays a run: style, markup, data and script."""
-    component = (DATA / "page" / "replay.html").read_text(encoding="utf-8")
+    component = (DATA / "page" / "replay.part.html").read_text(encoding="utf-8")
     data = json.dumps(replay_data(directory), separators=(",", ":"))
     # without "<", the data cannot contain a tag
     return component.replace("{{run}}", data.replace("<", "\\u003c"))
