@@ -2,9 +2,9 @@
 
 It computes one new token per row through the layers of a Qwen2 or Llama model, where sampling
 spends nearly all of its time. `transformers` computes the same numbers with about twice as many
-small operations. This file saves half of them by joining matrices that have the same input:
-queries, keys and values are one matrix product, and so are the two halves of the MLP. In float32 on
-a CPU the results are equal bit for bit (tests/test_decoder.py).
+small operations. This file saves more than half of them by joining matrices that have the same
+input: queries, keys and values are one matrix product, and so are the two halves of the MLP. In
+float32 on a CPU the results are equal bit for bit (tests/test_decoder.py).
 
 `one_token_decoder` returns None for models of other families, with adapters (LoRA), or with sliding
 windows. Sampling then calls the model itself.
@@ -25,8 +25,11 @@ FAMILIES = ("qwen2", "llama")  # values of `model_type`
 class Cache(Protocol):
     """Holds the keys and values of earlier tokens."""
 
-    def update(self, keys: Tensor, values: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Add one token's keys and values, [rows, heads, 1, size]. Returns those of all tokens."""
+    def add(self, new: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
+        """Add one token's keys and values, and return those of all tokens.
+
+        new: [rows, 2 * key heads, 1, size], the keys before the values.
+        """
         ...
 
 
@@ -34,7 +37,9 @@ class Layer(NamedTuple):
     """The weights of one layer. Matrices with the same input are joined along their output."""
 
     attention_norm: Tensor  # [hidden]
-    qkv: Tensor  # [(query heads + 2 * key heads) * head size, hidden]
+    # [heads * head size, hidden]; the heads are queries, keys, values and perhaps turned queries
+    # and keys
+    qkv: Tensor
     qkv_bias: Tensor | None
     attention_out: Tensor  # [hidden, query heads * head size]
     mlp_norm: Tensor  # [hidden]
@@ -43,10 +48,15 @@ class Layer(NamedTuple):
 
 
 class OneTokenDecoder:
-    """The forward pass of one new token per row, with copies of the model's current weights."""
+    """The forward pass of one new token per row, with copies of the model's current weights.
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model
+    turns_weights: whether the matrices of queries and keys also exist turned (see `quarter_turn`).
+    On a GPU this saves two kernels per layer and token. On a CPU the larger product takes longer
+    than turning the heads themselves.
+    """
+
+    def __init__(self, model: PreTrainedModel, turns_weights: bool) -> None:
+        self.model, self.turns_weights = model, turns_weights
         config = model.config
         self.epsilon = config.rms_norm_eps
         self.query_heads = config.num_attention_heads
@@ -56,13 +66,12 @@ class OneTokenDecoder:
         for layer in model.model.layers:
             attention, mlp = layer.self_attn, layer.mlp
             qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
-            has_bias = attention.q_proj.bias is not None
+            biases = [part.bias for part in qkv if part.bias is not None]  # three or none
+            size = attention.head_dim
             weights = Layer(
                 attention_norm=layer.input_layernorm.weight,
-                qkv=_for_products(torch.cat([part.weight for part in qkv])),
-                qkv_bias=_for_products(torch.cat([part.bias for part in qkv]))
-                if has_bias
-                else None,
+                qkv=_for_products(self._joined([part.weight for part in qkv], size)),
+                qkv_bias=_for_products(self._joined(biases, size)) if biases else None,
                 attention_out=_for_products(attention.o_proj.weight),
                 mlp_norm=layer.post_attention_layernorm.weight,
                 gate_up=_for_products(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
@@ -81,7 +90,7 @@ class OneTokenDecoder:
         """
         decoder = self.model.model
         rows, queries = len(token_ids), self.query_heads
-        rotated_heads = queries + self.key_heads  # values are not rotated
+        rotated = queries + self.key_heads  # values are not rotated
 
         hidden = embedding(token_ids, decoder.embed_tokens.weight)  # [rows, hidden]
         cos, sin = decoder.rotary_emb(hidden, positions)  # [rows, 1, head size] each
@@ -91,13 +100,13 @@ class OneTokenDecoder:
             normed = rms_norm(
                 hidden, layer.attention_norm.shape, layer.attention_norm, self.epsilon
             )
-            heads = linear(normed, layer.qkv, layer.qkv_bias)
-            heads = heads.view(rows, rotated_heads + self.key_heads, -1)  # [rows, heads, head size]
-            rotated = rotate(heads[:, :rotated_heads], cos, sin)
-            keys, values = cache.update(
-                rotated[:, queries:, None], heads[:, rotated_heads:, None], number
-            )
-            query = rotated[:, :queries, None]  # [rows, query heads, 1, head size]
+            # [rows, heads, head size]: queries, keys, values (and turned queries and keys)
+            heads = linear(normed, layer.qkv, layer.qkv_bias).view(rows, -1, cos.shape[-1])
+            plain, after = heads[:, :rotated], heads[:, rotated + self.key_heads :]
+            turned = after if self.turns_weights else quarter_turn(plain, dim=2)
+            torch.add(plain * cos, turned * sin, out=plain)  # rotated by the position's angles
+            keys, values = cache.add(heads[:, queries : rotated + self.key_heads, None], number)
+            query = plain[:, :queries, None]  # [rows, query heads, 1, head size]
             if bias is None:
                 seen = scaled_dot_product_attention(query, keys, values, enable_gqa=True)
             else:
@@ -114,14 +123,23 @@ class OneTokenDecoder:
         norm = decoder.norm.weight
         return head_logits(self.model, rms_norm(hidden, norm.shape, norm, self.epsilon))
 
+    def _joined(self, qkv: list[Tensor], size: int) -> Tensor:
+        """Matrices (or biases) of queries, keys and values as one; behind them the turned ones."""
+        if self.turns_weights:
+            for part in qkv[:2]:  # values are not rotated
+                heads = part.view(-1, size, *part.shape[1:])
+                qkv.append(quarter_turn(heads, dim=1).reshape(part.shape))
+        return torch.cat(qkv)
 
-def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding: rotate the pairs (i, i + size / 2) by the position's angles.
 
-    heads: [rows, heads, size]; cos, sin: [rows, 1, size].
+def quarter_turn(heads: Tensor, dim: int) -> Tensor:
+    """Turn the pairs (i, i + size / 2) along `dim` by 90 degrees: (a, b) becomes (-b, a).
+
+    Rotary position embedding rotates each pair of a head by an angle that depends on the position:
+    cos(angle) * heads + sin(angle) * quarter_turn(heads).
     """
-    first, second = heads.chunk(2, dim=-1)
-    return heads * cos + torch.cat([-second, first], dim=-1) * sin
+    first, second = heads.chunk(2, dim)
+    return torch.cat([-second, first], dim)
 
 
 def one_token_decoder(model: PreTrainedModel) -> OneTokenDecoder | None:
@@ -137,7 +155,7 @@ def one_token_decoder(model: PreTrainedModel) -> OneTokenDecoder | None:
     for name, module in model.model.layers.named_modules():
         if name.endswith("_proj") and type(module) is not torch.nn.Linear:
             return None  # the layer has an adapter
-    return OneTokenDecoder(model)
+    return OneTokenDecoder(model, turns_weights=model.device.type == "cuda")
 
 
 def _for_products(weight: Tensor) -> Tensor:

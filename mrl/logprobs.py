@@ -23,17 +23,18 @@ from transformers import PreTrainedModel
 TOKENS_AT_ONCE = 1024  # number of tokens whose logits exist at the same time
 
 
-def scaled_logprobs(logits: Tensor, suppressed: Tensor, temperature: float) -> Tensor:
+def scaled_logprobs(logits: Tensor, suppressed_ids: Tensor, temperature: float) -> Tensor:
     """log softmax(logits / temperature) over the tokens that are not suppressed.
 
     This is the one distribution of a policy: rollout.py samples from it, and learning scores by it.
 
-    logits: [..., vocab]; suppressed: [vocab] bool.  Returns [..., vocab] float32, nats.
+    logits: [..., vocab]; suppressed_ids: [number of suppressed tokens] int64.  Returns [..., vocab]
+    float32, nats.
     """
-    logits = logits.float()
+    scaled = logits.to(torch.float32, copy=True)  # a copy, which the next lines may change
     if temperature != 1:
-        logits = logits / temperature
-    return torch.log_softmax(logits.masked_fill(suppressed, -torch.inf), dim=-1)
+        scaled /= temperature
+    return torch.log_softmax(scaled.index_fill_(-1, suppressed_ids, -torch.inf), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,13 @@ def packed_logprobs(
     ).last_hidden_state  # [rows, seq, hidden]
     hidden = hidden.flatten(0, 1)[packed.predictors.to(device)]  # [tokens, hidden]
     targets = packed.targets.to(device)
+    suppressed_ids = suppressed.nonzero().squeeze(1)
 
     # 2. the head, only where it predicts a completion token
     def target_logprobs(hidden: Tensor, targets: Tensor) -> Tensor:
         logits = head_logits(model, hidden)
-        return scaled_logprobs(logits, suppressed, temperature).gather(1, targets[:, None])[:, 0]
+        logprobs = scaled_logprobs(logits, suppressed_ids, temperature)
+        return logprobs.gather(1, targets[:, None])[:, 0]
 
     if len(targets) <= TOKENS_AT_ONCE:
         token_logprobs = target_logprobs(hidden, targets)

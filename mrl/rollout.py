@@ -23,6 +23,8 @@ from mrl.logprobs import attention_bias, head_logits, scaled_logprobs
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
 # If fewer than this share of the rows are still running, they are copied into a smaller batch.
 COMPACT_BELOW = 0.8
+# The vocabulary from which on `draw` works on two levels, and the tokens of one block.
+SMALL_VOCABULARY, BLOCK = 4096, 128
 # The type of a faster sampling loop. It returns None if it cannot sample for this model.
 Decode = Callable[..., tuple[Tensor, ...] | None]
 
@@ -38,12 +40,17 @@ class _Cache(DynamicCache):
     ) -> tuple[Tensor, Tensor]:
         return super().update(keys.to(values.dtype), values, layer, **kwargs)
 
+    def add(self, new: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Add one token for decoder.py (see its `Cache`)."""
+        keys, values = new.chunk(2, dim=1)
+        return self.update(keys, values, layer)
+
 
 class _Rows:
     """The rows of a batch between two tokens: what they have read, and how they read the next."""
 
     def __init__(
-        self, model: PreTrainedModel, mask: Tensor, positions: Tensor, cache: DynamicCache
+        self, model: PreTrainedModel, mask: Tensor, positions: Tensor, cache: _Cache
     ) -> None:
         self.model, self.mask, self.positions = model, mask, positions
         self.cache = cache
@@ -91,11 +98,40 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     token of probability 0 is never drawn, because the first entry *above* the uniform number is
     taken.
     """
-    cumulative = logprobs.double().exp().cumsum(dim=-1)
-    threshold = uniform.double()[:, None] * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+    vocabulary = logprobs.shape[-1]
+    if vocabulary > SMALL_VOCABULARY:
+        drawn = _draw_on_two_levels(logprobs, uniform.double()[:, None])
+    else:
+        cumulative = logprobs.double().exp().cumsum(dim=-1)
+        threshold = uniform.double()[:, None] * cumulative[:, -1:]
+        drawn = torch.searchsorted(cumulative, threshold, right=True)
     # without the limit, NaN would give an invalid index; `Policy.rollout` raises an error later
-    return drawn.clamp(max=logprobs.shape[-1] - 1)
+    return drawn.squeeze(-1).clamp(max=vocabulary - 1)
+
+
+def _draw_on_two_levels(logprobs: Tensor, uniform: Tensor) -> Tensor:
+    """The same for a large vocabulary: first draw a block of tokens, then a token of the block.
+
+    Only the sums of blocks and the drawn block are in float64, which saves most of the memory that
+    the other way reads and writes.  logprobs: [rows, vocab]; uniform and result: [rows, 1].
+    """
+    rows, vocabulary = logprobs.shape
+    number = -(-vocabulary // BLOCK)  # rounded up; the last block may end in zeros
+    probabilities = logprobs.new_zeros(rows, number * BLOCK)
+    torch.exp(logprobs, out=probabilities[:, :vocabulary])
+    blocks = probabilities.view(rows, number, BLOCK)
+
+    sums = blocks.sum(dim=-1, dtype=torch.float64)  # [rows, number]
+    cumulative = sums.cumsum(dim=-1)
+    threshold = uniform * cumulative[:, -1:]
+    block = torch.searchsorted(cumulative, threshold, right=True).clamp(max=number - 1)
+
+    before = (cumulative - sums).gather(1, block)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0].double().cumsum(dim=-1)
+    # rounding could push the threshold out of the block, on either side
+    below = torch.nextafter(inside[:, -1:], torch.zeros_like(threshold))
+    threshold = torch.minimum((threshold - before).clamp(min=0), below)
+    return block * BLOCK + torch.searchsorted(inside, threshold, right=True)
 
 
 @torch.no_grad()
@@ -123,9 +159,11 @@ def sample_completions(
     # drawn on the CPU, so that a seed gives the same numbers on every device
     uniform = torch.rand(max_new_tokens, rows, generator=generator).to(device)
 
+    suppressed_ids = suppressed.nonzero().squeeze(1)
+
     def choose(logits: Tensor, uniform_now: Tensor) -> tuple[Tensor, Tensor]:
         # the next token of each row and its log-prob
-        scaled = scaled_logprobs(logits, suppressed, temperature)  # [rows, vocab]
+        scaled = scaled_logprobs(logits, suppressed_ids, temperature)  # [rows, vocab]
         tokens = draw(scaled, uniform_now)
         return tokens, scaled.gather(1, tokens[:, None])[:, 0]
 
@@ -172,7 +210,7 @@ def sample_completions(
 
 def _prefill(
     model: PreTrainedModel, prompts: list[list[int]], group_size: int
-) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
+) -> tuple[Tensor, Tensor, Tensor, _Cache]:
     """Read the prompts. Returns logits [rows, vocab], mask [rows, seq], positions [rows, 1], cache.
 
     The logits are those of the first completion token.

@@ -125,7 +125,7 @@ def test_nothing_moves_or_grows_while_a_step_repeats(forced, make_policy, decode
     seen = []
     for _, positions, bias, cache in decoded:
         tensors = [positions, bias, cache.place]
-        tensors += [tensor for layer in cache.layers for tensor in layer]
+        tensors += cache.layers
         seen.append([(t.data_ptr(), t.shape) for t in tensors])
     assert len(seen) == tokens + 2 * COMPARED
     assert all(now == seen[0] for now in seen)
@@ -334,5 +334,5 @@ def test_only_caches_that_keep_all_are_recorded(monkeypatch):
 
 
 def test_no_division_at_temperature_one_changes_no_bit():
-    logits, nothing = torch.randn(4, 50), torch.zeros(50, dtype=torch.bool)
+    logits, nothing = torch.randn(4, 50), torch.tensor([], dtype=torch.int64)
     assert torch.equal(scaled_logprobs(logits, nothing, 1), torch.log_softmax(logits / 1.0, -1))

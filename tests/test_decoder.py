@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from mrl import rollout
 from mrl.config import DATA, PolicyConfig
-from mrl.decoder import one_token_decoder, rotate
+from mrl.decoder import OneTokenDecoder, one_token_decoder, quarter_turn
 from mrl.logprobs import attention_bias
 from mrl.models.loading import load_policy
 from mrl.run.problems import load_problems
@@ -36,7 +36,7 @@ def next_logits(model, rows, padded, decoder):
     if padded:
         mask[::2, :2] = False
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    cache = DynamicCache(config=model.config)
+    cache = rollout._Cache(config=model.config)
     bias = rollout._prompt_mask(model, mask, cache)
     rollout._last_logits(model, ids[:, :7], bias, positions, cache)
 
@@ -52,13 +52,14 @@ def next_logits(model, rows, padded, decoder):
     return torch.stack(found)
 
 
+@pytest.mark.parametrize("turns_weights", [False, True])
 @pytest.mark.parametrize("name", PAIR)
-def test_the_tiny_pair_is_equal_bit_for_bit_at_any_number_of_rows(name):
+def test_the_tiny_pair_is_equal_bit_for_bit_at_any_number_of_rows(name, turns_weights):
     model = tiny(name).model
     for rows in (1, 2, 3, 7, 16, 61, 128):
         for padded in (False, True):
             want = next_logits(model, rows, padded, None)
-            got = next_logits(model, rows, padded, one_token_decoder(model))
+            got = next_logits(model, rows, padded, OneTokenDecoder(model, turns_weights))
             assert torch.equal(got, want), (rows, padded)
 
 
@@ -69,8 +70,10 @@ def test_heads_wider_than_the_hidden_size_and_biases_that_are_not_zero(family, p
     for parameter in model.parameters():
         parameter.data = torch.randn_like(parameter) * 0.2
     want = next_logits(model, 5, padded, None)
-    got = next_logits(model, 5, padded, one_token_decoder(model))
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert one_token_decoder(model)
+    for turns_weights in (False, True):
+        got = next_logits(model, 5, padded, OneTokenDecoder(model, turns_weights))
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", PAIR)
@@ -102,11 +105,14 @@ def test_the_decoder_follows_the_weights_of_the_last_update():
     assert torch.equal(after, next_logits(policy.model, 3, False, None))
 
 
-def test_rotation_by_a_quarter_turn():
+def test_a_quarter_turn_of_a_matrix_is_that_of_its_product():
     """A pair is (i, i + size / 2); a turn by 90 degrees makes (-second, first) of it."""
     heads = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
-    quarter = rotate(heads, torch.zeros(1, 1, 4), torch.ones(1, 1, 4))
-    assert quarter.tolist() == [[[-3.0, -4.0, 1.0, 2.0]]]
+    assert quarter_turn(heads, dim=2).tolist() == [[[-3.0, -4.0, 1.0, 2.0]]]
+    matrix, hidden = torch.randn(2 * 4, 5), torch.randn(3, 5)  # two heads of size 4
+    turned = quarter_turn(matrix.view(2, 4, 5), dim=1).reshape(2 * 4, 5)
+    want = quarter_turn((hidden @ matrix.T).view(3, 2, 4), dim=2)
+    torch.testing.assert_close((hidden @ turned.T).view(3, 2, 4), want)
 
 
 @pytest.mark.parametrize(

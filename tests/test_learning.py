@@ -165,8 +165,9 @@ def test_a_decoder_with_wrong_keys_is_found_in_mixed_precision(monkeypatch, veri
     for factor in (1.0, 1.5):
 
         class Wrong(cuda_graph.FixedCache):
-            def update(self, keys, values, layer, factor=factor, **named):
-                return super().update(keys * factor, values, layer, **named)
+            def add(self, new, layer, factor=factor):
+                keys, values = new.chunk(2, dim=1)
+                return super().add(torch.cat([keys * factor, values], dim=1), layer)
 
         monkeypatch.setattr(cuda_graph, "FixedCache", Wrong)
         policy = load_policy(PolicyConfig("a", str(path), learning_rate=1e-30, dtype="mixed"))

@@ -107,11 +107,28 @@ def test_draw_follows_the_distribution():
     torch.testing.assert_close(shares, probabilities, atol=0.01, rtol=0)
 
 
+@pytest.mark.parametrize("vocabulary", [module.SMALL_VOCABULARY + 1, 10_007])
+def test_a_draw_on_two_levels_is_the_draw_on_one(monkeypatch, vocabulary):
+    """Most tokens have probability 0, as those of a peaked distribution have in float32."""
+    logprobs = torch.randn(400, vocabulary, generator=generator()) * 6
+    logprobs = torch.log_softmax(logprobs.where(logprobs > 3, -torch.inf), dim=-1)
+    uniform = torch.rand(400, generator=generator(1))
+    uniform[:2] = torch.tensor([0.0, 1 - 2**-24])
+    two_levels = draw(logprobs, uniform)
+    assert logprobs.gather(1, two_levels[:, None]).isfinite().all()
+    monkeypatch.setattr(module, "SMALL_VOCABULARY", vocabulary)
+    assert (two_levels == draw(logprobs, uniform)).float().mean() > 0.99  # sums round differently
+    broken = torch.full((2, vocabulary), torch.nan)
+    assert (draw(broken, uniform[:2]) < vocabulary).all()
+
+
 def test_scaled_logprobs_divides_by_the_temperature_and_leaves_suppressed_tokens_out():
     logits = torch.tensor([[1.0, 3.0, 100.0]])
-    got = scaled_logprobs(logits, torch.tensor([False, False, True]), temperature=2.0).exp()
+    given = logits.clone()
+    got = scaled_logprobs(logits, torch.tensor([2]), temperature=2.0).exp()
     want = torch.softmax(torch.tensor([0.5, 1.5]), dim=0)
     torch.testing.assert_close(got, torch.cat([want, torch.zeros(1)])[None])
+    assert torch.equal(logits, given)  # also in float32, where no cast makes a copy
 
 
 @pytest.fixture

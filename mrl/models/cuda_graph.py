@@ -48,9 +48,10 @@ def can_record(prefilled: DynamicCache, device: torch.device) -> bool:
 
 
 class FixedCache:
-    """A cache that does not grow: per layer, keys and values, both [rows, heads, places, size].
+    """A cache that does not grow: per layer one tensor, [rows, 2 * key heads, places, size].
 
-    `place` is the index at which the next token is written.
+    It holds the keys of a layer before its values. `place` is the index at which the next token is
+    written.
     """
 
     def __init__(self, prefilled: DynamicCache, places: int) -> None:
@@ -59,16 +60,21 @@ class FixedCache:
         # `can_record` has checked that each of these layers has keys and values
         layers = cast(list[Any], prefilled.layers)
         self.place = torch.tensor([seq], device=layers[0].keys.device)
-        self.layers: list[tuple[Tensor, Tensor]] = []
+        self.layers: list[Tensor] = []
         for layer in layers:
-            self.layers.append((pad(layer.keys, more), pad(layer.values, more)))
+            self.layers.append(pad(torch.cat([layer.keys, layer.values], dim=1), more))
             layer.keys = layer.values = None  # so that only one layer at a time exists twice
 
+    def add(self, new: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Write one token's keys and values, and return those of all places (see `Cache`)."""
+        held = self.layers[layer]
+        held.index_copy_(2, self.place, new.to(held.dtype))
+        keys, values = held.chunk(2, dim=1)
+        return keys, values
+
     def update(self, keys: Tensor, values: Tensor, layer: int, **_: Any) -> tuple[Tensor, Tensor]:
-        """Write one token's keys and values, and return those of all places."""
-        for held, new in zip(self.layers[layer], (keys, values), strict=True):
-            held.index_copy_(2, self.place, new.to(held.dtype))
-        return self.layers[layer]
+        """The same for the layers of `transformers`, which have keys and values apart."""
+        return self.add(torch.cat([keys, values], dim=1), layer)
 
 
 @torch.no_grad()
@@ -97,7 +103,7 @@ def decode(
     places = (seq + most + 7) // 8 * 8  # attention would copy masks of any other length
     fixed = FixedCache(prefilled, places)
     read = one_token_decoder(model) or partial(_read, model)
-    dtype = fixed.layers[0][0].dtype
+    dtype = fixed.layers[0].dtype
     bias = torch.full((rows, 1, 1, places), torch.finfo(dtype).min, dtype=dtype, device=device)
     bias[:, 0, 0, :seq].masked_fill_(mask, 0)  # added to the attention scores: 0 for a visible key
 

@@ -324,7 +324,7 @@ def packing_problem(model: PreTrainedModel) -> str:
     vocabulary = embedding_rows(model)
     # this check suppresses no token
     suppressed = torch.zeros(vocabulary, dtype=torch.bool, device=model.device)
-    scaling = {"suppressed": suppressed, "temperature": 1.0}
+    scaling: Any = {"suppressed": suppressed, "temperature": 1.0}
     no_eos = torch.tensor([], dtype=torch.int64, device=model.device)
     chance = torch.Generator().manual_seed(0)
     prompts = [[1, 2, 3, 4], [1, 2, 3, 4], [5, 6], [5, 6]]
@@ -354,12 +354,19 @@ def packing_problem(model: PreTrainedModel) -> str:
 
 
 def plain_logprobs(
-    model: PreTrainedModel, prompt: list[int], completion: list[int], **scaling: Any
+    model: PreTrainedModel,
+    prompt: list[int],
+    completion: list[int],
+    suppressed: Tensor,
+    temperature: float,
 ) -> Tensor:
-    """Log-probs of one completion, [seq] nats, from a plain forward pass of the model."""
+    """Log-probs of one completion, [seq] nats, from a plain forward pass of the model.
+
+    suppressed: [vocab] bool, the tokens that must never be sampled.
+    """
     token_ids = torch.tensor([prompt + completion], device=model.device)
     logits = model(input_ids=token_ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-    logprobs = scaled_logprobs(logits, **scaling)
+    logprobs = scaled_logprobs(logits, suppressed.nonzero().squeeze(1), temperature)
     return logprobs.gather(1, token_ids[0, len(prompt) :, None])[:, 0]
 
 
