@@ -10,7 +10,6 @@ diagnostics.py counts what the updates did.
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 from typing import Protocol
 
 import torch
@@ -295,8 +294,7 @@ def policy_loss(
     """The clipped objective over one micro-batch (a scalar), and its statistics.
 
     logprobs: [batch, seq] nats, with gradient; mask: [batch, seq] bool, True on completion tokens.
-    counts: taken over the whole update. updates_done: number of updates made so far in this step;
-    HACPO's clip band narrows with each update.
+    counts: taken over the whole update. updates_done: number of updates made so far in this step.
     """
     objective = batch[0].objective or policy.objective  # the same in a whole micro-batch
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
@@ -306,11 +304,7 @@ def policy_loss(
     # which the policy computed itself give a ratio of exactly 1.
     recorded = torch.zeros_like(logprobs)  # [batch, seq]
     for row, sample in enumerate(batch):
-        numbers = sample.old_logprobs
-        # between two tokenizers, there is one number per *source* token; only their mean is used
-        if objective.ratio_level == "sequence_cross_tokenizer":
-            numbers = [fmean(numbers)] * len(sample.completion_ids)
-        recorded[row, : len(numbers)] = logprobs.new_tensor(numbers)
+        recorded[row, : len(sample.old_logprobs)] = logprobs.new_tensor(sample.old_logprobs)
     logprob_gap = (logprobs.detach() - recorded).abs()
 
     # If the current weights sampled these completions, a gap can only be rounding. Then the
@@ -322,7 +316,7 @@ def policy_loss(
     chunk_weight: Tensor | float = 1.0
     if objective.ratio_level == "token":
         ratio = token_ratio(logprobs, behavior, mask)
-    elif objective.ratio_level in ("sequence", "sequence_cross_tokenizer"):
+    elif objective.ratio_level == "sequence":
         ratio = sequence_ratio(logprobs, behavior, mask)
     else:
         chunk_of = torch.zeros_like(mask, dtype=torch.int64)

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the settings name objectives, and are read without torch
+    from collections.abc import Callable
+
     from torch import Tensor
 
+    # (ratio, advantages, number of updates made so far in the step) -> as `surrogate_loss`
+    Surrogate = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
+
 KNOWN = {  # the values that a field of an objective may have
-    "ratio_level": ("token", "chunk", "sequence", "sequence_cross_tokenizer"),
+    "ratio_level": ("token", "chunk", "sequence"),
     "aggregation": ("sequence", "token", "constant"),
 }
 
@@ -25,19 +30,15 @@ KNOWN = {  # the values that a field of an objective may have
 class Objective:
     """The settings in which the published objectives differ (TUTORIAL.md, appendix)."""
 
-    # What the ratio pi_theta / pi_behavior is computed over: "token", "chunk", "sequence" or
-    # "sequence_cross_tokenizer". The last one is HACPO's sequence ratio between two tokenizers:
-    # each side takes the mean over its own tokens.
+    # what the ratio pi_theta / pi_behavior is computed over: "token", "chunk" or "sequence"
     ratio_level: str
     aggregation: str  # "sequence", "token" or "constant": how token losses are averaged
     # A ratio outside 1 - clip_low .. 1 + clip_high gets no gradient that pushes it further out.
     clip_low: float
     clip_high: float
     scale_by_std: bool = True  # whether advantages are divided by the std of the group's rewards
-    # Only HACPO's samples from peers use the next two fields (see surrogate_loss). A `ratio_power`
-    # of None selects PPO's min(); a number is the exponent alpha.
-    ratio_power: float | None = None
-    clip_low_step: float = 0.0  # if `ratio_power` is set: each update lowers clip_low by this much
+    # a mode's own loss, instead of PPO's clipped one (see surrogate_loss)
+    surrogate: Surrogate | None = None
 
     def __post_init__(self) -> None:
         for name, known in KNOWN.items():
@@ -144,33 +145,20 @@ def surrogate_loss(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of each token under one objective, and which tokens are clipped.
 
-    Without a `ratio_power`, the loss is `clipped_loss`. Only HACPO's samples from peers have a
-    `ratio_power`. With ratio s, after u updates, their loss is (arXiv 2603.02604 v1, eq. 50 and
-    52):
-
-        -clip(s, 1 - clip_low + u * clip_low_step, 1 + clip_high) * sg[s] ** ratio_power * A
-
-    sg is stop-gradient, `.detach()`. Without a min(), there is no gradient outside the band,
-    whatever the sign of A. Instead of s, we raise the clipped s to the power. Inside the band both
-    are equal; outside there is no gradient, and the clipped s cannot overflow.
+    It is `clipped_loss`, unless the objective has a `surrogate` of its own, as for peers' samples
+    in mode hacpo. updates_done: number of updates made so far in this step.
 
     ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns the loss and two masks,
     [batch, seq] each. The masks are True where a token has no gradient: in the first one because
     the ratio is below the band, in the second because it is above.
     """
-    if objective.ratio_power is None:  # PPO's min() clips only where a policy would look too good
-        loss = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
-        below = (ratio < 1 - objective.clip_low) & (advantages < 0)
-        above = (ratio > 1 + objective.clip_high) & (advantages > 0)
-        return loss, below, above
-
-    high = 1 + objective.clip_high
-    # the band narrows with each update, but its bounds never cross
-    low = min(1 - objective.clip_low + updates_done * objective.clip_low_step, high)
-    clipped = clip(ratio, low, high)
-    # inside the band the gradient is s^power * grad s, whatever the sign of A
-    loss = -clipped * clipped.detach() ** objective.ratio_power * advantages
-    return loss, ratio < low, ratio > high
+    if objective.surrogate:
+        return objective.surrogate(ratio, advantages, updates_done)
+    # PPO's min() clips only where a policy would look too good
+    loss = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
+    below = (ratio < 1 - objective.clip_low) & (advantages < 0)
+    above = (ratio > 1 + objective.clip_high) & (advantages > 0)
+    return loss, below, above
 
 
 def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:

@@ -119,8 +119,8 @@ class TrainingSample:
     loss: str = "policy"
     advantage: float = 0.0
     # The ratio's denominator, in nats, for a completion that is not the policy's own. The mode sets
-    # one value per token, or per *source* token at ratio level "sequence_cross_tokenizer". For the
-    # policy's own completions this is None: their denominator is `sampled_logprobs`.
+    # one value per token. For the policy's own completions this is None: their denominator is
+    # `sampled_logprobs`.
     behavior_logprobs: list[float] | None = None
     # For the policy's own completion: its log-probs when it was sampled, in nats, one per token. In
     # mixed precision, learning.py replaces them with log-probs from scoring.

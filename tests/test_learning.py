@@ -16,6 +16,7 @@ from mrl.learning import LARGEST_GAP, LARGEST_MEAN_GAP, learn
 from mrl.models import cuda_graph
 from mrl.models.loading import load_policy
 from mrl.modes import Experience, Received, TrainingBatch
+from mrl.modes.hacpo import NarrowingBand
 from mrl.objectives import OBJECTIVES
 from mrl.run.metrics import outcome_metrics
 from mrl.run.problems import load_problems
@@ -210,7 +211,7 @@ def test_an_update_without_gradient_moves_nothing(make_policy):
 def test_a_band_narrows_with_updates_that_were_made(make_policy):
     """HACPO's u: a minibatch without gradient is no update (arXiv 2603.02604, eq. 50)."""
     policy = make_policy(learning_rate=1e-30)
-    objective = replace(OBJECTIVES["gspo"], clip_low=0.2, clip_low_step=0.1, ratio_power=1.0)
+    objective = replace(OBJECTIVES["gspo"], surrogate=NarrowingBand(1, 0.2, 0.1))
     flat = [sample(policy, "1", 0.0), sample(policy, "2", 0.0)]
     peers = [sample(policy, text, 1.0, source="b", objective=objective) for text in ("3", "4")]
     for peer in peers:  # s = 0.85: within the band before any update, below it after one

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mrl.modes.hacpo import NarrowingBand
 from mrl.objectives import (
     OBJECTIVES,
     Objective,
@@ -188,7 +189,7 @@ def test_no_logprob_that_a_peer_claims_makes_a_ratio_infinite():
 
 
 def test_the_flat_part_of_hacpos_peers_is_outside_a_narrowing_band_that_never_inverts():
-    objective = Objective("sequence", "sequence", 0.2, 0.0, ratio_power=1.0, clip_low_step=0.05)
+    objective = Objective("sequence", "sequence", 0.2, 0.0, surrogate=NarrowingBand(1, 0.2, 0.05))
     for updates, want in ((0, [1, 0, 0, 0, 1]), (1, [1, 1, 0, 0, 1]), (9, [1, 1, 1, 0, 1])):
         for advantage in (torch.ones(1, 1), -torch.ones(1, 1)):
             ratio = torch.tensor([[0.7, 0.82, 0.95, 1.0, 1.1]], requires_grad=True)
@@ -208,7 +209,7 @@ def test_a_ratio_at_a_bound_teaches_on_every_version_of_torch(monkeypatch):
         return torch.where(inside, tensor, plain(tensor, min, max).detach())
 
     monkeypatch.setattr(torch.Tensor, "clamp", newest)
-    peers = Objective("sequence", "sequence", 0.25, 0.0, ratio_power=1.0)
+    peers = Objective("sequence", "sequence", 0.25, 0.0, surrogate=NarrowingBand(1, 0.25, 0))
     ratio = torch.tensor([[0.75, 1.0]], requires_grad=True)
     loss, below, above = surrogate_loss(ratio, torch.ones(1, 1), peers)
     assert not (below | above).any()
@@ -218,7 +219,7 @@ def test_a_ratio_at_a_bound_teaches_on_every_version_of_torch(monkeypatch):
 
 
 def test_no_power_of_a_ratio_that_a_peer_claims_is_infinite():
-    objective = Objective("sequence", "sequence", 0.2, 0.0, ratio_power=5.0)
+    objective = Objective("sequence", "sequence", 0.2, 0.0, surrogate=NarrowingBand(5, 0.2, 0))
     ratio = torch.tensor([[math.exp(20.0)]], requires_grad=True)
     loss, _, _ = surrogate_loss(ratio, torch.ones(1, 1), objective)
     assert torch.isfinite(loss).all()

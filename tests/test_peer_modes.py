@@ -7,6 +7,7 @@ are written by hand.
 import math
 import random
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
@@ -14,13 +15,13 @@ import torch
 from mrl.advantages import group_advantages
 from mrl.modes import Mode
 from mrl.modes.graft import GRAFT
-from mrl.modes.hacpo import HACPO
+from mrl.modes.hacpo import HACPO, NarrowingBand
 from mrl.modes.naive import Naive
 from mrl.modes.peers import experience_of
 from mrl.modes.prp import PRP
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
-from mrl.objectives import OBJECTIVES, Objective
+from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord
 from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.settings.settings import make_mode
@@ -202,7 +203,7 @@ def test_hacpo_with_equal_capabilities_is_the_plain_mixed_baseline(receiver):
     own, foreign = own_and_peers(batch)
     assert all(s.weight == 1.0 for s in batch.samples)
     assert all(s.objective == OBJECTIVES["gspo"] for s in own)
-    assert all(s.objective.ratio_power == 0 and s.objective.clip_low == 1.0 for s in foreign)
+    assert {s.objective.surrogate for s in foreign} == {NarrowingBand(0.0, 1.0, 0.025)}
 
 
 def test_hacpo_scales_the_baseline_and_weighs_the_peer_by_capability(receiver):
@@ -229,10 +230,11 @@ def test_hacpos_ratio_has_each_side_over_its_own_tokens(receiver):
     theirs = replace(record("x", 1, lengths=(3, 6)), logprobs=(-1.0, -3.0), end_logprob=-0.5)
     batch = teach(HACPO(), receiver, [group(receiver, "x", [0, 0])], {"x": [theirs]})
     (sample,) = own_and_peers(batch)[1]
-    assert sample.behavior_logprobs == [-1.0, -3.0, -0.5]  # the source's own three tokens
-    assert sample.objective == Objective(
-        "sequence_cross_tokenizer", "sequence", 0.2, 0.0, ratio_power=1.0, clip_low_step=0.025
-    )
+    # the mean over the source's own three tokens
+    assert fmean(sample.behavior_logprobs) == pytest.approx(-1.5)
+    assert len(sample.behavior_logprobs) == len(sample.completion_ids)
+    assert sample.objective.ratio_level == sample.objective.aggregation == "sequence"
+    assert sample.objective.surrogate == NarrowingBand(1.0, 0.2, 0.025)
 
 
 def test_hacpos_power_and_the_narrowing_of_its_band_can_be_left_out(receiver):
@@ -241,8 +243,8 @@ def test_hacpos_power_and_the_narrowing_of_its_band_can_be_left_out(receiver):
         batch = teach(HACPO(**settings), receiver, groups, peers_of("x", [1, 0]))
         return own_and_peers(batch)[1][0].objective
 
-    assert (peer_objective().ratio_power, peer_objective(alpha=0).ratio_power) == (1, 0)
-    assert peer_objective(delta_step=0).clip_low_step == 0.0
+    assert peer_objective(alpha=0).surrogate == NarrowingBand(0.0, 0.2, 0.025)
+    assert peer_objective(delta_step=0).surrogate == NarrowingBand(1.0, 0.2, 0.0)
 
 
 def test_hacpo_gives_no_infinite_weight_to_somebody_who_never_succeeds(receiver):

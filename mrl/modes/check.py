@@ -92,7 +92,7 @@ def _find_mistake(sample: TrainingSample, vocabulary: int) -> str:
         level = sample.objective.ratio_level if sample.objective else ""
         if sample.behavior_logprobs is None:
             needed.append("sampled_logprobs")  # it is the policy's own completion
-        elif level != "sequence_cross_tokenizer":  # that level uses only their mean
+        else:
             needed.append("behavior_logprobs")
         if level == "chunk":
             needed.append("chunk_of")  # without it, the whole completion would be one chunk

@@ -52,15 +52,19 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from mrl.advantages import capability_advantages
 from mrl.config import setting
 from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.peers import peer_sample, source_logprobs
 from mrl.modes.solo import samples_with
-from mrl.objectives import OBJECTIVES, Objective
+from mrl.objectives import OBJECTIVES, Objective, clip
 from mrl.records import RolloutRecord
 from mrl.samples import TrainingSample
+
+if TYPE_CHECKING:  # the settings of modes are read without torch
+    from torch import Tensor
 
 RATIO_BOUNDS = (0.1, 10.0)  # bounds of a capability ratio, as in the released program
 
@@ -109,12 +113,11 @@ class HACPO(Mode[RolloutRecord]):
         # the receiver's own samples and its peers' samples are clipped in different ways
         own_objective = OBJECTIVES.get(self.own_objective)  # None: the receiver's own objective
         peer_objective = Objective(
-            ratio_level="sequence_cross_tokenizer",  # each side averages over its own tokens
+            ratio_level="sequence",
             aggregation="sequence",
-            clip_low=self.delta,  # 4. the band reaches from 1 - delta ...
+            clip_low=self.delta,  # the band reaches from 1 - delta ...
             clip_high=0.0,  # ... to 1
-            clip_low_step=self.delta_step,
-            ratio_power=self.alpha,  # 3. the factor sg[s] ** alpha
+            surrogate=NarrowingBand(self.alpha, self.delta, self.delta_step),  # 3. and 4.
         )
 
         for experience in experiences:
@@ -122,7 +125,9 @@ class HACPO(Mode[RolloutRecord]):
             pooled = samples_with([0.0] * len(group.rollouts), group, own_objective)
             for received in experience.usable:
                 record, sample = received.record, peer_sample(group, received)
-                sample.behavior_logprobs = source_logprobs(record)  # one per *source* token
+                # Each side averages over its own tokens, and the ratio needs only the mean.
+                mean = fmean(source_logprobs(record))
+                sample.behavior_logprobs = [mean] * len(sample.completion_ids)
                 sample.objective = peer_objective
                 # 2. the sample of a more capable peer weighs more
                 sample.weight = _capability_ratio(
@@ -175,6 +180,35 @@ class HACPO(Mode[RolloutRecord]):
     def restore(self, state: dict) -> None:
         """Restore the capability windows from a checkpoint."""
         self._windows = {name: deque(values, self.window) for name, values in state.items()}
+
+
+@dataclass(frozen=True)
+class NarrowingBand:
+    """Parts 3 and 4: the loss of a peer's sample. Its band narrows with each update.
+
+    With ratio s, after u updates, it is (arXiv 2603.02604 v1, eq. 50 and 52):
+
+        -clip(s, 1 - delta + u * delta_step, 1) * sg[s] ** alpha * A
+
+    sg is stop-gradient, `.detach()`. Without a min(), there is no gradient outside the band,
+    whatever the sign of A. Instead of s, we raise the clipped s to the power. Inside the band both
+    are equal; outside there is no gradient, and the clipped s cannot overflow.
+    """
+
+    alpha: float
+    delta: float
+    delta_step: float
+
+    def __call__(
+        self, ratio: "Tensor", advantages: "Tensor", updates_done: int
+    ) -> "tuple[Tensor, Tensor, Tensor]":
+        """The loss of each token, and where the ratio is below and above the band."""
+        # the bounds of the band never cross
+        low = min(1 - self.delta + updates_done * self.delta_step, 1.0)
+        clipped = clip(ratio, low, 1.0)
+        # inside the band the gradient is s ** alpha * grad s, whatever the sign of A
+        loss = -clipped * clipped.detach() ** self.alpha * advantages
+        return loss, ratio < low, ratio > 1.0
 
 
 def _capability_ratio(numerator: float, denominator: float) -> float:
