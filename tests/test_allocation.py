@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mrl import allocation as allocation_module
-from mrl.allocation import BLOCK, PARTS, Allocation, _move, in_blocks
+from mrl.allocation import BLOCK, Allocation, in_blocks
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.learning import learn
@@ -127,12 +127,15 @@ def test_a_swap_moves_only_what_the_phase_needs(make_policy):
 
 
 def test_a_swap_changes_no_number(make_policy):
-    policy = make_policy()
+    policy, other = two_policies(make_policy)
+    allocation = Allocation([policy, other], NAMES, "swap")
     learn(policy, [sample(policy)])
     before = {k: v.clone() for k, v in policy.model.state_dict().items()}
     places = [p.data_ptr() for p in policy.model.parameters()]
     moments = [s["exp_avg"].clone() for s in policy.optimizer.state.values()]
-    assert _move(policy, PARTS, "cpu", {}) > 0
+    for turn in (policy, other):
+        with allocation.turn(turn, "rollout"):
+            pass
     assert places != [p.data_ptr() for p in policy.model.parameters()]  # really copied
     assert all(torch.equal(v, before[k]) for k, v in policy.model.state_dict().items())
     after = [s["exp_avg"] for s in policy.optimizer.state.values()]
@@ -141,32 +144,27 @@ def test_a_swap_changes_no_number(make_policy):
     assert embeddings is policy.model.get_output_embeddings().weight  # still tied
 
 
-def test_host_memory_is_taken_once(make_policy, monkeypatch):
+def test_host_memory_is_taken_once(make_policy):
     """To pin it takes longer than to copy; and each recorded token would unpin what is free."""
     a, b = policies = two_policies(make_policy)
     allocation = Allocation(policies, [p.name for p in policies], "swap")
     for policy in policies:
         learn(policy, [sample(policy)])
     before = {key: value.clone() for key, value in a.model.state_dict().items()}
-    places, made, lay_out = [], [], allocation_module.in_blocks
-    monkeypatch.setattr(
-        allocation_module, "in_blocks", lambda sizes: made.append(len(sizes)) or lay_out(sizes)
-    )
+    places = []
     for _ in range(3):
-        made.clear()
         for policy in (a, b):
             with allocation.turn(policy, "learn"):
                 pass
         moments = [s[m] for s in a.optimizer.state.values() for m in ("exp_avg", "exp_avg_sq")]
         places.append([t.data_ptr() for t in (*a.model.parameters(), *moments)])
     assert places[0] == places[1] == places[2]
-    assert made[::2] == [0, 0]  # none on the way out; on the way in, a CPU's go there, too
     assert all(torch.equal(v, before[k]) for k, v in a.model.state_dict().items())
 
 
-def test_what_waits_is_pinned_only_if_it_comes_from_a_cuda_device(make_policy, monkeypatch):
+def test_on_a_cpu_what_waits_is_not_pinned(make_policy, monkeypatch):
     """A run on the CPU of a machine that has a GPU pinned all of its memory."""
-    policy, pinned = make_policy(), []
+    policies, pinned = two_policies(make_policy), []
     empty = torch.empty
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
@@ -175,14 +173,11 @@ def test_what_waits_is_pinned_only_if_it_comes_from_a_cuda_device(make_policy, m
         return empty(*about, **named)
 
     monkeypatch.setattr(torch, "empty", noted)
-    _move(policy, PARTS, "cpu", {})
-    assert pinned == [False]  # and one block for all of them
-
-    class OnACard:
-        nbytes, is_cuda, dtype, shape = 8, True, torch.float32, (2,)
-
-    allocation_module._add_host_places([OnACard()], {})
-    assert pinned == [False, True]
+    allocation = Allocation(policies, NAMES, "swap")
+    for policy in policies:
+        with allocation.turn(policy, "rollout"):
+            pass
+    assert pinned and not any(pinned)
 
 
 def test_tensors_lie_in_their_blocks_side_by_side():
@@ -253,11 +248,13 @@ def two_policies(make_policy, **settings):
 
 
 def test_the_reference_moves_with_its_policy(make_policy):
-    policy = make_policy(kl_coef=1.0)
-    tensors = [*policy.model.parameters(), *policy.model.buffers()]
-    size = sum(t.numel() * t.element_size() for t in tensors)
-    assert allocation_module._move(policy, {"weights"}, "cpu", {}) == size
-    assert allocation_module._move(policy, {"reference"}, "cpu", {}) == size
+    policy, other = two_policies(make_policy, kl_coef=1.0)
+    allocation = Allocation([policy, other], NAMES, "swap")
+    for phase in ("rollout", "learn"):
+        with allocation.turn(policy, phase):
+            pass
+    whole = sum(sizes(policy))
+    assert [turn.moved_bytes for turn in allocation.ledger] == [whole, whole]
 
 
 def test_what_was_fetched_in_part_is_evicted_all_the_same(make_policy, monkeypatch):

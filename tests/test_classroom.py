@@ -542,7 +542,6 @@ def test_the_hidden_cases_are_those_of_the_seed(grade):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_solutions_that_are_written_otherwise_get_full_points(grade, name):
-    assert len(RIGHT[name]) >= 5  # and the reference
     texts = {key: submitted(name, body) for key, body in RIGHT[name].items()}
     for key, found in grade(texts).items():
         assert found.points == OUT_OF, (key, words(found))

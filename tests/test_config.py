@@ -64,6 +64,11 @@ def test_a_missing_config_file(tmp_path):
         load_config(tmp_path / "none.toml")
 
 
+def test_a_number_of_a_policy_made_in_python_may_not_be_nan():
+    with pytest.raises(MrlError, match="kl_coef is nan"):
+        check(RunConfig([PolicyConfig("p", "x", kl_coef=float("nan"))]))
+
+
 def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_names(monkeypatch):
     small = SimpleNamespace(num_parameters=lambda: 1)
     monkeypatch.setattr("mrl.models.loading.shape_of", lambda config: small)

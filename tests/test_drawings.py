@@ -1,4 +1,4 @@
-"""The drawings that are kept are those that `python data/drawings/draw.py` makes today."""
+"""The drawings show what the kept files and the program give."""
 
 import csv
 import importlib.util
@@ -18,7 +18,6 @@ from mrl.run.problems import load_problems
 
 KEPT = DATA / "drawings"
 BOX = r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)"'
-AGAIN = "run `python data/drawings/draw.py`"
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +28,6 @@ def draw():
     return module
 
 
-@pytest.mark.parametrize("name", ["advantages", "importance", "clip", "ladders"])
-def test_the_drawing_is_what_the_code_makes_today(name, draw):
-    assert str(getattr(draw, name)()) == (KEPT / f"{name}.svg").read_text(encoding="utf-8"), AGAIN
-
-
 @pytest.mark.slow
 def test_the_command_makes_all_of_them(tmp_path, draw):
     draw.main(tmp_path)
@@ -42,17 +36,9 @@ def test_the_command_makes_all_of_them(tmp_path, draw):
     assert made == kept - {"moving.svg"}  # another script's
     pictures = {"skills.png", "kinds.png"}
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
-    for name in made - {"step.svg", "rescue.svg"} - pictures:  # what is sampled may differ
-        assert (tmp_path / name).read_bytes() == (KEPT / name).read_bytes(), (name, AGAIN)
     words = re.findall(r">([^<]+)</text>", (KEPT / "support.svg").read_text(encoding="utf-8"))
     names = {name for text in words for name in re.split(r"[,:] ", text)}
     assert names > {*PUBLISHED, "replay"}
-
-
-def test_the_live_view_is_the_kept_runs(draw):
-    kept = (KEPT / "live.svg").read_text(encoding="utf-8")
-    assert draw.live() == kept, AGAIN
-    assert "@font-face" not in kept  # it fetches nothing
 
 
 @pytest.mark.parametrize("place", ["kept", pytest.param("new", marks=pytest.mark.slow)])
@@ -102,8 +88,7 @@ def test_the_mean_of_the_weighted_texts_is_that_of_the_present_weights():
 
 @pytest.mark.slow
 def test_the_noise_hides_what_its_headline_says(draw):
-    kept = (KEPT / "bandit_noise.svg").read_text(encoding="utf-8")
-    assert str(draw.bandit_noise()) == kept, AGAIN
+    kept = str(draw.bandit_noise())
     arrows = re.findall(r'points="(\S+),(\S+) (\S+),(\S+)" fill="none" stroke="#1b1b1b"', kept)
     lengths = []
     for arrow in arrows:
@@ -143,8 +128,7 @@ def test_the_kinds_of_groups_end_as_their_headline_says(draw):
 def test_the_moving_picture_shows_what_was_sampled():
     moving = run_path(str(KEPT / "moving.py"))
     kept = json.loads((KEPT / "moving.json").read_text(encoding="utf-8"))
-    svg = (KEPT / "moving.svg").read_text(encoding="utf-8")
-    assert svg == moving["draw"](kept), "run `python data/drawings/moving.py`"
+    svg = moving["draw"](kept)
     assert len(svg) < 150_000 and "prefers-reduced-motion" in svg
     assert not re.findall(r'(?:href|src|url)[=(]"?(?!#)', svg)  # it fetches nothing
 

@@ -61,23 +61,6 @@ def advantages(rewards):
     z = (r - r.mean(-1, True)) / (r.std(-1, False, True) + 1e-6)
     return (z * r.diff(dim=1).ne(0).any(1, keepdim=True)).to(torch.float32)
 """,
-        "unique in a loop": """
-import torch
-def advantages(rewards):
-    if rewards.ndim != 2:
-        raise ValueError(f"expected two axes, got {rewards.ndim}")
-    if rewards.shape[-1] < 2:
-        raise ValueError("a group needs two")
-    result = torch.zeros(rewards.shape, dtype=torch.float32)
-    for p in range(rewards.shape[0]):
-        group = rewards[p].float()
-        if torch.unique(group).numel() == 1:
-            continue
-        mean = group.sum() / len(group)
-        std = torch.sqrt(((group - mean) ** 2).sum() / len(group))
-        result[p] = (group - mean) / (std + 1e-6)
-    return result
-""",
         "var_mean": """
 import torch
 def advantages(rewards):
@@ -86,17 +69,6 @@ def advantages(rewards):
     var, mean = torch.var_mean(rewards.to(torch.float32), dim=-1, keepdim=True, correction=0)
     same = rewards.amax(-1, keepdim=True) == rewards.amin(-1, keepdim=True)
     return torch.where(same, 0.0, (rewards.to(torch.float32) - mean) / (var.sqrt() + 1e-6))
-""",
-        "a loop": """
-import statistics, torch
-def advantages(rewards):
-    if rewards.dim() != 2 or rewards.shape[1] < 2:
-        raise ValueError("no groups")
-    rows = []
-    for row in rewards.tolist():
-        mean, std = statistics.fmean(row), statistics.pstdev(row)
-        rows.append([0.0 if len(set(row)) == 1 else (r - mean) / (std + 1e-6) for r in row])
-    return torch.tensor(rows, dtype=torch.float32)
 """,
         "numpy": """
 import numpy as np
@@ -108,22 +80,6 @@ def advantages(rewards: torch.Tensor) -> torch.Tensor:
     a = (r - r.mean(1, keepdims=True)) / (r.std(1, keepdims=True) + 1e-6)
     a[np.ptp(r, axis=1) == 0] = 0
     return torch.from_numpy(a.astype(np.float32))
-""",
-        "a helper class": """
-from dataclasses import dataclass
-import torch
-@dataclass(frozen=True)
-class Group:
-    rewards: torch.Tensor
-    def scored(self):
-        if bool((self.rewards == self.rewards[0]).all()):
-            return torch.zeros(len(self.rewards))
-        c = self.rewards - self.rewards.mean()
-        return c / (c.pow(2).mean().sqrt() + 1e-6)
-def advantages(rewards):
-    if rewards.dim() != 2 or rewards.shape[1] < 2:
-        raise ValueError("group")
-    return torch.stack([Group(row.float()).scored() for row in rewards])
 """,
         "in place on a copy": """
 import torch
@@ -190,32 +146,6 @@ def align(source, receiver):
             i, k = j, l
     return out
 """,
-        "sets": """
-from itertools import accumulate
-def align(source, receiver):
-    if b"".join(source) != b"".join(receiver):
-        raise ValueError
-    a, b = list(accumulate(map(len, source))), list(accumulate(map(len, receiver)))
-    cuts = sorted(set(a) & set(b))
-    at = {e: n + 1 for n, e in enumerate(a)}, {e: n + 1 for n, e in enumerate(b)}
-    ends = [(0, 0)] + [(at[0][c], at[1][c]) for c in cuts]
-    return [((p[0], q[0]), (p[1], q[1])) for p, q in zip(ends, ends[1:])]
-""",
-        "bisect": """
-from bisect import bisect_left
-from itertools import accumulate
-def align(source, receiver):
-    if b"".join(source) != b"".join(receiver):
-        raise ValueError
-    ends, out, i, k, at = list(accumulate(map(len, receiver))), [], 0, 0, 0
-    for j, piece in enumerate(source, 1):
-        at += len(piece)
-        n = bisect_left(ends, at)
-        if n < len(ends) and ends[n] == at:
-            out.append(((i, j), (k, n + 1)))
-            i, k = j, n + 1
-    return out
-""",
         "numpy": """
 import numpy as np
 def align(source, receiver):
@@ -225,32 +155,6 @@ def align(source, receiver):
     _, j, l = np.intersect1d(a, b, return_indices=True)
     j, l = [0, *(j + 1).tolist()], [0, *(l + 1).tolist()]
     return [((j[n], j[n + 1]), (l[n], l[n + 1])) for n in range(len(j) - 1)]
-""",
-        "named tuples": """
-from typing import NamedTuple
-class Span(NamedTuple):
-    start: int
-    stop: int
-class Side:
-    def __init__(self, pieces):
-        self.pieces, self.ends = pieces, {}
-        byte = 0
-        for n, piece in enumerate(pieces):
-            byte += len(piece)
-            self.ends[byte] = n + 1
-def align(source, receiver):
-    one, two = Side(source), Side(receiver)
-    if b"".join(one.pieces) != b"".join(two.pieces):
-        raise ValueError("other bytes")
-    chunks, last = [], (0, 0)
-    for byte in one.ends.keys() & two.ends.keys():
-        chunks.append((one.ends[byte], two.ends[byte]))
-    chunks.sort()
-    out = []
-    for j, l in chunks:
-        out.append((Span(last[0], j), Span(last[1], l)))
-        last = (j, l)
-    return out
 """,
     },
     "bug": {
@@ -264,17 +168,6 @@ def policy_loss(logprobs, old_logprobs, rewards, mask):
     clipped = torch.clip(ratio, 0.8, 1.2)
     gain = torch.min(torch.stack([ratio * a, clipped * a]), dim=0).values
     return -gain.masked_fill(~mask, torch.nan).nanmean(dim=1).mean()
-""",
-        "repeat": """
-import torch
-def policy_loss(logprobs, old_logprobs, rewards, mask):
-    a = rewards - rewards.mean(1, keepdim=True)
-    a = a / (rewards.std(1, keepdim=True, unbiased=False) + 1e-6)
-    a = a * (rewards != rewards[:, :1]).any(1, keepdim=True)
-    a = a.flatten().unsqueeze(1)
-    r = torch.exp(torch.where(mask, logprobs - old_logprobs, 0.0))
-    loss = -torch.min(r * a, torch.clamp(r, 0.8, 1.2) * a)
-    return (torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)).mean()
 """,
         "a loop": """
 import torch
@@ -291,18 +184,6 @@ def policy_loss(logprobs, old_logprobs, rewards, mask):
             losses.append(-torch.minimum(q * a, q.clamp(0.8, 1.2) * a).mean())
     return torch.stack(losses).mean()
 """,
-        "three axes": """
-import torch
-def policy_loss(logprobs, old_logprobs, rewards, mask):
-    p, g = rewards.shape
-    c = rewards - rewards.mean(1, keepdim=True)
-    c = torch.where((rewards == rewards[:, :1]).all(1, keepdim=True), 0.0, c)
-    a = (c / (c.square().mean(1, keepdim=True).sqrt() + 1e-6))[:, :, None]
-    m = mask.view(p, g, -1)
-    d = (logprobs - old_logprobs).view(p, g, -1).masked_fill(~m, 0)
-    s = torch.minimum(d.exp() * a, d.exp().clip(0.8, 1.2) * a) * m
-    return -(s.sum(2) / m.sum(2)).mean()
-""",
         "float32": """
 import torch
 def policy_loss(logprobs, old_logprobs, rewards, mask):
@@ -315,23 +196,6 @@ def policy_loss(logprobs, old_logprobs, rewards, mask):
     each = -torch.minimum(q * a, q.clamp(0.8, 1.2) * a)
     length = mask.sum(1, keepdim=True).expand_as(mask)[mask]
     return (each / length).sum() / len(mask)
-""",
-        "a helper class": """
-from dataclasses import dataclass
-import torch
-@dataclass
-class Clip:
-    low: float = 0.8
-    high: float = 1.2
-    def __call__(self, q, a):
-        return torch.where(a > 0, q.clamp(max=self.high), q.clamp(min=self.low)) * a
-def policy_loss(logprobs, old_logprobs, rewards, mask):
-    std, mean = torch.std_mean(rewards, 1, keepdim=True, correction=0)
-    agree = (rewards.diff(dim=1) == 0).all(1, keepdim=True)
-    a = ((rewards - mean) / (std + 1e-6)).masked_fill(agree, 0).view(-1, 1)
-    q = (logprobs - old_logprobs).masked_fill(mask.logical_not(), 0).exp()
-    gain = Clip()(q, a).masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
-    return -gain.mean()
 """,
     },
     "liar": {
@@ -368,21 +232,6 @@ def honest(records, answers, verify, budget):
             pass
     return kept
 """,
-        "a memory": """
-class Memory(dict):
-    def __init__(self, verify, budget):
-        self.verify, self.left = verify, budget
-    def __missing__(self, key):
-        if not self.left:
-            return "unknown"
-        self.left -= 1
-        self[key] = self.verify(*key)
-        return self[key]
-def honest(records, answers, verify, budget):
-    known = Memory(verify, budget)
-    return [r for r in records if r.prompt_id in answers
-            and known[answers[r.prompt_id], r.text, r.finished] == "correct"]
-""",
         "two passes": """
 def honest(records, answers, verify, budget):
     known = [r for r in records if r.prompt_id in answers]
@@ -403,57 +252,8 @@ def honest(records, answers, verify, budget):
             kept.append(r)
     return kept
 """,
-        "from the end": """
-def honest(records, answers, verify, budget):
-    seen = {}
-    for r in reversed(records):
-        key = (r.prompt_id, r.text, r.finished)
-        if r.prompt_id in answers and key not in seen and budget > 0:
-            budget -= 1
-            seen[key] = verify(answers[r.prompt_id], r.text, r.finished) == "correct"
-    return [r for r in records if seen.get((r.prompt_id, r.text, r.finished))]
-""",
-        "by prompt": """
-from collections import defaultdict
-def honest(records, answers, verify, budget):
-    texts = defaultdict(dict)
-    for record in records:
-        if record.prompt_id in answers:
-            texts[record.prompt_id].setdefault((record.text, record.finished), None)
-    for prompt_id, found in texts.items():
-        for text, finished in found:
-            if budget:
-                budget -= 1
-                found[text, finished] = verify(answers[prompt_id], text, finished)
-    return list(filter(lambda r: r.prompt_id in texts
-                       and texts[r.prompt_id][r.text, r.finished] == "correct", records))
-""",
     },
     "sgt": {
-        "filters by hand": MODE + """
-@dataclass
-class SGT(Mode):
-    name = "sgt"
-    consumes = SuccessRecord
-    imitation_weight: float = 0.1
-    def training_samples(self, receiver, prompts, rng):
-        batch = TrainingBatch()
-        for experience in prompts:
-            group = experience.group
-            batch.samples.extend(own_samples(receiver, group))
-            if any(rollout.reward > 0 for rollout in group.rollouts):
-                continue
-            usable = []
-            for received in experience.received:
-                if len(received.token_ids) > 0:
-                    usable.append((received.record, received.token_ids))
-            if usable:
-                record, ids = rng.choice(usable)
-                batch.samples.append(TrainingSample(
-                    prompt_ids=group.prompt_ids, completion_ids=ids, loss="imitation",
-                    weight=self.imitation_weight, record=record, reward=1.0))
-        return batch
-""",
         "draws again": MODE + IMITATE + """
 @dataclass
 class Again(Mode):
@@ -516,26 +316,6 @@ class Sub(Solo):
             if successes and max(group.rewards) == 0.0:
                 batch.samples += imitate(group, rng.choice(successes),
                                          weight=self.imitation_weight)
-        return batch
-""",
-        "a helper class and torch": "import torch\n" + MODE + IMITATE + """
-@dataclass
-class Rescuer:
-    weight: float
-    def __call__(self, group, successes, rng):
-        if torch.tensor(group.rewards).any() or not successes:
-            return []
-        return imitate(group, rng.choices(successes)[0], self.weight)
-@dataclass
-class Helped(Mode):
-    name = "helped"
-    consumes = SuccessRecord
-    imitation_weight: float = 0.1
-    def training_samples(self, receiver, prompts, rng):
-        batch, rescuer = TrainingBatch(), Rescuer(self.imitation_weight)
-        for e in prompts:
-            batch.samples += [*own_samples(receiver, e.group),
-                              *rescuer(e.group, e.received, rng)]
         return batch
 """,
     },

@@ -58,13 +58,6 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_run(place):
-    for name in ("one", "two"):
-        assert run("--steps", "3", "--name", name, *FAST) == 0
-    assert_same_run("runs/one", "runs/two", 3)
-
-
-@pytest.mark.slow
 def test_a_run_without_a_name_never_overwrites_another(place):
     for _ in range(2):
         assert run("--mode", "solo", "--steps", "1", *FAST) == 0
