@@ -128,11 +128,11 @@ def test_a_swap_moves_only_what_the_phase_needs(make_policy):
 
 def test_a_swap_changes_no_number(make_policy):
     policy, other = two_policies(make_policy)
-    allocation = Allocation([policy, other], NAMES, "swap")
     learn(policy, [sample(policy)])
     before = {k: v.clone() for k, v in policy.model.state_dict().items()}
     places = [p.data_ptr() for p in policy.model.parameters()]
     moments = [s["exp_avg"].clone() for s in policy.optimizer.state.values()]
+    allocation = Allocation([policy, other], NAMES, "swap")
     for turn in (policy, other):
         with allocation.turn(turn, "rollout"):
             pass

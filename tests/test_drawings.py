@@ -4,7 +4,6 @@ import csv
 import importlib.util
 import inspect
 import json
-import math
 import re
 from doctest import DocTestParser
 from runpy import run_path
@@ -17,7 +16,6 @@ from mrl.lab.bandit import PUBLISHED
 from mrl.run.problems import load_problems
 
 KEPT = DATA / "drawings"
-BOX = r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)"'
 
 
 @pytest.fixture(scope="module")
@@ -73,32 +71,6 @@ def test_the_toys_curves_are_what_the_tutorials_examples_print():
             sharing,
             start,
         )
-
-
-def test_the_mean_of_the_weighted_texts_is_that_of_the_present_weights():
-    text = (KEPT / "importance.svg").read_text(encoding="utf-8")
-    boxes = [list(map(float, box)) for box in re.findall(BOX, text)][1:]  # without the card
-    frames = {x + 4: h for x, y, w, h in boxes if w == 72}
-    assert len(frames) == 4
-    for left, tall in frames.items():
-        weighted = sum(h + 2 for x, y, w, h in boxes if x == left and y > 200)
-        assert weighted == pytest.approx(tall, abs=0.01)
-    assert "before 0.40, weighted 0.50, now 0.50" in text
-
-
-@pytest.mark.slow
-def test_the_noise_hides_what_its_headline_says(draw):
-    kept = str(draw.bandit_noise())
-    arrows = re.findall(r'points="(\S+),(\S+) (\S+),(\S+)" fill="none" stroke="#1b1b1b"', kept)
-    lengths = []
-    for arrow in arrows:
-        x0, y0, x, y = map(float, arrow)
-        lengths.append(math.hypot(x - x0, y - y0))
-        assert y < y0  # uphill
-    solo, xgrpo, sgt = lengths
-    assert sgt > 4 * max(solo, xgrpo)
-    words = re.findall(r">([^<]+)</text>", kept)
-    assert words[words.index("xgrpo") + 1] == "73"
 
 
 @pytest.mark.slow
