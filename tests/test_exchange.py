@@ -6,7 +6,7 @@ import pytest
 
 from mrl.alignment import LossyText
 from mrl.exchange import Exchange
-from mrl.records import RewardStats, RolloutRecord, SuccessRecord
+from mrl.records import Record, RewardStats, RolloutRecord, SuccessRecord
 from tests.test_records import ROLLOUT, STATS, SUCCESS
 
 
@@ -91,6 +91,15 @@ def test_records_and_bytes_are_counted_by_source_and_receiver():
     assert sent["exchange/published_bytes"] == sum(map(len, lines))
     assert received["exchange/received_records"] == 1  # of the type that was asked for
     assert received["exchange/received_bytes"] == size
+
+
+def test_only_records_of_exactly_the_wanted_type_are_handed_out():
+    """A mode that asks for the base class would otherwise get every type."""
+    exchange = Exchange()
+    exchange.publish(SUCCESS, "a")
+    exchange.publish(STATS, "a")
+    assert exchange.collect(Record, "b", [SUCCESS.prompt_id])[SUCCESS.prompt_id] == []
+    assert exchange.collect(SuccessRecord, "b", [SUCCESS.prompt_id]) == {"p": [SUCCESS]}
 
 
 def test_traffic_is_handed_out_once_by_policy():

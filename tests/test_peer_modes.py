@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mrl.advantages import group_advantages
+from mrl.errors import MrlError
 from mrl.modes import Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO, NarrowingBand
@@ -26,6 +27,7 @@ from mrl.records import RolloutRecord
 from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.settings.settings import make_mode
 from tests.fakes import SHIPPED, success
+from tests.sentences import names_it
 
 RIGHT, WRONG = "\\boxed{1}", "\\boxed{2}"
 
@@ -347,6 +349,7 @@ MINE = """
 from dataclasses import dataclass
 from mrl.modes.solo import Solo
 from mrl.modes import Mode
+from mrl.records import Record
 
 @dataclass
 class Mine(Solo):
@@ -364,6 +367,10 @@ class TooFew(Solo):
     def training_samples(self, receiver, experiences):
         pass
 
+class AnyRecord(Solo):
+    name = "any-record"
+    consumes = Record
+
 other = 3
 """
 
@@ -374,6 +381,15 @@ def test_a_mode_from_a_file(tmp_path):
     mode = make_mode(f"{path}:Mine", {"mine": {"strength": 2}})
     assert isinstance(mode, Mode)
     assert mode.strength == 2.0
+
+
+def test_a_mode_that_consumes_any_record_is_refused_at_the_door(tmp_path):
+    """It would get nothing, because only records of exactly one type are handed out."""
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    with pytest.raises(MrlError) as caught:
+        make_mode(f"{path}:AnyRecord", {})
+    assert names_it(str(caught.value), "consumes SuccessRecord AnyRecord")
 
 
 def test_the_clips_of_prp_reach_every_peer_sample(receiver):
