@@ -179,7 +179,7 @@ def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = ["qwen-tiny", "llama-tiny"]
     seen = set()
-    for mode in ("sgt", "hacpo", "graft"):
+    for mode in ("sgt", "hint", "hacpo", "graft"):
         settings = {"mode": mode, "placement": "resident", "steps": 1, "prompts_per_step": 4}
         config = RunConfig(**pair_settings("tiny") | settings)
         with Run(config, View(Console(quiet=True), names, 1)) as run:
@@ -188,4 +188,4 @@ def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):
         assert [line["policy"] for line in lines] == names
         seen |= {key for line in lines for key in line}
     assert all(meaning(key) for key in seen)  # KeyError: it is not in METRICS
-    assert {"thl/bytes", "ratio/mean", "time/learn_s", "outcome/taught"} <= seen
+    assert {"thl/bytes", "ratio/mean", "time/learn_s", "outcome/taught", "second/recut"} <= seen

@@ -14,11 +14,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mrl.alignment import LossyText, align
+from mrl.alignment import LossyText, align, measure
 from mrl.config import DATA
 from mrl.models.loading import load_policy
 from mrl.modes import MODES
-from mrl.residual import measure
 from mrl.run.directory import read_metrics
 from mrl.run.problems import load_problems
 from mrl.settings.settings import run_config

@@ -1,4 +1,4 @@
-from mrl.residual import Residual, measure
+from mrl.alignment import Residual, measure
 
 
 def test_the_residual_by_hand():

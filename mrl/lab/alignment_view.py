@@ -6,8 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mrl.alignment import align
-from mrl.residual import measure
+from mrl.alignment import align, measure
 from mrl.run.view import cell, printable
 
 TOKEN_BAR = "\u2502"  # between the tokens of a chunk

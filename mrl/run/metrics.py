@@ -7,12 +7,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from mrl.alignment import LossyText, split_text
+from mrl.alignment import LossyText, Residual, measure, split_text
 from mrl.allocation import Turn
 from mrl.modes import Experience, Receiver
 from mrl.policy import Policy
 from mrl.records import CompletionRecord
-from mrl.residual import Residual, measure
 from mrl.samples import Group, SecondAttempt, Verdict
 from mrl.team import StepResult
 
@@ -48,7 +47,7 @@ METRICS = {
     "thl/refused/<reason>": "number of received completions that this policy's tokenizer cannot "
     "encode exactly (counted even if its mode ignores them)",
     "thl/<figure>": "sums over the peers' completions that became training samples (see "
-    "residual.py): records, bytes, bytes_one_to_one, source_tokens, receiver_tokens",
+    "alignment.py): records, bytes, bytes_one_to_one, source_tokens, receiver_tokens",
     "loss": "loss of the objective over the policy's own and its peers' samples, mean over "
     "updates; it stays near 0 by construction while ratios are 1 and each group's advantages sum "
     "to 0 (solo, sgt)",
