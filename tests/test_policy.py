@@ -344,6 +344,11 @@ def test_the_system_prompt_is_asked_whatever_the_template(make_policy):
         "{% for m in messages if m.role == 'user' %}<|user|>{{ m.content }}{% endfor %}"
     )
     assert policy.prompt_text("2+2?") == "<|user|>Box it.\n\n2+2?"
+    # the tiny pair's leaves it out on purpose: no demonstration had one
+    policy.tokenizer.chat_template = (
+        "{% for m in messages if m.role != 'system' %}<|user|>{{ m.content }}{% endfor %}"
+    )
+    assert policy.prompt_text("2+2?") == "<|user|>2+2?"
 
 
 def test_a_template_does_not_think_and_asks_the_same_tomorrow(make_policy):
