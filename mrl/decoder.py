@@ -10,14 +10,18 @@ float32 on a CPU the results are equal bit for bit (tests/test_decoder.py).
 windows. Sampling then calls the model itself.
 """
 
-from typing import NamedTuple, Protocol
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
-from transformers import PreTrainedModel
 
 from mrl.logprobs import head_logits
+
+if TYPE_CHECKING:  # loading a model imports them, and takes long
+    from transformers import PreTrainedModel
 
 FAMILIES = ("qwen2", "llama")  # values of `model_type`
 

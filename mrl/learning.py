@@ -7,14 +7,15 @@ by counts of the whole update, so the gradient does not depend on the micro-batc
 diagnostics.py counts what the updates did.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from mrl.config import PolicyConfig
 from mrl.diagnostics import LearningStats, TokenStats, token_stats
@@ -32,6 +33,9 @@ from mrl.objectives import (
     token_ratio,
 )
 from mrl.samples import TrainingSample, prompt_and_completion_ids
+
+if TYPE_CHECKING:  # loading a model imports them, and takes long
+    from transformers import PreTrainedModel
 
 # Limits for |log-prob at sampling - log-prob at scoring|, in nats, over the policy's own tokens
 # before a step's first update. A gap above the limit is more than rounding. In float32 the limit is

@@ -11,14 +11,18 @@ Logits are computed only where they predict a completion token, and only TOKENS_
 with a large vocabulary, a complete tensor [batch, seq, vocab] would not fit in memory.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+
+if TYPE_CHECKING:  # loading a model imports them, and takes long
+    from transformers import PreTrainedModel
 
 TOKENS_AT_ONCE = 1024  # number of tokens whose logits exist at the same time
 

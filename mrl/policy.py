@@ -4,14 +4,15 @@ prompts.py makes its prompts, logprobs.py computes log-probs, and learning.py up
 Nothing in this file knows about modes or about the exchange.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
@@ -20,6 +21,9 @@ from mrl.objectives import OBJECTIVES
 from mrl.prompts import Prompts
 from mrl.rollout import Completions, Decode, sample_completions
 from mrl.samples import Group, Problem, Rollout, SecondAttempt
+
+if TYPE_CHECKING:  # loading a model imports them, and takes long
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
 def uses_bfloat16(dtype: str, device: torch.device) -> bool:

@@ -5,16 +5,20 @@ as text, so a question cannot end a turn. One prompt is looked at when a model i
 template may leave out what it is given.
 """
 
-from typing import Any, cast
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from tokenizers import AddedToken
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mrl.alignment import ByteCodec
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
+
+if TYPE_CHECKING:  # loading a model imports them, and takes long
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 # Written before each chat template. It overrides `strftime_now`, so that a template which prints
 # today's date always prints the same one; otherwise a run resumed tomorrow would see other prompts.

@@ -6,19 +6,24 @@ logprobs.py). There is no top-k and no top-p, because a loss that ignores them i
 off-policy.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mrl.decoder import one_token_decoder
 from mrl.logprobs import attention_bias, head_logits, scaled_logprobs
+
+if TYPE_CHECKING:  # loading a model imports them, and takes long
+    from transformers import PreTrainedModel
 
 pad_left = partial(pad_sequence, batch_first=True, padding_side="left")  # [batch, seq]
 # If fewer than this share of the rows are still running, they are copied into a smaller batch.

@@ -334,7 +334,7 @@ def test_the_containers_limit_counts(monkeypatch, tmp_path, version, seen_from):
 
 def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
     monkeypatch.setattr("mrl.models.memory.free_memory", lambda device: 2**20)
-    monkeypatch.setattr("mrl.run.load_team.load_policies", lambda *about: pytest.fail("loaded"))
+    monkeypatch.setattr("mrl.models.loading.load_policies", lambda *about: pytest.fail("loaded"))
     config = run_config("tiny", None, {"placement": "resident"}, [f"runs={tmp_path}"])
     with pytest.raises(MrlError, match=r"0\.0 GiB free.* or smaller models\.$"):
         Run(config, make_view(Console(quiet=True), config, plain=True))

@@ -1,4 +1,7 @@
-"""Makes a team from settings: for a run, and for a Python program (`load_team`)."""
+"""Makes a team from settings: for a run, and for a Python program (`load_team`).
+
+What loads models is imported only when a team is made, so that `import mini_mrl` is quick.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -6,16 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
-
 from mrl.allocation import Allocation, torch_settings
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.folder import KINDS, Folder
-from mrl.models.loading import load_policies, pick_device, quiet_transformers
-from mrl.models.memory import plan_memory
 from mrl.modes import Mode
-from mrl.run.evaluation import load_heldout, score_entries, solve_heldout
 from mrl.run.liars import lying_records
 from mrl.run.problems import check_prompts, load_problems
 from mrl.samples import Problem
@@ -37,6 +35,8 @@ class LoadedTeam(Team):
 
         samples: completions per problem, sampled at the policy's own temperature.
         """
+        from mrl.run.evaluation import load_heldout, score_entries, solve_heldout
+
         splits = load_heldout([str(problems)], self.verifier)
         about = self.policies, splits, self.verifier, samples, self.seed, self.turn
         scores = {}
@@ -85,6 +85,10 @@ def load_team(
 
 def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
     """The path or hub name of each model. Models in memory are saved in the folder first."""
+    from transformers import PreTrainedModel
+
+    from mrl.models.loading import quiet_transformers
+
     places: list[str] = []
     in_memory: list[object] = []
     for number, entry in enumerate(models):
@@ -115,8 +119,10 @@ def _places(models: Sequence[str | Path | tuple], folder: str) -> list[str]:
     return places
 
 
-def _causal_class(model: PreTrainedModel) -> object:
+def _causal_class(model: Any) -> object:
     """The class with which transformers would load this model to write text."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
     return MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model.config), None)
 
 
@@ -128,6 +134,9 @@ def assemble(
     start: the same settings, with the paths of the initial weights (perhaps those of a checkpoint).
     names: the policies of this process.
     """
+    from mrl.models import loading, memory
+    from mrl.run.evaluation import load_heldout
+
     modes = {name: make_mode(config.mode, config.settings) for name in names}
     mode = next(iter(modes.values()))
 
@@ -150,15 +159,15 @@ def assemble(
         waits = config.exchange_newest, config.exchange_wait_s
         folder = Folder(config.exchange, all_names, problems, *waits)
 
-    device = pick_device(config.device)
+    device = loading.pick_device(config.device)
     every_problem = list(problems)
     for split in heldout.values():
         every_problem += split
     # memory is planned first, because loading the weights may take minutes
-    placement, why_placed = plan_memory(
+    placement, why_placed = memory.plan_memory(
         start, list(modes), every_problem, device, mode.rollout_factor, mode.tries_again
     )
-    policies = load_policies(start, device, modes)
+    policies = loading.load_policies(start, device, modes)
     for policy in policies:
         check_prompts(policy, every_problem)  # raises MrlError if a prompt is too long
 
