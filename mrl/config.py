@@ -1,4 +1,8 @@
-"""All settings of a run as two dataclasses. settings/settings.py reads and checks them."""
+"""All settings of a run as two dataclasses, with the values that the tiny pair uses.
+
+settings/settings.py reads and checks settings. Larger models get other values for some of them,
+which settings/pairs.py chooses (`resolved`, `pair_settings`) unless the user names a value.
+"""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -30,21 +34,18 @@ class PolicyConfig:
     group_size: int = setting(
         8, "completions per prompt; advantages compare rewards within such a group", least=2
     )
-    learning_rate: float | None = setting(
-        None, "learning rate of AdamW (default: chosen from the model size)", above=0, most=1
+    learning_rate: float = setting(
+        3e-5,
+        "learning rate of AdamW; for pretrained models it follows from their size",
+        above=0,
+        most=1,
     )
-    updates_per_step: int | None = setting(
-        None,
-        "largest number of optimizer updates per step (default: the number in the mode's paper)",
+    updates_per_step: int = setting(
+        4,
+        "most optimizer updates per step; for pretrained models the number in the mode's paper",
         least=1,
     )
     objective: str = setting("grpo", "objective that training maximizes", choices=OBJECTIVES)
-    clip_low: float | None = setting(
-        None, "width of the clip range below 1 (default: the objective's published value)", least=0
-    )
-    clip_high: float | None = setting(
-        None, "width of the clip range above 1 (default: the objective's published value)", least=0
-    )
     kl_coef: float = setting(
         0.0, "coefficient of the KL penalty to the initial weights (k3 estimator)", least=0
     )
@@ -77,10 +78,9 @@ class PolicyConfig:
     template: str = setting(
         "", "prompt template that contains {prompt} (default: the tokenizer's chat template)"
     )
-    system_prompt: str | None = setting(
-        None,
-        'system prompt; "" for none (default: the text of system_prompt.txt next to `train`, if '
-        "there is one)",
+    system_prompt: str = setting(
+        "",
+        "system prompt (default: the text of system_prompt.txt next to `train`, if there is one)",
     )
 
 

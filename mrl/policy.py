@@ -7,7 +7,6 @@ Nothing in this file knows about modes or about the exchange.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -70,12 +69,6 @@ class Policy:
         self.mixed_precision = uses_bfloat16(config.dtype, model.device)
 
         self.objective = OBJECTIVES[config.objective]
-        if config.clip_low is not None:
-            self.objective = replace(self.objective, clip_low=config.clip_low)
-        if config.clip_high is not None:
-            self.objective = replace(self.objective, clip_high=config.clip_high)
-        if config.learning_rate is None:
-            raise MrlError(f"{self.name} has no learning rate; `load_policy` chooses one.")
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=config.learning_rate,

@@ -49,11 +49,12 @@ def make_team(make_policy, mode, verifier, settings=None, placement="resident", 
 
     settings: of the mode. sizes: the group size of each policy. of: more settings of both policies.
     """
+    modes = {name: make_mode(mode, settings or {}) for name in NAMES}
+    of = {"updates_per_step": modes[NAMES[0]].published_updates} | of
     policies = [
         make_policy(name, index, group_size=size, max_new_tokens=8, **of)
         for index, (name, size) in enumerate(zip(NAMES, sizes, strict=True))
     ]
-    modes = {name: make_mode(mode, settings or {}) for name in NAMES}
     allocation = Allocation(policies, NAMES, placement)
     return Team(policies, modes, PROBLEMS, verifier, allocation, prompts_per_step=3)
 

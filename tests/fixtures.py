@@ -55,6 +55,8 @@ def random_models(random_pair):
 def make_policy(random_pair, random_models, monkeypatch):
     """A function that loads one of the random pair with the given settings.
 
+    Without other settings, a policy makes one update per step at a rate of 1e-4.
+
     Hundreds of tests use it, so weights are read once. `packing_problem` is tested elsewhere.
     """
 
@@ -62,6 +64,7 @@ def make_policy(random_pair, random_models, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(loading, "load_model", lambda path, *_: deepcopy(random_models[path]))
             patch.setattr(loading, "packing_problem", lambda model: "")
+            settings = {"learning_rate": 1e-4, "updates_per_step": 1} | settings
             return load_policy(PolicyConfig(name, str(random_pair / name), **settings), index)
 
     return make

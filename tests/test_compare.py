@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 import mini_mrl
-from mrl.config import DATA, RunConfig
+from mrl.config import DATA
 from mrl.errors import MrlError
 from mrl.lab.compare import (
     Plan,
@@ -48,6 +48,7 @@ from mrl.modes.solo import Solo
 from mrl.run import figures
 from mrl.run.directory import lock, read_metrics, read_run_config, write_run_config
 from mrl.settings.pairs import pair_settings
+from mrl.settings.settings import complete
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
@@ -76,7 +77,7 @@ def write_run(directory, score, steps=3, blind_spots=(), visits=()):
     of `sold` in training, one a step, of policy `a`, None where the step has none.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    write_run_config(directory, RunConfig(**pair_settings("tiny")))
+    write_run_config(directory, complete(pair_settings("tiny")))
 
     def scores(policy, value):
         both = {"pass@1": value / 100, "pass@4": value / 100 + 0.1}

@@ -10,7 +10,7 @@ from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.run.directory import new_directory, read_run_config, write_run_config
 from mrl.settings.pairs import pair_settings
-from mrl.settings.settings import check, load_config, make_mode, run_config
+from mrl.settings.settings import check, complete, load_config, make_mode, run_config
 
 
 def test_a_config_file_that_uses_everything(tmp_path):
@@ -31,25 +31,24 @@ objective = "gspo"
 name = "second"
 path = "models/two"
 template = "Q: {prompt}"
-clip_high = 0.3
+kl_coef = 0.3
 """
     )
-    config = RunConfig(**load_config(path))
+    config = complete(load_config(path))
     one, two = config.policies
     assert (one.name, one.group_size, one.learning_rate, one.objective) == ("one", 4, 1.0, "gspo")
-    assert (two.name, two.template, two.clip_high) == ("second", "Q: {prompt}", 0.3)
+    assert (two.name, two.template, two.kl_coef) == ("second", "Q: {prompt}", 0.3)
     assert (config.mode, config.steps, config.heldout) == ("solo", 7, ["a.jsonl", "b.jsonl"])
     assert config.settings == {"sgt": {"imitation_weight": 0.3}}
     check(config)
 
 
 def test_what_a_run_writes_down_reads_back_as_it_was(tmp_path):
-    config = RunConfig(
-        **pair_settings("tiny"), name='odd "name"\\', settings={"sgt": {"imitation_weight": 2}}
-    )
+    odd = {"name": 'odd "name"\\', "settings": {"sgt": {"imitation_weight": 2}}}
+    config = complete(pair_settings("tiny") | odd)
     assert {policy.dtype for policy in config.policies} == {"float32"}  # on a GPU as on a CPU
     config.policies[0].template = 'line\nbreak\t"{prompt}" \u2028'
-    config.policies[1].clip_low = 0.25
+    config.policies[1].kl_coef = 0.25
     write_run_config(tmp_path, config)
     assert read_run_config(tmp_path) == config
 
@@ -74,10 +73,49 @@ def test_two_policies_of_one_name_are_refused_and_pairs_of_one_path_get_two_name
     monkeypatch.setattr("mrl.models.loading.shape_of", lambda config: small)
     with pytest.raises(MrlError, match="'p'"):
         check(RunConfig([PolicyConfig("p", "x"), PolicyConfig("p", "y")]))
-    names = [policy.name for policy in pair_settings("m/a,m/a,m/b")["policies"]]
+    names = [policy["name"] for policy in pair_settings("m/a,m/a,m/b")["policies"]]
     assert names == ["a", "a-2", "b"]
-    assert [policy.path for policy in pair_settings("m/a, m/b")["policies"]] == ["m/a", "m/b"]
-    check(RunConfig(**pair_settings("m/a,n/a,o/a")))
+    assert [policy["path"] for policy in pair_settings("m/a, m/b")["policies"]] == ["m/a", "m/b"]
+    check(complete(pair_settings("m/a,n/a,o/a")))
+
+
+def of_size(parameters):
+    """What stands for a model of this size."""
+    return lambda config: SimpleNamespace(num_parameters=lambda: int(parameters))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "mode", "given", "rate", "updates"),
+    [
+        (8e5, "sgt", "", 3e-5, 4),  # as small as the tiny pair
+        (8e5, "hacpo", "updates_per_step = 2", 3e-5, 2),
+        (135e6, "sgt", "", 3e-5, 1),
+        (494e6, "sgt", "", 2e-6, 1),
+        (494e6, "sgt", "lora_rank = 8", 2e-5, 1),
+        (494e6, "hacpo", "", 2e-6, 4),  # as in its paper
+        (494e6, "sgt", "learning_rate = 1e-5", 1e-5, 1),
+        (7e9, "graft", "", 1e-6, 4),
+    ],
+)
+def test_what_no_one_named_follows_from_size_and_mode(
+    tmp_path, monkeypatch, parameters, mode, given, rate, updates
+):
+    monkeypatch.setattr("mrl.models.loading.shape_of", of_size(parameters))
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(f"[[policy]]\npath = 'm/own'\n{given}")
+    config = made(file=Path("run.toml"), mode=mode)
+    (policy,) = config.policies
+    assert (policy.learning_rate, policy.updates_per_step) == (rate, updates)
+    write_run_config(tmp_path, config)
+    assert "null" not in (tmp_path / "config.json").read_text()
+
+
+def test_the_declared_values_are_those_of_the_tiny_pair():
+    for policy in made().policies:
+        prompt = policy.system_prompt  # of data/words
+        assert policy == PolicyConfig(
+            policy.name, policy.path, dtype="float32", system_prompt=prompt
+        )
 
 
 def made(*settings, pair=None, file=None, **given):
@@ -89,13 +127,13 @@ def test_set_reaches_run_policies_one_policy_and_mode(tmp_path, monkeypatch):
     for name in ("my.jsonl", "a.jsonl", "a", "b"):
         Path(name).write_text("")
     config = made(
-        "qwen-tiny.objective=gspo", "objective=dapo", "clip_high=1", "gradient_checkpointing=true",
+        "qwen-tiny.objective=gspo", "objective=dapo", "kl_coef=1", "gradient_checkpointing=true",
         "llama-tiny.template={prompt}?", "name=mine", "prompts_per_step=3", "train=my.jsonl",
         "heldout=a.jsonl", "liar=0.5", "sgt.imitation_weight=0.3", "updates_per_step=2",
     )  # fmt: skip
     qwen, llama = config.policies
     assert (qwen.objective, llama.objective) == ("gspo", "dapo")  # the nearer one, in any order
-    assert (qwen.clip_high, llama.gradient_checkpointing, llama.template) == (
+    assert (qwen.kl_coef, llama.gradient_checkpointing, llama.template) == (
         1.0,
         True,
         "{prompt}?",
@@ -151,7 +189,7 @@ def test_settings_of_another_compared_mode_are_left_out_and_unknown_ones_are_ref
         run_config(None, file, {"mode": "solo"}, (), ("solo", "sgt"))
 
 
-def test_options_win_over_the_file_and_the_file_over_the_pair(tmp_path, random_pair):
+def test_options_win_over_the_file_and_the_file_over_the_pair(tmp_path, random_pair, monkeypatch):
     random = random_pair / "llama-tiny"
     path = tmp_path / "run.toml"
     path.write_text("steps = 7\nseed = 7\nmode = 'graft'\n[settings.graft]\nbalanced = false")
@@ -161,6 +199,7 @@ def test_options_win_over_the_file_and_the_file_over_the_pair(tmp_path, random_p
     path.write_text("[[policy]]\npath = 'm/own'\neval_samples = 2")
     with pytest.raises(MrlError, match="number 1: there is no setting `eval_samples`"):
         made(file=path)
+    monkeypatch.setattr("mrl.models.loading.shape_of", of_size(1e6))
     path.write_text("[[policy]]\npath = 'm/own'\ngroup_size = 2")
     assert [policy.name for policy in made(file=path).policies] == ["own"]
     assert [policy.name for policy in made(file=path, pair=str(random)).policies] == ["llama-tiny"]

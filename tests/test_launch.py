@@ -21,6 +21,7 @@ from mrl.run import launch
 from mrl.run.directory import newest_checkpoint, read_state
 from mrl.run.run import Run
 from mrl.settings.pairs import pair_settings
+from mrl.settings.settings import complete
 from tests.end_to_end.small_run import (
     HERE,
     ROOT,
@@ -80,11 +81,11 @@ def end_of(program, seconds=240):
 
 
 def test_auto_takes_a_process_a_policy_where_each_has_a_core(monkeypatch):
-    config = RunConfig(**pair_settings("tiny"))
+    config = complete(pair_settings("tiny"))
 
     def processes(cores=2, **settings):
         monkeypatch.setattr(launch, "cores", lambda: cores)
-        return launch.processes_for(RunConfig(**pair_settings("tiny") | settings))
+        return launch.processes_for(complete(pair_settings("tiny") | settings))
 
     assert processes() == 2
     assert processes(cores=1) == 0
@@ -124,7 +125,7 @@ def test_signals_end_a_run_at_once_while_it_is_loaded_and_later_after_a_step(mon
     monkeypatch.setattr(carry_out, "Run", Loaded)
     monkeypatch.setattr(carry_out, "first_lines", lambda *about: [])
     monkeypatch.setattr(carry_out, "train_loop", loop)
-    config = RunConfig(**pair_settings("tiny"), placement="resident", runs=str(tmp_path))
+    config = complete(pair_settings("tiny") | {"placement": "resident", "runs": str(tmp_path)})
     with pytest.raises(MrlError, match="that is enough"):
         carry_out.start_run(lambda words: (0, ""), [], config, True)
     loading, training, stop = seen

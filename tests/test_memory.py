@@ -34,7 +34,7 @@ from mrl.policy import Policy
 from mrl.run.run import Run
 from mrl.run.view import make_view
 from mrl.samples import Problem, TrainingSample
-from mrl.settings.settings import load_config, run_config
+from mrl.settings.settings import complete, load_config, run_config
 from tests.conftest import pytest_configure
 from tests.sentences import names_it
 
@@ -344,7 +344,7 @@ def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
 def test_the_setting_for_a_t4_is_within_its_memory():
     """14.7 GiB of it can be had, and a plan fills nine tenths of that."""
     path = DATA / "examples" / "t4.toml"
-    config = RunConfig(**load_config(path))
+    config = complete(load_config(path))
     rows = problems_at_once(torch.device("cuda"), config.eval_samples) * config.eval_samples
     names = ("dtype", "max_new_tokens", "max_tokens_per_forward")
     estimates = []

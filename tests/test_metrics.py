@@ -5,7 +5,6 @@ import pytest
 from rich.console import Console
 
 import mini_mrl
-from mrl.config import RunConfig
 from mrl.diagnostics import LearningStats
 from mrl.modes import TrainingBatch
 from mrl.modes.peers import experience_of, peer_sample, receive
@@ -23,6 +22,7 @@ from mrl.run.run import Run
 from mrl.run.view import View
 from mrl.samples import Group, Problem, Rollout, Verdict
 from mrl.settings.pairs import pair_settings
+from mrl.settings.settings import complete
 from mrl.team import StepResult
 from tests.fakes import success
 from tests.test_modes import group
@@ -181,7 +181,7 @@ def test_every_metric_of_a_run_is_documented(tmp_path, monkeypatch):
     seen = set()
     for mode in ("sgt", "hint", "hacpo", "graft"):
         settings = {"mode": mode, "placement": "resident", "steps": 1, "prompts_per_step": 4}
-        config = RunConfig(**pair_settings("tiny") | settings)
+        config = complete(pair_settings("tiny") | settings)
         with Run(config, View(Console(quiet=True), names, 1)) as run:
             run.finish_step(1, mini_mrl.train_step(run.team, 1))
         lines = read_metrics(tmp_path / "runs" / f"{mode}-s0")

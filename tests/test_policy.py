@@ -11,11 +11,12 @@ from mrl.alignment import LossyText
 from mrl.config import PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.models.loading import load_policy, load_tokenizer, usual_learning_rate
+from mrl.models.loading import load_policy, load_tokenizer
 from mrl.policy import Policy
 from mrl.rollout import Completions
 from mrl.run.problems import check_prompts, longest_prompt
 from mrl.samples import Problem, TrainingSample
+from mrl.settings.pairs import usual_learning_rate
 from tests.sentences import names_it
 from tests.test_rollout import PROBLEMS, generator
 
@@ -416,8 +417,7 @@ def test_a_prompt_longer_than_the_context_is_refused(make_policy):
     assert longest_prompt(policy, problems) + policy.max_new_tokens > 8
 
 
-def test_without_a_learning_rate_the_size_decides(make_policy):
-    assert make_policy().config.learning_rate == 1e-4  # the tiny pair's
+def test_the_size_decides_on_the_learning_rate(make_policy):
     assert make_policy(learning_rate=3e-3).optimizer.param_groups[0]["lr"] == 3e-3
     sizes = {135e6: 3e-5, 494e6: 2e-6, 7e9: 1e-6, 8e5: 1e-4}
     assert {size: usual_learning_rate(size) for size in sizes} == sizes
@@ -459,7 +459,6 @@ def test_the_chat_template_adds_no_second_begin_token(make_policy):
     assert policy.tokenizer.decode(policy.prompt_ids("2+2?")) == "<|user|>2+2?<|assistant|>"
 
 
-def test_clips_and_weight_decay_reach_objective_and_optimizer(make_policy):
-    policy = make_policy(weight_decay=0.1, clip_low=0.0, clip_high=0.3)
+def test_weight_decay_reaches_the_optimizer(make_policy):
+    policy = make_policy(weight_decay=0.1)
     assert policy.optimizer.param_groups[0]["weight_decay"] == 0.1
-    assert (policy.objective.clip_low, policy.objective.clip_high) == (0.0, 0.3)

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import mini_mrl
-from mrl.config import RunConfig
-from mrl.settings.settings import check, load_config
+from mrl.settings.settings import check, complete, load_config
 from mrl.tiny.pair import PAIR
 
 ROOT = Path(mini_mrl.__file__).parent
@@ -54,7 +53,7 @@ def test_the_two_commands_that_ci_runs_are_printed_and_not_silent():
 def test_the_toml_example_is_a_valid_run(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(re.search(r"```toml\n(.*?)```", RUNNING, re.DOTALL)[1])
-    config = RunConfig(**load_config(path))
+    config = complete(load_config(path))
     check(config)
     assert all((ROOT / policy.path).is_dir() for policy in config.policies)
 

@@ -22,7 +22,7 @@ import mini_mrl
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.models.loading import load_policy, usual_learning_rate
+from mrl.models.loading import load_policy
 from mrl.run.launch import cores
 from mrl.run.problems import save_problems
 from mrl.samples import TrainingSample
@@ -197,8 +197,7 @@ def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_
     on_large_gpu = run_config("qwen-smol", None, {}, [])
     assert {policy.max_tokens_per_forward for policy in on_large_gpu.policies} == {16384}
     # the rule's, as for all models: the papers' 1e-6 is for thousands of updates
-    assert [policy.learning_rate for policy in on_gpu.policies] == [None, None]
-    assert [usual_learning_rate(size * 1e6) for size in (494, 362)] == [2e-6, 4e-6]
+    assert [policy.learning_rate for policy in on_gpu.policies] == [2e-6, 4e-6]
     assert [policy.system_prompt for policy in on_gpu.policies] == ["Reason.", "Reason."]
 
 

@@ -7,7 +7,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel
@@ -96,13 +95,13 @@ def test_values_go_in_as_they_are(tmp_path):
     words = Path(mini_mrl.__file__).parent / "data" / "words"
     texts = {"system_prompt": 'Réponds 😀 "bien"', "template": "😀\n{prompt}\n"}
     team = load_team(
-        "tiny", train=words / "train.jsonl", heldout=(words / "validation_wording.jsonl",),
-        learning_rate=None, temperature=np.float32(0.5), seed=np.int64(3), **texts, **SMALL,
+        "tiny", train=words / "train.jsonl", heldout=[words / "validation_wording.jsonl"],
+        temperature=0.5, seed=3, **texts, **SMALL,
     )  # fmt: skip
     for policy in team.policies:
         assert {name: getattr(policy.config, name) for name in texts} == texts
         assert policy.config.temperature == 0.5
-        assert policy.config.learning_rate == 1e-4  # from the number of parameters
+        assert policy.config.learning_rate == 3e-5  # the tiny pair's
     assert team.seed == 3
     with pytest.raises(MrlError, match="group_size"):
         load_team("tiny", group_size="8")
@@ -113,8 +112,12 @@ def test_no_system_prompt_and_that_of_the_problems_are_two_things(tmp_path):
     train = tmp_path / "train.jsonl"
     train.write_text("".join((words / "train.jsonl").read_text().splitlines(True)[:4]))
     (tmp_path / "system_prompt.txt").write_text("Box it.")
-    for value, want in ((None, "Box it."), ("", ""), ("Think.", "Think.")):
-        team = load_team("tiny", train=train, system_prompt=value, **SMALL)
+    for given, want in (
+        ({}, "Box it."),
+        ({"system_prompt": ""}, ""),
+        ({"system_prompt": "A"}, "A"),
+    ):
+        team = load_team("tiny", train=train, **given, **SMALL)
         assert {policy.config.system_prompt for policy in team.policies} == {want}
 
 

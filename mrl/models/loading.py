@@ -140,7 +140,6 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
     problem = packing_problem(model.eval())
     if problem:
         raise MrlError(f"{config.path} cannot be trained by this program: {problem}.")
-    rate = config.learning_rate or usual_learning_rate(model.num_parameters(), lora=rank > 0)
 
     if rank:
         add_adapters(model, rank, derive_seed(seed, index))
@@ -149,8 +148,7 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
     if config.frozen:
         model.requires_grad_(False)
 
-    config = replace(config, learning_rate=rate, lora_rank=rank)
-    policy = Policy(config, model, tokenizer, reference, index)
+    policy = Policy(replace(config, lora_rank=rank), model, tokenizer, reference, index)
     policy.graph_decode = decode if device.startswith("cuda") else None
 
     # In mixed precision, frozen weights (the base weights under LoRA, or a teacher) are kept in
@@ -161,17 +159,6 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
             if not parameter.requires_grad:
                 parameter.data = parameter.data.bfloat16()
     return policy
-
-
-def usual_learning_rate(parameters: int, lora: bool = False) -> float:
-    """The default learning rate for a model of this size, rounded to one digit.
-
-    It is 3e-5 * (135 M / parameters)^2, but at least 1e-6 and at most 1e-4. This is not a law: the
-    curve was drawn through three rates that worked, for the tiny pair, SmolLM2-135M and
-    Qwen2.5-0.5B (data/results/real-pair). LoRA gets ten times as much, as is usual.
-    """
-    rate = min(max(3e-5 * (135e6 / parameters) ** 2, 1e-6), 1e-4)
-    return float(f"{10 * rate if lora else rate:.0e}")
 
 
 def load_policies(

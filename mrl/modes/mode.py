@@ -103,7 +103,7 @@ class Mode(ABC, Generic[R]):
     name: ClassVar[str]
     consumes: ClassVar[type[Record] | None] = None  # the only type of record that it receives
     rollout_factor: ClassVar[int] = 1  # multiplies group size and updates per step
-    published_updates: ClassVar[int] = 1  # updates per step in the mode's paper: the default
+    published_updates: ClassVar[int] = 1  # updates per step in the mode's paper
 
     @abstractmethod
     def training_samples(
@@ -133,9 +133,8 @@ class Mode(ABC, Generic[R]):
         return type(self).beginnings is not Mode.beginnings
 
     def updates_per_step(self, config: PolicyConfig) -> int:
-        """The limit of updates per step: as set or as published, multiplied by `rollout_factor`."""
-        named = config.updates_per_step
-        return (self.published_updates if named is None else named) * self.rollout_factor
+        """The largest number of updates per step: the policy's, times `rollout_factor`."""
+        return config.updates_per_step * self.rollout_factor
 
     @property
     def objective_of_paper(self) -> str:

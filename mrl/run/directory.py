@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TextIO
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.parsing import parse, read_json_lines, read_text
-from mrl.settings.settings import DATA_HERE, OWN_DATA, load_config, mode_class
+from mrl.settings.settings import DATA_HERE, OWN_DATA, complete, load_config, mode_class
 
 if TYPE_CHECKING:  # torch is imported only where it saves or loads: commands also read runs
     from transformers import PreTrainedTokenizerFast
@@ -99,7 +99,7 @@ def read_run_config(directory: Path) -> RunConfig:
     settings = load_config(path) if path.is_file() else {}
     if "policies" not in settings:
         raise MrlError(f"{directory} is not a run directory: it has no config.json with policies.")
-    return RunConfig(**settings)
+    return complete(settings)
 
 
 def continued_config(directory: Path) -> RunConfig:

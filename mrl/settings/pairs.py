@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from mrl.config import DATA, PolicyConfig
+from mrl.modes import Mode
 from mrl.parsing import split_list
 
 TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
+# their parameters, so that their settings can be chosen before they are downloaded
+SIZES: dict[str, int] = dict(zip(QWEN_SMOL, (494_032_768, 361_821_120), strict=True))
 # bytes; with 16,384 tokens per pass, the real pair has an estimated peak of 36 GiB
 LARGE_CARD = 40 * 2**30
 PRETRAINED_FROM = 20_000_000  # parameters; each model of the tiny pair has less than a million
-# The tiny pair's settings in every mode. Some modes were also tried with one update per step at a
-# rate of 1e-4. All except one did equally well or worse (data/results/README.md).
-TINY_RATE, TINY_UPDATES = 3e-5, 4
 GSM8K = DATA / "gsm8k"
 # Every fifth problem of GSM8K's test set. With so many problems, the 95% interval of pass@1 is at
 # most 6 points wide on either side.
@@ -31,13 +31,16 @@ def cores() -> int:
 
 
 def pair_settings(pair: str) -> dict[str, Any]:
-    """`RunConfig` fields for a named pair, or for directories and hub names separated by commas."""
+    """`RunConfig` fields for a named pair, or for directories and hub names separated by commas.
+
+    Each policy is a table of settings, which `resolved` completes.
+    """
     named = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair)
     paths = named or tuple(model_path(path) for path in split_list(pair))
 
     # a policy is named after the last part of its path; a repeated name gets a number
     of_policy, of_run = _recipe(paths)
-    policies: list[PolicyConfig] = []
+    policies: list[dict[str, Any]] = []
     seen: Counter[str] = Counter()
     for path in paths:
         name = Path(path).name
@@ -46,7 +49,7 @@ def pair_settings(pair: str) -> dict[str, Any]:
         seen[name] += 1
         if seen[name] > 1:
             name = f"{name}-{seen[name]}"
-        policies.append(PolicyConfig(name, path, **of_policy))
+        policies.append({"name": name, "path": path, **of_policy})
     return {"policies": policies, **of_run}
 
 
@@ -61,18 +64,58 @@ def model_path(path: str) -> str:
     return str(own) if is_tiny and own.is_dir() else expanduser(path)
 
 
+def usual_learning_rate(parameters: int, lora: bool = False) -> float:
+    """The default learning rate for a model of this size, rounded to one digit.
+
+    It is 3e-5 * (135 M / parameters)^2, but at least 1e-6 and at most 1e-4. This is not a law: the
+    curve was drawn through three rates that worked, for the tiny pair, SmolLM2-135M and
+    Qwen2.5-0.5B (data/results/real-pair). LoRA gets ten times as much, as is usual.
+    """
+    rate = min(max(3e-5 * (135e6 / parameters) ** 2, 1e-6), 1e-4)
+    return float(f"{10 * rate if lora else rate:.0e}")
+
+
+def resolved(table: dict[str, Any], mode: type[Mode], system_prompt: str = "") -> PolicyConfig:
+    """A policy with all its settings: those in the table, and for the others what suits it.
+
+    The learning rate and the number of updates follow from the size of the model and from the mode.
+    For models of the tiny pair's size they are the defaults in config.py. (Some modes were also
+    tried with one update per step at a rate of 1e-4. All except one did equally well or worse, see
+    data/results/README.md.)
+
+    system_prompt: that of the training problems. Raises MrlError if the model cannot be read.
+    """
+    settings: dict[str, Any] = {"system_prompt": system_prompt, **table}
+    policy = PolicyConfig(**settings)
+    policy.path, policy.reference = model_path(policy.path), model_path(policy.reference)
+    chosen = {"learning_rate", "updates_per_step"} - set(table)
+    if policy.frozen or not chosen or policy.path in TINY:
+        return policy
+
+    from mrl.models.loading import shape_of  # here, because the tiny pair does not need it
+    from mrl.models.lora import base_of
+
+    base, saved_rank = base_of(policy.path, policy.reference)
+    parameters = SIZES.get(base) or shape_of(PolicyConfig("", base)).num_parameters()
+    if parameters >= PRETRAINED_FROM and "learning_rate" in chosen:
+        lora = bool(saved_rank or policy.lora_rank)
+        policy.learning_rate = usual_learning_rate(parameters, lora)
+    if parameters >= PRETRAINED_FROM and "updates_per_step" in chosen:
+        policy.updates_per_step = mode.published_updates
+    return policy
+
+
 def _recipe(paths: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings that suit these models: those of each policy, and those of the run."""
-    small = {"learning_rate": TINY_RATE, "updates_per_step": TINY_UPDATES}
     if paths == TINY:
         # float32 even on a GPU, because all published results are in float32
-        return small | {"dtype": "float32"}, {}
+        return {"dtype": "float32"}, {}
     if paths != QWEN_SMOL:
         from mrl.models.loading import shape_of  # here, because the tiny pair needs neither
 
         largest = max(shape_of(PolicyConfig("", path)).num_parameters() for path in paths)
         if largest < PRETRAINED_FROM:
-            return small, {}
+            return {}, {}
 
     # On a large GPU, many tokens per pass are faster: with few, starting the kernels takes longer
     # than running them. A policy that runs out of memory halves this limit.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import Field, fields
 from os.path import expanduser, isfile
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from mrl.config import DATA, PolicyConfig, RunConfig
@@ -22,7 +22,7 @@ from mrl.errors import MrlError, place_of
 from mrl.modes import MODES, Mode
 from mrl.parsing import check_rules, check_table, nearest, parse, read_text, run_file
 from mrl.records import RECORD_TYPES
-from mrl.settings.pairs import model_path, pair_settings
+from mrl.settings.pairs import pair_settings, resolved
 
 NAME = re.compile(r"[^./\\][^/\\]{0,63}")  # names of policies and runs, also used for directories
 OWN_MODE = re.compile(r"(.+\.py):(\w+)")  # file.py:Class
@@ -53,9 +53,10 @@ def run_config(
     values |= {key: value for key, value in options.items() if value is not None}
 
     apply_settings(values, settings, compared)
-    config = RunConfig(**values)
+    tables = values.pop("policies")
+    config = RunConfig([], **values)
     _expand_paths(config)
-    _look_for_data(config)
+    _look_for_data(config, [table["path"] for table in tables])
 
     # the mode is looked up only now, because --set may have changed it
     mode = mode_class(config.mode)
@@ -68,11 +69,8 @@ def run_config(
             raise MrlError(f"[settings.{name}]: there is no mode `{name}`{nearest(name, known)}")
 
     # stored in config.json, so that a resumed run uses the same system prompt and the same files
-    for policy in config.policies:
-        if policy.system_prompt is None:
-            policy.system_prompt = system_prompt_of(Path(config.train))
-        if policy.updates_per_step is None:
-            policy.updates_per_step = mode.published_updates
+    system_prompt = system_prompt_of(Path(config.train))
+    config.policies = [resolved(table, mode, system_prompt) for table in tables]
     for path in files_of(config):
         if path not in config.checksums:
             config.checksums[path] = checksum(path)
@@ -81,27 +79,33 @@ def run_config(
 
 
 def _expand_paths(config: RunConfig) -> None:
-    """Replace the `~` in every path, and the name of a tiny model by its directory."""
+    """Replace the `~` in every path of a run."""
     for name in ("train", "judge", "runs"):
         setattr(config, name, expanduser(getattr(config, name)))
     if isinstance(config.mode, str):  # from Python it may be a class or an object
         config.mode = expanduser(config.mode)
     config.heldout = [expanduser(path) for path in config.heldout]
-    for policy in config.policies:
-        policy.path, policy.reference = model_path(policy.path), model_path(policy.reference)
+
+
+def complete(values: dict[str, Any]) -> RunConfig:
+    """Settings whose policies are tables, as `load_config` and `pair_settings` return them.
+
+    A setting that a table lacks gets the default in config.py, whatever the model's size.
+    """
+    whole = dict(values)
+    whole["policies"] = [PolicyConfig(**table) for table in values["policies"]]
+    return RunConfig(**whole)
 
 
 def load_config(path: Path) -> dict[str, Any]:
     """Read a TOML file with settings, or a run's config.json, into `RunConfig` fields.
 
+    Each policy is a table of settings.
     Raises MrlError for invalid TOML, for an unknown key (and suggests the most similar one) and for
     a value of the wrong type; it names the place. Raises OSError if there is no file.
     """
     text = read_text(path).replace(OWN_DATA, DATA_HERE)
     table = parse(text, str(path), "JSON" if path.suffix == ".json" else "TOML")
-    of_judge = table.pop("judge_checksum", "")  # runs of earlier versions wrote this field
-    if of_judge:
-        table["checksums"] = {table["judge"]: of_judge}
     lists_policies = "policy" in table or "policies" in table
     policies = table.pop("policy", table.pop("policies", []))
     if not isinstance(policies, list) or not all(isinstance(entry, dict) for entry in policies):
@@ -126,13 +130,13 @@ def load_config(path: Path) -> dict[str, Any]:
         if "path" not in policy:
             raise MrlError(f"{where}: `path` is missing; it names a model's directory or hub name.")
         policy.setdefault("name", Path(policy["path"]).name)
-        values.setdefault("policies", []).append(PolicyConfig(**policy))
+        values.setdefault("policies", []).append(policy)
     return values
 
 
-def _look_for_data(config: RunConfig) -> None:
+def _look_for_data(config: RunConfig, models: Sequence[str]) -> None:
     """Raise MrlError if the run needs data/, which an installed package does not contain."""
-    paths = [config.train, *config.heldout, *(policy.path for policy in config.policies)]
+    paths = [config.train, *config.heldout, *models]
     if not DATA.is_dir() and any(path.startswith(str(DATA)) for path in paths):
         raise MrlError(
             f"{DATA} does not exist: an installed package contains neither the tiny pair nor the "
@@ -152,7 +156,7 @@ def apply_settings(
     (`qwen-tiny.objective`), or of the run's mode (`sgt.imitation_weight`). Settings of the other
     modes in `compared` are ignored.
     """
-    policies = {policy.name: policy for policy in values["policies"]}
+    policies = {table["name"]: table for table in values["policies"]}
     # in this order, because an error suggests the first key that resembles an unknown one
     of_policy = [f.name for f in fields(PolicyConfig) if f.name not in ("name", "path")]
     also = [*of_policy, *_settings_of_modes(values.get("mode", RunConfig.mode))]
@@ -165,7 +169,7 @@ def apply_settings(
         # does the key belong to policies, to the run, or to the mode?
         if owner in policies or (not owner and name in of_policy):
             for policy in [policies[owner]] if owner else policies.values():
-                vars(policy).update(check_table(setting, PolicyConfig, where))
+                policy.update(check_table(setting, PolicyConfig, where))
             continue
         if not owner:
             values |= check_table(setting, RunConfig, where, also=also)
@@ -213,15 +217,14 @@ def _named(settings: Sequence[str] | dict[str, Any]) -> Iterator[tuple[str, str,
 
 
 def _as_toml(value: Any) -> Any:
-    """A Python value in TOML's types: paths become texts, tuples lists, and scalars numbers."""
-    if isinstance(value, PurePath):
+    """A Python value in TOML's types: paths become texts."""
+    if isinstance(value, Path):
         return str(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_as_toml(entry) for entry in value]
     if isinstance(value, dict):
         return {key: _as_toml(entry) for key, entry in value.items()}
-    # a shape of () means a NumPy scalar or a torch tensor with a single number
-    return value.item() if getattr(value, "shape", None) == () else value
+    return value
 
 
 def _tables(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:

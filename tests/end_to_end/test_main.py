@@ -210,7 +210,7 @@ template = "<s>[INST]{{prompt}}[/INST]"
     one, two = lines("runs/own/metrics.jsonl")
     solved = [round(line["reward"] * 4 * size, 6) for line, size in ((one, 2), (two, 5))]
     assert all(number.is_integer() for number in solved)  # 4 prompts x the policy's own group
-    assert load_config(Path("runs/own/config.json"))["policies"][1].objective == "gspo"
+    assert load_config(Path("runs/own/config.json"))["policies"][1]["objective"] == "gspo"
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("run/directory", "if line not in present:", "if not line:",
      ["tests/end_to_end/test_nothing_lost.py::test_a_damaged_checkpoint_gets_a_sentence_that_names_the_file"]),
     ("lab/leaderboard", "spot in blind_spots)", "spot in blind_spots[:1])", COMPARE),
-    ("run/directory", "return RunConfig(**settings)", "return RunConfig(**settings | {\"seed\": 0})",
+    ("run/directory", "return complete(settings)", "return complete(settings | {\"seed\": 0})",
      RESUME),
     ("run/directory", "policy.version = state[\"policies\"][policy.name][\"version\"]",
      "policy.version = state[\"step\"]", RESUME),
