@@ -37,6 +37,18 @@ def test_the_help_names_the_modes_and_the_default_of_each_option(help_lines):
     assert all("[default: " in words for words in options.values())
 
 
+def test_settings_are_filtered_by_a_word(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert mini_mrl.main(["settings"]) == 0
+    whole = capsys.readouterr().out
+    assert mini_mrl.main(["settings", "Imitation"]) == 0
+    some = capsys.readouterr().out
+    assert "sgt.imitation_weight" in some and "learning_rate" in whole
+    assert "learning_rate" not in some and "settings of a run" not in some
+    assert mini_mrl.main(["settings", "nonsense"]) == 2
+    assert "'nonsense'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [("lr", "learning_rate"), ("groupsize", "group_size"), ("qwen-tiny.lr", "learning_rate")],

@@ -38,6 +38,7 @@ EVALUATE_PAIR_HELP = "Models to score instead of a run: DIR_A,DIR_B, as describe
 EVALUATE_SAMPLES_HELP = "Completions per problem (default: the run's eval_samples)."
 EVALUATE_DATA_HELP = "Problem files, separated by commas (default: the run's held-out files)."
 Ending = tuple[int, str]  # exit code and last sentence
+WORD_HELP = "Only the settings with this word in their name or description (default: all)."
 EVALUATE_SET_HELP = "Any setting, as KEY=VALUE, if you name models with --pair; repeatable."
 
 
@@ -181,23 +182,29 @@ def resume(
 # ------------------------------------------------------------------------------ around runs
 
 
-def settings() -> None:
+def settings(word: Annotated[str, typer.Argument(help=WORD_HELP)] = "") -> None:
     """List the modes, and every setting that --set and --config accept, with its default."""
     tables = {
         "of a run": {"": RunConfig([])},
         "of a policy ([[policy]] in a file)": {"": PolicyConfig("", "")},
         "of the modes": {f"{name}.": mode() for name, mode in MODES.items()},
     }
+    found = 0
     for title, holders in tables.items():
         table = Table("setting", "what it is", "default", title=Text(f"settings {title}"))
         for prefix, holder in holders.items():
-            if prefix:
+            if prefix and not word:
                 table.add_row(Text(holder.name, "bold"), holder.__doc__.split("\n")[0])
             for entry in fields(holder):
-                if "help" in entry.metadata:
+                name, about = prefix + entry.name, entry.metadata.get("help", "")
+                if about and word.lower() in f"{name} {about}".lower():
                     shown = str(getattr(holder, entry.name)).replace(f"{DATA.parent}/", "")
-                    table.add_row(prefix + entry.name, entry.metadata["help"], Text(shown))
-        console.print(table)
+                    table.add_row(name, about, Text(shown, overflow="fold"))
+        found += table.row_count
+        if table.row_count:
+            console.print(table)
+    if not found:
+        raise MrlError(f"No setting has {word!r} in its name or its description.")
 
 
 def evaluate(

@@ -6,7 +6,9 @@ found and what to do instead.
 """
 
 import re
+from difflib import get_close_matches
 
+from mrl.config import HELP
 from mrl.parsing import nearest
 
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -40,11 +42,15 @@ def _about_option(error: Exception, name: str, words: str) -> str:
     """A sentence about an option that does not exist, or that is used in a wrong way."""
     if "requires an argument" in words:
         return f"{name} needs a value: write it after the option."
-    near = getattr(error, "possibilities", None) or ()
     if type(error).__name__ != "NoSuchOption":
         return f"{words}."
-    if near:
-        return f"There is no option {name}; did you mean {' or '.join(sorted(near))}?"
+    bare = name.strip("-").replace("-", "_")
+    settings = [key for key in HELP if bare in (key, "".join(part[:1] for part in key.split("_")))]
+    if settings:
+        return f"There is no option {name}, but a setting: --set {settings[0]}=VALUE."
+    options = {option.strip("-"): option for option in getattr(error, "possibilities", None) or ()}
+    if near := get_close_matches(name.strip("-"), options, n=1, cutoff=0.7):
+        return f"There is no option {name}; did you mean {options[near[0]]}?"
     return (
         f"There is no option {name}. --help lists the options. Every setting can be changed with "
         "--set KEY=VALUE, and `settings` lists them."

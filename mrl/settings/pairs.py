@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mrl.config import DATA, PolicyConfig
+from mrl.errors import MrlError
 from mrl.modes import Mode
 from mrl.parsing import split_list
 
@@ -37,6 +38,9 @@ def pair_settings(pair: str) -> dict[str, Any]:
     """
     named = {"tiny": TINY, "qwen-smol": QWEN_SMOL}.get(pair)
     paths = named or tuple(model_path(path) for path in split_list(pair))
+
+    if not all(paths):
+        raise MrlError(f"--pair {pair!r}: a name between the commas is empty; write DIR_A,DIR_B.")
 
     # a policy is named after the last part of its path; a repeated name gets a number
     of_policy, of_run = _recipe(paths)
