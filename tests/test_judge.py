@@ -93,11 +93,22 @@ def test_a_judge_that_cannot_be_loaded_is_refused_with_the_reason(own_judge, cas
 
 
 def test_a_judge_that_loads_for_ever_is_refused(own_judge, monkeypatch):
-    monkeypatch.setattr(verifier_module, "START_LIMIT_S", 0.5)
+    monkeypatch.setattr(verifier_module, "START_LIMITS_S", (0.25, 0.5))
     began = time.monotonic()
-    with pytest.raises(MrlError, match="it takes longer than"):
+    with pytest.raises(MrlError) as refusal:
         own_judge("while True: pass")
+    assert names_it(str(refusal.value), "0.25") and names_it(str(refusal.value), "0.5")
     assert time.monotonic() - began < 5
+
+
+def test_a_judge_that_starts_slowly_once_is_waited_for_and_this_is_said(own_judge, monkeypatch):
+    monkeypatch.setattr(verifier_module, "START_LIMITS_S", (1, 60))
+    verifier, said = own_judge(
+        "import pathlib, time\nmark = pathlib.Path('was_here')\nif not mark.exists():\n"
+        "    mark.touch()\n    time.sleep(30)\n" + HONEST
+    )
+    assert verifier.verify("a", "a") is Verdict.CORRECT
+    assert len(said) == 1 and names_it(said[0], "1 seconds")
 
 
 MISTAKES = {  # body of judge -> (verdict, what is said)

@@ -27,7 +27,9 @@ from mrl.samples import Group, Verdict
 from mrl.verifier.plain import last_box, plain_verdict, tidy
 
 MEMORY_LIMIT_BYTES = 2 << 30  # limit of the child's address space; normally it uses about 60 MB
-START_LIMIT_S = 60  # importing math-verify takes 0.4 s on an idle machine
+# Importing math-verify takes 0.4 s on an idle machine, but on a busy one it may take minutes. So a
+# child that does not start within the first limit is started once more, with the second limit.
+START_LIMITS_S = (60, 240)
 FORMULAS = str(Path(__file__).with_name("formulas.py"))
 
 
@@ -39,6 +41,8 @@ class BoxVerifier(AbstractContextManager):
     which the judge raises an error, for example when memory runs out, gets the verdict WRONG.
     Raises MrlError if the child does not work.
 
+    say: receives a sentence if the child starts slowly.
+
     A verdict never depends on earlier completions. Timeouts also depend on the machine.
     """
 
@@ -46,8 +50,14 @@ class BoxVerifier(AbstractContextManager):
     command: tuple[str, ...] = (sys.executable, "-m", __name__)
     name, remedy = "The verifier", "reinstall math-verify 0.9"
 
-    def __init__(self, timeout_s: float = 2.0, file: str = FORMULAS) -> None:
+    def __init__(
+        self,
+        timeout_s: float = 2.0,
+        file: str = FORMULAS,
+        say: Callable[[str], None] = print,
+    ) -> None:
         self.timeout_s = timeout_s
+        self._say = say
         # read once, so that all children run the same code
         self._source = str(Path(file).absolute()), Path(file).read_bytes()
         self._child: _Child | None = None
@@ -81,14 +91,34 @@ class BoxVerifier(AbstractContextManager):
 
     def start_and_check(self) -> "_Child":
         """Start a new child instead of the current one. Raises MrlError if it cannot judge."""
+        soon, late = START_LIMITS_S
+        flaw, is_slow = self._start(soon)
+        if is_slow:
+            self._say(
+                f"{self.name} took more than {soon} seconds to start, so it is started once more "
+                f"and gets {late} seconds. The machine may be busy."
+            )
+            flaw, is_slow = self._start(late)
+
+        if is_slow:
+            raise MrlError(
+                f"{self.name} took more than {soon} seconds to start, and more than {late} seconds "
+                "at a second try. Try again when the machine is less busy, or find out what the "
+                "start waits for."
+            )
+        if flaw or self._child is None:
+            self.close()
+            flaw = flaw or "its process ends during the start"
+            raise MrlError(f"{self.name} cannot be loaded: {flaw}; {self.remedy}.")
+        return self._child
+
+    def _start(self, limit_s: float) -> tuple[str, bool]:
+        """Start a new child. Returns why it cannot judge, or "", and whether it took too long."""
         self.close()
         child = self._child = _Child(self.command)
-        flaw = self._exchange(child, self._source, START_LIMIT_S)
-        if flaw != "":
-            self.close()
-            flaw = flaw or f"it takes longer than {START_LIMIT_S} seconds, or ends its process"
-            raise MrlError(f"{self.name} cannot be loaded: {flaw}; {self.remedy}.")
-        return child
+        began = time.monotonic()
+        flaw = self._exchange(child, self._source, limit_s)
+        return flaw or "", flaw is None and time.monotonic() - began >= limit_s
 
     def close(self) -> None:
         """End the child. A later verdict starts a new one."""
@@ -192,9 +222,8 @@ class OwnJudge(BoxVerifier):
         say: Callable[[str], None] = print,
     ) -> None:
         self.function = judge if callable(judge) else None
-        super().__init__(timeout_s, FORMULAS if callable(judge) else judge)
+        super().__init__(timeout_s, FORMULAS if callable(judge) else judge, say)
         self.name = f"judge {getattr(judge, '__name__', judge)}"
-        self._say = say
         self._has_said = False
 
     def verify(self, answer: str, text: str, finished: bool = True) -> Verdict:
@@ -233,7 +262,7 @@ def make_verifier(
     judge: str | Callable[[str, str], bool], timeout_s: float, say: Callable[[str], None]
 ) -> BoxVerifier:
     """Make a verifier: with the user's judge (`OwnJudge`), or the built-in one if `judge` is ""."""
-    return OwnJudge(judge, timeout_s, say) if judge else BoxVerifier(timeout_s)
+    return OwnJudge(judge, timeout_s, say) if judge else BoxVerifier(timeout_s, say=say)
 
 
 # ------------------------------------------------------------------------------ the child
@@ -246,7 +275,7 @@ def serve(pipe: Connection) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with suppress(OSError, EOFError):  # the parent is gone
         path, source = pipe.recv()
-        signal.setitimer(signal.ITIMER_REAL, 2 * START_LIMIT_S)
+        signal.setitimer(signal.ITIMER_REAL, 2 * max(START_LIMITS_S))
         judge, flaw = _load(path, source)
 
         # limited after loading: with many cores, importing numpy reserves more memory than it uses
