@@ -9,6 +9,7 @@ import json
 import math
 import sys
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -30,6 +31,21 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise MrlError(f"{path} is not UTF-8 text ({error.reason}). Convert it to UTF-8.") from None
+
+
+# In JSON, a LaTeX command that is written with one backslash begins with one of these.
+_CONTROL_CHARACTERS = {
+    "\b": r"\b (backspace)", "\t": r"\t (TAB)", "\n": r"\n (line break)", "\f": r"\f (form feed)",
+    "\r": r"\r (carriage return)",
+}  # fmt: skip
+
+
+def control_character(text: str, allowed: str = "") -> str:
+    """The name of the first control character in a text, except for allowed ones; "" if none."""
+    for sign in text:
+        if unicodedata.category(sign) == "Cc" and sign not in allowed:
+            return _CONTROL_CHARACTERS.get(sign, ascii(sign).strip("'"))
+    return ""
 
 
 def parse(text: str, where: str, form: str = "JSON") -> dict[str, Any]:

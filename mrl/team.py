@@ -38,8 +38,9 @@ def publish_records(
 class Verifier(Protocol):
     """Judges completions. A completion that it cannot read counts as incorrect.
 
-    A verifier may also have `check_answer(answer) -> bool`, which says whether it can judge
-    completions by this answer. A problem file is refused if one of its answers fails this check.
+    A verifier may also have `check_answer(answer)`, which says whether it can judge completions by
+    this answer. A problem file is refused if the reply for one of its answers counts as False. If
+    the reply has a `reason`, the refusal contains it.
     """
 
     def verify(self, answer: str, text: str, finished: bool) -> Verdict:

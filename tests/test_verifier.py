@@ -144,7 +144,50 @@ VERDICTS = {  # what a group shows, and of which verdict: answer, box
     ],
     ("the docstring is right about what is not guarded", CORRECT): [
         ("7", "8=7"), ("0.123456", "0.1234564"), ("2X", "2x"),
-        (r"\{2^{-99}, 1\}", r"\{2^{-98}, 1\}"),
+    ],
+    ("a comma groups thousands in formulas, too", CORRECT): [
+        ("1,234", "1234"), ("1,234.5", "1234.5"), ("x = 1,234", "x = 1234"),
+        ("x = 1234", "x = 1,234"), ("y = 1,500x + 2,000", "y = 1500x + 2000"),
+        ("1,000,000/3", "1000000/3"), ("1,234/5", "246.8"), ("1234/5", "1,234/5"),
+        (r"1,234\pi", r"1234\pi"), ("10,000x", "10000x"), ("(1,000, 2,000)", "(1000, 2000)"),
+        (r"1{,}234\sqrt{2}", r"1234\sqrt{2}"), ("(100, 250)", "(100,250)"),
+    ],
+    ("and no comma of thousands separates values", WRONG): [
+        ("1,234/5", "1, 46.8"), ("x = 1,234", "x = 1, 234"), ("1, 234", "1,234"),
+    ],
+    ("a slash divides only by the number after it", CORRECT): [
+        ("y = 1/2x + 3", "y = 0.5x + 3"), (r"y = \frac{1}{2}x + 3", "y = 1/2x + 3"),
+        ("4/3 pi", r"\frac{4}{3}\pi"), (r"\frac{4}{3}\pi", "4/3 pi"), ("2/3n", r"\frac{2n}{3}"),
+    ],
+    ("and by nothing else", WRONG): [("y = 1/2x + 3", r"y = \frac{1}{2x} + 3")],
+    ("i is the imaginary unit in every notation", CORRECT): [
+        *[("3+4i", box) for box in ("3 + 4i", "3+4 i", r"3+4\,i", r"3+4\cdot i", "4i+3")],
+        ("2i", "2 i"), ("2i", r"2\cdot i"), ("5+12i", "5 + 12 i"), ("i/2", "0.5i"),
+        (r"\frac{1}{2}i", "0.5i"), (r"\frac{3}{5}+\frac{4}{5}i", "0.6+0.8i"),
+        (r"\frac{3}{5}-\frac{4}{5}i", r"\frac{3-4i}{5}"), (r"\frac{1}{5}-\frac{2}{5}i", "0.2-0.4i"),
+    ],
+    ("and no other number", WRONG): [("3+4i", "3-4i"), ("3+4i", "4+3i"), ("2i", "2"), ("2i", "2x")],
+    ("single letters with spaces between them are a product", CORRECT): [
+        ("x y", "xy"), ("x y", "y x"), ("x y", "yx"), ("x y z", "xyz"), ("3x y", "3yx"),
+    ],
+    ("a small number is compared by its digits", WRONG): [
+        ("1.211e-13", "3.161e-13"), ("4.638e-13", "5.05e-13"), ("1.602e-19", "1.61e-19"),
+        ("0.0000123", "0.0000124"), ("0.000123", "0.000124"),
+        (r"\frac{1}{30000}", r"\frac{1}{30001}"),
+    ],
+    ("a power of ten is written in many ways", CORRECT): [
+        ("6.02e20", "602000000000000000000"), ("1.23456789e8", "123456789"),
+        ("6.022e23", "602200000000000000000000"), ("6.022e23", r"6.022 \cdot 10^{23}"),
+        ("1.602e-19", r"1.602 \times 10^{-19}"), (r"\frac{1}{30000}", "0.0000333"),
+        (r"2^3 \cdot 10^5", "800000"), (r"1/2 \cdot 10^5", "50000"),
+    ],
+    ("signs of Unicode, and names in capitals", CORRECT): [
+        ("infinity", r"\infty"), ("Infinity", r"\infty"), (r"\infty", "Infinity"),
+        (r"\infty", "\u221e"),
+        (r"(-\infty, 2]", "(-\u221e, 2]"), (r"\sqrt{2}", "\u221a2"), (r"\sqrt{x+1}", "\u221a(x+1)"),
+        (r"2\pi", "2\u03c0"), (r"(0,1) \cup (2,3)", "(0,1) \u222a (2,3)"),
+        ("x^{10}", "x\u00b9\u2070"),
+        ("6", "2\u00b73"),
     ],
     ("the problem's answer comes first", CORRECT): [("1", "2x+z=1")],
     ("the completion's box comes second", WRONG): [("2x+z=1", "1")],
@@ -252,6 +295,11 @@ def test_verdicts(verifier, shows, verdict):
         assert verifier.check_answer(answer)
 
 
+def test_small_numbers_in_a_set_are_not_told_apart_so_such_an_answer_is_refused(verifier):
+    assert verifier.verify(r"\{2^{-99}, 1\}", r"\boxed{\{2^{-98}, 1\}}") is CORRECT
+    assert not verifier.check_answer(r"\{2^{-99}, 1\}")
+
+
 COMPLETIONS = [  # answer, completion, its verdict, and the verdict if it was cut short
     ("42", "", UNPARSED, TRUNCATED), ("42", "The answer is $42$.", UNPARSED, TRUNCATED),
     ("42", r"so it is \boxed{4", UNPARSED, TRUNCATED), ("42", r"42 \boxed{}", UNPARSED, UNPARSED),
@@ -309,10 +357,70 @@ def test_a_time_is_not_judged_as_a_quotient_nor_a_name_as_letters(verifier):
      "x+1-2-3", r"\frac{b h}{2}", r"e^{i\pi}", r"\log_{10} x", "x=1 or x=2", "y=2x+1",
      r"\{1, 2\}", "(1,2)",
      "[0,1)", r"(-\infty, 1) \cup (2, \infty)", r"\mathbb{R}", "10!", r"\binom{5}{2}", "3+4i",
-     r"\begin{pmatrix}1\\2\end{pmatrix}", "x_{1} + x_{2}", "2^10", r"\text{yes}"],
+     r"\begin{pmatrix} 1 & 2 \\ -3 & 4 \end{pmatrix}", "x_{1} + x_{2}", "2^10", r"\text{yes}",
+     r"\frac{\sqrt{2}+\sqrt{6}}{4}", r"\left(\frac{1}{2}, -\frac{3}{4}\right)", r"\log_2 3",
+     "x = 0",
+     r"\frac{n!}{k!(n-k)!}", r"-1 + i\sqrt{3}", r"0 \le x \le 1", r"\frac{x^3}{3} + C",
+     "(100, 250)",
+     r"x^{\frac{2}{3}}", r"(x-3)^2 + (y+2)^2 = 16", r"\sqrt[3]{4}", "6.022e23",
+     r"\frac{ 1 }{ 1000 }"],
 )  # fmt: skip
-def test_answer_that_is_read_in_one_way_is_accepted(verifier, answer):
-    assert verifier.check_answer(answer)
+def test_answer_that_is_read_in_one_way_is_accepted(verifier, monkeypatch, answer):
+    monkeypatch.setattr(verifier, "timeout_s", 20)
+    taken = verifier.check_answer(answer)
+    assert taken, taken.reason
+
+
+# fmt: off
+MISREADINGS = {  # a judge that misreads -> an answer, and a part of the sentence that refuses it
+    "no notation but the answer's": ("answer == box", r"\frac{3}{4}", "3/4"),
+    "no thousands": ("answer == box.replace(' ', '')", "1234/x", "1,234/x"),
+    "no value": ("box.replace(' ', '') == answer or box == r'\\frac{6}{4}'", "6/4", "1.5"),
+    "no digit": ("answer.isascii()", "1.5", "2.5"),
+    "no last digit": ("answer[:-1] == box[:-1]", "1.5", "1.6"),
+    "no sign": ("answer.strip('+-') == box.strip('+- ')", "0.5", "-0.5"),
+    "no order": (
+        r"sorted(answer) == sorted(box.replace('}{', '/').strip('\\frac{}'))", "3/7", "7/3"
+    ),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("case", MISREADINGS)
+def test_answer_that_is_misread_on_both_sides_is_refused_with_the_form_that_fails(tmp_path, case):
+    code, answer, form = MISREADINGS[case]
+    file = tmp_path / "misreads.py"
+    file.write_text(f"def judge(answer, box):\n    return {code}\n")
+    with BoxVerifier(timeout_s=20, file=str(file)) as misreads:
+        assert misreads.verify(answer, f"\\boxed{{{answer}}}") is CORRECT
+        refusal = misreads.check_answer(answer)
+    assert not refusal
+    assert repr(form) in refusal.reason
+
+
+@pytest.mark.parametrize("answer", ["101_2", "x/2y"])
+def test_answer_that_math_verify_misreads_is_refused_with_the_form_that_fails(verifier, answer):
+    assert verifier.check_answer(answer).reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [("\theta", "TAB"), ("\nu", "line break"), ("\rho", "carriage return"),
+     ("\frac{1}{2}", "form feed"),
+     ("\beta", "backspace"), ("1\0", "x00"), ("yes\x7f", "x7f")],
+)  # fmt: skip
+def test_control_character_in_an_answer_is_refused_by_name(answer, name):
+    with fake(NO_CHILD) as childless:
+        refusal = childless.check_answer(answer)
+        assert not refusal
+        assert name in refusal.reason
+        assert childless.check_answer("42\n")
+
+
+@pytest.mark.parametrize("answer", ["42", "-1,234", "yes", "blue whale"])
+def test_integer_or_word_is_accepted_without_a_child(answer):
+    with fake(NO_CHILD) as childless:
+        assert childless.check_answer(answer)
 
 
 def in_another_order(answer):

@@ -28,20 +28,19 @@ time limit, its verdict depends on the speed of the machine.
 
 import re
 import unicodedata
+from decimal import Decimal
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.grader import is_relation
 from math_verify.parser import NormalizationConfig
-from sympy import Expr, FiniteSet, Set, UnevaluatedExpr, Union
+from sympy import Expr, FiniteSet, Float, I, Set, Symbol, UnevaluatedExpr, Union
 from sympy.core.random import seed
 
 from mrl.samples import Verdict
 from mrl.verifier.plain import WORDS, plain_verdict, tidy
 
-_SPACE = r"(?:\s|~|\$|\\[,;:! ]|\\q?quad)+"
-_SIDE_BY_SIDE = re.compile(rf"[0-9]{_SPACE}[0-9]")
-_MIXED_NUMBER = re.compile(rf"(?<![0-9.])([0-9]+){_SPACE}([0-9]+)\s*/\s*([0-9]+)")
+_SIDE_BY_SIDE = re.compile(r"(?<![0-9_])[0-9]+[\s$]+[0-9]")  # but \log_2 3 is one number
 _DOTS = re.compile(r"\\[lc]?dots|\.\.|\u2026")
 _PRIME = re.compile(r"'|\\prime")
 _LIST_IN_BRACKETS = re.compile(r"\[[^\[\]]*,[^\[\]]*\]")
@@ -49,35 +48,30 @@ _LIST_IN_BRACKETS = re.compile(r"\[[^\[\]]*,[^\[\]]*\]")
 # ------------------------------------------------------------------------------ answers
 
 _COMMANDS = re.compile(r"\\(?:begin|end)\{\w+\}|\\[A-Za-z]+")
-_MISREAD_LATEX = re.compile(
+_MISREAD = re.compile(
     r"""
     \^\s*\{?\s*\\circ | \\degree | [$\u00a3\u00a5\u20ac\u00b0]  # a sign for a unit
     | ^[0-9]+([-/.])[0-9]+(?:\1[0-9]+)+$                # a date or a version: 2024-05-01, 1.2.3
     | :                                                 # a time or a ratio, read as a division
-    | (?:^|=)\s*[+-]?(?![1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,]))[0-9]+,[0-9]  # 0,5
+    | (?:^|=)\s*[+-]?[0-9]+,[0-9]                       # a decimal comma: 0,5
+    | _\w[A-Z]                                          # a chemical formula: H_2O
+    | [0-9]\s*['"]                                      # feet and inches, minutes and seconds
     """,
     re.VERBOSE,
 )
-_MISREAD = re.compile(  # applied to a formula without its LaTeX commands
-    r"""
-    [A-Za-z]{2}            # a word, a unit or a product, whose letters math-verify multiplies
-    | [A-Za-z]\s*[0-9]     # a code: A12, 0x1F
-    | _\w[A-Z]             # a chemical formula: H_2O
-    | [0-9)]\}?\s*_        # a number in another base: 101_2
-    | [0-9]\s*['"]         # feet and inches, minutes and seconds
-    """,
-    re.VERBOSE,
-)
+_LETTERS = re.compile("[A-Za-z]{2}")  # a word, a unit or a product: math-verify multiplies them
 
 
 def is_misread(answer: str) -> bool:
-    """Whether math-verify would misread an answer. answer: already rewritten (`_rewritten`)."""
+    """Whether math-verify would misread an answer. answer: already rewritten (`_rewritten`).
+
+    The verifier also refuses answers that fail its tests with other texts (verifier.py:
+    `check_answer`). Here are those that math-verify misreads and that pass these tests.
+    """
     if plain_verdict(answer, answer) is not None:  # an integer or a word
         return False
-    formula = re.sub(r"\b(?:and|or)\b", ",", _COMMANDS.sub(r"\\", answer))
-    formula = re.sub(r"_\{\w+\}", "_0", formula)  # several letters are allowed in an index
-    patterns = ((_MISREAD_LATEX, answer), (_DOTS, answer), (_MISREAD, formula))
-    return any(pattern.search(text) for pattern, text in patterns)
+    letters = re.sub(r"_\{\w+\}", "", _COMMANDS.sub("", answer))  # an index may have several
+    return bool(_MISREAD.search(answer) or _DOTS.search(answer) or _LETTERS.search(letters))
 
 
 # ------------------------------------------------------------------------------ notations
@@ -90,11 +84,31 @@ _LOOKS = (
 _LOOK = re.compile(rf"\\(?:{_LOOKS}|color\{{\w+\}})\s*\{{(.*)\}}", re.DOTALL)
 _MATH = re.compile(r"\$([^$]*)\$|\\\[(.*)\\\]|\\\((.*)\\\)", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
-_E_NOTATION = re.compile(r"(?<![A-Za-z0-9.])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?!\w)")
+# the coordinates (1,234), or an integer with a comma before every three digits
+_THOUSANDS = re.compile(
+    r"(?:[(\[]|\\\{)[0-9,]+(?:\\right)?(?:[)\]]|\\\})"
+    r"|(?<![0-9.,])[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3})+(?![0-9]|,[0-9])"
+)
+_POWER_OF_TEN = re.compile(  # 2.5e-3, 2.5 \cdot 10^{-3}
+    r"(?<![A-Za-z0-9.^_/])([0-9]+\.?[0-9]*|\.[0-9]+)"
+    r"(?:[eE]([+-]?[0-9]{1,3})(?!\w)"
+    r"|\s*(?:\\cdot|\\times|\*)\s*10\s*\^\s*(?:\{([+-]?[0-9]{1,3})\}|([0-9]))(?![0-9^!]))"
+)
+_FRACTION = re.compile(  # 3/4, but not a part of 1/3/4, of 2^3/4 or of x/3/4
+    r"(?<![\w.^/)}!])([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]+(?:\.[0-9]+)?)(?![0-9^!]|\.[0-9]|\s*/)"
+)
 _REPEATING = re.compile(r"([0-9]+)\.([0-9]*)\\overline\s*\{([0-9]+)\}")
-_SIGNS = {r"\varnothing": r"\emptyset", "infinity": r"\infty", "\u00b2": "^2", "\u00b3": "^3"}
 _NAMES = re.compile(r"(?<![A-Za-z\\])(pi|sin|cos|tan|ln|log|exp)(?![A-Za-z])")
-_ROOT = re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)")
+_NOTATIONS = [  # other notations, and what math-verify reads
+    (re.compile(r"(?:~|(?<!\\)\\[,;:! ]|\\q?quad)+"), " "),
+    (re.compile(r"(?:\u221a|(?<![A-Za-z\\])sqrt)\s*(?:\(([^()]*)\)|([0-9]+|[A-Za-z](?![A-Za-z])))"),
+     r"\\sqrt{\1\2}"),
+    (_NAMES, r"\\\1"),
+    (re.compile(r"(?i)(?<![A-Za-z\\])infinity(?![A-Za-z])|\u221e"), r"\\infty "),
+    (re.compile(r"\\varnothing"), r"\\emptyset"),
+    (re.compile("\u222a"), r"\\cup "), (re.compile("\u2229"), r"\\cap "),
+    (re.compile("\u00b7"), r"\\cdot "), (re.compile(r"\s(?:and|or)\s+"), ", "),
+]  # fmt: skip
 
 
 def _rewritten(text: str) -> str:
@@ -107,13 +121,13 @@ def _rewritten(text: str) -> str:
 
     text = _TEXT.sub(lambda match: match[1] if len(match[1]) == 1 else f" {match[1]} ", text)
     text = re.sub("[\u00bc-\u00be\u2150-\u215e]", _vulgar_fraction, text.strip()).strip()
+    text = re.sub("[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u207b]+", _power, text)
+    text = _THOUSANDS.sub(_without_commas, text)
     text = _REPEATING.sub(_fraction_of_repeating, text)
-    text = _E_NOTATION.sub(r"\1 \\cdot 10^{\2}", text)
-    for sign, latex in _SIGNS.items():
-        text = text.replace(sign, latex)
-    text = _NAMES.sub(r"\\\1", _ROOT.sub(r"\\sqrt{\1}", text))
-    # math-verify misreads 9 1/2 as (9+1)/2, but reads 9 \frac{1}{2} correctly
-    return _MIXED_NUMBER.sub(r"\1 \\frac{\2}{\3}", text)
+    text = _POWER_OF_TEN.sub(_in_digits, text)
+    for notation, latex in _NOTATIONS:
+        text = notation.sub(latex, text)
+    return _FRACTION.sub(r"\\frac{\1}{\2}", text).strip()
 
 
 def _inside(text: str) -> str | None:
@@ -136,6 +150,22 @@ def _vulgar_fraction(match: re.Match) -> str:
     return " " + unicodedata.normalize("NFKC", match[0]).replace("\u2044", "/")
 
 
+def _power(match: re.Match) -> str:
+    """Write raised digits, such as the sign for a square, as a power."""
+    return f"^{{{unicodedata.normalize('NFKC', match[0])}}}"
+
+
+def _without_commas(match: re.Match) -> str:
+    """An integer without the commas between its thousands. Coordinates stay as they are."""
+    return re.sub("[^0-9]", "", match[0]) if match[0][0].isdecimal() else match[0]
+
+
+def _in_digits(match: re.Match) -> str:
+    """Write a number with a power of ten in digits, because math-verify would round it."""
+    exponent = match[2] or match[3] or match[4]
+    return f"{Decimal(match[1]).scaleb(int(exponent)):f}"
+
+
 def _fraction_of_repeating(match: re.Match) -> str:
     r"""Write a repeating decimal as a fraction: 0.1\overline{6} is (16 - 1)/90."""
     whole, once, again = match.groups()
@@ -152,7 +182,7 @@ _WORD = (
     rf"(?:[A-Za-z\u00b5\u03a9]{{2,}}|[A-Za-z]\.[A-Za-z]|[cdghlmstLNJWVCF])(?![A-Za-z])\.?{_POWER}"
 )
 _UNIT = re.compile(  # cm^2, km/h, square miles, degrees
-    rf"(?:(?<=[0-9)}}])|(?<=\\pi))(?:{_SPACE})?(?:{_DEGREE}\s*)?"
+    rf"(?:(?<=[0-9)}}])|(?<=\\pi))[\s$]*(?:{_DEGREE}\s*)?"
     rf"((?:{_WORD}(?:(?:\s|/|\\cdot)*{_WORD})*)?)\s*$"
 )
 _CURRENCY = re.compile(r"\\?\$|[\u00a3\u00a5\u20ac]")
@@ -189,7 +219,7 @@ def _has_letters(formula: str) -> bool:
 
 # ------------------------------------------------------------------------------ verdicts
 
-_PERCENT = re.compile(r"((?:[^%,]|,[0-9]{3})*?)\s*(?:\\?%|percent(?:age)?|pct)")
+_PERCENT = re.compile(r"([^%,]*?)\s*(?:\\?%|percent(?:age)?|pct)")
 
 
 def judge(answer: str, box: str) -> Verdict:
@@ -213,7 +243,7 @@ def judge(answer: str, box: str) -> Verdict:
 
 
 def _hundredth(number: str) -> str:
-    return f"({number.rpartition('=')[2].replace(',', '')})/100"
+    return f"({number.rpartition('=')[2]})/100"
 
 
 def _compared(answer: str, box: str) -> Verdict:
@@ -228,7 +258,7 @@ def _compared(answer: str, box: str) -> Verdict:
     in_doubt = in_doubt or bool(_PRIME.search(box)) != bool(_PRIME.search(answer))
     if _LIST_IN_BRACKETS.search(box) and not _LIST_IN_BRACKETS.search(answer):
         in_doubt = True
-    if _has_letters(answer) and re.search("[A-Za-z][0-9]", _COMMANDS.sub(r"\\", box)):
+    if _has_letters(answer) and re.search(r"[A-Za-z]\s*[0-9]", _COMMANDS.sub(r"\\", box)):
         in_doubt = True  # a code: math-verify would treat A12 and 12A as equal
     return Verdict.UNPARSED if in_doubt else _math_verdict(answer, box)
 
@@ -255,7 +285,7 @@ def _math_verdict(answer: str, box: str) -> Verdict:
             # hint does not
             parsing_timeout=None,  # pyright: ignore[reportArgumentType]
         )
-        parsed.append(expression)
+        parsed.append([_with_one_kind_of_letter(part) for part in expression])
 
     right, boxed = parsed
     if not boxed:
@@ -265,6 +295,20 @@ def _math_verdict(answer: str, box: str) -> Verdict:
     # allow_set_relation_comp makes an inequality equal to its interval
     equal = verify(right, boxed, timeout_seconds=None, allow_set_relation_comp=True)
     return Verdict.WRONG if not equal or _differ(right[0], boxed[0]) else Verdict.CORRECT
+
+
+def _with_one_kind_of_letter(expression: Any) -> Any:
+    """An expression whose `i` is the imaginary unit, and whose other letters are all real.
+
+    math-verify decides for each text whether its letters are real, and reads `i` as any letter.
+    """
+    letters = getattr(expression, "free_symbols", ())
+    kinds = {
+        letter: I if letter.name == "i" else Symbol(letter.name, real=True)
+        for letter in letters
+        if letter.name == "i" or not letter.is_real
+    }
+    return expression.xreplace(kinds) if kinds else expression
 
 
 def _union(boxed: Any) -> Any:
@@ -278,10 +322,11 @@ def _union(boxed: Any) -> Any:
 
 
 def _differ(right: Any, boxed: Any) -> bool:
-    """Whether two numbers differ by more than 1%.
+    """Whether two numbers differ by more than 1e-5 of their size.
 
     math-verify compares absolute differences, so it treats all very small numbers as equal, for
-    example 2^-99 and 2^-98. For larger numbers, math-verify is stricter than this check.
+    example 2^-99 and 2^-98. A rounded decimal may differ from an exact number by 1%, because
+    0.000033 equals 1/30000 for math-verify. For larger numbers, math-verify is stricter.
     """
     for side in (right, boxed):
         if not isinstance(side, Expr) or not side.is_number or side.is_infinite:
@@ -289,8 +334,9 @@ def _differ(right: Any, boxed: Any) -> bool:
         if side.has(UnevaluatedExpr):  # a percentage, which has two meanings
             return False
 
+    tolerance = 1e-5 if right.has(Float) == boxed.has(Float) else 1e-2
     right, boxed = right.evalf(30), boxed.evalf(30)
-    return bool(abs(right - boxed) > 1e-2 * abs(right) + 1e-60)  # 1e-60 for an exact zero
+    return bool(abs(right - boxed) > tolerance * abs(right) + 1e-60)  # 1e-60 for an exact zero
 
 
 # If math-verify does not work at all, fail here; otherwise all completions would count as wrong.

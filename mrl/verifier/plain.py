@@ -4,7 +4,8 @@ The last `\boxed{...}` of a completion is its answer, and nothing else counts. I
 are compared here, exactly:
 
 - `1,234` is one integer, with a comma before every three digits. `1, 234` and `12,34` are two.
-- Two or more letters are a word. Several words, separated by spaces, are one phrase.
+- Two or more letters are a word. Several words, separated by spaces, are one phrase. Only single
+  letters with spaces between them (`x y`) are a product.
 
 All other answers are mathematical formulas, which verifier/formulas.py compares.
 """
@@ -17,7 +18,7 @@ MAX_BOX_CHARS = 2_000  # longer boxes count as wrong, unparsed: no answer is tha
 MAX_TEXT_CHARS = 100_000  # only the end of a completion, up to this length, is searched for a box
 
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3})+)")
-WORDS = re.compile(r"[A-Za-z]{2,}|[A-Za-z]+(?: +[A-Za-z]+)+")
+WORDS = re.compile(r"(?=.*[A-Za-z]{2})[A-Za-z]+(?: +[A-Za-z]+)*")  # but `x y` is a product
 # \boxed{ opens a box, { and } nest, and \{ and \} are text. \\ is also text, except before `boxed`,
 # so that a doubled \\boxed{ opens a box.
 _BRACES = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")

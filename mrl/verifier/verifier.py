@@ -17,13 +17,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
 from mrl.errors import MrlError
-from mrl.parsing import run_file
+from mrl.parsing import control_character, run_file
 from mrl.samples import Group, Verdict
+from mrl.verifier.forms import near_misses, rewritings
 from mrl.verifier.plain import last_box, plain_verdict, tidy
 
 MEMORY_LIMIT_BYTES = 2 << 30  # limit of the child's address space; normally it uses about 60 MB
@@ -31,6 +33,19 @@ MEMORY_LIMIT_BYTES = 2 << 30  # limit of the child's address space; normally it 
 # child that does not start within the first limit is started once more, with the second limit.
 START_LIMITS_S = (60, 240)
 FORMULAS = str(Path(__file__).with_name("formulas.py"))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an answer cannot be judged. It counts as False.
+
+    reason: empty if the verifier cannot read the answer at all.
+    """
+
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class BoxVerifier(AbstractContextManager):
@@ -84,10 +99,32 @@ class BoxVerifier(AbstractContextManager):
             for rollout in group.rollouts:
                 rollout.verdict = self.verify(answer, rollout.text, rollout.finished)
 
-    def check_answer(self, answer: str) -> bool:
-        """Whether an answer of a problem file can be judged: it must be judged equal to itself."""
+    def check_answer(self, answer: str) -> bool | Refusal:
+        """True if an answer of a problem file can be judged; otherwise why not.
+
+        The answer must equal itself. If it is neither an integer nor a word, it must also equal
+        itself in other notations, and no text that is only nearly the same (forms.py).
+        """
+        if control := control_character(answer.rstrip()):
+            return Refusal(f"it contains the control character {control}")
+
         boxed = f"\\boxed{{{answer}}}"
-        return last_box(boxed) == tidy(answer) and self.verify(answer, boxed) is Verdict.CORRECT
+        if last_box(boxed) != tidy(answer) or not self._accepts(answer, answer):
+            return Refusal()
+        if plain_verdict(tidy(answer), tidy(answer)) is not None:
+            return True
+
+        for text in rewritings(answer):
+            # asked twice, because on a busy machine one verdict may be a timeout
+            if not any(self._accepts(answer, text) for _ in range(2)):
+                return Refusal(f"it would not accept {text!r}, which has the same meaning")
+        for texts in near_misses(answer):
+            if all(self._accepts(answer, text) for text in texts):
+                return Refusal(f"it would also accept {texts[0]!r}")
+        return True
+
+    def _accepts(self, answer: str, box: str) -> bool:
+        return self.verify(answer, f"\\boxed{{{box}}}") is Verdict.CORRECT
 
     def start_and_check(self) -> "_Child":
         """Start a new child instead of the current one. Raises MrlError if it cannot judge."""
