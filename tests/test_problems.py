@@ -92,6 +92,44 @@ def test_a_broken_problem_file_is_refused_with_its_line(tmp_path, verifier, line
     assert names_it(str(caught.value), part)
 
 
+def test_all_lines_with_a_fault_are_named_in_one_go(tmp_path, verifier):
+    good = '{"prompt": "a", "answer": "1"}'
+    path = write(tmp_path / "p.jsonl", good, "{", '{"prompt": "a", "answer": "12 eggs"}', good,
+                 '{"prompt": "a"}', '{"prompt": "a", "answer": "101_2"}')  # fmt: skip
+    with pytest.raises(MrlError) as caught:
+        load_problems(path, verifier.check_answer)
+    message = str(caught.value)
+    assert [n for n in range(1, 7) if f"{path}:{n}:" in message] == [2, 3, 5, 6]
+    assert "'12 eggs'" in message and "'101_3'" in message
+
+
+def test_of_many_lines_with_a_fault_the_first_are_named_and_all_are_counted(tmp_path):
+    path = write(tmp_path / "p.jsonl", *["nonsense"] * 57)
+    with pytest.raises(MrlError) as caught:
+        load_problems(path)
+    assert f"{path}:20:" in str(caught.value) and f"{path}:21:" not in str(caught.value)
+    assert "57" in str(caught.value)
+
+
+def test_equal_answers_are_checked_once(tmp_path):
+    asked = []
+    path = write(tmp_path / "p.jsonl", *['{"prompt": "a", "answer": "1/2"}'] * 9)
+    assert len(load_problems(path, lambda answer: asked.append(answer) or True)) == 9
+    assert asked == ["1/2"]
+
+
+def test_one_backslash_before_a_command_of_latex_is_refused(tmp_path, verifier):
+    path = write(tmp_path / "p.jsonl", r'{"prompt": "a", "answer": "\theta"}',
+                 r'{"prompt": "Derive \frac{x}{2}", "answer": "1"}',
+                 r'{"prompt": "two\nlines and a\ttab", "answer": "\\theta"}')  # fmt: skip
+    with pytest.raises(MrlError) as caught:
+        load_problems(path, verifier.check_answer)
+    message = str(caught.value)
+    assert f"{path}:1:" in message and "TAB" in message
+    assert f"{path}:2:" in message and "form feed" in message
+    assert f"{path}:3:" not in message
+
+
 def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):
     for path in (tmp_path / "none.jsonl", tmp_path):
         with pytest.raises(OSError, match=str(path)):

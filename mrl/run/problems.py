@@ -1,50 +1,74 @@
-"""Reads and writes problem files in JSONL. Every fault in a file becomes one sentence."""
+"""Reads and writes problem files in JSONL. Every line with a fault gets one sentence."""
 
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrl.errors import MrlError
-from mrl.parsing import parse, read_text
+from mrl.parsing import control_character, parse, read_text
 from mrl.samples import NO_SKILL, Problem
 
 if TYPE_CHECKING:
     from mrl.policy import Policy
 
+MAX_FAULTS = 20  # more lines with faults are counted, but not shown
+ANSWERS = (
+    "An answer must be an integer, a decimal, a fraction, a word or a LaTeX formula, without a "
+    "unit. Letters that are multiplied need a sign or a space between them (`3a \\cdot b`). In "
+    "JSON, a backslash is written twice (`\\\\theta`). For other answers, use your own judge: "
+    "--set judge=FILE."
+)
 
-def load_problems(path: Path, accepts: Callable[[str], bool] | None = None) -> list[Problem]:
+
+def load_problems(path: Path, accepts: Callable[[str], object] | None = None) -> list[Problem]:
     """Read a JSONL file of problems.
 
-    accepts: says whether the verifier can judge an answer.
-    Raises MrlError with file and line for an invalid line, a missing or wrong field, an answer that
-    the verifier cannot judge, a repeated id, or an empty file. Raises OSError if there is no file.
+    accepts: the verifier's `check_answer`. If its reply counts as False, the line is refused, with
+    the `reason` of the reply if it has one.
+    Raises MrlError that names each line with a fault: an invalid line, a missing or wrong field, an
+    answer that the verifier cannot judge, or a repeated id. Also raises it for an empty file.
+    Raises OSError if there is no file.
     """
+    accepts = cache(accepts) if accepts else None  # many answers of a file are equal
     problems: dict[str, Problem] = {}
-    number = 0
-    try:
-        for number, line in enumerate(read_text(path).split("\n"), start=1):
-            if not line.strip():
-                continue
-
-            problem = _problem(parse(line, f"{path}:{number}"), str(number))
+    faults = []
+    advice = ""
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            fields = parse(line, where)
+        except MrlError as error:
+            faults.append(str(error))
+            continue
+        try:
+            problem = _problem(fields, str(number))
             if problem.id in problems:
                 raise ValueError(
                     f"the id {problem.id!r} is used twice; each problem needs its own id"
                 )
-            if accepts is not None and not accepts(problem.answer):
-                raise ValueError(
-                    f"the verifier cannot judge the answer {problem.answer!r}. An answer must be "
-                    "an integer, a decimal, a fraction, a word or a LaTeX formula, without a unit. "
-                    "Letters that are multiplied need a sign or a space between them "
-                    "(`3a \\cdot b`). For other answers, use your own judge: --set judge=FILE"
-                )
-            problems[problem.id] = problem
-    except ValueError as error:
-        raise MrlError(f"{path}:{number}: {error}.") from None
+        except ValueError as error:
+            faults.append(f"{where}: {error}.")
+            continue
 
+        problems[problem.id] = problem
+        if accepts and not (reply := accepts(problem.answer)):
+            reason = getattr(reply, "reason", "")
+            sentence = f"{where}: the verifier cannot judge the answer {problem.answer!r}"
+            faults.append(f"{sentence}: {reason}." if reason else f"{sentence}.")
+            advice = f"\n{ANSWERS}"
+
+    if faults:
+        more = len(faults) - MAX_FAULTS
+        last = (
+            f"\n{path}: {more} more lines have a fault, {len(faults)} in all." if more > 0 else ""
+        )
+        raise MrlError("\n".join(faults[:MAX_FAULTS]) + last + advice)
     if not problems:
         raise MrlError(f"{path} contains no problems; write one JSON object per line.")
     skills = {problem.skill for problem in problems.values()}
@@ -72,6 +96,12 @@ def _problem(fields: dict, number: str) -> Problem:
         text = fields[name]
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"`{name}` is {text!r}, but must be a non-empty text")
+        # a prompt, or an answer for a judge of one's own, may have several lines
+        if control := control_character(text, allowed="\t\n\r"):
+            raise ValueError(
+                f"`{name}` contains the control character {control}. In JSON, a backslash is "
+                "written twice (`\\\\frac`)"
+            )
         text.encode()  # ValueError for half of an emoji ("\\ud83d")
     skill = " ".join(fields["skill"].split())  # the name of a metric, so it has no line breaks
     return Problem(fields["id"], fields["prompt"], fields["answer"], skill)
