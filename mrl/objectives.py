@@ -34,10 +34,12 @@ class Objective:
     ratio_level: str
     aggregation: str  # "sequence", "token" or "constant": how token losses are averaged
     # A ratio outside 1 - clip_low .. 1 + clip_high gets no gradient that pushes it further out.
+    # (With `weighs_logprobs`, this band limits the weights instead.)
     clip_low: float
     clip_high: float
     scale_by_std: bool = True  # whether advantages are divided by the std of the group's rewards
-    # a mode's own loss, instead of PPO's clipped one (see surrogate_loss)
+    weighs_logprobs: bool = False  # `weighted_logprob_loss` instead of PPO's clipped one
+    # a mode's own loss, instead of both (see surrogate_loss)
     surrogate: Surrogate | None = None
 
     def __post_init__(self) -> None:
@@ -53,6 +55,8 @@ OBJECTIVES = {
     "dapo": Objective("token", "token", 0.2, 0.28),
     "dr_grpo": Objective("token", "constant", 0.2, 0.2, scale_by_std=False),  # arXiv 2503.20783
     "gspo": Objective("sequence", "sequence", 3e-4, 4e-4),  # arXiv 2507.18071
+    # CISPO, arXiv 2506.13585: no lower bound. The paper names no upper one; 5 is our choice.
+    "cispo": Objective("token", "token", 1.0, 4.0, weighs_logprobs=True),
 }
 
 
@@ -140,6 +144,20 @@ def clipped_loss(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: 
     return -(ratio * advantages).minimum(clipped * advantages)
 
 
+def weighted_logprob_loss(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
+) -> Tensor:
+    """-sg[clip(ratio, 1 - clip_low, 1 + clip_high)] * A * log(ratio), per token.
+
+    CISPO, arXiv 2506.13585, eq. 4. sg is stop-gradient, so the clipped ratio is only the weight of
+    the token's log-prob, and every token has a gradient. The paper writes log pi_theta for
+    log(ratio). They differ by a constant, log pi_behavior, and have the same gradient.
+    ratio: [batch, seq]; advantages: [batch, 1] or [batch, seq].  Returns [batch, seq].
+    """
+    weight = ratio.detach().clamp(1 - clip_low, 1 + clip_high)
+    return -weight * ratio.log() * advantages
+
+
 def surrogate_loss(
     ratio: Tensor, advantages: Tensor, objective: Objective, updates_done: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,6 +172,10 @@ def surrogate_loss(
     """
     if objective.surrogate:
         return objective.surrogate(ratio, advantages, updates_done)
+    if objective.weighs_logprobs:
+        band = objective.clip_low, objective.clip_high
+        no_token = ratio < 0  # no ratio is negative
+        return weighted_logprob_loss(ratio, advantages, *band), no_token, no_token
     # PPO's min() clips only where a policy would look too good
     loss = clipped_loss(ratio, advantages, objective.clip_low, objective.clip_high)
     below = (ratio < 1 - objective.clip_low) & (advantages < 0)
@@ -172,7 +194,8 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     logprobs, ref_logprobs: [batch, seq] nats.  Returns [batch, seq].
     """
     difference = ref_logprobs - logprobs
-    return difference.exp() - difference - 1
+    # `expm1(d)` is exp(d) - 1 without its rounding, which is larger than k3 itself if d is small
+    return difference.expm1() - difference
 
 
 def sequence_mean_coefficients(completion_mask: Tensor, sequences: int) -> Tensor:

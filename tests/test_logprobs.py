@@ -3,6 +3,8 @@ import random
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mrl import logprobs as module
 from mrl.config import DATA
@@ -41,6 +43,34 @@ def test_short_prompts_share_a_row_and_do_not_see_each_other(make_policy):
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         alone, _ = policy.score([prompt], [completion])
         torch.testing.assert_close(together[number][mask[number]], alone[0], atol=2e-5, rtol=0)
+
+
+tokens = st.lists(st.integers(1, 6), min_size=1, max_size=4)
+
+
+@given(st.lists(st.tuples(tokens, tokens), min_size=1, max_size=9))
+def test_unpacking_gives_back_what_was_packed(pairs):
+    """Each completion token once, with the tokens before it, in the place that is its own."""
+    prompts, completions = [list(pair) for pair in zip(*pairs, strict=True)]
+    packed = pack(prompts, completions)
+    ids, width = packed.token_ids.flatten(), packed.token_ids.shape[1]
+    unpacked = torch.zeros(packed.mask.numel(), dtype=torch.int64)
+    unpacked[packed.destinations] = packed.targets
+    for row, mask, want in zip(
+        unpacked.view_as(packed.mask), packed.mask, completions, strict=True
+    ):
+        assert row[mask].tolist() == want
+
+    for predictor, place in zip(
+        packed.predictors.tolist(), packed.destinations.tolist(), strict=True
+    ):
+        number, t = divmod(place, packed.mask.shape[1])
+        row = slice(predictor // width * width, predictor + 1)  # causal: up to the predictor
+        segments, own = packed.segments.flatten()[row], packed.segments.flatten()[predictor]
+        visible = (segments == own) | (segments == packed.contexts.flatten()[predictor])
+        assert ids[row][visible].tolist() == prompts[number] + completions[number][:t]
+        positions = packed.positions.flatten()[row][visible].tolist()
+        assert positions == list(range(len(prompts[number]) + t))
 
 
 @pytest.mark.parametrize("name", ["qwen-tiny", "llama-tiny"])

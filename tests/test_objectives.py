@@ -3,7 +3,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mrl.advantages import group_advantages
 from mrl.modes.hacpo import NarrowingBand
 from mrl.objectives import (
     OBJECTIVES,
@@ -91,7 +94,10 @@ def slow_loss(objective, new, old, lengths, advantages, max_length):
             level = differences[t] if objective.ratio_level == "token" else whole
             ratio = math.exp(level)
             low, high = 1 - objective.clip_low, 1 + objective.clip_high
-            gain = min(ratio * advantages[i], min(max(ratio, low), high) * advantages[i])
+            weight = min(max(ratio, low), high)
+            gain = min(ratio * advantages[i], weight * advantages[i])
+            if objective.weighs_logprobs:
+                gain = weight * advantages[i] * differences[t]
             scale = {
                 "sequence": 1 / length / len(lengths),
                 "token": 1 / tokens,
@@ -103,9 +109,7 @@ def slow_loss(objective, new, old, lengths, advantages, max_length):
 
 def fast_loss(objective, new, old, mask, advantages, max_length):
     form_ratio = token_ratio if objective.ratio_level == "token" else sequence_ratio
-    losses = clipped_loss(
-        form_ratio(new, old, mask), advantages, objective.clip_low, objective.clip_high
-    )
+    losses, _, _ = surrogate_loss(form_ratio(new, old, mask), advantages, objective)
     factors = token_coefficients(
         mask, objective.aggregation, len(mask), int(mask.sum()), max_length
     )
@@ -136,6 +140,8 @@ def test_gradients_against_finite_differences(name):
     noise = torch.randn(2, 3, generator=generator, dtype=torch.float64)
     new = (old + 1e-4 * noise).requires_grad_()
     advantages = torch.tensor([[1.3], [-0.7]], dtype=torch.float64)
+    if OBJECTIVES[name].weighs_logprobs:  # r log(r) has the gradient of sg[r] log(r) only at r = 1
+        old = new.detach().clone()
     assert torch.autograd.gradcheck(
         lambda logprobs: fast_loss(OBJECTIVES[name], logprobs, old, mask, advantages, 4),
         (new,),
@@ -224,6 +230,54 @@ def test_no_power_of_a_ratio_that_a_peer_claims_is_infinite():
     loss, _, _ = surrogate_loss(ratio, torch.ones(1, 1), objective)
     assert torch.isfinite(loss).all()
     assert torch.autograd.grad(loss.sum(), ratio)[0].item() == 0
+
+
+def test_cispo_weighs_the_gradient_of_each_logprob_and_drops_none():
+    """By hand, from the paper's formula: weight * A * grad log-prob, also outside the band."""
+    old = torch.tensor([[-3.0, -2.0, -1.0]])
+    new = torch.tensor([[-0.5, -2.3, -1.0]], requires_grad=True)  # ratios 12.2, 0.74 and 1
+    for advantage in (1.5, -1.5):
+        mask = torch.ones(1, 3, dtype=torch.bool)
+        loss = fast_loss(OBJECTIVES["cispo"], new, old, mask, torch.tensor([[advantage]]), 9)
+        (gradient,) = torch.autograd.grad(loss, new)
+        want = torch.tensor([[5.0, math.exp(-0.3), 1.0]]) * -advantage / 3
+        torch.testing.assert_close(gradient, want)
+
+
+nats = st.floats(-30, 0, width=32)
+
+
+@given(st.lists(st.tuples(nats, st.floats(-3, 3, width=32)), min_size=1, max_size=6))
+def test_k3_is_never_negative_and_exact_near_0(pairs):
+    new = torch.tensor([[one for one, _ in pairs]])
+    for scale in (1.0, 1e-4):
+        ref = new + scale * torch.tensor([[d for _, d in pairs]])
+        got, difference = k3(new, ref), (ref - new).double()
+        assert (got >= 0).all()
+        if scale == 1e-4:  # d ** 2 / 2, up to the next term of the series and one rounding of d
+            most = difference.abs() ** 3 + 6e-8 * difference.abs()
+            assert ((got - difference**2 / 2).abs() <= most).all()
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=9), st.booleans())
+def test_the_advantages_of_a_group_add_up_to_0(rewards, scale_by_std):
+    advantages = group_advantages(torch.tensor([rewards]), scale_by_std)
+    assert float(advantages.sum()) == pytest.approx(0, abs=1e-3)
+    assert bool(advantages.isfinite().all())
+
+
+@given(
+    st.lists(st.tuples(st.floats(-4, 4), st.floats(-3, 3)), min_size=1, max_size=8),
+    st.sampled_from(["grpo", "dapo", "dr_grpo"]),
+)
+def test_a_token_that_counts_as_clipped_has_no_gradient_and_every_other_has_one(tokens, name):
+    logprobs = torch.tensor([[shift for shift, _ in tokens]], requires_grad=True)
+    advantages = torch.tensor([[advantage for _, advantage in tokens]])
+    mask = torch.ones(1, len(tokens), dtype=torch.bool)
+    ratio = token_ratio(logprobs, torch.zeros(1, len(tokens)), mask)
+    loss, below, above = surrogate_loss(ratio, advantages, OBJECTIVES[name])
+    (gradient,) = torch.autograd.grad(loss.sum(), logprobs)
+    assert torch.equal(gradient == 0, below | above | (advantages == 0))
 
 
 def test_chunk_shares_by_hand():

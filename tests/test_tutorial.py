@@ -184,7 +184,7 @@ def test_a_section_that_has_an_assignment_ends_with_it():
 
 def test_the_table_of_objectives_is_the_programs():
     for name, objective in OBJECTIVES.items():
-        band = f"{objective.clip_low:.9f}".rstrip("0"), f"{objective.clip_high:.9f}".rstrip("0")
+        band = f"{objective.clip_low:g}", f"{objective.clip_high:g}"
         cells = name, objective.ratio_level, objective.aggregation, ", ".join(band)
         assert f"| {' | '.join(cells)} | {'yes' if objective.scale_by_std else 'no'} |" in TUTORIAL
 
