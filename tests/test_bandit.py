@@ -18,14 +18,18 @@ from mrl.lab.bandit import (
     outcomes,
     records_of,
     replay_sentence,
+    states,
     update_of,
     updates,
 )
 from mrl.modes.hacpo import HACPO
+from mrl.modes.mode import Mode, TrainingBatch
 from mrl.modes.prp import PRP
+from mrl.modes.replay import Replay
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
+from mrl.samples import TrainingSample
 
 CONTEXTS = complementary()
 
@@ -90,17 +94,20 @@ def test_the_groups_needed_are_the_spread_around_the_mean_update():
 def test_the_exact_figures_against_monte_carlo_through_the_same_mode(name):
     mode, context = bandit_modes(CONTEXTS)[name], CONTEXTS[1]
     mean, square, support = moments(mode, context, 3)
+    buffers, chances = zip(*states(mode, context), strict=True)
     rng, rows = random.Random(5), []
     own_p, peer_p = context.probabilities("receiver"), context.probabilities("peer")
     for _ in range(300):
         own = rng.choices(range(4), own_p, k=3)
         theirs = rng.choices(range(4), peer_p, k=3) if mode.consumes else ()
+        mode.restore(rng.choices(buffers, chances)[0])
         rows.append(update_of(mode, context, own, records_of(mode, context, theirs)))
     sampled = torch.stack(rows)
-    error = 4 * sampled.std(0) / math.sqrt(len(rows)) + 1e-9
+    # an outcome with a chance below 1 in 1,000 may never be drawn
+    error = 4 * sampled.std(0) / math.sqrt(len(rows)) + 0.005
     assert ((sampled.mean(0) - mean).abs() <= error).all()
     squares = (sampled**2).sum(1)
-    assert abs(float(squares.mean()) - square) <= 4 * float(squares.std()) / 300**0.5 + 1e-9
+    assert abs(float(squares.mean()) - square) <= 4 * float(squares.std()) / 300**0.5 + 0.005
     taught = float((sampled.abs().max(1).values > 1e-12).double().mean())
     assert taught == pytest.approx(support, abs=4 * math.sqrt(0.25 / 300))
 
@@ -190,4 +197,59 @@ def test_replays_memory_and_the_table():
     p = CONTEXTS[1].reward("receiver")
     words = replay_sentence(3)
     assert f"{1 - (1 - p) ** 30:.0%} after 10" in words
-    assert set(bandit_table(group=2).columns[0].cells) >= set(PUBLISHED)
+    for known in (False, True):
+        assert set(bandit_table(known, group=2).columns[0].cells) >= set(PUBLISHED)
+
+
+def test_prp_needs_many_groups_for_a_short_mean_and_xgrpo_scatters_more():
+    figures = {name: analyze(bandit_modes(CONTEXTS)[name], CONTEXTS[1]) for name in PUBLISHED}
+    for name, found in figures.items():
+        mean, square, _ = moments(bandit_modes(CONTEXTS)[name], CONTEXTS[1])
+        assert found.length == pytest.approx(float(mean.norm()))
+        assert found.spread**2 == pytest.approx(square - found.length**2)
+        assert found.groups == pytest.approx((found.spread / found.length) ** 2)
+    naive, prp, xgrpo = (figures[name] for name in ("naive", "prp", "xgrpo"))
+    assert prp.spread < naive.spread < xgrpo.spread
+    assert 10 * prp.length < naive.length
+
+
+def test_replay_imitates_what_the_receiver_itself_would_find():
+    """A correct action, as often as the receiver takes it; the buffer is taken to be filled."""
+    context = CONTEXTS[1]
+    alone, replay = moments(Solo(), context, 2), moments(Replay(), context, 2)
+    all_fail = (1 - context.reward("receiver")) ** 2
+    assert replay[2] - alone[2] == pytest.approx(all_fail)
+
+    p = torch.tensor(context.probabilities("receiver"), dtype=torch.float64)
+    imitated = p.clone()
+    imitated[[a for a in range(4) if a not in context.right]] = 0
+    pushed = 0.1 * all_fail * (imitated / imitated.sum() - p)  # the gradient of an NLL
+    torch.testing.assert_close(replay[0] - alone[0], pushed)
+
+
+class ImitatesOwn(Mode):
+    """Draws one of the receiver's own correct completions."""
+
+    name = "imitates-own"
+
+    def training_samples(self, receiver, experiences, rng):
+        (experience,) = experiences
+        group = experience.group
+        correct = [rollout for rollout in group.rollouts if rollout.reward]
+        samples = []
+        if correct:
+            drawn = rng.choice(correct)
+            samples = [TrainingSample(group.prompt_ids, drawn.completion_ids, loss="imitation")]
+        return TrainingBatch(samples)
+
+
+def test_a_mode_may_draw_one_of_the_receivers_own_solutions():
+    """By symmetry, each correct action is drawn as often as the receiver takes it."""
+    context = Context((math.log(3), 0.0, 0.0), (0.0, 0.0, 0.0), frozenset({0, 1}))
+    mean, _, support = moments(ImitatesOwn(), context, 2)
+    drawn = mean + support * torch.tensor(context.probabilities("receiver"))
+    either = 1 - 0.2**2  # at least one of two is correct
+    assert support == pytest.approx(either)
+    # (0, 0) and (0, 2): action 0; (1, 1) and (1, 2): action 1; (0, 1): either, equally often
+    assert drawn[0] == pytest.approx(0.6**2 + 2 * 0.6 * 0.2 + 0.6 * 0.2)
+    assert drawn[1] == pytest.approx(0.2**2 + 2 * 0.2 * 0.2 + 0.6 * 0.2)

@@ -94,7 +94,7 @@ def test_the_kinds_of_groups_end_as_their_headline_says(draw):
         _, shares = draw.figures.series(lines, "qwen-tiny", "groups/all_fail", 20)
         ends[mode] = shares[-1]
     assert 0.2 < ends["solo"] < 0.3
-    assert ends["sgt"] < 0.05
+    assert 0.3 < ends["sgt"] / ends["solo"] < 0.7
 
 
 def test_the_moving_picture_shows_what_was_sampled():
@@ -107,7 +107,7 @@ def test_the_moving_picture_shows_what_was_sampled():
     frames = dict(re.findall(r'<g class="(f\d+)">(.*)</g>', svg))
     assert len(frames) == len(kept["frames"])
     for frame, drawn in zip(kept["frames"], frames.values(), strict=True):
-        own, peer = frame["qwen-tiny"], frame["llama-tiny"]
+        own, peer = frame[moving["LEARNER"]], frame[moving["PEER"]]
         correct = re.search(r'd="(\S+ [^"]*|)" class="hit"', drawn)[1]
         assert correct.count("M") == "".join(own).count("1")
         rescued = sum(
@@ -129,12 +129,12 @@ def test_the_moving_pictures_problems_are_held_out_and_two_skills_start_as_blind
 
     def solved(frame, skill):
         rows = [
-            row for row, of_row in zip(frame["qwen-tiny"], skills, strict=True) if of_row == skill
+            row for row, of_row in zip(frame["llama-tiny"], skills, strict=True) if of_row == skill
         ]
         return "".join(rows).count("1") / 8 / len(rows)
 
-    assert solved(first, "days") == solved(first, "sold") == 0
-    assert solved(last, "days") > 0.5  # closed, as the picture tells
+    assert solved(first, "bags") == solved(first, "eats") == 0
+    assert solved(last, "bags") > 0.9  # closed, as the picture tells
 
 
 def test_the_closings_that_are_drawn_are_those_of_the_kept_table(draw, monkeypatch, tmp_path):

@@ -16,7 +16,6 @@ from mrl.advantages import group_advantages
 from mrl.config import DATA
 from mrl.lab.bandit import PUBLISHED, analyze, bandit_modes, complementary
 from mrl.lab.report import headline
-from mrl.modes import MODES
 from mrl.run.directory import read_metrics, read_rescues
 from tests import browser
 
@@ -158,7 +157,7 @@ def test_the_replay_is_the_kept_runs(make):
     mean = sum(line["skill/sold"] for line in last[-10:]) / 10
     assert run["policies"][0]["rates"]["sold"][-1] == [last[-1]["step"], round(100 * mean)]
     inlined = sum(len(text) for text in re.findall(r'"application/json"[^>]*>(.*?)</', KEPT, re.S))
-    assert inlined < 300_000
+    assert inlined < 500_000
 
 
 def test_the_report_is_the_kept_runs_and_small(make):
@@ -167,16 +166,16 @@ def test_the_report_is_the_kept_runs_and_small(make):
     assert headline(make.KEPT_RUN) in KEPT
     assert part("run", report) == part("run")
     assert make.EMBEDDED.findall(report)
-    assert len(report) < 600_000
+    assert len(report) < 800_000
 
 
 def test_its_modes_are_the_bandits():
     contexts = complementary()
     modes = bandit_modes(contexts)
     rows = {name: figures for name, *figures in json.loads(part("facts"))["modes"]}
-    assert set(rows) == {*PUBLISHED, "sft"}
-    for name, mode in (("sgt", modes["sgt"]), ("sft", MODES["sft"]())):
-        exact = analyze(mode, contexts[1])
+    assert set(rows) == {*PUBLISHED} - {"replay"}
+    for name in ("sgt", "sft"):
+        exact = analyze(modes[name], contexts[1])
         shown = [float(text.rstrip("%°")) for text in rows[name]]
         assert shown == pytest.approx([100 * exact.support, exact.angle, exact.groups], rel=0.07)
     for name in (*rows, "replay"):

@@ -421,12 +421,19 @@ def test_what_is_said_of_the_pretrained_pairs_holds():
 def test_the_claims_that_the_toy_was_asked_have_the_tutorials_numbers():
     """tests/test_tutorial.py compares these with what the program prints."""
     tutorial = text_of("TUTORIAL.md")
-    found = re.findall(r"│ (\w+) +│ +(\d+%) │ +\d+° │ +([\d.]+) │", tutorial)
-    groups = {mode: number for mode, _, number in found}
+    number = r" +([\d.]+) │"
+    rows = re.findall(rf"│ (\w+) +│ +(\d+%) │ +\d+° │{3 * number}", tutorial)
+    found = {mode: of_mode for mode, *of_mode in reversed(rows)}  # the blind spot is printed first
+    support, length, spread, groups = (
+        {mode: of_mode[place] for mode, of_mode in found.items()} for place in range(4)
+    )
     claims = "\n".join(tables.claims())
-    toy = re.findall(r"toy: ([\d.]+) groups needed, RL alone ([\d.]+)", claims)
-    assert toy == [(groups[mode], groups["solo"]) for mode in ("sgt", "xgrpo", "prp")]
-    assert f"toy: {dict((m, s) for m, s, _ in found)['xgrpo']} of groups" in claims
+    said = re.findall(r"([\d.]+) groups needed, RL alone ([\d.]+)", claims)
+    assert said == [(groups[mode], groups["solo"]) for mode in ("sgt", "xgrpo")]
+    assert f"spread of {spread['xgrpo']}, those of RL alone {spread['solo']}" in claims
+    assert f"from {spread['naive']} (`naive`) to {spread['prp']}" in claims
+    assert round(float(length["naive"]) / float(length["prp"])) == 19  # "a nineteenth"
+    assert f"toy: {support['xgrpo']} of groups" in claims
     copied, other = (
         ", ".join(p) for p in re.findall(r"^\['([+-][\d.]+)', '([+-][\d.]+)'\]", tutorial, re.M)
     )

@@ -275,7 +275,7 @@ def test_the_mode_of_section_8_imitates_the_shortest_solution(tmp_path):
 
 
 @pytest.mark.slow
-def test_twenty_steps_give_what_the_sections_say(tmp_path):
+def test_short_runs_give_what_the_sections_say(tmp_path):
     """Sections 5, 6, 8 and 11, with their commands and seeds; other machines differ a little."""
     commands = commands_of_the_tables() | commands_without_rescues(tmp_path)
     found = scores_after(commands, tmp_path)
@@ -287,7 +287,8 @@ def commands_of_the_tables():
     """By the mode."""
     commands = {}
     for mode in ("solo", "replay", "sgt", "sft", "xgrpo", "prp"):
-        printed = next(line for line in COMMANDS if f"--mode {mode} --steps 20 --seed 1" in line)
+        started = re.compile(rf"--mode {mode} --steps \d+ --seed 1")
+        printed = next(line for line in COMMANDS if started.search(line))
         # the tables are about this set; scoring a second one, or with more samples, takes long
         fewer = "--set heldout=data/words/validation.jsonl --set eval_samples=2"
         commands[mode] = f"{printed} {fewer}"
@@ -296,8 +297,10 @@ def commands_of_the_tables():
 
 
 def check_the_tables(found):
-    before, after = re.findall(r"`eats`[^.]* from (\d+)%\s+to\s+(\d+)%", SECTIONS["5"])[0]
-    start, end = (percent(found["solo"], when, "qwen-tiny", "eats") for when in ("before", "after"))
+    before, after = re.findall(r"`sold`[^.]* from (\d+)%\s+to\s+(\d+)%", SECTIONS["5"])[0]
+    start, end = (
+        percent(found["solo"], when, "llama-tiny", "sold") for when in ("before", "after")
+    )
     assert start == pytest.approx(int(before), abs=10)
     assert end == pytest.approx(int(after), abs=15)
 
@@ -321,11 +324,11 @@ def check_the_tables(found):
         # section 5 says the same of the run alone
         assert f"{skill} | {before} | {after[0]} |" in SECTIONS["5"]
 
-    assert percent(found["prp-sequence"], "after", "qwen-tiny", "days") > 25  # 51 when tried
+    assert percent(found["prp-sequence"], "after", "llama-tiny", "bags") > 15  # 34 when tried
 
 
 def commands_without_rescues(folder):
-    """The solution of section 8. With seed 1, `sgt` is among the commands of the tables."""
+    """The solution of section 8."""
     (shown,) = (line for line in INLINE if "no_sold.py" in line)
     # only `given` is looked at, and scoring all nine skills takes as long as training
     given = folder / "validation.jsonl"
@@ -337,6 +340,7 @@ def commands_without_rescues(folder):
 
     commands = {}
     for name, mode, seed in (
+        ("sgt-1", "sgt", 1),
         ("sgt-2", "sgt", 2),
         ("sgt-3", "sgt", 3),
         ("no-sold-1", f"{folder}/no_sold.py:NoSold", 1),
@@ -351,7 +355,7 @@ def commands_without_rescues(folder):
 
 def check_what_rescues_on_sold_cost(found):
     ends = {name: percent(scores, "after", "qwen-tiny", "given") for name, scores in found.items()}
-    for sgt, no_sold in (("sgt", "no-sold-1"), ("sgt-2", "no-sold-2"), ("sgt-3", "no-sold-3")):
+    for sgt, no_sold in (("sgt-1", "no-sold-1"), ("sgt-2", "no-sold-2"), ("sgt-3", "no-sold-3")):
         assert ends[no_sold] - ends[sgt] > 10  # above 20 on the machine of the text
     assert ends["no-days-1"] < ends["no-sold-1"]
     (said,) = re.findall(r"NoSold --steps 20 --seed 1`\D*(\d+)% on\s+`given`", SECTIONS["8"])
@@ -385,4 +389,5 @@ def test_every_command_runs(tmp_path):
     assert "12 chunks, 2 of them 1:1 (6% of the bytes)" in TUTORIAL
     lines = next(text for command, text in printed.items() if "bandit" in command).splitlines()
     table = [line for line in lines if line.startswith("│")]
-    assert sum(line in TUTORIAL for line in table) == 7
+    assert len(table) >= 18  # a row per mode, in each of the two contexts
+    assert all(line in TUTORIAL for line in table)

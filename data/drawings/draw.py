@@ -399,7 +399,7 @@ def bandit_noise() -> Drawing:
 def support() -> Drawing:
     """The modes in the bandit's blind spot: the groups that they need, and their bias angle."""
     contexts = bandit.complementary()
-    drawing = Drawing(350, "sgt and naive close a blind spot with few groups")
+    drawing = Drawing(350, "sgt, sft and naive close it with few groups")
 
     drawing.say(14, 22, "angle between the mean update and the true gradient")
     degrees = {angle: f"{angle}°" for angle in (0, 30, 60, 90, 120)}
@@ -419,7 +419,7 @@ def support() -> Drawing:
     lift, last = 0, (0.0, 0.0)
     for (x, y), modes in sorted(names.items()):
         near = x - last[0] < 90 and abs(y - last[1]) < 20
-        lift, last = lift + 20 if near else 0, (x, y)
+        lift, last = lift + 20 + max(0, y - last[1]) if near else 0, (x, y)
         color = figures.color_of(modes[0])
         drawing.parts.append(f'<g data-modes="{" ".join(modes)}">')  # the page highlights one group
         drawing.dot(x, y, 6, color)
@@ -434,7 +434,7 @@ def skills(path: Path) -> None:
     """One blind spot of each policy over a run: with a peer, with replay, alone."""
     runs = {mode: read_metrics(RESULTS / f"{mode}-s0") for mode in ("solo", "replay", "sgt")}
     figure, panels = figures.new_figure(figures.WIDTH, 6.4, rows=2)
-    blind_spots = ("qwen-tiny", "sold", "llama-tiny"), ("llama-tiny", "eats", "qwen-tiny")
+    blind_spots = ("qwen-tiny", "days", "llama-tiny"), ("llama-tiny", "bags", "qwen-tiny")
     for axes, (learner, skill, peer) in zip(panels, blind_spots, strict=True):
         ends = []
         for mode, policy, label in (
@@ -451,7 +451,7 @@ def skills(path: Path) -> None:
         axes.set(ylim=(-0.02, 1.02), xlabel="step", ylabel="share of correct completions")
 
     figure.suptitle(
-        "A peer closes both blind spots; replay is\nslower, and RL alone never gets started"
+        "With a peer, these blind spots close soon;\nalone, one waits for luck, and one stays"
     )
     figures.save_figure(figure, path)
 
@@ -478,7 +478,7 @@ def kinds(path: Path) -> None:
         axes.set(xlabel="step", ylabel="share of groups")
 
     figure.suptitle(
-        "All-fail groups of qwen-tiny: alone they\nstay to the end, with a peer few are left"
+        "All-fail groups of qwen-tiny: alone they\nstay to the end, with a peer half are left"
     )
     figure.legend(areas, labels, ncols=2, loc="outside lower center", frameon=False)
     figures.save_figure(figure, path)
@@ -498,7 +498,7 @@ def closings(path: Path) -> None:
     compare_view.draw_closings(order, last, path, finding)
 
 
-LIVE_STEP = 24  # of the kept run, for the picture of the live view
+LIVE_STEP = 60  # of the kept run, for the picture of the live view
 
 
 def live() -> str:

@@ -2,7 +2,7 @@
 
 `python data/drawings/moving.py` draws it from the kept samples in `moving.json`. With `--sample` it
 makes them first: it trains the tiny pair (mode sgt, seed 0) and lets both models try the same
-16 held-out problems from time to time. That takes a minute on two idle CPU cores.
+16 held-out problems from time to time. That takes three minutes on two idle CPU cores.
 """
 
 import json
@@ -20,11 +20,11 @@ from mrl.samples import derive_seed
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "moving.json"
 HELDOUT = HERE.parent / "words" / "validation.jsonl"
-STEPS = (0, 5, 10, 20, 30, 40, 50, 60)  # when the problems are tried
-# The number of problems of each skill. qwen-tiny begins with the blind spots `days` and `sold`.
-WATCHED = {"days": 4, "sold": 4, "packs": 2, "given": 2, "loses": 2, "bags": 2}
+STEPS = (0, 10, 20, 40, 60, 90, 120, 150, 180)  # when the problems are tried
+# The number of problems of each skill. llama-tiny begins with the blind spots `bags` and `eats`.
+WATCHED = {"bags": 4, "eats": 4, "shares": 2, "finds": 2, "loses": 2, "days": 2}
 ATTEMPTS = 8
-LEARNER, PEER = "qwen-tiny", "llama-tiny"
+LEARNER, PEER = "llama-tiny", "qwen-tiny"
 
 
 def sample() -> dict:
@@ -60,14 +60,14 @@ def sample() -> dict:
 
 # ------------------------------------------------------------------------------ the drawing
 
-WIDTH, LEFT, PITCH, ROW = 390, 88, 19, 20  # pixels; of the grid, and of its columns and rows
+WIDTH, LEFT, PITCH, ROW = 390, 96, 19, 20  # pixels; of the grid, and of its columns and rows
 TOP, GAP = 84, 8  # the first row, and the space between two skills
 FRAME_S, LAST_S = 1.6, 4.0  # how long a frame is shown
 # The colors of the page and the replay, for light and dark: a color has one meaning everywhere.
 STYLE = """
 text{font:13px Helvetica,Arial,sans-serif;fill:var(--ink)}
 .title{font-size:15px}.title,.bold{font-weight:bold}.soft{fill:var(--soft)}.end{text-anchor:end}
-.card{fill:var(--card);stroke:#8888}.learner{fill:var(--blue)}.peer{fill:var(--orange)}
+.card{fill:var(--card);stroke:#8888}.learner{fill:var(--orange)}.peer{fill:var(--blue)}
 .hit{fill:var(--correct);stroke:var(--correct)}.miss{fill:url(#hatch);stroke:var(--wrong)}
 .cross{fill:none;stroke:var(--correct);stroke-width:2.5}#hatch path{stroke:var(--wrong)}
 svg{--card:#fff;--ink:#1b1b1b;--soft:#5c5c5c;--correct:#00704f;--wrong:#a3384b;--blue:#0064a3;
@@ -155,7 +155,7 @@ def moment(frame: dict, y: list[int], rescues: dict[str, int]) -> str:
 def still(frames: list[dict], y: list[int]) -> str:
     """The first frame beside the last one, for people who want nothing to move."""
     parts = []
-    for left, frame in ((LEFT, frames[0]), (LEFT + 160, frames[-1])):
+    for left, frame in ((LEFT, frames[0]), (LEFT + 150, frames[-1])):
         parts.append(words(left, 70, f"step {frame['step']}", "bold"))
         parts += [cells(frame[LEARNER], y, left, 14, which) for which in ("01", "1")]
         for top, own, peer in zip(y, frame[LEARNER], frame[PEER], strict=True):

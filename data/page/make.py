@@ -21,7 +21,6 @@ from two_learners import STEPS
 
 from mrl.lab import bandit
 from mrl.lab.report import headline, replay, write_report
-from mrl.modes import MODES
 from mrl.run.blind_spots import BLIND_SPOT, CLOSED
 
 HERE = Path(__file__).resolve().parent
@@ -39,15 +38,14 @@ for (let n = 0; n < 133; n++) step();"""
 
 
 def modes() -> list[list[str]]:
-    """The bandit's rows of the published modes, as `python mini_mrl.py bandit` prints them.
+    """The bandit's support, angle and groups of the published modes, as the command prints them.
 
-    The last row is `sft`, a control that the command leaves out.
+    `replay` is left out, because its numbers depend on its buffer.
     """
-    cells = [list(column.cells) for column in bandit.bandit_table().columns]
-    rows = [list(row) for row in zip(*cells, strict=True)]
-    sft = bandit.analyze(MODES["sft"](), bandit.complementary()[1])
-    numbers = [f"{sft.support:.0%}", f"{sft.angle:.0f}°", f"{sft.groups:.2g}"]
-    return [*(row for row in rows if row[0] in bandit.PUBLISHED), ["sft", *numbers]]
+    columns = bandit.bandit_table().columns
+    cells = [list(column.cells) for column in (*columns[:3], columns[-1])]
+    shown = set(bandit.PUBLISHED) - {"replay"}
+    return [list(row) for row in zip(*cells, strict=True) if row[0] in shown]
 
 
 def page() -> str:

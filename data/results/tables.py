@@ -844,15 +844,18 @@ def claims() -> list[str]:
         ),
         (
             "XGRPO has little noise",
-            "toy: 73 groups needed, RL alone 30",
+            "toy: its updates have a spread of 0.257, those of RL alone 0.136; 73 groups needed, "
+            "RL alone 30",
             "does not hold in the toy's blind spot",
         ),
         (
             "PRP has the noise of its ratios",
-            "toy: 53 groups needed, RL alone 30; tiny pair, the largest gradient norm of a run: "
+            "toy: the ratio lowers the spread of the updates from 0.236 (`naive`) to 0.220, and "
+            "their mean to a nineteenth; tiny pair, the largest gradient norm of a run: "
             f"{largest_norms('prp token')} with a ratio per token, {largest_norms('prp sequence')} "
             "with one per completion",
-            "holds in the toy, and on the tiny pair with a ratio per token",
+            "does not hold in the toy, which loses signal; holds on the tiny pair with a ratio per "
+            "token",
         ),
         (
             "retokenizing has a cost, the residual, that must be budgeted for",

@@ -10,11 +10,16 @@ with respect to the receiver's logits:
     support     update rate: the probability that u is not zero. (In the paper, "support" means the
                 actions that a policy can reach; in that sense XGRPO stays on-policy.)
     angle       bias: the angle between E[u] and the gradient of the receiver's expected reward
-    groups      trace of Cov[u] / |E[u]|^2: the number of groups needed for a signal-to-noise ratio
-                of 1, at which the mean update is as long as its standard error
+    length      signal: |E[u]|, the length of the mean update
+    spread      noise: the standard deviation of u, which is the root of the trace of Cov[u]
+    groups      (spread / length)^2: the number of groups needed for a signal-to-noise ratio of 1,
+                at which the mean update is as long as its standard error
 
-`replay` is not in the table, because its updates depend on earlier steps. A line below the table
-says how long the buffer of `replay` stays empty.
+A mode may need many groups because its updates scatter, or because their mean is short. The columns
+`length` and `spread` tell these cases apart.
+
+The updates of `replay` depend on earlier steps. In the table its buffer holds solutions of the
+receiver; a line below the table says how long the buffer stays empty.
 """
 
 import math
@@ -35,6 +40,7 @@ from mrl.modes import MODES, Experience, Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
 from mrl.modes.peers import experience_of
+from mrl.modes.replay import NO_SKILL, Replay
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, RolloutRecord, SuccessRecord, make_records
 from mrl.samples import Group, Problem, Rollout, Verdict
@@ -154,16 +160,19 @@ def capabilities(contexts: Sequence[Context]) -> dict[str, float]:
 
 
 # The modes that pages and pictures show. The command `bandit` also shows modes that you added.
-PUBLISHED = ("solo", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft")
+PUBLISHED = (
+    "solo", "replay", "sft", "rft", "naive", "prp", "xgrpo", "sgt", "hacpo", "graft",
+)  # fmt: skip
 
 
 def bandit_modes(contexts: Sequence[Context]) -> dict[str, Mode]:
     """The modes to analyze. HACPO knows P, and GRAFT does not balance.
 
-    Controls are left out, and `hint` too: a completion here is one action, which has no beginning.
+    `hint` is left out: a completion is a single action here, and that has no beginning. `solo-x2`
+    is `solo` with twice the group.
     """
-    controls = ("solo-x2", "replay", "sft", "rft", "hint")
-    modes = {name: mode() for name, mode in MODES.items() if name not in controls}
+    left_out = ("solo-x2", "hint")
+    modes = {name: mode() for name, mode in MODES.items() if name not in left_out}
     modes["hacpo"] = KnownCapability(known=capabilities(contexts))
     modes["graft"] = GRAFT(balanced=False)
     return modes
@@ -224,12 +233,40 @@ def update_of(
     return toy.update
 
 
+def attempts(context: Context, size: int) -> dict[tuple[int, ...], float]:
+    """The probability of each outcome of the receiver's group.
+
+    Correct actions come first and keep their order of sampling, because a mode may draw one of
+    them (see `crossings`).
+    """
+    chances: dict[tuple[int, ...], float] = defaultdict(float)
+    for actions, chance in outcomes(context.probabilities("receiver"), size, True).items():
+        correct = [action for action in actions if action in context.right]
+        wrong = sorted(action for action in actions if action not in context.right)
+        chances[*correct, *wrong] += chance
+    return chances
+
+
+def states(mode: Mode, context: Context) -> list[tuple[dict, float]]:
+    """The states that a mode may be in before a step, with their probabilities.
+
+    Only `replay` has more than one. It draws from a buffer of the receiver's earlier solutions, so
+    what it draws is a correct action, as often as the receiver takes it.
+    """
+    if not isinstance(mode, Replay):
+        return [(mode.state(), 1.0)]
+    chances, total = context.probabilities("receiver"), context.reward("receiver")
+    return [({NO_SKILL: [([0], [a])]}, chances[a] / total) for a in sorted(context.right)]
+
+
 def updates(mode: Mode, context: Context, group: int) -> Iterator[tuple[torch.Tensor, float]]:
     """The update [K] for every outcome of a context, with the probability of that outcome."""
-    own = outcomes(context.probabilities("receiver"), group)
+    own = attempts(context, group)
     received = crossings(mode, context, group)
-    for actions, records in product(own, received):
-        yield update_of(mode, context, actions, records), own[actions] * received[records]
+    before = states(mode, context)
+    for actions, records, (state, chance) in product(own, received, before):
+        mode.restore(state)
+        yield update_of(mode, context, actions, records), own[actions] * received[records] * chance
 
 
 def moments(mode: Mode, context: Context, group: int = GROUP) -> tuple[torch.Tensor, float, float]:
@@ -246,31 +283,43 @@ def moments(mode: Mode, context: Context, group: int = GROUP) -> tuple[torch.Ten
 
 @dataclass(frozen=True)
 class Figures:
-    """The three numbers that the module's docstring defines, for one mode in one context."""
+    """The numbers that the module's docstring defines, for one mode in one context."""
 
     support: float
     angle: float  # degrees
-    groups: float
+    length: float  # of the mean update, in logits
+    spread: float  # standard deviation of an update, in logits
+
+    @property
+    def groups(self) -> float:
+        """The number of groups needed for a signal-to-noise ratio of 1."""
+        return (self.spread / self.length) ** 2
 
 
 def analyze(mode: Mode, context: Context, group: int = GROUP) -> Figures:
-    """Compute the three numbers of a mode in a context exactly."""
+    """Compute the numbers of a mode in a context exactly."""
     mean, square, support = moments(mode, context, group)
     cosine = torch.cosine_similarity(mean, context.gradient(), dim=0).clamp(-1, 1)
-    return Figures(support, float(cosine.acos().rad2deg()), square / float(mean @ mean) - 1)
+    length = float(mean.norm())
+    spread = math.sqrt(max(square - length**2, 0.0))
+    return Figures(support, float(cosine.acos().rad2deg()), length, spread)
 
 
-def bandit_table(group: int = GROUP) -> Table:
-    """A table of the modes, for a context that the peer knows and the receiver does not."""
+def bandit_table(known: bool = False, group: int = GROUP) -> Table:
+    """A table of the modes in the receiver's blind spot, or, if `known`, in the other context."""
     contexts = complementary()
-    table = Table("mode", title=f"in the receiver's blind spot, G = {group}, exact")
-    for column in ("support", "angle", "groups needed"):
+    place = "in what only the receiver knows" if known else "in the receiver's blind spot"
+    table = Table("mode", title=f"{place}, G = {group}, exact")
+    for column in ("support", "angle", "length", "spread", "groups needed"):
         table.add_column(column, justify="right")
 
     for name, mode in bandit_modes(contexts).items():
-        figures = analyze(mode, contexts[1], group)
-        row = (f"{figures.support:.0%}", f"{figures.angle:.0f}°", f"{figures.groups:.2g}")
-        table.add_row(name, *row)
+        figures = analyze(mode, contexts[0 if known else 1], group)
+        groups = f"{figures.groups:.0f}" if figures.groups >= 10 else f"{figures.groups:.2g}"
+        table.add_row(
+            name, f"{figures.support:.0%}", f"{figures.angle:.0f}°",
+            f"{figures.length:.3f}", f"{figures.spread:.3f}", groups,
+        )  # fmt: skip
     return table
 
 

@@ -110,10 +110,11 @@ def compare(
 
 
 def bandit() -> None:
-    """Compute, exactly and on a contextual bandit, how much each mode helps (about 5 seconds)."""
+    """Compute, exactly and on a contextual bandit, how much each mode helps (about 10 seconds)."""
     from mrl.lab.bandit import bandit_table, replay_sentence
 
     console.print(bandit_table())
+    console.print(bandit_table(known=True))
     say(replay_sentence())
 
 
