@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,6 +132,19 @@ def test_signals_end_a_run_at_once_while_it_is_loaded_and_later_after_a_step(mon
     loading, training, stop = seen
     assert loading == [signal.SIG_DFL] * 2
     assert training == [stop] * 2
+
+
+def test_only_a_second_ctrl_c_ends_a_run_at_once(monkeypatch):
+    """A comparison also sends SIGTERM, which may come while Ctrl-C is handled."""
+    run, said = Run.__new__(Run), []
+    run.interrupts, run.stopping, run.scoring, run.how_to_resume = 0, False, False, ""
+    run.view = SimpleNamespace(close=lambda: None, say=said.append)
+    monkeypatch.setattr("mrl.run.run.drop_closed_terminal", lambda: run.stop(signal.SIGTERM, None))
+    run.stop(signal.SIGINT, None)
+    run.stop(signal.SIGHUP, None)
+    assert run.stopping and len(said) == 1
+    with pytest.raises(KeyboardInterrupt):
+        run.stop(signal.SIGINT, None)
 
 
 # Each of these programs runs in two processes.

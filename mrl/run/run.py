@@ -69,6 +69,7 @@ class Run(AbstractContextManager):
         self.writes_files = not is_worker() or os.environ["LOCAL_RANK"] == "0"
 
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
+        self.interrupts = 0  # how often Ctrl-C was pressed
         self.stopping = False  # after Ctrl-C: the run ends after this step
         self.scoring = False  # while held-out problems are scored, Ctrl-C ends the run at once
 
@@ -167,15 +168,16 @@ class Run(AbstractContextManager):
 
         SIGTERM and SIGHUP stop it as well, but never at once, because a system may send both.
         """
-        drop_closed_terminal()
-        if self.stopping and number != signal.SIGINT:
+        # counted first of all, because another signal may come while this one is handled
+        self.interrupts += number == signal.SIGINT
+        again = self.interrupts > 1
+        if self.stopping and not again:
             return
-        if self.stopping or self.scoring:
-            self.stopping = True
+        self.stopping = True
+        drop_closed_terminal()
+        if again or self.scoring:
             self.view.say(f"Stopped. {self.how_to_resume}")
             raise KeyboardInterrupt
-
-        self.stopping = True
         self.view.close()  # at once, because a second Ctrl-C would leave the view open
         self.view.say("Stopping after this step; Ctrl-C again stops at once.")
 
