@@ -156,9 +156,8 @@ def one_token_decoder(model: PreTrainedModel) -> OneTokenDecoder | None:
         return None
     if getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False):
         return None  # Llama may have these biases, but this file does not add them
-    for name, module in model.model.layers.named_modules():
-        if name.endswith("_proj") and type(module) is not torch.nn.Linear:
-            return None  # the layer has an adapter
+    if any(type(module).__module__.startswith("peft.") for module in model.modules()):
+        return None  # layers with adapters compute more than their weights say
     return OneTokenDecoder(model, turns_weights=model.device.type == "cuda")
 
 

@@ -44,7 +44,7 @@ def chat_text(
 
 def embedding_rows(model: PreTrainedModel) -> int:
     """The number of token ids that a model has, which may be more than its tokenizer uses."""
-    return cast(torch.nn.Embedding, model.get_input_embeddings()).num_embeddings
+    return len(cast(torch.nn.Embedding, model.get_input_embeddings()).weight)
 
 
 class Prompts:

@@ -81,6 +81,25 @@ def test_tensors_of_a_part_that_is_not_used_do_no_harm(copied):
     load_policy(PolicyConfig("x", str(path)))
 
 
+def test_layers_that_the_config_leaves_out_are_not_dropped(copied):
+    path = copied()
+    change_config(path, num_hidden_layers=1, layer_types=["full_attention"])
+    refused(path, "config.json model.layers.1.input_layernorm.weight")
+
+
+def test_layers_that_predict_further_tokens_are_left_out(copied):
+    """They lie after the others, and the config counts them apart."""
+    path = copied()
+    change_config(path, num_nextn_predict_layers=1)
+
+    def add(weights):
+        for name in [name for name in weights if ".layers.1." in name]:
+            weights[name.replace(".layers.1.", ".layers.2.")] = weights[name].clone()
+
+    change_weights(path, add)
+    load_policy(PolicyConfig("x", str(path)))
+
+
 def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(copied):
     path = copied()
     whole = (path / "tokenizer.json").read_text()

@@ -19,7 +19,7 @@ from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.models import loading
 from mrl.models.loading import _enable_gradient_checkpointing, shape_of
-from mrl.models.lora import add_adapters
+from mrl.models.lora import add_adapters, new_adapters
 from mrl.models.memory import (
     HEADROOM,
     estimate,
@@ -108,8 +108,10 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
     }
     about |= settings
     if about.get("lora_rank"):
-        model = model.bfloat16() if about["dtype"] == "mixed" else model
-        add_adapters(model, about["lora_rank"])
+        add_adapters(model, new_adapters(about["lora_rank"]))
+        for parameter in model.parameters():
+            if about["dtype"] == "mixed" and not parameter.requires_grad:
+                parameter.data = parameter.data.bfloat16()
     policy = Policy(PolicyConfig("x", "x", **about), model, make_policy().tokenizer)
     samples = [
         TrainingSample([2] * 49 + [3 + prompt], [5] * 60, advantage=(-1.0) ** n,
@@ -175,7 +177,7 @@ def true_shape(config):
     with torch.device("meta"):
         model = model_of(*SHAPES[config.name])
         if config.lora_rank:
-            add_adapters(model, config.lora_rank)
+            add_adapters(model, new_adapters(config.lora_rank))
     return model
 
 

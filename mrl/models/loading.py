@@ -37,7 +37,15 @@ from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.logprobs import packed_logprobs, scaled_logprobs
 from mrl.models.cuda_graph import decode
-from mrl.models.lora import add_adapters, base_alone, base_of, load_adapters
+from mrl.models.lora import (
+    add_adapters,
+    base_alone,
+    base_of,
+    leaves_base_alone,
+    load_adapters,
+    new_adapters,
+    saved_adapters,
+)
 from mrl.policy import Policy
 from mrl.prompts import embedding_rows
 from mrl.rollout import sample_completions
@@ -45,6 +53,7 @@ from mrl.samples import derive_seed
 
 TOLERANCE = 2e-2  # largest accepted error of a log-prob, in nats; TF32 alone causes about 1e-3
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}  # layers for which logprobs.py makes masks
+LAYER = re.compile(r"(.*?)\.(\d+)\.")  # the beginning of a tensor's name in a layer
 # Classes whose RMSNorm equals Llama's. Other classes add 1 to the weight, or have a gate.
 SAME_RMS_NORM = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 
@@ -115,8 +124,7 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
 
     index: the policy's number in the run. seed: the seed of the run.
     """
-    base, saved_rank = base_of(config.path, config.reference)
-    rank = saved_rank or config.lora_rank  # 0: no LoRA
+    base, adapters = base_of(config.path, config.reference), adapters_of(config)
     model, tokenizer = load_model(base, device), load_tokenizer(config.path)
     rows = embedding_rows(model)
     # Vocabularies may be padded, but never to more than twice their size. A tokenizer may have more
@@ -130,25 +138,25 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
 
     reference = None
     if config.kl_coef > 0 and not config.frozen:
-        other = config.reference or config.path
-        reference = base_alone(model) if rank else load_model(other, device)
+        other = base if adapters else config.reference or config.path
+        shares = adapters and leaves_base_alone(adapters)
+        reference = base_alone(model) if shares else load_model(other, device)
         reference.eval().requires_grad_(False)
 
-    # check and measure the base model in float32, before adapters are added
     if config.gradient_checkpointing:
         _enable_gradient_checkpointing(model)
-    problem = packing_problem(model.eval())
-    if problem:
-        raise MrlError(f"{config.path} cannot be trained by this program: {problem}.")
-
-    if rank:
-        add_adapters(model, rank, derive_seed(seed, index))
-    if saved_rank:
+    if adapters:
+        add_adapters(model, adapters, derive_seed(seed, index))
+    if base != config.path:
         load_adapters(model, config.path)
     if config.frozen:
         model.requires_grad_(False)
 
-    policy = Policy(replace(config, lora_rank=rank), model, tokenizer, reference, index)
+    problem = packing_problem(model.eval())  # in float32
+    if problem:
+        raise MrlError(f"{config.path} cannot be trained by this program: {problem}.")
+    config = replace(config, lora_rank=adapters.r if adapters else 0)
+    policy = Policy(config, model, tokenizer, reference, index)
     policy.graph_decode = decode if device.startswith("cuda") else None
 
     # In mixed precision, frozen weights (the base weights under LoRA, or a teacher) are kept in
@@ -159,6 +167,12 @@ def load_policy(config: PolicyConfig, index: int = 0, device: str = "cpu", seed:
             if not parameter.requires_grad:
                 parameter.data = parameter.data.bfloat16()
     return policy
+
+
+def adapters_of(config: PolicyConfig) -> Any:
+    """The adapters of a policy as peft's LoraConfig, saved or new; None without LoRA."""
+    adapters = saved_adapters(config.path)
+    return adapters or (new_adapters(config.lora_rank) if config.lora_rank else None)
 
 
 def load_policies(
@@ -193,13 +207,7 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
 
     wrong = sorted(loaded["missing_keys"])
     wrong += sorted(entry[0] for entry in loaded["mismatched_keys"])
-    # An unexpected tensor in a layer of the model is an error. Other unexpected tensors belong to
-    # parts that are left out on purpose, such as a vision tower.
-    modules = dict(model.named_modules())
-    for name in sorted(loaded["unexpected_keys"]):
-        layer = re.match(r".*?\.\d+(?=\.)", name)
-        if layer and layer[0] in modules:
-            wrong.append(name)
+    wrong += _left_over(model, loaded["unexpected_keys"])
     if wrong:
         raise MrlError(
             f"{path}: the weights do not match config.json: {len(wrong)} tensors are missing, "
@@ -212,6 +220,31 @@ def load_model(path: str, device: str = "cpu") -> PreTrainedModel:
         parameter.data = parameter.data.clone()
     _use_one_kernel_per_norm(model)
     return model.to(device)
+
+
+def _left_over(model: PreTrainedModel, unexpected: list[str]) -> list[str]:
+    """Those of the unexpected tensors that lie in a layer of the model, or in a missing layer.
+
+    Others belong to parts that are left out on purpose, such as a vision tower, or layers that
+    predict further tokens.
+    """
+    held = list(model.state_dict())
+    layers = {match[0] for name in held if (match := LAYER.match(name))}
+    kinds = {LAYER.sub(r"\1.*.", name, count=1) for name in held}  # without the layer's number
+    config = model.config.get_text_config()
+    last = getattr(config, "num_hidden_layers", 0)
+    last += getattr(config, "num_nextn_predict_layers", None) or 0
+
+    wrong = []
+    for name in sorted(unexpected):
+        layer = LAYER.match(name)
+        if not layer:
+            continue
+        kind = LAYER.sub(r"\1.*.", name, count=1)
+        # if another layer has such a tensor, config.json names too few layers
+        if layer[0] in layers or (int(layer[2]) >= last and kind in kinds):
+            wrong.append(name)
+    return wrong
 
 
 def _use_one_kernel_per_norm(model: PreTrainedModel) -> None:
@@ -230,14 +263,13 @@ def _rms_norm(module: Any, hidden: Tensor) -> Tensor:
 
 def shape_of(config: PolicyConfig) -> PreTrainedModel:
     """A policy's model with adapters but without weights, made from its configuration alone."""
-    base, saved_rank = base_of(config.path, config.reference)
-    rank = saved_rank or config.lora_rank
+    base, adapters = base_of(config.path, config.reference), adapters_of(config)
     shape = _read_config(base)
     with torch.device("meta"):  # a device that allocates no memory
         make = lambda path, **_: AutoModelForCausalLM.from_config(shape)  # noqa: E731
         model = _load(make, base, "config.json")  # fails if its numbers do not make a model
-        if rank:
-            add_adapters(model, rank)
+        if adapters:
+            add_adapters(model, adapters)
     return model.requires_grad_(False) if config.frozen else model
 
 

@@ -159,7 +159,7 @@ def save_policies(run: Path, step: int, policies: Sequence["Policy"]) -> Path:
         folder = partial / policy.name
         folder.mkdir()
         if policy.config.lora_rank:
-            save_adapters(policy.model, folder, policy.config.lora_rank)
+            save_adapters(policy.model, folder)
         else:
             # without this, transformers would save on rank 0 only, as if all ranks held one model
             policy.model.should_save_on_this_rank = lambda is_main_process: True

@@ -99,10 +99,10 @@ def resolved(table: dict[str, Any], mode: type[Mode], system_prompt: str = "") -
     from mrl.models.loading import shape_of  # here, because the tiny pair does not need it
     from mrl.models.lora import base_of
 
-    base, saved_rank = base_of(policy.path, policy.reference)
+    base = base_of(policy.path, policy.reference)
     parameters = SIZES.get(base) or shape_of(PolicyConfig("", base)).num_parameters()
     if parameters >= PRETRAINED_FROM and "learning_rate" in chosen:
-        lora = bool(saved_rank or policy.lora_rank)
+        lora = policy.lora_rank > 0 or base != policy.path
         policy.learning_rate = usual_learning_rate(parameters, lora)
     if parameters >= PRETRAINED_FROM and "updates_per_step" in chosen:
         policy.updates_per_step = mode.published_updates
