@@ -246,7 +246,7 @@ def add_gradients(
             stats.add_policy_loss(surrogate, numbers, from_peer)
             loss = loss + surrogate
             if policy.reference is not None and not from_peer:
-                kl = kl_divergence(policy, part, some_logprobs, some_mask, kl_counts)
+                kl = kl_divergence(policy, part, some_logprobs, kl_counts)
                 stats.kl = (stats.kl or 0.0) + float(kl.detach())
                 loss = loss + policy.config.kl_coef * kl
 
@@ -359,7 +359,6 @@ def kl_divergence(
     policy: Learner,
     batch: Sequence[TrainingSample],
     logprobs: Tensor,
-    mask: Tensor,
     counts: dict[str, int],
 ) -> Tensor:
     """The k3 estimate of KL to the frozen reference, averaged like the objective; a scalar.
@@ -369,7 +368,8 @@ def kl_divergence(
     paper: a mean over all own completions would count a 0 for each one whose KL is not computed.)
     """
     with torch.no_grad():
-        ref_logprobs, _ = policy.score(*prompt_and_completion_ids(batch), policy.reference)
+        ref_logprobs, mask = policy.score(*prompt_and_completion_ids(batch), policy.reference)
+    logprobs = logprobs[:, : mask.shape[1]]  # the longest completion may be in another batch
     objective = batch[0].objective or policy.objective
     coefficients = token_coefficients(mask, objective.aggregation, **counts)
     return (k3(logprobs, ref_logprobs) * coefficients).sum()

@@ -476,6 +476,17 @@ def test_the_gradient_of_kl_is_the_one_by_hand(make_policy):
         torch.testing.assert_close(mine, parameter.grad, atol=1e-6, rtol=1e-3)
 
 
+def test_the_kl_term_does_not_depend_on_a_longer_completion_that_is_imitated(make_policy):
+    kl = {}
+    for name, others in (("alone", []), ("both", [sample(make_policy(), "1234567", 0.0, "b")])):
+        policy = make_policy(kl_coef=0.5)
+        with torch.no_grad():
+            policy.model.get_input_embeddings().weight.mul_(1.5)
+        imitated = [replace(other, loss="imitation") for other in others]
+        kl[name] = learn(policy, [sample(policy, "1", 1e-12), *imitated]).kl
+    assert kl["both"] == pytest.approx(kl["alone"], rel=1e-4)
+
+
 def test_memory_that_runs_out_after_a_backward_leaves_no_gradient_behind(make_policy):
     plain, short = make_policy(), make_policy(max_tokens_per_forward=20)
     samples = [sample(plain, "1" * n, 1.0) for n in range(1, 7)]
