@@ -8,7 +8,12 @@ import pytest
 
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
-from mrl.run.directory import new_directory, read_run_config, write_run_config
+from mrl.run.directory import (
+    continued_config,
+    new_directory,
+    read_run_config,
+    write_run_config,
+)
 from mrl.settings.pairs import pair_settings
 from mrl.settings.settings import check, complete, load_config, make_mode, run_config
 
@@ -165,8 +170,37 @@ def test_a_tilde_is_the_home_directory_in_every_path(tmp_path, monkeypatch):
     ]  # fmt: skip
     assert config.heldout == [f"{at}/h.jsonl", f"{at}/t.jsonl"]
     assert set(config.checksums) == {
-        f"{at}/{n}" for n in ("t.jsonl", "h.jsonl", "judge.py", "own.py")
+        f"{at}/{n}" for n in ("t.jsonl", "h.jsonl", "judge.py", "own.py", "m")
     }
+
+
+def test_the_models_that_a_run_still_reads_must_not_change(tmp_path, monkeypatch):
+    """A frozen teacher, the base of adapters, a reference; others until there is a checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    names = ("plain", "base", "teacher", "penalty")
+    for name in names:
+        shutil.copytree(DATA / "tiny" / "qwen-tiny", name)
+    settings = ("base.lora_rank=4", "teacher.frozen=true", "penalty.kl_coef=0.1")
+    write_run_config(tmp_path, made(*settings, pair=",".join(names)))
+
+    def refused(name):
+        file = tmp_path / name / "model.safetensors"
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + b"x")
+        with pytest.raises(MrlError, match=f"^{name} has changed"):
+            check(continued_config(tmp_path))
+        file.write_bytes(content)
+
+    for name in names:
+        refused(name)
+    (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
+    for name in names[1:]:
+        refused(name)
+    shutil.rmtree("plain")
+    check(continued_config(tmp_path))
+    (tmp_path / "teacher" / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    with pytest.raises(MrlError, match="teacher has changed"):
+        check(continued_config(tmp_path))
 
 
 def test_a_run_finds_the_programs_own_data_in_another_checkout(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from mrl.run.directory import (
 )
 from mrl.run.view import console, printable
 from mrl.settings.pairs import choose_pair
-from mrl.settings.settings import check, run_config
+from mrl.settings.settings import check, models_of, run_config
 
 MODE_HELP = f"Sharing mode: {', '.join(MODES)}; or FILE.py:Class for your own."
 PAIR_HELP = "Models to train: tiny, qwen-smol, or directories or hub names: DIR_A,DIR_B[,...]."
@@ -233,7 +233,9 @@ def evaluate(
     count = config.eval_samples if samples is None else samples
     files = split_list(data) if data else config.heldout
     # only these files affect the scores, so only these must be unchanged
-    needed = (config.judge, *files)
+    needed = [config.judge, *files]
+    for policy in config.policies:
+        needed += models_of(policy)
     config.checksums = {path: then for path, then in config.checksums.items() if path in needed}
     check(replace(config, eval_samples=count))
 

@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, TextIO
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.parsing import parse, read_json_lines, read_text
-from mrl.settings.settings import DATA_HERE, OWN_DATA, complete, load_config, mode_class
+from mrl.settings.settings import (
+    DATA_HERE,
+    OWN_DATA,
+    complete,
+    load_config,
+    mode_class,
+    models_of,
+)
 
 if TYPE_CHECKING:  # torch is imported only where it saves or loads: commands also read runs
     from transformers import PreTrainedTokenizerFast
@@ -116,6 +123,11 @@ def continued_config(directory: Path) -> RunConfig:
             raise MrlError(f"{directory}/checkpoints is missing; restore it, or start a new run.")
     elif step_of(checkpoint) >= config.steps and "after" in read_evaluations(directory):
         raise MrlError(f"{directory} is finished; `evaluate` and `report` show its results.")
+    else:  # the folders from which weights were first loaded may have changed since
+        first = {path for policy in config.policies for path in models_of(policy)}
+        still = {path for policy in config.policies for path in models_of(policy, trained=True)}
+        for path in first - still:
+            config.checksums.pop(path, None)
     return config
 
 

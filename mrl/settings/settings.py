@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import Field, fields
+from functools import cache
 from os.path import expanduser, isfile
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,10 @@ def run_config(
     # stored in config.json, so that a resumed run uses the same system prompt and the same files
     system_prompt = system_prompt_of(Path(config.train))
     config.policies = [resolved(table, mode, system_prompt) for table in tables]
+    check(config)
     for path in files_of(config):
         if path not in config.checksums:
             config.checksums[path] = checksum(path)
-    check(config)
     return config
 
 
@@ -282,16 +283,53 @@ def check(config: RunConfig) -> None:
 
 
 def files_of(config: RunConfig) -> list[str]:
-    """The files that decide a run's result: problems, and the user's own judge and mode, if any."""
+    """What decides a run's result: files of problems, the user's own judge and mode, and models."""
     paths = [config.train, *config.heldout, config.judge]
     if isinstance(config.mode, str) and (own_mode := OWN_MODE.fullmatch(config.mode)):
         paths.append(own_mode[1])
+    for policy in config.policies:
+        paths += [path for path in models_of(policy) if Path(path).is_dir()]
     return [path for path in paths if path]
 
 
+def models_of(policy: PolicyConfig, trained: bool = False) -> list[str]:
+    """The models that a policy reads: its weights, their base under LoRA, its reference.
+
+    trained: whether its weights come from a checkpoint. Returns folders and hub names.
+    """
+    base = policy.path
+    if Path(base, "adapter_config.json").is_file():
+        from mrl.models.lora import base_of  # which imports torch
+
+        base = base_of(base)
+    paths = {base} if policy.lora_rank or base != policy.path else set()
+    if policy.frozen or not trained:
+        paths.add(policy.path)
+    if policy.kl_coef > 0:
+        paths.add(policy.reference or policy.path)
+    return sorted(paths)
+
+
 def checksum(path: str) -> str:
-    """The first 16 hexadecimal digits of a file's SHA-256."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    """The first 16 hexadecimal digits of the SHA-256 of a file, or of all files of a model."""
+    if not Path(path).is_dir():
+        return _digest(Path(path))[:16]
+    lines = []
+    for file in sorted(Path(path).iterdir()):
+        if file.suffix in (".json", ".jinja", ".safetensors"):
+            lines.append(f"{_digest(file)}  {file.name}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _digest(file: Path) -> str:
+    state = file.stat()
+    return _digest_of(file, state.st_size, state.st_mtime_ns)
+
+
+@cache  # a file of weights is large, so it is read again only if it was written again
+def _digest_of(file: Path, size: int, written_ns: int) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 # ------------------------------------------------------------------------------ modes
