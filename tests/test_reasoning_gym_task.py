@@ -46,6 +46,18 @@ def test_the_files_can_be_read_and_judged(task, tmp_path):
     assert train != heldout
 
 
+@pytest.mark.parametrize("box", ["1234.", "$1234$", r"\text{1234}", "1234.0", "1,234", "1234 cm"])
+def test_an_integer_may_be_written_in_any_notation(task, monkeypatch, box):
+    entry = {"question": "?", "answer": "1234", "metadata": {"source_dataset": "x"}}
+    monkeypatch.setattr(
+        task.reasoning_gym,
+        "get_score_answer_fn",
+        lambda name: lambda text, entry: text == entry["answer"],
+    )
+    assert task.judge(json.dumps(entry), rf"\boxed{{{box}}}")
+    assert not task.judge(json.dumps(entry | {"answer": "1235"}), rf"\boxed{{{box}}}")
+
+
 def test_partial_credit_and_entries_that_fail_their_own_answer_do_not_count(task, monkeypatch):
     entry = {"question": "?", "answer": "7", "metadata": {"source_dataset": "x"}}
     scores = {"7": 1.0, "8": 0.01}

@@ -22,6 +22,11 @@ from typing import Any
 
 import reasoning_gym  # takes seconds; the judge's process imports it before its first verdict
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from mrl.samples import Verdict
+from mrl.verifier import formulas
+from mrl.verifier.plain import last_box
+
 SIZES = {"train": (300, 1), "heldout": (60, 2)}  # file -> problems per task, seed
 # in half of their failures, small models do not write a box, so the prompt shows the format twice
 SYSTEM_PROMPT = r"""Answer with a short calculation and put the final answer into \boxed{}.
@@ -31,12 +36,19 @@ Example: What is 6 times 7? -> 6 * 7 = 42. \boxed{42}
 
 
 def judge(answer: str, text: str) -> bool:
-    r"""Whether the task's own scorer gives the last \boxed{} of a completion full credit."""
-    boxes = re.findall(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}", text)
-    entry = json.loads(answer)
+    r"""Whether the task's own scorer gives the last \boxed{} of a completion full credit.
+
+    A scorer compares texts. So if the answer is an integer, a box that mini-mrl reads as the same
+    integer (`42.0`, `1,234`, `\text{42}`) is correct, too.
+    """
+    box, entry = last_box(text), json.loads(answer)
+    if not box:
+        return False
+    right = str(entry["answer"]).strip()
+    if re.fullmatch("[+-]?[0-9]+", right) and formulas.judge(right, box) is Verdict.CORRECT:
+        box = right
     score = reasoning_gym.get_score_answer_fn(entry["metadata"]["source_dataset"])
-    # an incorrect answer can get partial credit, such as 0.01
-    return bool(boxes) and score(boxes[-1].strip(), entry) == 1.0
+    return score(box, entry) == 1.0  # an incorrect answer can get partial credit, such as 0.01
 
 
 def parse_task(text: str) -> tuple[str, dict[str, Any]]:
