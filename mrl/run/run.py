@@ -170,7 +170,7 @@ class Run(AbstractContextManager):
         """
         # counted first of all, because another signal may come while this one is handled
         self.interrupts += number == signal.SIGINT
-        again = self.interrupts > 1
+        again = number == signal.SIGINT and self.interrupts > 1
         if self.stopping and not again:
             return
         self.stopping = True
