@@ -22,6 +22,7 @@ from mrl.config import DATA
 from mrl.errors import MrlError
 from mrl.lab.compare import (
     Plan,
+    _percent,
     is_finished,
     jobs_that_fit,
     name_modes,
@@ -467,6 +468,12 @@ def test_only_what_starts_under_two_percent_and_can_learn_is_a_blind_spot(tmp_pa
                 line["updates"] = 0
     assert blind_spots_of(results) == []
     assert "## Blind spots" not in summary(results, "the command")
+
+
+def test_a_skill_that_is_called_all_does_not_replace_the_mean():
+    skills = {"hard": {"pass@1": 0.0}, "all": {"pass@1": 1.0}}
+    entry = {"policy": "a", "split": "heldout", "pass@1": 0.5, "skills": skills}
+    assert _percent([entry])["heldout", "a", "all", "pass@1"] == 50
 
 
 def test_a_blind_spot_closes_where_ten_visits_reach_a_quarter(tmp_path):

@@ -380,7 +380,8 @@ def _percent(evaluation: Sequence[dict]) -> dict[tuple[str, str, str, str], floa
     """Scores of an evaluation in percent, in the form of `Result`."""
     scores = {}
     for entry in evaluation:
-        for skill, values in (("all", entry), *entry["skills"].items()):
+        mean = {"all": entry}  # stands first, and counts if a skill has the same name
+        for skill, values in (mean | entry["skills"] | mean).items():
             for metric, value in values.items():
                 if metric.startswith("pass@"):
                     scores[entry["split"], entry["policy"], skill, metric] = 100 * value
