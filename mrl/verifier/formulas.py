@@ -5,8 +5,9 @@ text as a formula: it multiplies the letters of a word, and drops what it does n
 this file first decides what math-verify may read:
 
 - If math-verify would misread the answer, the verdict is UNPARSED for any box (`is_misread`).
-  Examples are a number with a unit, a sentence, a code, a number in another base, a date, and a
-  decimal comma. The verifier refuses problem files with such answers: they need your own judge.
+  Examples are a number with a unit, a sentence, a date, and a decimal comma. The verifier refuses
+  problem files with such answers: they need your own judge. It also refuses answers that are not
+  equal to themselves in another notation (forms.py).
 - Formatting is removed from both sides, and a few notations are rewritten as LaTeX (`_rewritten`).
 - Introductory words and units are removed from the box only (`_undressed`): `70 shells` counts as
   the answer 70. Words that change the number stay (`5 dozen`).
