@@ -43,17 +43,17 @@ def test_each_model_answers_and_the_same_question_gives_the_same_answers(policie
     assert "15" not in rows[0][1]
 
 
-def test_the_counts_add_up_and_a_cut_completion_is_marked(policies):
+def test_the_counts_add_up_and_a_cut_completion_is_marked(policies, monkeypatch):
     rows = shown(ask("What is the capital of France?", {"before": policies}, samples=16))
     for _, cell in rows:
         counts = [int(count) for count in re.findall(r": (\d+) of 16$", cell, re.MULTILINE)]
         assert len(counts) == 4 and sum(counts) == 16
-    marked = shown(ask("Capital?", {"before": policies}, samples=4))
-    cells = [cell for _, cell in [*rows, *marked]]
-    limit = policies[0].max_new_tokens
-    assert any(f"{limit} tokens" in cell for cell in cells)
+
     finished = ask(QUESTION, {"before": policies[1:]}, samples=2)
-    assert f"{limit} tokens" not in shown(finished)[0][1]
+    assert f"{policies[1].max_new_tokens} tokens" not in shown(finished)[0][1]
+    monkeypatch.setattr(policies[1], "max_new_tokens", 5)
+    cut = ask(QUESTION, {"before": policies[1:]}, samples=2)
+    assert "5 tokens" in shown(cut)[0][1]
 
 
 def test_a_person_is_told_what_the_tiny_models_know(config):

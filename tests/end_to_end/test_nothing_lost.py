@@ -135,7 +135,7 @@ def test_a_disk_that_is_full_for_one_file_alone_ends_the_run_with_a_sentence(
         def fail(*arguments):
             raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1 vs 0")
 
-        monkeypatch.setattr("mrl.run.directory.torch.save", fail)
+        monkeypatch.setattr("torch.save", fail)
     else:  # what a full buffer meets
         log = run_module.Run._log
 
