@@ -1,3 +1,3 @@
 """mini-mrl: mutual reinforcement learning between different language models."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
