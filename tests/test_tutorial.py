@@ -274,6 +274,27 @@ def test_the_mode_of_section_8_imitates_the_shortest_solution(tmp_path):
         assert len(text) == min(len(record.text) for record in records)
 
 
+def skills_of_section_6():
+    """Policy, skill, percent before, and after each mode."""
+    numbers = r"\| (\w+) " * 4
+    found = []
+    for kind in ("blind spot", "weak skill"):
+        _, _, table = SECTIONS["6"].partition(f"| {kind} ")
+        table = table.partition("\n\n")[0]
+        columns = zip(*re.findall(rf"{numbers}\|$", table, re.MULTILINE), strict=True)
+        policies = ("qwen-tiny", "qwen-tiny", "llama-tiny", "llama-tiny")
+        found += [(policy, *column) for policy, column in zip(policies, columns, strict=True)]
+    return found
+
+
+def test_section_5_has_the_numbers_of_section_6():
+    rows = skills_of_section_6()
+    assert len(rows) == 8
+    for policy, skill, before, alone, *_ in rows:
+        assert skill in {*BLIND_SPOTS[policy], *WEAK_SKILLS[policy]}
+        assert f"{skill} | {before} | {alone} |" in SECTIONS["5"]
+
+
 @pytest.mark.slow
 def test_short_runs_give_what_the_sections_say(tmp_path):
     """Sections 5, 6, 8 and 11, with their commands and seeds; other machines differ a little."""
@@ -304,13 +325,7 @@ def check_the_tables(found):
     assert start == pytest.approx(int(before), abs=10)
     assert end == pytest.approx(int(after), abs=15)
 
-    numbers = r"(\d+) \| " * 5  # before, and after each mode
-    rows = re.findall(
-        rf"^\| `(\S+)`, [\w ]+ \| (\w+) \| {numbers.strip()}$",
-        SECTIONS["6"], re.MULTILINE,
-    )  # fmt: skip
-    assert len(rows) == 8
-    for policy, skill, before, *after in rows:
+    for policy, skill, before, *after in skills_of_section_6():
         start = percent(found["solo"], "before", policy, skill)
         assert start == pytest.approx(int(before), abs=10)
         for mode, said in zip(("solo", "replay", "sgt", "sft"), after, strict=True):
@@ -320,9 +335,6 @@ def check_the_tables(found):
         if skill in BLIND_SPOTS[policy]:  # section 11: what is shared there does not fill them
             assert percent(found["xgrpo"], "after", policy, skill) < 10
             assert percent(found["prp"], "after", policy, skill) < 10
-
-        # section 5 says the same of the run alone
-        assert f"{skill} | {before} | {after[0]} |" in SECTIONS["5"]
 
     assert percent(found["prp-sequence"], "after", "llama-tiny", "bags") > 15  # 34 when tried
 
