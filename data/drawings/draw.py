@@ -501,11 +501,17 @@ def closings(path: Path) -> None:
 LIVE_STEP = 60  # of the kept run, for the picture of the live view
 
 
-def live() -> str:
-    """The live view of the kept run, as a terminal of 80 by 24 shows it, as an SVG."""
+def live_narrow() -> str:
+    """`live` for a phone, where the letters of 80 columns would be 7 pixels high."""
+    return live(columns=48, rows=28)
+
+
+def live(columns: int = 80, rows: int = 24) -> str:
+    """The live view of the kept run, as a terminal of this size shows it, as an SVG."""
     directory = RESULTS / "sgt-s0"
     config = read_run_config(directory)
-    console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True, record=True)
+    file = io.StringIO()
+    console = Console(width=columns, height=rows, file=file, force_terminal=True, record=True)
     names = [policy.name for policy in config.policies]
     view = View(Console(quiet=True), names, config.steps)
     view.scored(read_evaluations(directory)["before"])
@@ -523,6 +529,7 @@ def live() -> str:
 
 DRAWINGS = (
     step, advantages, importance, clip, ladders, rescue, toy, bandit_noise, support, live,
+    live_narrow,
 )  # fmt: skip
 
 
