@@ -129,7 +129,8 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
         learn(policy, samples)
     got = estimate(policy.model, policy.config, 48, 110, CPU)
     assert got.stays + got.moves == pytest.approx(at_rest, rel=0.01)
-    assert got.peak == pytest.approx(tracker.peak, rel=0.25)
+    # too much is the safe side: rows that are filled with short prompts need less
+    assert 0.75 * tracker.peak < got.peak < 1.4 * tracker.peak
 
 
 def test_a_frozen_policy_needs_its_weights_and_what_sampling_takes(make_policy):

@@ -18,6 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         code, sentence = run_command(sys.argv[1:] if arguments is None else arguments)
     except ModuleNotFoundError as error:
+        if error.name is None:  # Ctrl-C came while a compiled package was being imported
+            return 130
         code = 2
         sentence = (
             f"{error.name} is not installed for this Python. Run the first command of README.md, "
