@@ -259,7 +259,10 @@ def test_k3_is_never_negative_and_exact_near_0(pairs):
             assert ((got - difference**2 / 2).abs() <= most).all()
 
 
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=9), st.booleans())
+eighths = st.integers(-24, 24).map(lambda number: number / 8)  # a product does not round to 0
+
+
+@given(st.lists(eighths, min_size=2, max_size=9), st.booleans())
 def test_the_advantages_of_a_group_add_up_to_0(rewards, scale_by_std):
     advantages = group_advantages(torch.tensor([rewards]), scale_by_std)
     assert float(advantages.sum()) == pytest.approx(0, abs=1e-3)
@@ -267,7 +270,7 @@ def test_the_advantages_of_a_group_add_up_to_0(rewards, scale_by_std):
 
 
 @given(
-    st.lists(st.tuples(st.floats(-4, 4), st.floats(-3, 3)), min_size=1, max_size=8),
+    st.lists(st.tuples(st.floats(-4, 4), eighths), min_size=1, max_size=8),
     st.sampled_from(["grpo", "dapo", "dr_grpo"]),
 )
 def test_a_token_that_counts_as_clipped_has_no_gradient_and_every_other_has_one(tokens, name):
