@@ -532,8 +532,23 @@ def test_tables_and_figures(tmp_path, monkeypatch):
         table = list(csv.DictReader(file))
     assert len(table) == 6 * (2 * 3 * 2 + 6)  # runs x (policies x skills and all x metrics + costs)
     assert "| sgt | 120 | 12 | 20 | 4 |" in text  # of costs
+    assert not any(row["metric"] == "kl_to_start" for row in table)  # as in older runs
     figures.draw_learning_curves(results, tmp_path / "learning.png")
     assert (tmp_path / "learning.png").stat().st_size > 5000
+
+
+def test_kl_to_the_start_stands_in_the_csv(tmp_path):
+    write_run(place(tmp_path, "sgt", 1), 50)
+    path = place(tmp_path, "sgt", 1) / "evaluation.json"
+    evaluations = json.loads(path.read_text())
+    for entry, value in zip(evaluations["after"], (0.12345, 0), strict=True):
+        entry["kl_to_start"] = value
+    path.write_text(json.dumps(evaluations))
+    write_csv(read_all(plan(tmp_path, ("sgt",), (1,))), tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open() as file:
+        kept = [row for row in csv.DictReader(file) if row["metric"] == "kl_to_start"]
+    found = [(row["split"], row["policy"], row["value"], row["before"]) for row in kept]
+    assert found == [("heldout", "a", "0.1235", "0.0000"), ("heldout", "b", "0.0000", "0.0000")]
 
 
 @pytest.mark.parametrize(

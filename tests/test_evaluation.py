@@ -1,3 +1,6 @@
+import json
+from statistics import fmean
+
 import pytest
 import torch
 
@@ -6,7 +9,10 @@ from mrl.errors import MrlError
 from mrl.models.memory import PROBLEMS_AT_ONCE, problems_at_once
 from mrl.run.evaluation import (
     count_solved,
+    kl_to_start,
     load_heldout,
+    problems_for_kl,
+    sample_start,
     score_entries,
 )
 from mrl.samples import Problem, Verdict
@@ -119,3 +125,42 @@ def test_a_gpu_scores_as_many_completions_at_once_with_one_sample_as_with_four()
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert [problems_at_once(cpu, n) for n in (1, 4, 16)] == [64] * 3
     assert [problems_at_once(cuda, n) for n in (1, 4, 16)] == [256, 64, 64]
+
+
+def token_logprobs(policy, prompt, completion):
+    """The log-probs of a completion, from one plain forward pass."""
+    logits = policy.model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    logits = logits.masked_fill(policy.suppressed, -torch.inf) / policy.config.temperature
+    return logits.log_softmax(-1)[range(len(completion)), completion].tolist()
+
+
+def test_kl_to_the_start_is_the_mean_difference_over_the_tokens_of_the_start(make_policy):
+    policy = make_policy(max_new_tokens=6, temperature=0.7)
+    problems = [Problem(str(number), f"{number}+1?", "2") for number in range(5)]
+    start = sample_start(policy, problems, 2, seed=0)
+    assert start == sample_start(policy, problems, 2, seed=0)
+    kept = json.loads(json.dumps(start))  # as a resumed run reads it
+    assert kl_to_start(policy, problems, kept) == 0
+
+    def all_logprobs():
+        pairs = zip(problems, start["completions"], strict=True)
+        scored = [token_logprobs(policy, policy.prompt_ids(p.prompt), ids) for p, ids in pairs]
+        return [logprob for row in scored for logprob in row]
+
+    with torch.no_grad():
+        before = all_logprobs()
+        generator = torch.Generator().manual_seed(1)
+        for weight in policy.model.parameters():
+            weight += 0.05 * torch.randn(weight.shape, generator=generator)
+        now = all_logprobs()
+    differences = [then - today for then, today in zip(before, now, strict=True)]
+    assert len(differences) > 10 and sum(differences) > 0
+    assert kl_to_start(policy, problems, kept) == pytest.approx(fmean(differences), rel=1e-4)
+
+
+def test_kl_is_measured_on_as_many_problems_of_each_skill():
+    problems = [Problem(f"{skill}{n}", "1+1?", "2", skill) for n in range(50) for skill in "abc"]
+    want = [f"{s}{n}" for s in "abc" for n in range(21)]
+    assert [problem.id for problem in problems_for_kl(problems)] == want
+    many = [Problem(str(n), "1+1?", "2", f"skill {n // 2}") for n in range(200)]
+    assert problems_for_kl(many) == many[::2]

@@ -312,6 +312,7 @@ class Result:
     """The results of one run.
 
     scores (after training), before (before it): (file, policy, skill or "all", metric) -> percent.
+    kl: policy -> KL(start || now) in nats per token; {} in a run of an older version.
     """
 
     mode: str
@@ -320,6 +321,7 @@ class Result:
     before: dict[tuple[str, str, str, str], float]
     costs: dict[str, float]
     lines: list[dict]
+    kl: dict[str, float] = field(default_factory=dict)
 
     @property
     def first_split(self) -> str:
@@ -373,7 +375,11 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
 
     evaluations = read_evaluations(directory)
     after, before = _percent(evaluations["after"]), _percent(evaluations["before"])
-    return Result(mode, seed, after, before, costs, lines)
+    kl = {}
+    for entry in evaluations["after"]:
+        if "kl_to_start" in entry:
+            kl[entry["policy"]] = entry["kl_to_start"]
+    return Result(mode, seed, after, before, costs, lines, kl)
 
 
 def _percent(evaluation: Sequence[dict]) -> dict[tuple[str, str, str, str], float]:

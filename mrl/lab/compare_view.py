@@ -197,6 +197,7 @@ def _markdown(table: Sequence[dict[str, str]]) -> list[str]:
 def write_csv(results: Sequence[Result], path: Path) -> None:
     """Write all results as CSV, each with its value before training.
 
+    Scores are in percent, and `kl_to_start` (see `mrl/run/evaluation.py`) is in nats per token.
     For the step at which a blind spot closed, the column `split` is "training".
     """
     blind_spots = blind_spots_of(results)
@@ -205,6 +206,10 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
         of_run = result.mode, result.seed
         for key, value in result.scores.items():
             table.append((*of_run, *key, f"{value:.2f}", f"{result.before[key]:.2f}"))
+
+        for policy, value in result.kl.items():
+            about = result.first_split, policy, "all", "kl_to_start"
+            table.append((*of_run, *about, f"{value:.4f}", "0.0000"))
 
         for cost, value in result.costs.items():
             table.append((*of_run, "", "", "", cost, f"{value:.2f}"))

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
@@ -135,6 +135,19 @@ def read_evaluations(directory: Path) -> dict[str, list[dict]]:
     """The scores that a run has saved so far: "before" and "after" training, or {}."""
     path = directory / "evaluation.json"
     return parse(read_text(path), str(path)) if path.is_file() else {}
+
+
+def read_start(directory: Path) -> dict[str, Any]:
+    """What each policy wrote before training, or {}, as in a run of an older version."""
+    path = directory / "start.json"
+    return parse(read_text(path), str(path)) if path.is_file() else {}
+
+
+def write_json(path: Path, value: object, indent: int | None = None) -> None:
+    """Write a file of a run. If the program is killed, the file is as before or complete."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=indent), encoding="utf-8")
+    partial.replace(path)
 
 
 def read_metrics(directory: Path, last: int | None = None) -> list[dict]:

@@ -1,10 +1,19 @@
-"""Scores on held-out problems: pass@1 and pass@k of each policy and skill."""
+"""Scores on held-out problems: pass@1 and pass@k of each policy and skill, and KL to the start.
+
+`kl_to_start` estimates KL(start || now), the direction with which RL's Razor (arXiv 2509.04259)
+predicts how much a model forgets. Before training (the start), each policy samples one completion
+of some held-out problems. After training it scores these completions again, and the mean of
+log p_start - log p_now over their tokens is the estimate. This needs neither a KL term in the loss
+nor a second model in memory.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import product
+from itertools import chain, product
+from math import fsum
 from pathlib import Path
 from statistics import fmean
+from typing import TypedDict
 
 import torch
 
@@ -16,6 +25,7 @@ from mrl.samples import SEED_LABELS, Problem, derive_seed
 from mrl.team import Verifier
 
 Solved = dict[str, dict[str, list[int]]]  # policy -> file -> correct completions per problem
+KL_PROBLEMS = 64  # held-out problems on which KL is measured; more if there are more skills
 Turn = Callable[[Policy, str], AbstractContextManager]  # (policy, what it does in its turn)
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, all problems)
 
@@ -106,6 +116,58 @@ def score_entries(solved: Solved, heldout: dict[str, list[Problem]], samples: in
             entry[metric] = fmean(scores[metric] for scores in skills.values())
         entries.append(entry | {"skills": skills})
     return entries
+
+
+class Start(TypedDict):
+    """What a policy wrote before training: its entry in `start.json`."""
+
+    logprob: float  # the sum over all tokens, under the weights before training; nats
+    completions: list[list[int]]  # the token ids of one completion per problem
+
+
+def problems_for_kl(problems: Sequence[Problem]) -> list[Problem]:
+    """The first problems of each skill, as many of each skill."""
+    by_skill: dict[str, list[Problem]] = {}
+    for problem in problems:
+        by_skill.setdefault(problem.skill, []).append(problem)
+    each = max(1, KL_PROBLEMS // len(by_skill))
+    return [problem for of_skill in by_skill.values() for problem in of_skill[:each]]
+
+
+def sample_start(policy: Policy, problems: Sequence[Problem], at_once: int, seed: int) -> Start:
+    """Sample one completion of each problem, before training.
+
+    at_once: how many problems are sampled at once.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(seed, "start", policy.index))
+    completions = []
+    for first in range(0, len(problems), at_once):
+        groups = policy.rollout(problems[first : first + at_once], generator, 1)
+        completions += [group.rollouts[0].completion_ids for group in groups]
+
+    # Scored and not taken from sampling, so that equal weights have a KL of exactly 0 in mixed
+    # precision, too.
+    return {"logprob": _logprob(policy, problems, completions), "completions": completions}
+
+
+def kl_to_start(policy: Policy, problems: Sequence[Problem], start: Start) -> float:
+    """An estimate of KL(start || current weights), in nats per token.
+
+    It is the mean of log p_start - log p_now over the tokens that the start sampled. The estimate
+    is unbiased. It may be slightly negative if the weights have hardly changed.
+    start: from `sample_start` with the same problems.
+    """
+    completions = start["completions"]
+    tokens = sum(map(len, completions))
+    return (start["logprob"] - _logprob(policy, problems, completions)) / tokens
+
+
+def _logprob(
+    policy: Policy, problems: Sequence[Problem], completions: Sequence[list[int]]
+) -> float:
+    """The log-prob of all completions together under the current weights, nats."""
+    prompts = [policy.prompt_ids(problem.prompt) for problem in problems]
+    return fsum(chain.from_iterable(policy.logprobs_of(prompts, completions)))
 
 
 def load_heldout(paths: Iterable[str], verifier: Verifier) -> dict[str, list[Problem]]:

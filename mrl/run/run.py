@@ -21,6 +21,7 @@ from mrl.config import RunConfig
 from mrl.errors import PROGRAM, MrlError, RunFailed, place_of
 from mrl.models.loading import claim_device
 from mrl.models.memory import peak_memory
+from mrl.run.blind_spots import of_first_split
 from mrl.run.directory import (
     cut_back,
     finish_checkpoint,
@@ -29,17 +30,27 @@ from mrl.run.directory import (
     newest_checkpoint,
     read_evaluations,
     read_metrics,
+    read_start,
     read_state,
     restore_optimizers,
     save_policies,
     with_checkpoint_paths,
+    write_json,
     write_run_config,
 )
-from mrl.run.evaluation import score_entries, solve_heldout
+from mrl.run.evaluation import (
+    Start,
+    kl_to_start,
+    problems_for_kl,
+    sample_start,
+    score_entries,
+    solve_heldout,
+)
 from mrl.run.launch import is_worker, join_processes
 from mrl.run.load_team import assemble
 from mrl.run.metrics import sample_lines, step_metrics, time_metrics
 from mrl.run.view import View, drop_closed_terminal
+from mrl.samples import Problem
 from mrl.settings.settings import check
 from mrl.team import StepResult
 from mrl.verifier.verifier import make_verifier
@@ -69,6 +80,7 @@ class Run(AbstractContextManager):
         self.writes_files = not is_worker() or os.environ["LOCAL_RANK"] == "0"
 
         self.evaluations: dict[str, list[dict]] = {}  # "before" | "after" -> scores
+        self.start: dict[str, Start] = {}  # policy -> what it wrote before training
         self.interrupts = 0  # how often Ctrl-C was pressed
         self.stopping = False  # after Ctrl-C: the run ends after this step
         self.scoring = False  # while held-out problems are scored, Ctrl-C ends the run at once
@@ -157,6 +169,7 @@ class Run(AbstractContextManager):
                 mode.restore(state["policies"][name]["mode"])
 
         self.evaluations = read_evaluations(self.directory)
+        self.start = read_start(self.directory)
         if self.writes_files:
             cut_back(self.directory, state)
             self.view.scored(self.evaluations.get("before", []))
@@ -282,18 +295,48 @@ class Run(AbstractContextManager):
         about = team.policies, team.heldout, team.verifier, samples, team.seed, team.turn
         self.scoring = True
         mine = solve_heldout(*about, progress=say)
+        starts = self._sample_start() if when == "before" else {}
+        divergences = self._kl_to_start() if when == "after" else {}
         self.scoring = False
 
         solved = team.allocation.gather(mine)  # including the policies of other processes
         self.evaluations[when] = score_entries(solved, team.heldout, samples)
-        if when == "before":
-            self.view.scored(self.evaluations[when])
+        divergences = team.allocation.gather(divergences)
+        for entry in of_first_split(self.evaluations[when]):
+            if entry["policy"] in divergences:
+                entry["kl_to_start"] = divergences[entry["policy"]]
 
+        if when == "before":
+            self.start = team.allocation.gather(starts)
+            self.view.scored(self.evaluations[when])
+            if self.writes_files:  # before the scores: a run that has scores has its start, too
+                write_json(self.directory / "start.json", self.start)
         if self.writes_files:
-            path = self.directory / "evaluation.json"
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(self.evaluations, indent=1), encoding="utf-8")
-            partial.replace(path)  # a rename, so that a killed run leaves no half-written file
+            write_json(self.directory / "evaluation.json", self.evaluations, indent=1)
+
+    def _sample_start(self) -> dict[str, Start]:
+        """What each policy of this process writes before training, for `_kl_to_start`."""
+        starts = {}
+        for policy in self.team.policies:
+            with self.team.turn(policy, "evaluate"):
+                about = self.config.prompts_per_step, self.team.seed  # as many at once as in a step
+                starts[policy.name] = sample_start(policy, self._problems_for_kl, *about)
+        return starts
+
+    def _kl_to_start(self) -> dict[str, float]:
+        """KL(start || now) of each policy of this process; {} in a run that kept no start."""
+        divergences = {}
+        for policy in self.team.policies:
+            if policy.name in self.start:
+                with self.team.turn(policy, "evaluate"):
+                    about = self._problems_for_kl, self.start[policy.name]
+                    divergences[policy.name] = kl_to_start(policy, *about)
+        return divergences
+
+    @property
+    def _problems_for_kl(self) -> list[Problem]:
+        """Problems of the first held-out file."""
+        return problems_for_kl(next(iter(self.team.heldout.values())))
 
 
 def _disconnect_after_error(_: object, error: BaseException | None, trace: object) -> None:

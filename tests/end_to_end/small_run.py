@@ -155,7 +155,7 @@ def assert_same_run(one, two, steps, policies=NAMES):
     metrics = [[without_time(line) for line in lines(d / "metrics.jsonl")] for d in (one, two)]
     assert metrics[0] == metrics[1]
     assert len(metrics[0]) == 2 * steps
-    for name in ("exchange.jsonl", "samples.jsonl", "evaluation.json"):
+    for name in ("exchange.jsonl", "samples.jsonl", "evaluation.json", "start.json"):
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
     for policy in policies:
         folders = [d / "checkpoints" / f"step-{steps:06d}" / policy for d in (one, two)]

@@ -49,7 +49,9 @@ def test_a_short_run_writes_and_says_everything(place, capfd, placed):
     config = load_config(directory / "config.json")
     assert (config["mode"], config["steps"], config["seed"]) == ("sgt", 2, 1)
     assert [line["step"] for line in lines(directory / "metrics.jsonl")] == [1, 1, 2, 2]
-    assert set(json.loads((directory / "evaluation.json").read_text())) == {"before", "after"}
+    scores = json.loads((directory / "evaluation.json").read_text())
+    assert set(scores) == {"before", "after"}
+    assert all(entry["kl_to_start"] != 0 for entry in scores["after"])
     kinds = {line["kind"] for line in lines(directory / "exchange.jsonl")}
     assert kinds == {"success"}
     saved = directory / "checkpoints" / "step-000002" / "llama-tiny"

@@ -301,6 +301,7 @@ DAMAGED = {  # file of a run -> what stands in it (None: the file is gone)
     "config.json": [None, "", "[]", "{}", '{"policies": []}', DEEP],
     "evaluation.json": ["", "[]", DEEP],
     "metrics.jsonl": ["", "null\n"],
+    "start.json": ["", "[]"],
 }
 
 
@@ -317,6 +318,13 @@ def test_scores_from_before_training_that_are_lost_are_not_made_up(stopped, caps
     assert run("resume", "runs/r", "--plain") == 0
     assert "held-out problems, after" in capsys.readouterr().out
     assert set(json.loads((stopped / "evaluation.json").read_text())) == {"after"}
+
+
+def test_a_run_of_a_version_that_kept_no_start_goes_on_without_kl(stopped):
+    (stopped / "start.json").unlink()
+    assert run("resume", "runs/r", "--plain") == 0
+    after = json.loads((stopped / "evaluation.json").read_text())["after"]
+    assert after and not any("kl_to_start" in entry for entry in after)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "samples.jsonl", "exchange.jsonl"])

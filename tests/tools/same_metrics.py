@@ -25,6 +25,7 @@ CASES = [*((mode, "resident") for mode in MODES), ("sgt", "swap"), ("hacpo", "pa
 CASES += [("graft", "resume")]
 # keys that differ between machines, those of version 0.1 that are no longer logged, and new ones
 LEFT_OUT = ("time/", "memory/", "peer/", "logprob_gap_mean", "thl/sampled_otherwise", "imitated")
+LEFT_OUT += ("kl_to_start",)
 # older keys -> their names today, so that a commit from before can be compared
 RENAMED = {"exchange/not_believed": "exchange/not_confirmed", "part": "split"}
 RENAMED |= {"outcome/rescued": "outcome/imitated"}
@@ -83,7 +84,8 @@ def figures(directory: Path) -> dict[str, object]:
                 found[f"step {line['step']} {line['policy']} {name}"] = value
     for when, scores in json.loads((directory / "evaluation.json").read_text("utf-8")).items():
         for score in scores:
-            renamed = {RENAMED.get(key, key): value for key, value in score.items()}
+            kept = {key: value for key, value in score.items() if not key.startswith(LEFT_OUT)}
+            renamed = {RENAMED.get(key, key): value for key, value in kept.items()}
             found[f"{when} {score['policy']}"] = renamed
     found["records"] = (directory / "exchange.jsonl").read_text("utf-8")
     return found
