@@ -185,7 +185,7 @@ SMALL_RUN = (
 
 
 @pytest.mark.slow
-def test_a_run_prints_a_few_plain_lines_into_its_cell(maker):
+def test_a_run_redraws_its_bars_in_place_and_ends_with_its_curves(maker):
     few = (
         "from pathlib import Path\n"
         'lines = Path("data/words/validation.jsonl").read_text().splitlines()[::60]\n'
@@ -194,11 +194,13 @@ def test_a_run_prints_a_few_plain_lines_into_its_cell(maker):
     command = f"run({json.dumps(SMALL_RUN + ' --steps 2')})"
     setup = maker.notebook("", "")["cells"][1]
     *_, outputs = maker.run([setup, maker.code(few), maker.code(command)])
-    (output,) = outputs
-    assert output["name"] == "stdout"
-    assert "pass@1" in output["text"]
-    assert "\x1b" not in output["text"]
-    assert len(output["text"].splitlines()) < 60
+    bars, printed, curves = outputs
+    assert "step 2/2" in bars["data"]["text/plain"]
+    assert "█" in bars["data"]["text/plain"]
+    assert "pass@1" in printed["text"]
+    assert "\x1b" not in printed["text"]
+    assert len(printed["text"].splitlines()) < 60
+    assert curves["data"]["image/png"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from mrl.run import view as views
 from mrl.run.launch import MEETING
 from mrl.run.metrics import meaning
 from mrl.run.summary import evaluation_table
-from mrl.run.view import View, bar, make_view, printable
+from mrl.run.view import FRAMES, View, bar, make_view, printable
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 LINE = {
@@ -210,6 +211,20 @@ def test_plain_lines_come_every_few_steps_and_name_each_reward():
         "step 240/240, 0:00:00 left; mean of the last 10 steps: reward qwen-tiny 0.25, "
         "llama-tiny 0.25"
     )
+
+
+def test_a_notebook_gets_each_frame_as_a_line_and_keeps_the_last(monkeypatch):
+    monkeypatch.setenv(FRAMES, "1")
+    config = RunConfig([PolicyConfig(name, name) for name in NAMES], steps=2)
+    with make_view(quiet(), config, plain=False) as view:
+        view.step(1, lines(), [])
+        view.step(2, lines(), [])
+    view.say("The end.")
+    *frames, last, _ = view.console.file.getvalue().split("\n")
+    assert last == "The end."
+    assert all(frame.startswith("\f") for frame in frames)
+    first, second = (json.loads(frame[1:]) for frame in frames)
+    assert "step 1/2" in first and "step 2/2" in second
 
 
 @pytest.mark.parametrize("title", ["", "live"])

@@ -3,6 +3,7 @@
 Metrics have the same names as in `metrics.jsonl`; run/metrics.py describes them.
 """
 
+import json
 import os
 import stat
 from collections import deque
@@ -33,6 +34,7 @@ MEAN = f"mean of the last {RECENT_STEPS} steps"  # every number shown is such a 
 # In a notebook, `!` gives the program a terminal whose output cannot be erased.
 in_notebook = "inline" in os.environ.get("MPLBACKEND", "")  # IPython kernels set this variable
 console = Console(force_terminal=False if in_notebook else None)  # the user's terminal
+FRAMES = "MRL_FRAMES"  # set by TUTORIAL.ipynb, whose first cell draws the lines of `Frames`
 
 
 def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:
@@ -92,9 +94,25 @@ def make_view(console: Console, config: RunConfig, plain: bool) -> "View":
         console, plain = Console(quiet=True), True
 
     names = [policy.name for policy in config.policies]
-    live = console.is_terminal and not console.is_dumb_terminal and not plain
+    drawn = FRAMES in os.environ or (console.is_terminal and not console.is_dumb_terminal)
+    live = drawn and not plain
     title = f"mini-mrl: {config.mode}, seed {config.seed}" if live else ""
     return View(console, names, config.steps, title)
+
+
+class Frames(Live):
+    """A live view for a notebook, which has no terminal: each frame is one line of JSON.
+
+    The line begins with a form feed, which tells the notebook that it is a frame.
+    """
+
+    def update(self, renderable: RenderableType, *, refresh: bool = False) -> None:
+        """Print a frame as a line; an empty frame is not printed, so that the last one stays."""
+        if renderable:
+            drawing = Console(width=self.console.width, color_system="256")
+            with drawing.capture() as drawn:
+                drawing.print(renderable)
+            print(f"\f{json.dumps(drawn.get())}", file=self.console.file, flush=True)
 
 
 class View(AbstractContextManager):
@@ -123,7 +141,8 @@ class View(AbstractContextManager):
 
     def _new_live(self) -> Live:
         # each step redraws the view, so it needs no thread
-        return Live(
+        kind = Frames if FRAMES in os.environ else Live
+        return kind(
             console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop"
         )
 

@@ -17,17 +17,20 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "TUTORIAL.ipynb"
 FIRST_WORDS = """*Made from TUTORIAL.md by `python tests/tools/notebook.py`.* Run the next cell
-first. Its code is folded, and it ends with "ready". On Colab or Kaggle it fetches the program; if
-it knows no address, unfold it and write the address of the repository into it, or upload the
-repository as `mini-mrl.zip` next to this notebook. On your own machine, open the notebook in the
-folder of `mini_mrl.py`, with the environment of README. Cells that take long say so: their results
-are in the text, so you can skip them. The stop button ends a run after its present step: the run
-saves a checkpoint and prints the command that resumes it."""
+first. Its code is folded, and it ends with "ready". On Colab or Kaggle there is nothing else to
+install: what the text says about installing and environments is for terminals. The cell fetches
+the program. If it knows no address, unfold it and write the address of the repository into it, or
+upload the repository as `mini-mrl.zip` next to this notebook. On your own machine, open the
+notebook in the folder of `mini_mrl.py`, with the environment of README. Cells that take long say
+so: their results are in the text, so you can skip them. The stop button ends a run after its
+present step: the run saves a checkpoint and prints the command that resumes it."""
 SETUP = """# @title Set-up: run this cell first
 ADDRESS = "{address}"  # what `git clone` takes
 
 import base64
+import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -35,6 +38,8 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+
+from IPython.display import HTML, Image, display
 
 
 class NotHere(Exception):
@@ -65,7 +70,7 @@ if folders()[0] != Path():
 sys.path.insert(0, os.getcwd())
 # `!python` is then the Python of this notebook
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-os.environ["TERM"] = "dumb"  # a notebook moves no cursor: runs print plain lines
+os.environ["TERM"] = "dumb"  # a notebook moves no cursor: `!` prints plain lines
 warnings.filterwarnings("ignore", "IProgress not found")  # a library's, of a bar that none draws
 
 
@@ -73,11 +78,18 @@ def run(options):
     # IPython kills what a `!` line calls when a cell is interrupted; this lets a run stop itself
     command = [sys.executable, "-u", "mini_mrl.py", *shlex.split(options)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    program = subprocess.Popen(command, start_new_session=True, **pipes)
+    view = display({"text/plain": ""}, raw=True, display_id=True)  # None outside of a notebook
+    frames = {"MRL_FRAMES": "1"} if view else {}
+    program = subprocess.Popen(command, start_new_session=True, env=os.environ | frames, **pipes)
     while True:
         try:
             for line in program.stdout:
+                if line.startswith("\\f"):  # the live view
+                    view.update({"text/plain": json.loads(line[1:])}, raw=True)
+                    continue
                 print(line, end="", flush=True)
+                if curves := re.search(r": (\\S.*/skills\\.png)", line):
+                    show(curves[1])
             program.wait()
             return
         except KeyboardInterrupt:
@@ -85,8 +97,6 @@ def run(options):
 
 
 def show(picture):
-    from IPython.display import HTML, Image, display
-
     if picture.endswith(".svg"):  # as an image: a notebook that is not trusted shows no SVG
         content = base64.b64encode(Path(picture).read_bytes()).decode()
         display(HTML(f'<img src="data:image/svg+xml;base64,{content}">'))
