@@ -182,8 +182,11 @@ def test_a_run_whose_models_are_gone_has_a_report(finished):
 
 
 def test_no_run_gets_one_sentence(tmp_path, finished):
+    (tmp_path / "empty").mkdir()
     with pytest.raises(MrlError, match="not a run directory"):
-        write_report(tmp_path)
+        write_report(tmp_path / "empty")
+    with pytest.raises(MrlError, match=f"the newest are: .*{finished.name}"):
+        write_report(finished.parent)
     (finished / "metrics.jsonl").write_text("")
     with pytest.raises(MrlError, match="no finished step"):
         write_report(finished)

@@ -171,6 +171,10 @@ def test_the_blind_spots_that_were_closed_come_first_and_no_other_gain_is_praise
     wider = learned_sentence({"before": before, "after": after}, lines)
     assert re.findall(r"a \d+", wider) == ["a 7", "a 4"]
 
+    of_both = [imitated(3, 0), imitated(0, 0) | {"policy": "b"}]  # a count of 0 is left out
+    alone = learned_sentence({"before": before, "after": after}, of_both)
+    assert re.findall(r"[ab] \d+\.", alone) == ["a 3."] and alone.endswith("failed: none.")
+
     # a short run: nothing is closed, so what training alone does as well is not praised
     short = learned_sentence({"before": before, "after": entry(days=0, sold=0, packs=0.9)}, lines)
     assert "none" in short and "packs" not in short

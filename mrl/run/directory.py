@@ -105,7 +105,12 @@ def read_run_config(directory: Path) -> RunConfig:
     path = directory / "config.json"
     settings = load_config(path) if path.is_file() else {}
     if "policies" not in settings:
-        raise MrlError(f"{directory} is not a run directory: it has no config.json with policies.")
+        why = "it has no config.json with policies."
+        within = sorted(directory.glob("*/metrics.jsonl"), key=lambda log: -log.stat().st_mtime)
+        if within:  # a folder of runs
+            newest = ", ".join(str(log.parent) for log in within[:5])
+            why = f"it holds runs. Name one of them; the newest are: {newest}."
+        raise MrlError(f"{directory} is not a run directory: {why}")
     return complete(settings)
 
 

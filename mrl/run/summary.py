@@ -222,19 +222,20 @@ def _imitations(lines: Sequence[dict]) -> list[str]:
     for line in lines:
         hinted[line["policy"]] += line.get("hinted", 0)
     if hinted.total():
-        words = ", ".join(f"{name} {count}" for name, count in hinted.items())
-        return [f"Own completions of a peer's beginning imitated: {words}."]
+        return [f"Own completions of a peer's beginning imitated: {_counted(hinted)}."]
     if not imitated.total():
         return []
 
-    all_of_them, of_these = (
-        ", ".join(f"{name} {count}" for name, count in counts.items())
-        for counts in (imitated, rescues)
-    )
-    sentences = [f"Peers' solutions imitated: {all_of_them}."]
+    sentences = [f"Peers' solutions imitated: {_counted(imitated)}."]
     if rescues != imitated:
-        sentences.append(f"Of these, after all attempts at the prompt had failed: {of_these}.")
+        where = "Of these, after all attempts at the prompt had failed"
+        sentences.append(f"{where}: {_counted(rescues)}.")
     return sentences
+
+
+def _counted(counts: Counter[str]) -> str:
+    """The counts that are not 0, for example `qwen-tiny 3, llama-tiny 5`."""
+    return ", ".join(f"{name} {count}" for name, count in counts.items() if count) or "none"
 
 
 def _listed(blind_spots: Sequence[str]) -> str:
