@@ -23,7 +23,7 @@ from mrl.samples import Problem, problems_of_step
 
 PROMPTS, SOLUTIONS = 16, 4  # per step, and per prompt of a step
 TEXT = "47-38: 17-8=9, 4-1-3=0. \\boxed{9}"
-STEPS, GROWN = 3, 30  # steps that are timed at first, and the last one that is timed
+STEPS, GROWN = 2, 20  # steps that are timed at first, and the last one that is timed
 
 
 def solutions(problems: list[Problem], source: str) -> list[SuccessRecord]:
