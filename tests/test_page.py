@@ -17,6 +17,7 @@ from mrl.config import DATA
 from mrl.lab.bandit import PUBLISHED, analyze, bandit_modes, complementary
 from mrl.lab.report import headline
 from mrl.run.directory import read_metrics, read_rescues
+from mrl.run.problems import load_problems
 from tests import browser
 
 FOLDER = DATA / "page"
@@ -167,6 +168,16 @@ def test_the_report_is_the_kept_runs_and_small(make):
     assert part("run", report) == part("run")
     assert make.EMBEDDED.findall(report)
     assert len(report) < 800_000
+
+
+def test_the_hint_is_a_beginning_of_the_peers_solution_and_of_the_learners():
+    example = json.loads((FOLDER / "hint.json").read_text(encoding="utf-8"))
+    problems = load_problems(DATA / "words" / "train.jsonl")
+    [problem] = [problem for problem in problems if problem.prompt == example["prompt"]]
+    for text, correct in (("alone", False), ("peer", True), ("text", True)):
+        assert (f"boxed{{{problem.answer}}}" in example[text]) == correct
+        assert correct == example[text].startswith(example["beginning"])
+        assert example[text] in re.sub("</?b>", "", KEPT)
 
 
 def test_its_modes_are_the_bandits():

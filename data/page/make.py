@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from base64 import b64decode, b64encode
 from contextlib import chdir
+from html import escape
 from pathlib import Path
 
 from PIL import Image
@@ -74,9 +75,17 @@ def page() -> str:
         "closed": str(CLOSED),
         "headline": headline(KEPT_RUN),
         "replay": component,
+        **hint_parts(),
     }.items():
         text = text.replace(f"{{{{{name}}}}}", part)
     return text
+
+
+def hint_parts() -> dict[str, str]:
+    """One recorded second attempt (hint.json says of which run), cut where the hint ends."""
+    example = json.loads((HERE / "hint.json").read_text(encoding="utf-8"))
+    example["own"] = example["text"].removeprefix(example["beginning"])
+    return {f"hint_{name}": escape(text) for name, text in example.items()}
 
 
 def report() -> str:
