@@ -61,11 +61,22 @@ def model_path(path: str) -> str:
     """The directory or the hub name that a user means by `path`.
 
     `~` is the home directory. The name of a tiny model, such as qwen-tiny, is its directory in
-    data/tiny, unless there is a directory of that name here.
+    data/tiny, unless there is a directory of that name here. Raises MrlError for a path that can
+    only be a directory, if there is none.
     """
     own = DATA / "tiny" / path
     is_tiny = path.endswith("-tiny") and "/" not in path and not Path(path).exists()
-    return str(own) if is_tiny and own.is_dir() else expanduser(path)
+    if is_tiny and own.is_dir():
+        return str(own)
+
+    path = expanduser(path)
+    # a name on the hub has at most one slash; this answer needs no transformers
+    if (path.startswith(("/", ".")) or path.count("/") > 1) and not Path(path).is_dir():
+        raise MrlError(
+            f"{path}: there is no such directory. Name a model on the hub, or a directory with "
+            "config.json, tokenizer.json and weights as safetensors (not GGUF)."
+        )
+    return path
 
 
 def usual_learning_rate(parameters: int, lora: bool = False) -> float:
