@@ -15,6 +15,7 @@ from rich.text import Text
 
 import mrl
 from mrl.classroom.commands import assignment
+from mrl.cli.start import import_torch
 from mrl.cli.usage import usage_sentence
 from mrl.config import DATA, HELP, PolicyConfig, RunConfig
 from mrl.errors import PROGRAM, MrlError, RunFailed, is_out_of_memory, place_of
@@ -158,6 +159,7 @@ def train(
         placement, plain = placement or "resident", True
     options = {"mode": mode, "steps": steps, "seed": seed, "name": name, "placement": placement}
     whole_config = run_config(pair, config, options, settings or [])
+    import_torch()
     from mrl.cli.carry_out import start_run
 
     start_run(run_command, context.obj, whole_config, plain, pair=pair or "", why_pair=why_pair)
@@ -174,6 +176,7 @@ def resume(
     """
     directory = directory.expanduser()
     config = continued_config(directory)
+    import_torch()
     from mrl.cli.carry_out import start_run
 
     start_run(run_command, context.obj, config, plain, resumed=directory)
@@ -248,6 +251,7 @@ def evaluate(
             )
         states["after"] = with_checkpoint_paths(config, checkpoint)
 
+    import_torch()
     from mrl.cli.carry_out import score
 
     score(states, files, count, of_pair=pair is not None)

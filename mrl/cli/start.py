@@ -34,6 +34,18 @@ def main(arguments: list[str] | None = None) -> int:
     return code
 
 
+def import_torch() -> None:
+    """Import torch; until that is done, Ctrl-C ends the process at once.
+
+    Its C++ code would abort with a message of its own if Python raised KeyboardInterrupt in it.
+    """
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        import torch  # noqa: F401
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def end_by_signals() -> None:
     """Handle SIGTERM and a closed terminal (SIGHUP) as Python handles Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGHUP):
