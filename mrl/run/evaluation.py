@@ -145,8 +145,8 @@ def sample_start(policy: Policy, problems: Sequence[Problem], at_once: int, seed
         groups = policy.rollout(problems[first : first + at_once], generator, 1)
         completions += [group.rollouts[0].completion_ids for group in groups]
 
-    # Scored and not taken from sampling, so that equal weights have a KL of exactly 0 in mixed
-    # precision, too.
+    # Scored and not taken from sampling, so that equal weights have a KL of exactly 0, also in
+    # mixed precision.
     return {"logprob": _logprob(policy, problems, completions), "completions": completions}
 
 

@@ -167,7 +167,7 @@ def _pass_on(number: int, frame: object) -> None:
 
 
 def _pause(number: int, frame: object) -> None:
-    """Handle Ctrl-Z, which does not reach the workers: stop them, too, until the run goes on."""
+    """Handle Ctrl-Z, which does not reach the workers: also stop them, until the run goes on."""
     _signal_workers(signal.SIGSTOP)
     os.kill(os.getpid(), signal.SIGSTOP)  # returns after `fg` or `bg`
     _signal_workers(signal.SIGCONT)

@@ -96,7 +96,7 @@ def _problem(fields: dict, number: str) -> Problem:
         text = fields[name]
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"`{name}` is {text!r}, but must be a non-empty text")
-        # a prompt, or an answer for a judge of one's own, may have several lines
+        # a prompt, or an answer for the user's own judge, may have several lines
         if control := control_character(text, allowed="\t\n\r"):
             raise ValueError(
                 f"`{name}` contains the control character {control}. In JSON, a backslash is "
