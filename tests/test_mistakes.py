@@ -233,7 +233,9 @@ def told(place, capfd):
     (place / "file").write_text("some text\n")
     (place / "folder").mkdir()
     shutil.copy(place / "heldout.jsonl", place / "folder")
-    (place / "long.jsonl").write_text(json.dumps({"prompt": "nuts " * 400, "answer": "1"}))
+    for name, words in (("long", 400), ("tight", 204)):
+        problem = {"prompt": "nuts " * words, "answer": "1"}
+        (place / f"{name}.jsonl").write_text(json.dumps(problem))
     (place / "runs" / "taken").mkdir(parents=True)
     write_run_config(place / "runs" / "taken", RunConfig([PolicyConfig("qwen-tiny", QWEN)]))
 
@@ -290,13 +292,16 @@ def test_a_wrong_chat_template(told, template):
     assert names_it(told("--pair", "model", "--mode", "solo"), "model template {prompt}")
 
 
-@pytest.mark.parametrize("setting", ["train=long.jsonl", "runs=file"])
-def test_a_mistake_gets_the_same_sentence_from_processes_of_their_own(told, setting):
+# tight.jsonl fits qwen-tiny and is one token too long for llama-tiny, so one process fails
+@pytest.mark.parametrize(
+    ("setting", "names"), [("train=tight.jsonl", "209 llama-tiny"), ("runs=file", "file/sgt-s0")]
+)
+def test_a_mistake_gets_the_same_sentence_from_processes_of_their_own(told, setting, names):
     one, two = (
         told("--set", "prompts_per_step=1", "--set", setting, "--placement", placement)
         for placement in ("resident", "parallel")
     )
-    assert one == two
+    assert one == two and names_it(one, names)
 
 
 def test_a_mode_that_ends_the_program_is_named_and_the_run_is_kept(place, capfd):
