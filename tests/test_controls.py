@@ -15,7 +15,7 @@ from mrl.modes.rft import RFT
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
-from mrl.records import RolloutRecord
+from mrl.records import RolloutRecord, validation_error
 from mrl.samples import Group, Problem, Rollout, SecondAttempt, Verdict
 from mrl.settings.settings import mode_class
 from tests.fakes import success
@@ -31,6 +31,9 @@ HINTS = {
     for name in ("Anew", "Elsewhere", "Whole", "Members")
 }
 Floor = mode_class(f"{DATA}/results/controls/prp_floor.py:Floor")
+BARE = {
+    name: mode_class(f"{DATA}/results/bare.py:Bare{name}") for name in ("SFT", "RFT", "SGT", "Hint")
+}
 
 
 def group(name, skill, verdict):
@@ -293,3 +296,53 @@ def test_rft_imitates_a_peers_solution_and_an_own_correct_completion_of_each_pro
         seen.add(tuple(samples[-1].completion_ids))
         assert samples[-1].rollout in rollouts
     assert seen == {(5, 0), (6, 0)}
+
+
+# ------------------------------------------------------------------------------ bare boxes
+
+
+@pytest.fixture
+def worked():
+    """Two prompts with a worked solution: one that failed, and one that was solved."""
+    solution = "6*2=12. \\boxed{12}"
+    return [
+        (group("a", "x", Verdict.WRONG), [success("a", solution)]),
+        (group("g", "w", Verdict.CORRECT), [success("g", "2+2=4. \\boxed{4}.", "z")]),
+    ]
+
+
+@pytest.mark.parametrize(("name", "mode"), [("SFT", SFT), ("RFT", RFT), ("SGT", SGT)])
+def test_a_mode_with_bare_boxes_imitates_the_box_alone_and_keeps_its_other_samples(
+    receiver, worked, name, mode
+):
+    bare, full = run(BARE[name](), receiver, worked), run(mode(), receiver, worked)
+    assert len(bare.samples) == len(full.samples)
+    cut = {}
+    for ours, theirs in zip(bare.samples, full.samples, strict=True):
+        if ours.record is None:
+            assert ours == theirs
+            continue
+        cut[ours.record.prompt_id] = receiver.codec.decode(ours.completion_ids[:-1])
+        assert ours.completion_ids[-1] == receiver.eos_id
+        assert (ours.source, ours.weight, ours.loss) == (theirs.source, theirs.weight, theirs.loss)
+    boxes = {"a": "\\boxed{12}", "g": "\\boxed{4}"}
+    assert cut == (boxes if name != "SGT" else {"a": boxes["a"]})
+
+
+def test_what_a_mode_with_bare_boxes_leaves_behind_is_a_valid_record_of_the_box(receiver, worked):
+    experiences = [experience_of(receiver, *pair) for pair in worked]
+    BARE["SFT"]().training_samples(receiver, experiences, random.Random(0))
+    for experience in experiences:
+        (record,) = experience.records
+        assert validation_error(record) is None
+        assert record.text.startswith("\\boxed{")
+
+
+def test_hint_with_bare_boxes_is_never_helped_and_has_the_samples_of_solo(receiver, worked):
+    experiences = [experience_of(receiver, *pair) for pair in worked]
+    mode = BARE["Hint"]()
+    assert mode.beginnings(receiver, experiences, random.Random(0)) == [[], []]
+    made = mode.training_samples(receiver, experiences, random.Random(0))
+    assert made.samples == run(Solo(), receiver, worked).samples
+    named = Hint().beginnings(receiver, [experience_of(receiver, *worked[0])], random.Random(0))
+    assert len(named[0]) == 8  # with the worked solution, it is helped
