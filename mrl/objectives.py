@@ -28,7 +28,7 @@ KNOWN = {  # the values that a field of an objective may have
 
 @dataclass(frozen=True)
 class Objective:
-    """The settings in which the published objectives differ (TUTORIAL.md, appendix)."""
+    """The settings in which the published objectives differ (TUTORIAL_2.md, appendix)."""
 
     # what the ratio pi_theta / pi_behavior is computed over: "token", "chunk" or "sequence"
     ratio_level: str

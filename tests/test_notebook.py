@@ -1,4 +1,4 @@
-"""TUTORIAL.ipynb is TUTORIAL.md of today, works in IPython, and gives the outputs that it shows."""
+"""The notebooks are the courses of today, work in IPython, and give the outputs they show."""
 
 import base64
 import importlib.util
@@ -14,11 +14,13 @@ from zipfile import ZipFile
 import pytest
 
 from mrl.run.directory import newest_checkpoint
-from tests.test_tutorial import COMMANDS, ROOT, TUTORIAL
+from tests.test_tutorial import COMMANDS, COURSES, ROOT, TUTORIAL
 
 MADE_BY = ROOT / "tests" / "tools" / "notebook.py"
-KEPT = (ROOT / "TUTORIAL.ipynb").read_text(encoding="utf-8")
-CELLS = json.loads(KEPT)["cells"]
+NAMES = [page.removesuffix(".md") for page in COURSES]
+KEPT = {name: (ROOT / f"{name}.ipynb").read_text(encoding="utf-8") for name in NAMES}
+OF_COURSE = {name: json.loads(kept)["cells"] for name, kept in KEPT.items()}
+CELLS = [cell for cells in OF_COURSE.values() for cell in cells]
 SOURCES = [cell["source"] for cell in CELLS if cell["cell_type"] == "code"]
 SHORT = [cell for cell in CELLS if cell["source"].startswith("!")]
 ADDRESS = "https://github.com/someone/mini-mrl"
@@ -32,14 +34,16 @@ def maker():
     return module
 
 
-def test_the_notebook_has_the_cells_of_the_tutorial_of_today(maker):
+@pytest.mark.parametrize("course", NAMES)
+def test_a_notebook_has_the_cells_of_its_course_of_today(course, maker):
     address = maker.address_in((ROOT / "README.md").read_text(encoding="utf-8"))
-    made = maker.notebook(TUTORIAL, address)["cells"]
-    cells = [[(cell["cell_type"], cell["source"]) for cell in of] for of in (made, CELLS)]
+    made = maker.notebook(course, COURSES[f"{course}.md"], address)["cells"]
+    kept = OF_COURSE[course]
+    cells = [[(cell["cell_type"], cell["source"]) for cell in of] for of in (made, kept)]
     assert cells[0] == cells[1], "run `python tests/tools/notebook.py`"
 
 
-def test_nothing_of_the_tutorial_is_lost():
+def test_nothing_of_the_courses_is_lost():
     prose = "\n".join(cell["source"] for cell in CELLS if cell["cell_type"] == "markdown")
     for heading in re.findall(r"^## .+$", TUTORIAL, re.MULTILINE):
         assert heading in prose
@@ -69,11 +73,11 @@ def test_pictures_are_there_before_anything_is_run():
         else:
             content = data["image/png"]
         assert base64.b64decode(content) == (ROOT / path).read_bytes()
-    assert len(KEPT) < 1_500_000
+    assert all(len(kept) < 1_500_000 for kept in KEPT.values())
 
 
 def test_a_command_that_takes_long_says_so_and_a_short_one_shows_what_it_prints():
-    calls = [source for source in SOURCES[1:] if re.search(r"^(!python|run\()", source, re.M)]
+    calls = [source for source in SOURCES if re.search(r"^(!python|run\()", source, re.M)]
     assert [cell["source"].split()[2] for cell in SHORT] == ["align", "bandit"]
     for source in calls:
         notes = re.findall(r"^# (optional, .+|needs the run above)$", source, re.MULTILINE)
@@ -92,11 +96,11 @@ def test_a_command_that_takes_long_says_so_and_a_short_one_shows_what_it_prints(
 def test_the_address_stands_in_readme_alone(maker):
     assert maker.address_in("git clone <this repository> mini-mrl && cd mini-mrl") == ""
     assert maker.address_in(f"git clone {ADDRESS} mini-mrl && cd mini-mrl") == ADDRESS
-    words, setup = maker.notebook("", ADDRESS)["cells"][:2]
-    on_colab = "https://colab.research.google.com/github/someone/mini-mrl/blob/main/TUTORIAL.ipynb"
+    words, setup = maker.notebook("TUTORIAL_2", "", ADDRESS)["cells"][:2]
+    on_colab = "https://colab.research.google.com/github/someone/mini-mrl/blob/main/TUTORIAL_2.ipynb"
     assert f"({on_colab})" in words["source"]
     assert f'ADDRESS = "{ADDRESS}"' in setup["source"]
-    assert "colab.research" not in maker.notebook("", "")["cells"][0]["source"]
+    assert "colab.research" not in maker.notebook("TUTORIAL", "", "")["cells"][0]["source"]
 
 
 @pytest.fixture
@@ -117,7 +121,7 @@ def first_cell(maker, tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "run", call)
 
     def run(address=""):
-        source = maker.notebook("", address)["cells"][1]["source"]
+        source = maker.notebook("TUTORIAL", "", address)["cells"][1]["source"]
         exec(compile(source, "first cell", "exec"), {"__name__": "__main__"})
         return called
 
@@ -159,7 +163,8 @@ def test_beside_the_program_the_first_cell_installs_nothing(first_cell, tmp_path
 
 
 @pytest.mark.slow
-def test_its_code_gives_the_outputs_that_it_shows(maker, monkeypatch, tmp_path):
+@pytest.mark.parametrize("course", NAMES)
+def test_its_code_gives_the_outputs_that_it_shows(course, maker, monkeypatch, tmp_path):
     """A kernel runs all cells but those that take long; another `python` comes first on PATH."""
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho another Python\n")
@@ -167,9 +172,9 @@ def test_its_code_gives_the_outputs_that_it_shows(maker, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     long = tuple(maker.COSTS.values())
-    cells = [cell for cell in CELLS if cell["cell_type"] == "code"]
+    cells = [cell for cell in OF_COURSE[course] if cell["cell_type"] == "code"]
     cells = [cell for cell in cells if not cell["source"].startswith(long)]
-    assert len(cells) > 40
+    assert len(cells) > 20
     for cell, given in zip(cells, maker.run(cells), strict=True):
         if cell["source"].startswith("show("):
             (kept,), (shown,) = cell["outputs"], given
@@ -192,7 +197,7 @@ def test_a_run_redraws_its_bars_in_place_and_ends_with_its_curves(maker):
         'Path("few.jsonl").write_text("\\n".join(lines) + "\\n")'
     )
     command = f"run({json.dumps(SMALL_RUN + ' --steps 2')})"
-    setup = maker.notebook("", "")["cells"][1]
+    setup = maker.notebook("TUTORIAL", "", "")["cells"][1]
     *_, outputs = maker.run([setup, maker.code(few), maker.code(command)])
     bars, printed, curves = outputs
     assert "step 2/2" in bars["data"]["text/plain"]
@@ -210,7 +215,7 @@ def test_a_run_that_is_interrupted_keeps_its_checkpoint(maker, tmp_path):
         (tmp_path / name).symlink_to(ROOT / name)
     few = (ROOT / "data" / "words" / "validation.jsonl").read_text(encoding="utf-8").splitlines()
     (tmp_path / "few.jsonl").write_text("\n".join(few[::60]) + "\n", encoding="utf-8")
-    setup = maker.notebook("", "")["cells"][1]["source"]
+    setup = maker.notebook("TUTORIAL", "", "")["cells"][1]["source"]
     source = f"{setup}\nrun({json.dumps(SMALL_RUN + ' --steps 500')})\nprint('goes on')"
     kernel = subprocess.Popen(
         [sys.executable, "-u", "-c", source],

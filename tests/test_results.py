@@ -1,4 +1,4 @@
-"""What README.md, TUTORIAL.md and data/results/README.md say was measured is in data/results.
+"""What README.md, the two courses and data/results/README.md say was measured is in data/results.
 
 data/results/tables.py writes their tables. tests/results_numbers.toml lists the numbers that stand
 in sentences, by how they are computed.
@@ -420,7 +420,7 @@ def test_what_is_said_of_the_pretrained_pairs_holds():
 
 def test_the_claims_that_the_toy_was_asked_have_the_tutorials_numbers():
     """tests/test_tutorial.py compares these with what the program prints."""
-    tutorial = text_of("TUTORIAL.md")
+    tutorial = text_of("TUTORIAL_2.md")
     number = r" +([\d.]+) │"
     rows = re.findall(rf"│ (\w+) +│ +(\d+%) │ +\d+° │{3 * number}", tutorial)
     found = {mode: of_mode for mode, *of_mode in reversed(rows)}  # the blind spot is printed first

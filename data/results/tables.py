@@ -1,4 +1,4 @@
-"""Write the tables of results in README.md, TUTORIAL.md and data/results/README.md.
+"""Write the tables of results in README.md, the two courses and data/results/README.md.
 
     python data/results/tables.py            # rewrites the tables from the files of this folder
     python data/results/tables.py --check    # names stale tables; exit code 1 if there are any
@@ -23,7 +23,7 @@ from mrl.tiny.skills import SKILLS
 
 RESULTS = Path(__file__).resolve().parent
 ROOT = RESULTS.parents[1]
-DOCUMENTS = ("README.md", "TUTORIAL.md", "data/results/README.md")
+DOCUMENTS = ("README.md", "TUTORIAL.md", "TUTORIAL_2.md", "data/results/README.md")
 FOUR = ("solo", "replay", "sft", "sgt")
 KINDS_SHOWN = ("all", "strong", "weak", "blind")  # skills, see `is_meant`
 CLOSED_FROM = 100 * CLOSED  # percent on the validation set
@@ -809,7 +809,7 @@ def dial_closed() -> list[str]:
 
 
 def claims() -> list[str]:
-    """What the papers claim. The numbers of the toy are those of TUTORIAL, section 13."""
+    """What the papers claim. The numbers of the toy are those of TUTORIAL_2, section 13."""
     tiny = [solved_by_peer(["sgt-s0"], policy, 16) for policy in PAIR]
     real = [solved_by_peer(SGT_RUNS[1:4], policy, 8) for policy in ("smol", "qwen")]
     hacpo = difference("five", "hacpo", "solo")

@@ -17,7 +17,7 @@ what alignment loses. `ratio_level` says what the ratio is computed over:
   chunk's ratio counts once in the loss, however many tokens the receiver has in it;
 - sequence: the geometric mean over the whole completion, as in GSPO. It has little variance, but it
   hardly corrects for who wrote the completion, so it is the most biased. On the tiny pair, it is
-  the level that closes the blind spots (TUTORIAL.md, section 11).
+  the level that closes the blind spots (TUTORIAL_2.md, section 11).
 
 The sums cover only the tokens that were sampled. Other tokenizations of the same text are not
 counted, so the mean of a ratio over the peer's samples is not exactly 1.

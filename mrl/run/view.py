@@ -34,7 +34,7 @@ MEAN = f"mean of the last {RECENT_STEPS} steps"  # every number shown is such a 
 # In a notebook, `!` gives the program a terminal whose output cannot be erased.
 in_notebook = "inline" in os.environ.get("MPLBACKEND", "")  # IPython kernels set this variable
 console = Console(force_terminal=False if in_notebook else None)  # the user's terminal
-FRAMES = "MRL_FRAMES"  # set by TUTORIAL.ipynb, whose first cell draws the lines of `Frames`
+FRAMES = "MRL_FRAMES"  # set by the notebooks, whose first cell draws the lines of `Frames`
 
 
 def printable(text: object, limit: int | None = None, keep: str = "\n") -> str:

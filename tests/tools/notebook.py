@@ -1,4 +1,4 @@
-"""TUTORIAL.ipynb from TUTORIAL.md: `python tests/tools/notebook.py` writes it.
+"""Notebooks of the two courses, from their text: `python tests/tools/notebook.py` writes them.
 
 Prose becomes Markdown cells, `>>>` examples become code cells with their outputs, and pictures
 become cells that hold them. Commands become cells that call them; a kernel runs the short ones
@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOK = ROOT / "TUTORIAL.ipynb"
-FIRST_WORDS = """*Made from TUTORIAL.md by `python tests/tools/notebook.py`.* Run the next cell
+COURSES = ("TUTORIAL", "TUTORIAL_2")  # each has a page .md and a notebook .ipynb
+FIRST_WORDS = """*Made from {course}.md by `python tests/tools/notebook.py`.* Run the next cell
 first. Its code is folded, and it ends with "ready". On Colab or Kaggle there is nothing else to
 install: what the text says about installing and environments is for terminals. The cell fetches
 the program. If it knows no address, unfold it and write the address of the repository into it, or
@@ -122,17 +122,18 @@ PIECE = re.compile(
 )
 
 
-def notebook(tutorial: str, address: str) -> dict:
-    """The notebook, as JSON has it; what its commands print is added by `run`."""
-    title, _, tutorial = tutorial.partition("\n")
-    first = markdown(f"{title}\n\n{badge(address)}{FIRST_WORDS}")
+def notebook(course: str, text: str, address: str) -> dict:
+    """The notebook of a course, as JSON has it; what its commands print is added by `run`."""
+    title, _, text = text.partition("\n")
+    words = FIRST_WORDS.replace("{course}", course)
+    first = markdown(f"{title}\n\n{badge(course, address)}{words}")
     setup = code(SETUP.replace("{address}", address))
     setup["metadata"] = FOLDED
     cells = [first, setup]
     prose = ""
     end = 0
-    for found in PIECE.finditer(tutorial):
-        prose += tutorial[end : found.start()]
+    for found in PIECE.finditer(text):
+        prose += text[end : found.start()]
         end = found.end()
         if found["folded"]:
             prose += found["folded"]
@@ -149,7 +150,7 @@ def notebook(tutorial: str, address: str) -> dict:
             cells += examples(found["code"])
         else:  # the mode of one's own, which its section saves under this name
             cells.append(code("%%writefile my_mode.py\n" + found["code"]))
-    cells.append(markdown(prose + tutorial[end:]))
+    cells.append(markdown(prose + text[end:]))
     return file_of(cells)
 
 
@@ -168,13 +169,13 @@ def address_in(readme: str) -> str:
     return found[1] if found else ""
 
 
-def badge(address: str) -> str:
-    """A button that opens the notebook on Colab; nothing while the address is not known."""
+def badge(course: str, address: str) -> str:
+    """A button that opens a notebook on Colab; nothing while the address is not known."""
     if not address:
         return ""
     on_colab = address.replace("://github.com/", "://colab.research.google.com/github/")
     button = "https://colab.research.google.com/assets/colab-badge.svg"
-    return f"[![Open in Colab]({button})]({on_colab}/blob/main/TUTORIAL.ipynb)\n\n"
+    return f"[![Open in Colab]({button})]({on_colab}/blob/main/{course}.ipynb)\n\n"
 
 
 def markdown(text: str) -> dict:
@@ -294,15 +295,16 @@ def written(made: dict) -> str:
 
 
 def main() -> None:
-    """Make the notebook, run its short commands and write it."""
+    """Make the notebooks, run their short commands and write them."""
     address = address_in((ROOT / "README.md").read_text(encoding="utf-8"))
-    made = notebook((ROOT / "TUTORIAL.md").read_text(encoding="utf-8"), address)
-    setup = made["cells"][1]
-    short = [cell for cell in made["cells"] if is_short_command(cell)]
-    _, *outputs = run([setup, *short])
-    for cell, given in zip(short, outputs, strict=True):
-        cell["outputs"] = given
-    NOTEBOOK.write_text(written(made), encoding="utf-8")
+    for course in COURSES:
+        made = notebook(course, (ROOT / f"{course}.md").read_text(encoding="utf-8"), address)
+        setup = made["cells"][1]
+        short = [cell for cell in made["cells"] if is_short_command(cell)]
+        _, *outputs = run([setup, *short])
+        for cell, given in zip(short, outputs, strict=True):
+            cell["outputs"] = given
+        (ROOT / f"{course}.ipynb").write_text(written(made), encoding="utf-8")
 
 
 if __name__ == "__main__":
