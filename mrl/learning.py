@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -115,8 +116,7 @@ def learn(policy: Learner, samples: Sequence[TrainingSample], updates: int = 1) 
 
     if policy.mixed_precision:
         # the first minibatch does not need this, because policy_loss sets the ratio to 1 there
-        for minibatch in batches[1:]:
-            _replace_sampled_logprobs(policy, minibatch)
+        batches[1:] = [_with_scored_logprobs(policy, minibatch) for minibatch in batches[1:]]
 
     stats = LearningStats()
     for minibatch in batches:
@@ -177,8 +177,10 @@ def warn_of_wrong_sampler(policy: Learner, stats: LearningStats) -> None:
         )
 
 
-def _replace_sampled_logprobs(policy: Learner, samples: Sequence[TrainingSample]) -> None:
-    """Replace log-probs of own samples with those that scoring gives before the first update.
+def _with_scored_logprobs(
+    policy: Learner, samples: Sequence[TrainingSample]
+) -> list[TrainingSample]:
+    """The samples; own ones have the log-probs that scoring gives before the first update.
 
     Sampling and scoring round differently in bfloat16. In the recorded runs of two pretrained
     models, a token's two log-probs are up to 0.94 nats apart (metric `logprob_gap`). gspo clips
@@ -190,18 +192,20 @@ def _replace_sampled_logprobs(policy: Learner, samples: Sequence[TrainingSample]
     nearly this way; in hacpo and prp they come from the peer, whose model is not available here.
     """
     own = []
-    for sample in samples:
+    for row, sample in enumerate(samples):
         if sample.loss == "policy" and sample.needs_forward and _is_on_policy(policy, sample):
-            own.append(sample)
-    for sample, logprobs in zip(
-        own, policy.logprobs_of(*prompt_and_completion_ids(own)), strict=True
-    ):
-        sample.sampled_logprobs = logprobs
+            own.append(row)
+    scored = policy.logprobs_of(*prompt_and_completion_ids([samples[row] for row in own]))
+
+    changed = list(samples)
+    for row, logprobs in zip(own, scored, strict=True):
+        changed[row] = replace(samples[row], behavior_logprobs=logprobs)
+    return changed
 
 
 def _is_on_policy(policy: Learner, sample: TrainingSample) -> bool:
     """Whether the policy itself sampled this completion, with the weights that it has now."""
-    return sample.behavior_logprobs is None and sample.sampled_version == policy.version
+    return not sample.source and sample.sampled_version == policy.version
 
 
 def add_gradients(
@@ -275,15 +279,13 @@ def micro_batches(
 def rows_with_one_loss(batch: Sequence[TrainingSample]) -> list[list[int]]:
     """The rows of a micro-batch, grouped so that one loss function fits each group.
 
-    Samples share a group only if they agree in five things: whether they are a peer's, whether they
-    are imitated, whether the ratio's denominator was recorded at sampling, which version of the
-    policy sampled them, and their objective.
+    Samples share a group only if they agree in four things: whether they are a peer's, whether they
+    are imitated, which version of the policy sampled them, and their objective.
     """
     rows: dict[tuple, list[int]] = {}
     for row, sample in enumerate(batch):
-        is_sampled = sample.behavior_logprobs is None
-        key = (bool(sample.source), sample.loss, is_sampled, sample.sampled_version)
-        rows.setdefault((*key, sample.objective), []).append(row)
+        key = (bool(sample.source), sample.loss, sample.sampled_version, sample.objective)
+        rows.setdefault(key, []).append(row)
     return list(rows.values())
 
 
@@ -304,29 +306,31 @@ def policy_loss(
     advantages = logprobs.new_tensor([[sample.advantage] for sample in batch])  # [batch, 1]
     weights = logprobs.new_tensor([[sample.weight] for sample in batch])  # [batch, 1]
 
-    # The ratio's denominator, as it was recorded. It gets the dtype of `logprobs`, so that numbers
-    # which the policy computed itself give a ratio of exactly 1.
-    recorded = torch.zeros_like(logprobs)  # [batch, seq]
+    # The ratio's denominator. It gets the dtype of `logprobs`, so that numbers which the policy
+    # computed itself give a ratio of exactly 1.
+    behavior_logprobs = torch.zeros_like(logprobs)  # [batch, seq]
     for row, sample in enumerate(batch):
-        recorded[row, : len(sample.old_logprobs)] = logprobs.new_tensor(sample.old_logprobs)
-    logprob_gap = (logprobs.detach() - recorded).abs()
+        values = logprobs.new_tensor(sample.behavior_logprobs)
+        behavior_logprobs[row, : len(values)] = values
+    logprob_gap = (logprobs.detach() - behavior_logprobs).abs()
 
     # If the current weights sampled these completions, a gap can only be rounding. Then the
-    # recorded numbers are not used, and the ratio is exactly 1; its gradient is not 0.
+    # samples' numbers are not used, and the ratio is exactly 1; its gradient is not 0.
     on_policy = _is_on_policy(policy, batch[0])  # the same in a whole micro-batch
-    behavior = logprobs.detach() if on_policy else recorded
+    if on_policy:
+        behavior_logprobs = logprobs.detach()
 
     # A chunk's ratio is repeated at each of its tokens; this weight makes it count only once.
     chunk_weight: Tensor | float = 1.0
     if objective.ratio_level == "token":
-        ratio = token_ratio(logprobs, behavior, mask)
+        ratio = token_ratio(logprobs, behavior_logprobs, mask)
     elif objective.ratio_level == "sequence":
-        ratio = sequence_ratio(logprobs, behavior, mask)
+        ratio = sequence_ratio(logprobs, behavior_logprobs, mask)
     else:
         chunk_of = torch.zeros_like(mask, dtype=torch.int64)
         for row, sample in enumerate(batch):
             chunk_of[row, : len(sample.chunk_of)] = torch.tensor(sample.chunk_of)
-        ratio = chunk_ratio(logprobs, behavior, mask, chunk_of)
+        ratio = chunk_ratio(logprobs, behavior_logprobs, mask, chunk_of)
         chunk_weight = chunk_share(mask, chunk_of)
 
     # [batch, seq] each; below and above are True where a token is clipped and has no gradient

@@ -118,16 +118,12 @@ class TrainingSample:
     completion_ids: list[int]
     loss: str = "policy"
     advantage: float = 0.0
-    # The ratio's denominator, in nats, for a completion that is not the policy's own. The mode sets
-    # one value per token. For the policy's own completions this is None: their denominator is
-    # `sampled_logprobs`.
-    behavior_logprobs: list[float] | None = None
-    # For the policy's own completion: its log-probs when it was sampled, in nats, one per token. In
-    # mixed precision, learning.py replaces them with log-probs from scoring.
-    sampled_logprobs: list[float] = field(default_factory=list)
+    # The ratio's denominator, in nats, one value per token. For the policy's own completion: its
+    # log-probs when it was sampled. For a peer's: what the mode puts there.
+    behavior_logprobs: list[float] = field(default_factory=list)
     # For the policy's own completion: the version of the policy that sampled it. While the policy
-    # still has this version, the ratio is 1 by definition. None means unknown: the ratio is always
-    # computed.
+    # still has this version, the ratio is 1 by definition. None means unknown, or that a peer wrote
+    # the completion: the ratio is always computed.
     sampled_version: int | None = None
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own objective
@@ -140,13 +136,6 @@ class TrainingSample:
     def source(self) -> str:
         """The name of the peer whose record it came from; empty if it came from no peer."""
         return self.record.source if self.record else ""
-
-    @property
-    def old_logprobs(self) -> list[float]:
-        """The recorded denominator of the ratio, nats."""
-        if self.behavior_logprobs is None:  # it is the policy's own completion
-            return self.sampled_logprobs
-        return self.behavior_logprobs
 
     @property
     def imitates(self) -> str:

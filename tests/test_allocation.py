@@ -95,7 +95,7 @@ def test_the_ledger_says_who_worked_when():
 
 
 def sample(policy, advantage=1.0):
-    return TrainingSample([5, 6], [7, 8], advantage=advantage, sampled_logprobs=[-1.0, -1.0])
+    return TrainingSample([5, 6], [7, 8], advantage=advantage, behavior_logprobs=[-1.0, -1.0])
 
 
 def sizes(policy):

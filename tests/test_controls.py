@@ -276,7 +276,7 @@ def test_members_join_the_group_and_what_was_given_is_part_of_the_prompt(receive
     for sample, tried in zip(of_first[2:], experiences[0].second_attempts, strict=True):
         assert sample.prompt_ids + sample.completion_ids == [ord("a"), *tried.completion_ids]
         assert sample.completion_ids == [9, 0]
-        assert (sample.sampled_logprobs, sample.sampled_version) == ([-1.0, -1.0], 3)
+        assert (sample.behavior_logprobs, sample.sampled_version) == ([-1.0, -1.0], 3)
         assert sample.rollout is tried and sample.record is None
     solo = run(Solo(), receiver, [(experiences[2].group, [])]).samples
     assert samples[20:] == solo

@@ -182,7 +182,7 @@ def train_one_step(policy, seed):
     groups = policy.rollout(PROBLEMS, generator(seed))
     samples = [
         TrainingSample(
-            group.prompt_ids, r.completion_ids, advantage=(-1.0) ** n, sampled_logprobs=r.logprobs
+            group.prompt_ids, r.completion_ids, advantage=(-1.0) ** n, behavior_logprobs=r.logprobs
         )
         for group in groups
         for n, r in enumerate(group.rollouts)

@@ -29,11 +29,7 @@ def sample(policy, text, advantage, source="", **fields):
     ids = [*policy.codec.encode(text), policy.eos_id]
     fields |= {"record": success("x", text, source)} if source else {}
     made = TrainingSample(policy.prompt_ids("1+1?"), ids, advantage=advantage, **fields)
-    logprobs = policy.logprobs_of([made.prompt_ids], [ids])[0]
-    if made.source:
-        made.behavior_logprobs = logprobs
-    else:
-        made.sampled_logprobs = logprobs
+    made.behavior_logprobs = policy.logprobs_of([made.prompt_ids], [ids])[0]
     return made
 
 
@@ -47,7 +43,7 @@ def sampled(policy):
 def samples_of(groups):
     return [
         TrainingSample(g.prompt_ids, r.completion_ids, advantage=(-1.0) ** n,
-                       sampled_logprobs=r.logprobs, sampled_version=r.version)
+                       behavior_logprobs=r.logprobs, sampled_version=r.version)
         for g in groups for n, r in enumerate(g.rollouts)
     ]  # fmt: skip
 
@@ -81,7 +77,7 @@ def test_own_samples_that_are_kept_for_a_later_step_have_their_true_ratio(
     true = math.exp(max(
         now - then
         for one, numbers in zip(kept, scored, strict=True)
-        for now, then in zip(numbers, one.sampled_logprobs, strict=True)
+        for now, then in zip(numbers, one.behavior_logprobs, strict=True)
     ))  # fmt: skip
     fresh = sampled(policy)  # a later step samples first
     policy.config.learning_rate = policy.optimizer.param_groups[0]["lr"] = 1e-30
@@ -107,7 +103,7 @@ def test_before_the_first_update_own_ratios_are_exactly_one(make_policy, dtype):
     samples = sampled(policy)
     peers = []
     for one in samples:
-        less = [value - 0.5 for value in one.sampled_logprobs]
+        less = [value - 0.5 for value in one.behavior_logprobs]
         peers.append(replace(one, record=success("a"), advantage=1.0, behavior_logprobs=less))
     stats = learn(policy, samples + peers)
     got = stats.metrics()
@@ -125,7 +121,8 @@ def test_numbers_that_a_mode_gives_an_own_sample_are_its_denominator_from_the_fi
     policy = make_policy(learning_rate=1e-2, max_new_tokens=10)
     now, earlier = sampled(policy), sampled(policy)
     for one in earlier:
-        one.behavior_logprobs = [value - math.log(2) for value in one.sampled_logprobs]
+        one.behavior_logprobs = [value - math.log(2) for value in one.behavior_logprobs]
+        one.sampled_version = None
     stats = learn(policy, now + earlier)
     assert stats.own.ratio_max == pytest.approx(2, abs=1e-3)
     assert stats.own.tokens == 2 * sum(len(one.completion_ids) for one in now)
@@ -423,7 +420,6 @@ def test_an_own_text_of_an_earlier_step_is_own_in_every_count(make_policy):
     written_now = Rollout(sample(policy, "1", 0.0).completion_ids, [], True)
     own = Group(Problem("x", "1+1?", "2"), policy.prompt_ids("1+1?"), [written_now])
     earlier = sample(policy, "2", 1.0)
-    earlier.behavior_logprobs = earlier.sampled_logprobs
     imitation_samples = replace(sample(policy, "3", 0.0), loss="imitation", weight=0.1)
 
     samples = [sample(policy, "1", 0.0, rollout=written_now), earlier, imitation_samples]
@@ -513,12 +509,11 @@ def test_no_gradient_stays_in_memory(make_policy):
 
 def test_a_peers_logprobs_are_not_scored_again(make_policy):
     policy = make_policy(dtype="mixed", learning_rate=1e-30)
-    peers = [sample(policy, text, 1.0, source="b") for text in ("1", "2")]
-    for peer in peers:
-        peer.behavior_logprobs = [value - 0.1 for value in peer.behavior_logprobs]
-    claimed = [list(peer.behavior_logprobs) for peer in peers]
-    learn(policy, peers, updates=2)
-    assert [peer.behavior_logprobs for peer in peers] == claimed
+    objective = replace(OBJECTIVES["grpo"], ratio_level="sequence")
+    peers = [sample(policy, text, 1.0, source="b", objective=objective) for text in ("1", "2")]
+    for peer in peers:  # ratio e: clipped; scored again, it would be 1
+        peer.behavior_logprobs = [value - 1.0 for value in peer.behavior_logprobs]
+    assert learn(policy, peers, updates=2).sample_outcomes["clipped"] == 2
 
 
 def test_samples_with_different_losses_share_a_forward_pass(make_policy, monkeypatch):
@@ -583,6 +578,6 @@ def test_the_two_sides_of_the_clip_are_counted_apart(make_policy):
     objective = replace(OBJECTIVES["grpo"], ratio_level="sequence")
     for advantage, shift, want in ((-1.0, 1.0, (1, 0)), (1.0, -1.0, (0, 1))):
         earlier = sample(policy, "3", advantage, objective=objective)
-        earlier.behavior_logprobs = [value + shift for value in earlier.sampled_logprobs]
+        earlier.behavior_logprobs = [value + shift for value in earlier.behavior_logprobs]
         got = learn(policy, [earlier]).metrics()
         assert (got["clip_ratio/low_mean"], got["clip_ratio/high_mean"]) == want

@@ -115,7 +115,7 @@ def test_the_estimate_is_what_a_learning_turn_needs(make_policy, shape, settings
     policy = Policy(PolicyConfig("x", "x", **about), model, make_policy().tokenizer)
     samples = [
         TrainingSample([2] * 49 + [3 + prompt], [5] * 60, advantage=(-1.0) ** n,
-                       sampled_logprobs=[-1.0] * 60)
+                       behavior_logprobs=[-1.0] * 60)
         for prompt in range(2) for n in range(8)
     ]  # fmt: skip
     learn(policy, samples)  # the optimizer's state is there now

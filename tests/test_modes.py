@@ -51,7 +51,7 @@ def test_solo_gives_every_own_completion_its_group_advantage(receiver):
     second = batch.samples[1]
     assert second.rollout.completion_ids == [11, 0]
     assert second == TrainingSample(
-        [5, 6], [11, 0], advantage=second.advantage, sampled_logprobs=[-0.5, -0.25],
+        [5, 6], [11, 0], advantage=second.advantage, behavior_logprobs=[-0.5, -0.25],
         rollout=second.rollout,
     )  # fmt: skip
 

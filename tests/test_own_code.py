@@ -25,7 +25,7 @@ class Own(Solo):
 
 def batch_with(**changes):
     """A batch of one own sample that is as it should be but for the changes."""
-    sample = TrainingSample([1, 2], [3, 4], advantage=1.0, sampled_logprobs=[-0.5, -0.5])
+    sample = TrainingSample([1, 2], [3, 4], advantage=1.0, behavior_logprobs=[-0.5, -0.5])
     for name, value in changes.items():
         setattr(sample, name, value)
     return TrainingBatch([sample])
@@ -43,7 +43,7 @@ def batch_with(**changes):
         (batch_with(weight=float("nan")), "weight nan"),
         (batch_with(record=success("x", source="qwen-tiny")), "record"),
         (batch_with(loss="nll"), "loss nll"),
-        (batch_with(sampled_logprobs=[0.0]), "1 sampled_logprobs 2 completion_ids"),
+        (batch_with(behavior_logprobs=[0.0]), "1 behavior_logprobs 2 completion_ids"),
         (batch_with(behavior_logprobs=[0.0]), "1 behavior_logprobs 2 completion_ids"),
         (batch_with(objective=CHUNKS), "0 chunk_of 2 completion_ids"),
     ],

@@ -139,7 +139,7 @@ def test_prp_with_a_copy_of_the_receiver_has_ratios_of_one_and_the_doubled_group
     assert [s.advantage for s in (*own, *peers)] == pytest.approx(doubled)
     for mine, theirs in zip(own, peers, strict=True):
         assert theirs.completion_ids == mine.completion_ids
-        assert theirs.behavior_logprobs == pytest.approx(mine.sampled_logprobs)
+        assert theirs.behavior_logprobs == pytest.approx(mine.behavior_logprobs)
         assert theirs.chunk_of == list(range(len(mine.completion_ids)))
         assert (theirs.weight, theirs.objective.ratio_level) == (1.0, level)
 

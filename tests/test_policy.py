@@ -26,7 +26,7 @@ PROMPT = "Ann has 12 nuts and eats 11. How many?"
 def own(policy, text, advantage, behavior=None, finished=True):
     completion_ids = policy.codec.encode(text) + [policy.eos_id] * finished
     sample = TrainingSample(policy.prompt_ids(PROMPT), completion_ids, advantage=advantage)
-    sample.sampled_logprobs = [behavior or -1.0] * len(completion_ids)
+    sample.behavior_logprobs = [behavior or -1.0] * len(completion_ids)
     return sample
 
 
@@ -248,7 +248,7 @@ def test_policy_gradient_against_autograd_on_a_plain_forward_pass(frozen):
     policy = frozen()
     samples = [own(policy, "1", 0.7), own(policy, "12-11: 2-1=1", -1.2)]
     for sample in samples:
-        sample.sampled_logprobs = plain_logprobs(policy, sample).tolist()
+        sample.behavior_logprobs = plain_logprobs(policy, sample).tolist()
     learn(policy, [*samples, own(policy, "zero", 0.0)])
     got = gradients(policy)
     policy.model.zero_grad()
@@ -262,9 +262,9 @@ def test_imitation_adds_weight_times_the_mean_over_its_samples_of_mean_nll(froze
     policy = frozen()
     samples = [own(policy, text, 0.0) for text in ("12-11", "1")]
     for sample in samples:
-        sample.loss, sample.weight, sample.sampled_logprobs = "imitation", 0.1, []
+        sample.loss, sample.weight, sample.behavior_logprobs = "imitation", 0.1, []
     good = own(policy, "5", 0.6)
-    good.sampled_logprobs = plain_logprobs(policy, good).tolist()
+    good.behavior_logprobs = plain_logprobs(policy, good).tolist()
     learn(policy, [good, own(policy, "zero", 0.0), *samples])
     got = gradients(policy)
     policy.model.zero_grad()
@@ -293,7 +293,7 @@ def test_learning_raises_what_had_a_positive_advantage(make_policy):
     with torch.no_grad():
         before = [plain_logprobs(policy, s).sum() for s in (good, bad)]
         for sample in (good, bad):
-            sample.sampled_logprobs = plain_logprobs(policy, sample).tolist()
+            sample.behavior_logprobs = plain_logprobs(policy, sample).tolist()
     learn(policy, [good, bad])
     with torch.no_grad():
         after = [plain_logprobs(policy, s).sum() for s in (good, bad)]

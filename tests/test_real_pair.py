@@ -141,7 +141,7 @@ def test_other_precisions_and_checkpointing_learn_nearly_the_same(make_chat, nam
     for chosen in ({}, settings):
         policy = make_chat(name, max_grad_norm=1e9, **chosen)
         sample = TrainingSample([5, 6, 7], [9, 10, 11, 2], advantage=1.0)
-        sample.sampled_logprobs = policy.logprobs_of([sample.prompt_ids], [sample.completion_ids])[
+        sample.behavior_logprobs = policy.logprobs_of([sample.prompt_ids], [sample.completion_ids])[
             0
         ]
         kept = []

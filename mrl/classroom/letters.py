@@ -126,13 +126,13 @@ def update(table: Tensor, samples: Sequence[TrainingSample]) -> None:
     before, counts = table.log_softmax(1).tolist(), Counter(s.loss for s in samples)
     gradient = [[0.0] * len(LETTERS) for _ in before]  # with respect to log-probs of letters
     for s in samples:
+        if not s.needs_forward:
+            continue
         problem, letter = s.prompt_ids[0], s.completion_ids[0]
         factor = s.weight / counts[s.loss]
         if s.loss == "policy":
-            ratio = 1.0  # for a completion that was sampled in this step
-            if s.behavior_logprobs is not None:
-                moved = before[problem][letter] - s.behavior_logprobs[0]
-                ratio = math.exp(max(-20, min(moved, 20)))
+            moved = before[problem][letter] - s.behavior_logprobs[0]
+            ratio = math.exp(max(-20, min(moved, 20)))
             flat = ratio > 1.2 if s.advantage > 0 else ratio < 0.8  # clipped: no gradient
             factor *= 0.0 if flat else ratio * s.advantage
         gradient[problem][letter] += factor

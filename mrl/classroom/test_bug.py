@@ -32,14 +32,14 @@ def draw_case(rng: random.Random, prompts: int, group: int, moved: float) -> lis
     return [new, old, rewards, mask]
 
 
-def expected(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
+def expected(logprobs: Tensor, behavior_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
     """GRPO's loss, completion by completion, without mrl.objectives."""
     losses = []
     mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True, correction=0)
     all_agree = (rewards == rewards[:, :1]).all(1, keepdim=True)
     advantages = ((rewards - mean) / (std + 1e-6)).masked_fill(all_agree, 0.0)
     for row, advantage in enumerate(advantages.flatten()):
-        ratio = (logprobs[row] - old_logprobs[row])[mask[row]].exp()
+        ratio = (logprobs[row] - behavior_logprobs[row])[mask[row]].exp()
         losses.append(torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean())
     return -torch.stack(losses).mean()
 

@@ -90,10 +90,7 @@ def _find_mistake(sample: TrainingSample, vocabulary: int) -> str:
     needed: list[str] = []
     if sample.loss == "policy" and sample.needs_forward:
         level = sample.objective.ratio_level if sample.objective else ""
-        if sample.behavior_logprobs is None:
-            needed.append("sampled_logprobs")  # it is the policy's own completion
-        else:
-            needed.append("behavior_logprobs")
+        needed.append("behavior_logprobs")
         if level == "chunk":
             needed.append("chunk_of")  # without it, the whole completion would be one chunk
 

@@ -169,15 +169,15 @@ class GRAFT(Mode[RolloutRecord]):
         scored = receiver.logprobs_of(*prompt_and_completion_ids(samples))
 
         compatible = []
-        for received, sample, old_logprobs in zip(usable, samples, scored, strict=True):
+        for received, sample, own_logprobs in zip(usable, samples, scored, strict=True):
             # 4. is the completion as likely for the receiver as it was for its source?
-            gap = fmean(old_logprobs) - fmean(source_logprobs(received.record))
+            gap = fmean(own_logprobs) - fmean(source_logprobs(received.record))
             compatibility = math.exp(min(gap, 20.0))  # cannot overflow, whatever a peer claims
             if compatibility <= self.min_compatibility:
                 continue  # left out completely: with weight 0 it would count in the loss's mean
 
             sample.advantage = advantage_of[sample.reward]
-            sample.behavior_logprobs = old_logprobs
+            sample.behavior_logprobs = own_logprobs
             sample.weight = min(compatibility, 1.0)
             sample.objective = objective
             compatible.append(sample)

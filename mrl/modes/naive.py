@@ -44,6 +44,6 @@ class Naive(Mode[RolloutRecord]):
         # with advantage 0 do not need it. This forward pass is the computing cost of the mode.
         used = [sample for sample in batch.samples if sample.source and sample.needs_forward]
         scored = receiver.logprobs_of(*prompt_and_completion_ids(used))
-        for sample, old_logprobs in zip(used, scored, strict=True):
-            sample.behavior_logprobs = old_logprobs
+        for sample, logprobs in zip(used, scored, strict=True):
+            sample.behavior_logprobs = logprobs
         return batch

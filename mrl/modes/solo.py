@@ -70,7 +70,7 @@ def samples_with(
             prompt_ids=group.prompt_ids,
             completion_ids=rollout.completion_ids,
             advantage=advantage,
-            sampled_logprobs=rollout.logprobs,
+            behavior_logprobs=rollout.logprobs,
             sampled_version=rollout.version,
             objective=objective,
             rollout=rollout,

@@ -14,7 +14,9 @@ CAUSES = {
 }
 
 
-def policy_loss(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
+def policy_loss(
+    logprobs: Tensor, behavior_logprobs: Tensor, rewards: Tensor, mask: Tensor
+) -> Tensor:
     """GRPO's loss over a batch of groups."""
     centered = rewards - rewards.mean(dim=1, keepdim=True)
     # exact zeros where all agree: the mean of equal numbers need not be that number
@@ -22,7 +24,7 @@ def policy_loss(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: T
     centered = centered.masked_fill(all_agree, 0.0)
     advantages = centered / (rewards.std(dim=1, keepdim=True, correction=0) + 1e-6)
     per_row = advantages.reshape(-1, 1)  # a row of logprobs each
-    difference = (logprobs - old_logprobs).masked_fill(~mask, 0.0)
+    difference = (logprobs - behavior_logprobs).masked_fill(~mask, 0.0)
     ratio = difference.exp()
     losses = -torch.minimum(ratio * per_row, ratio.clamp(0.8, 1.2) * per_row)
     lengths = mask.sum(dim=1).clamp(min=1)

@@ -160,18 +160,18 @@ def align(source, receiver):
     "bug": {
         "nanmean": """
 import torch
-def policy_loss(logprobs, old_logprobs, rewards, mask):
+def policy_loss(logprobs, behavior_logprobs, rewards, mask):
     a = (rewards - rewards.mean(1, True)) / (rewards.std(1, False, True) + 1e-6)
     a[rewards.amax(1) == rewards.amin(1)] = 0
     a = a.contiguous().view(-1)[:, None].expand(logprobs.shape)
-    ratio = torch.exp(logprobs.masked_fill(~mask, 0) - old_logprobs.masked_fill(~mask, 0))
+    ratio = torch.exp(logprobs.masked_fill(~mask, 0) - behavior_logprobs.masked_fill(~mask, 0))
     clipped = torch.clip(ratio, 0.8, 1.2)
     gain = torch.min(torch.stack([ratio * a, clipped * a]), dim=0).values
     return -gain.masked_fill(~mask, torch.nan).nanmean(dim=1).mean()
 """,
         "a loop": """
 import torch
-def policy_loss(logprobs, old_logprobs, rewards, mask):
+def policy_loss(logprobs, behavior_logprobs, rewards, mask):
     losses = []
     for p, row in enumerate(rewards):
         for i, r in enumerate(row):
@@ -180,14 +180,14 @@ def policy_loss(logprobs, old_logprobs, rewards, mask):
                 a = torch.tensor(0.0)
             n = p * len(row) + i
             on = mask[n]
-            q = (logprobs[n][on] - old_logprobs[n][on]).exp()
+            q = (logprobs[n][on] - behavior_logprobs[n][on]).exp()
             losses.append(-torch.minimum(q * a, q.clamp(0.8, 1.2) * a).mean())
     return torch.stack(losses).mean()
 """,
         "float32": """
 import torch
-def policy_loss(logprobs, old_logprobs, rewards, mask):
-    logprobs, old, rewards = logprobs.float(), old_logprobs.float(), rewards.float()
+def policy_loss(logprobs, behavior_logprobs, rewards, mask):
+    logprobs, old, rewards = logprobs.float(), behavior_logprobs.float(), rewards.float()
     a = rewards - rewards.mean(1, keepdim=True)
     a = a / (rewards.std(1, keepdim=True, correction=0) + 1e-6)
     a = a.masked_fill(rewards.eq(rewards[:, :1]).all(1, True), 0)

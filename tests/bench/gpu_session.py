@@ -188,7 +188,7 @@ def samples_of(scale: Scale, ragged: bool = False) -> list[TrainingSample]:
         for i in range(scale.group):
             length = chance.randint(shortest, scale.completion) if ragged else scale.completion
             ids = [8 + (i + t) % 40 for t in range(length)]
-            sampled = {"advantage": (-1.0) ** i, "sampled_logprobs": [-4.0] * length}
+            sampled = {"advantage": (-1.0) ** i, "behavior_logprobs": [-4.0] * length}
             samples.append(TrainingSample(prompt, ids, **sampled))
     return samples
 

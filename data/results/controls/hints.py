@@ -113,7 +113,7 @@ class Members(Hint):
             prompt_ids=prompt_ids + attempt.completion_ids[: attempt.given],
             completion_ids=attempt.completion_ids[attempt.given :],
             advantage=advantage,
-            sampled_logprobs=attempt.logprobs,
+            behavior_logprobs=attempt.logprobs,
             sampled_version=attempt.version,
             rollout=attempt,
             reward=attempt.reward,

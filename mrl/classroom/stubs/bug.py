@@ -2,11 +2,11 @@
 
 Task 1. One line of the function below has such a bug. Repair it.
 
-Contract of `policy_loss(logprobs, old_logprobs, rewards, mask)`, GRPO's loss:
+Contract of `policy_loss(logprobs, behavior_logprobs, rewards, mask)`, GRPO's loss:
 - `rewards` is [prompts, group], with any numbers.
-- `logprobs`, `old_logprobs` and `mask` (bool) are [prompts * group, seq]. Their rows have the order
-  of rewards.flatten(). The mask may have gaps; where it is False, log-probs may be anything, even
-  nan.
+- `logprobs`, `behavior_logprobs` and `mask` (bool) are [prompts * group, seq]. Their rows have the
+  order of rewards.flatten(). The mask may have gaps; where it is False, log-probs may be anything,
+  even nan.
 - An advantage is (r - mean of the group) / (population std of the group + 1e-6). It is exactly 0 in
   a group whose rewards are all equal, so that such a group has no gradient.
 - The loss of a token is -min(ratio * A, clip(ratio, 0.8, 1.2) * A). The result is the mean over a
@@ -37,7 +37,9 @@ CURVES = 0  # decides which curves `assignment start` chose for you; do not chan
 CAUSES = {"A": "", "B": "", "C": "", "D": "", "E": ""}  # the names above
 
 
-def policy_loss(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
+def policy_loss(
+    logprobs: Tensor, behavior_logprobs: Tensor, rewards: Tensor, mask: Tensor
+) -> Tensor:
     """GRPO's loss over a batch of groups. One line is wrong."""
     centered = rewards - rewards.mean(dim=1, keepdim=True)
     # exact zeros if all are equal, because the mean of equal floats may differ from them
@@ -45,7 +47,7 @@ def policy_loss(logprobs: Tensor, old_logprobs: Tensor, rewards: Tensor, mask: T
     centered = centered.masked_fill(all_agree, 0.0)
     advantages = centered / (rewards.std(dim=1, keepdim=True, correction=0) + 1e-6)
     per_row = advantages.T.reshape(-1, 1)  # one advantage per row of logprobs
-    difference = (logprobs - old_logprobs).masked_fill(~mask, 0.0)
+    difference = (logprobs - behavior_logprobs).masked_fill(~mask, 0.0)
     ratio = difference.exp()
     losses = -torch.minimum(ratio * per_row, ratio.clamp(0.8, 1.2) * per_row)
     lengths = mask.sum(dim=1).clamp(min=1)
