@@ -97,7 +97,9 @@ def test_the_address_stands_in_readme_alone(maker):
     assert maker.address_in("git clone <this repository> mini-mrl && cd mini-mrl") == ""
     assert maker.address_in(f"git clone {ADDRESS} mini-mrl && cd mini-mrl") == ADDRESS
     words, setup = maker.notebook("TUTORIAL_2", "", ADDRESS)["cells"][:2]
-    on_colab = "https://colab.research.google.com/github/someone/mini-mrl/blob/main/TUTORIAL_2.ipynb"
+    on_colab = (
+        "https://colab.research.google.com/github/someone/mini-mrl/blob/main/TUTORIAL_2.ipynb"
+    )
     assert f"({on_colab})" in words["source"]
     assert f'ADDRESS = "{ADDRESS}"' in setup["source"]
     assert "colab.research" not in maker.notebook("TUTORIAL", "", "")["cells"][0]["source"]

@@ -43,7 +43,8 @@ INLINE = [" ".join(text.split()) for text in re.findall(r"`(python mini_mrl\.py[
 @pytest.mark.parametrize("course", COURSES)
 def test_every_example_gives_what_is_printed(course, monkeypatch):
     monkeypatch.chdir(ROOT)
-    text = re.sub(r"^```$", "", COURSES[course], flags=re.MULTILINE)  # an empty line ends an example
+    # an empty line ends an example
+    text = re.sub(r"^```$", "", COURSES[course], flags=re.MULTILINE)
     examples = doctest.DocTestParser().get_doctest(text, {}, course, None, 0)
     result = doctest.DocTestRunner().run(examples)
     assert result.failed == 0
@@ -74,7 +75,7 @@ def test_every_picture_and_every_section_is_there():
     assert len(pictures) >= 7
     for path in pictures:
         assert (ROOT / path).read_bytes().startswith((b"\x89PNG", b"<svg")), path
-    for course, text in COURSES.items():
+    for text in COURSES.values():
         headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
         anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
         assert set(re.findall(r"\]\(#([^)]+)\)", text)) == anchors  # the list of contents has all
