@@ -86,7 +86,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("learning", "on_policy = _is_on_policy(policy, batch[0])", "on_policy = False", POLICY),
     ("policy", "rollout.version = self.version", "rollout.version = 0", POLICY),
     ("policy", "self.version += 1", "self.version += 2", POLICY),
-    ("learning", "for minibatch in batches[1:]:", "for minibatch in []:", POLICY),
+    ("learning", "if policy.mixed_precision:\n        # the first", "if False:\n        # the first", POLICY),
     ("learning", "elif norm > 0:", "else:", POLICY),
     ("learning", "minibatch, stats.updates)", "minibatch, 0)", POLICY),
     ("learning", "objective = batch[0].objective or policy.objective\n    coefficients",
