@@ -7,8 +7,8 @@ from rich.console import Console
 import mini_mrl
 from mrl.diagnostics import LearningStats
 from mrl.modes import TrainingBatch
+from mrl.modes.own import own_samples
 from mrl.modes.peers import experience_of, peer_sample, receive
-from mrl.modes.solo import own_samples
 from mrl.run.directory import read_metrics
 from mrl.run.metrics import (
     group_metrics,

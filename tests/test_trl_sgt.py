@@ -13,7 +13,7 @@ from mrl.config import DATA, PolicyConfig
 from mrl.folder import Folder, question_hash
 from mrl.learning import add_gradients
 from mrl.models.loading import load_policy
-from mrl.modes.solo import own_samples
+from mrl.modes.own import own_samples
 from mrl.objectives import OBJECTIVES
 from mrl.run.problems import load_problems
 from mrl.samples import TrainingSample

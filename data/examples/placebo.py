@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mrl.modes import Experience, Received, Receiver, TrainingBatch
+from mrl.modes.own import own_samples
 from mrl.modes.sgt import SGT, imitation_samples
-from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group
 

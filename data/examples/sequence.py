@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from mrl.config import setting
 from mrl.modes import Experience, Receiver, TrainingBatch
+from mrl.modes.own import own_samples
 from mrl.modes.sft import SFT
-from mrl.modes.solo import own_samples
 
 
 @dataclass

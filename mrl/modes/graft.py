@@ -41,8 +41,8 @@ from statistics import fmean
 from mrl.advantages import group_advantages
 from mrl.config import setting
 from mrl.modes.mode import Experience, Mode, Received, Receiver, TrainingBatch
+from mrl.modes.own import own_samples
 from mrl.modes.peers import peer_sample, source_logprobs
-from mrl.modes.solo import own_samples
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import RolloutRecord
 from mrl.samples import Group, TrainingSample, prompt_and_completion_ids

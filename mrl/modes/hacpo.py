@@ -57,8 +57,8 @@ from typing import TYPE_CHECKING
 from mrl.advantages import capability_advantages
 from mrl.config import setting
 from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
+from mrl.modes.own import samples_with
 from mrl.modes.peers import peer_sample, source_logprobs
-from mrl.modes.solo import samples_with
 from mrl.objectives import OBJECTIVES, Objective, clip
 from mrl.records import RolloutRecord
 from mrl.samples import TrainingSample

@@ -35,7 +35,7 @@ from itertools import accumulate
 
 from mrl.config import setting
 from mrl.modes.mode import Beginning, Experience, Mode, Received, Receiver, TrainingBatch
-from mrl.modes.solo import own_samples
+from mrl.modes.own import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import Group, SecondAttempt, TrainingSample
 

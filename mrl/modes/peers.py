@@ -6,7 +6,7 @@ from typing import TypeVar
 from mrl.advantages import group_advantages
 from mrl.alignment import LossyText, project, split_text
 from mrl.modes.mode import Experience, Received, Receiver
-from mrl.modes.solo import samples_with
+from mrl.modes.own import samples_with
 from mrl.records import CompletionRecord, R, RolloutRecord, SuccessRecord
 from mrl.samples import Group, TrainingSample, Verdict
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 
 from mrl.config import setting
 from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
-from mrl.modes.solo import own_samples
+from mrl.modes.own import own_samples
 from mrl.samples import NO_SKILL, Group, TrainingSample
 
 RARE = 0.25  # solutions count as rare if at most this share of their group is correct

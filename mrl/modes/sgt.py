@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from mrl.config import setting
 from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
+from mrl.modes.own import own_samples
 from mrl.modes.peers import peer_sample
-from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
 

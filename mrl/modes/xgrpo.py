@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from mrl.advantages import shared_baseline_advantages
 from mrl.config import setting
 from mrl.modes.mode import Experience, Mode, Receiver, TrainingBatch
-from mrl.modes.solo import samples_with
+from mrl.modes.own import samples_with
 from mrl.records import RewardStats
 
 

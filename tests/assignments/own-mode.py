@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 from mrl.modes import Experience, Mode, Receiver, TrainingBatch
-from mrl.modes.solo import own_samples
+from mrl.modes.own import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
 

@@ -7,7 +7,8 @@ MODE = """import random
 from dataclasses import dataclass, replace
 from mrl.modes import Experience, Mode, Received, Receiver, TrainingBatch
 from mrl.modes.peers import peer_sample, pool_with_advantages, source_logprobs
-from mrl.modes.solo import Solo, own_samples, samples_with
+from mrl.modes.own import own_samples, samples_with
+from mrl.modes.solo import Solo
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord
 from mrl.samples import Group, TrainingSample
 """

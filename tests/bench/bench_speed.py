@@ -126,7 +126,7 @@ class Ours:
     def step(self) -> None:
         """Rollout, reward, one update."""
         from mrl.learning import learn
-        from mrl.modes.solo import own_samples
+        from mrl.modes.own import own_samples
         from mrl.samples import Verdict
 
         groups = self.rollout()

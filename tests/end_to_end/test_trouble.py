@@ -151,7 +151,8 @@ def test_a_file_with_an_error_of_syntax_is_named_with_its_line(place, capsys):
 
 LEAKY = '''
 from dataclasses import dataclass, field
-from mrl.modes.solo import Solo, own_samples
+from mrl.modes.own import own_samples
+from mrl.modes.solo import Solo
 
 @dataclass
 class Leaky(Solo):

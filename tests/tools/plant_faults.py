@@ -101,7 +101,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      ["tests/test_alignment.py"]),
     ("alignment", "(step[\"replacement\"], \" \")", "(\"▁\", \" \")",
      ["tests/test_alignment.py"]),
-    ("modes/solo", "behavior_logprobs=rollout.logprobs,", "behavior_logprobs=rollout.logprobs[::-1],",
+    ("modes/own", "behavior_logprobs=rollout.logprobs,", "behavior_logprobs=rollout.logprobs[::-1],",
      MODES),
     ("modes/sgt", "group.outcome == \"all_fail\":", "group.outcome != \"all_pass\":", MODES),
     ("team", "for group in self.groups if group.outcome == \"all_fail\"", "for group in self.groups",

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from mrl.config import setting
 from mrl.modes import Experience, Mode, Receiver, TrainingBatch
+from mrl.modes.own import own_samples
 from mrl.modes.rft import own_correct_samples
 from mrl.modes.sgt import imitation_samples
-from mrl.modes.solo import own_samples
 from mrl.records import SuccessRecord
 
 

@@ -20,8 +20,8 @@ import torch
 from mrl.advantages import group_advantages
 from mrl.modes import Beginning, Experience, Received, Receiver, TrainingBatch
 from mrl.modes.hint import Hint
+from mrl.modes.own import own_samples, samples_with
 from mrl.modes.peers import peer_sample
-from mrl.modes.solo import own_samples, samples_with
 from mrl.records import SuccessRecord
 from mrl.samples import SecondAttempt, TrainingSample
 

@@ -7,8 +7,8 @@ import random
 from dataclasses import dataclass
 
 from mrl.modes import Experience, Receiver, TrainingBatch
+from mrl.modes.own import own_samples
 from mrl.modes.sgt import SGT, imitation_samples
-from mrl.modes.solo import own_samples
 
 
 @dataclass

@@ -17,7 +17,7 @@ same length. So larger weights, more updates, `rollout_factor` or a step size ga
 Contract:
 - This file has one subclass of Mode. Its `consumes` is RolloutRecord, RewardStats or SuccessRecord
   (mrl.records). Records are honest and verified.
-- training_samples returns a TrainingBatch. See mrl/modes/solo.py for samples of the receiver's own
+- training_samples returns a TrainingBatch. See mrl/modes/own.py for samples of the receiver's own
   completions, mrl/modes/peers.py for samples of a peer's completion, and
   mrl/samples.py for the fields of a sample. A sample's `objective` is ignored here.
 - The mode also learns from the receiver's own attempts: without records it ends at most 10 points
@@ -34,7 +34,7 @@ import random
 from dataclasses import dataclass
 
 from mrl.modes import Experience, Mode, Receiver, TrainingBatch
-from mrl.modes.solo import own_samples
+from mrl.modes.own import own_samples
 
 ASSIGNMENT = "own-mode"
 

@@ -10,7 +10,7 @@ Contract of `training_samples`:
   tokens, with the receiver's end token if and only if the peer had finished.
 - If the receiver cannot use a text, its `token_ids` are empty. `experience.usable` leaves such
   entries out.
-- It returns a TrainingBatch with the samples of all groups (mrl.modes.solo.own_samples makes them).
+- It returns a TrainingBatch with the samples of all groups (mrl.modes.own.own_samples makes them).
   For *each* prompt of the rescue set, it adds one TrainingSample with loss "imitation", weight
   `imitation_weight`, the peer's record, and reward 1.0.
 - Draw one of the peers' successes, each with the same probability. Use only `rng` for this. If you
@@ -23,7 +23,7 @@ import random
 from dataclasses import dataclass
 
 from mrl.modes import Experience, Mode, Receiver, TrainingBatch
-from mrl.modes.solo import own_samples
+from mrl.modes.own import own_samples
 from mrl.records import SuccessRecord
 from mrl.samples import TrainingSample
 
