@@ -134,7 +134,7 @@ def test_the_moving_pictures_problems_are_held_out_and_two_skills_start_as_blind
         return "".join(rows).count("1") / 8 / len(rows)
 
     assert solved(first, "bags") == solved(first, "eats") == 0
-    assert solved(last, "bags") > 0.9  # closed, as the picture tells
+    assert solved(last, "bags") > 0.25 and solved(last, "eats") > 0.25  # closed, as the page says
 
 
 def test_the_closings_that_are_drawn_are_those_of_the_kept_table(draw, monkeypatch, tmp_path):

@@ -1,8 +1,8 @@
-"""The moving picture of README.md: which rows of a run teach, and where a rescue enters.
+"""The moving picture of README.md: which rows of a run teach, and where a hint enters.
 
 `python data/drawings/moving.py` draws it from the kept samples in `moving.json`. With `--sample` it
-makes them first: it trains the tiny pair (mode sgt, seed 0) and lets both models try the same
-16 held-out problems from time to time. That takes three minutes on two idle CPU cores.
+makes them first: it trains the tiny pair (mode hint, seed 0) and lets both models try the same
+16 held-out problems from time to time. That takes four minutes on two idle CPU cores.
 """
 
 import json
@@ -20,7 +20,7 @@ from mrl.samples import derive_seed
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "moving.json"
 HELDOUT = HERE.parent / "words" / "validation.jsonl"
-STEPS = (0, 10, 20, 40, 60, 90, 120, 150, 180)  # when the problems are tried
+STEPS = (0, 20, 40, 60, 90, 120, 160, 200, 240)  # when the problems are tried
 # The number of problems of each skill. llama-tiny begins with the blind spots `bags` and `eats`.
 WATCHED = {"bags": 4, "eats": 4, "shares": 2, "finds": 2, "loses": 2, "days": 2}
 ATTEMPTS = 8
@@ -34,16 +34,19 @@ def sample() -> dict:
     for skill, count in WATCHED.items():
         watched += [problem for problem in problems if problem.skill == skill][:count]
 
-    team = load_team("tiny", mode="sgt", seed=0)
-    frames, rescues = [], Counter()  # rescues: skill -> solutions imitated since the last frame
+    team = load_team("tiny", mode="hint", seed=0)
+    frames, hints = [], Counter()  # hints: skill -> second attempts imitated since the last frame
     for step in range(max(STEPS) + 1):
         if step:
             result = train_step(team, step)[LEARNER]
-            rescues.update(group.problem.skill for group, _ in result.rescues)
+            skills = {group.problem.id: group.problem.skill for group in result.groups}
+            for sample in result.batch.samples:
+                if sample.imitates == "hinted":
+                    hints[skills[sample.record.prompt_id]] += 1
         if step not in STEPS:
             continue
 
-        frame = {"step": step, "rescues": dict(sorted(rescues.items()))}
+        frame = {"step": step, "hints": dict(sorted(hints.items()))}
         for policy in team.policies:
             # the same numbers for all steps, so that only the weights change
             generator = torch.Generator().manual_seed(derive_seed(team.seed, 0, policy.index))
@@ -51,7 +54,7 @@ def sample() -> dict:
             team.verifier.verify_groups(groups)
             frame[policy.name] = ["".join(f"{reward:.0f}" for reward in g.rewards) for g in groups]
         frames.append(frame)
-        rescues.clear()
+        hints.clear()
         print(f"step {step}: {frame[LEARNER]}", flush=True)
 
     prompts = [{"skill": problem.skill, "prompt": problem.prompt} for problem in watched]
@@ -118,32 +121,32 @@ def cells(rows: list[str], y: list[int], left: float, pitch: int, which: str) ->
 
 
 def fate(own: str, peer: str) -> str:
-    """What a group with these rewards does in a step of `sgt`."""
+    """What a group with these rewards does in a step of `hint`."""
     if "0" in own and "1" in own:
         return "teaches"
     if "1" in own:
         return "skipped: all correct"
-    return "rescued" if "1" in peer else "skipped: no solution"
+    return "hint" if "1" in peer else "skipped: no solution"
 
 
 def arrow(start: float, end: float, y: float) -> str:
-    """An arrow to the left, for a solution that crosses."""
+    """An arrow to the left, for a beginning that crosses."""
     return f'<path d="M{start:g} {y}H{end:g}m6 -5l-6 5l6 5" class="cross"/>'
 
 
-def moment(frame: dict, y: list[int], rescues: dict[str, int]) -> str:
+def moment(frame: dict, y: list[int], hints: dict[str, int]) -> str:
     """A frame: its step, the correct attempts, and what becomes of each row.
 
-    rescues: skill -> solutions that were imitated in training up to this step.
+    hints: skill -> second attempts that were imitated in training up to this step.
     """
     parts = [words(12, 70, f"step {frame['step']}", "bold")]
     for skill, top in blind_spots(y).items():
-        parts.append(words(12, top + 13 + 2 * ROW, f"{rescues.get(skill, 0)} rescues", "soft"))
+        parts.append(words(12, top + 13 + 2 * ROW, f"{hints.get(skill, 0)} hints", "soft"))
     parts.append(cells(frame[LEARNER], y, LEFT, PITCH, "1"))
     right = LEFT + 8 * PITCH + 6
     for top, own, peer in zip(y, frame[LEARNER], frame[PEER], strict=True):
         of_row = fate(own, peer)
-        if of_row == "rescued":
+        if of_row == "hint":
             parts.append(arrow(right + 34, right, top + 8))
             parts.append(words(right + 40, top + 13, f"from {PEER}", "peer"))
         else:
@@ -159,7 +162,7 @@ def still(frames: list[dict], y: list[int]) -> str:
         parts.append(words(left, 70, f"step {frame['step']}", "bold"))
         parts += [cells(frame[LEARNER], y, left, 14, which) for which in ("01", "1")]
         for top, own, peer in zip(y, frame[LEARNER], frame[PEER], strict=True):
-            if fate(own, peer) == "rescued":
+            if fate(own, peer) == "hint":
                 parts.append(arrow(left + 138, left + 114, top + 8))
     return "".join(parts)
 
@@ -186,13 +189,13 @@ def draw(kept: dict) -> str:
     problems, frames = kept["problems"], kept["frames"]
     y = tops(problems)
     height = y[-1] + ROW + 34
-    title = "A peer's solutions turn rows that all fail into rows that teach"
+    title = "Where all attempts fail, a peer begins, and rows begin to teach"
     style = STYLE + "".join(keyframes(number, len(frames)) for number in range(len(frames)))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
         f'height="{height}"><title>{escape(title)}</title><style>{style}</style>{HATCH}',
         f'<rect x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="6" class="card"/>',
-        words(12, 24, "Solutions of a peer make failing rows teach", "title"),
+        words(12, 24, "Where all attempts fail, a peer begins", "title"),
         words(12, 46, LEARNER, "bold learner"),
         words(84, 46, f"tries each of {len(problems)} new problems {ATTEMPTS} times"),
     ]
@@ -203,10 +206,10 @@ def draw(kept: dict) -> str:
     for top in blind_spots(y).values():
         parts.append(words(12, top + 13 + ROW, "blind spot", "soft"))
 
-    moving, rescues = "", Counter()
+    moving, hints = "", Counter()
     for number, frame in enumerate(frames):
-        rescues.update(frame["rescues"])
-        moving += f'<g class="f{number}">{moment(frame, y, rescues)}</g>\n'
+        hints.update(frame["hints"])
+        moving += f'<g class="f{number}">{moment(frame, y, hints)}</g>\n'
     everything = cells(frames[0][LEARNER], y, LEFT, PITCH, "01")
     parts.append(f'<g class="moving">{everything}\n{moving}</g>')
     parts.append(f'<g class="still">{still(frames, y)}</g>')
@@ -214,7 +217,7 @@ def draw(kept: dict) -> str:
     for x, look in ((12, "hit"), (84, "miss")):
         parts.append(f'<path d="M{x} {low}h16v16h-16z" class="{look}"/>')
     parts += [words(33, low + 13, "correct"), words(105, low + 13, "wrong")]
-    parts += [arrow(190, 160, low + 8), words(197, low + 13, "the peer's solution comes in")]
+    parts += [arrow(190, 160, low + 8), words(197, low + 13, "the peer begins a solution")]
     return "\n".join([*parts, "</svg>\n"])
 
 
