@@ -6,11 +6,12 @@ import torch
 
 from mini_mrl import load_team, train_step
 from mrl.errors import MrlError
-from mrl.models.memory import PROBLEMS_AT_ONCE, problems_at_once
 from mrl.run.evaluation import (
+    PROBLEMS_AT_ONCE,
     count_solved,
     kl_to_start,
     load_heldout,
+    problems_at_once,
     problems_for_kl,
     sample_start,
     score_entries,
@@ -111,7 +112,7 @@ def test_where_memory_runs_out_fewer_problems_are_scored_at_once(
     solved = count_solved(policy, {"split": problems}, verifier, 1, 0)
     assert sizes == [16, 16, 16, 16, 6]
     assert len(solved["split"]) == 70
-    monkeypatch.setattr("mrl.models.memory.PROBLEMS_AT_ONCE", 1)
+    monkeypatch.setattr("mrl.run.evaluation.PROBLEMS_AT_ONCE", 1)
 
     def never(batch, *rest):
         raise torch.OutOfMemoryError("CUDA out of memory.")

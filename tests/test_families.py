@@ -21,7 +21,7 @@ from mrl.config import DATA, PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.models.loading import load_policy, load_tokenizer, plain_logprobs
-from mrl.models.memory import estimate
+from mrl.models.memory import size_of
 from mrl.run.directory import finish_checkpoint, restore_optimizers, save_policies
 from mrl.run.problems import longest_prompt
 from mrl.samples import TrainingSample
@@ -202,8 +202,10 @@ def test_a_family_is_computed_right_learns_and_is_resumed(tmp_path, random_pair,
     path = save_random(tmp_path / "model", random_pair / "qwen-tiny", family, settings)
     config = PolicyConfig("it", str(path), group_size=4, max_new_tokens=24, learning_rate=1e-3)
     policy = load_policy(config)
-    longest, cpu = longest_prompt(policy, PROBLEMS), torch.device("cpu")
-    assert estimate(policy.model, config, 128, longest + config.max_new_tokens, cpu).peak > 0
+    size = size_of(config, torch.device("cpu"))
+    assert (
+        size.moves == 3 * size.gradients == 12 * sum(p.numel() for p in policy.model.parameters())
+    )
 
     groups = policy.rollout(PROBLEMS, generator())
     assert len({len(group.prompt_ids) for group in groups}) == 3

@@ -246,7 +246,6 @@ def closed_by_four():
     return count
 
 
-checkpointed = FIGURES["memory-smollm2-checkpointing"]
 OTHER = {  # name -> a number, or a function that gives it
     "what an interval is": "95 of 100",
     "GRAFT's paper, one model": "47.9%",
@@ -285,8 +284,6 @@ OTHER = {  # name -> a number, or a function that gives it
     "parts of the session on a GPU": (
         f"{sum(GPU[name]['good'] for name in FIGURES)} of {len(FIGURES)}"
     ),
-    "estimate with checkpointing": f"{checkpointed['estimate']:.1f} GiB",
-    "needed with checkpointing": f"{checkpointed['peak']:.1f}",
     "learning of SmolLM2 alone": f"{FIGURES['update-smollm2']['seconds_4096']:.1f} seconds",
     "learning of SmolLM2 in a run": lambda: span(in_a_run("smollm2", "learn_s", (1, 2, 3)), 1),
     "step, resident": f"{step('resident'):.0f} seconds",

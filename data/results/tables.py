@@ -1033,7 +1033,6 @@ def gpu_models() -> list[str]:
         ["seconds of a step's learning, 128 completions"]
         + [f"{u['seconds_4096']:.1f}" for u in update],
         ["GiB at the peak of learning, measured"] + [f"{m['peak']:.1f}" for m in memory],
-        ["the same, estimated"] + [f"{m['estimate']:.1f}" for m in memory],
     ]
     return table(("", "Qwen2.5-0.5B", "SmolLM2-360M"), rows)
 

@@ -137,16 +137,13 @@ def jobs_that_fit(plan: Plan) -> int:
     """
     import torch
 
-    from mrl.models.memory import estimate_all, free_memory, needed
-    from mrl.run.problems import load_problems
+    from mrl.models.memory import ROOM, free_memory, needed, size_of
 
     if torch.cuda.is_available():
         return 1
     config = plan.config_of(plan.runs()[0])
-    factor = max(mode_class(mode).rollout_factor for mode in plan.modes.values())
-    problems = load_problems(Path(config.train))
-    tensors = needed(estimate_all(config, config.policies, problems, "cpu", factor), "resident")
-    fit = free_memory("cpu") // (PROCESS_BYTES + tensors)
+    sizes = [size_of(policy, torch.device("cpu")) for policy in config.policies]
+    fit = int(free_memory("cpu") / (PROCESS_BYTES + needed(sizes, "resident") / ROOM))
     return max(1, min(AT_ONCE, cores() // config.threads, fit))
 
 

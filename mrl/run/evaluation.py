@@ -18,13 +18,13 @@ from typing import TypedDict
 import torch
 
 from mrl.errors import MrlError, is_out_of_memory
-from mrl.models.memory import problems_at_once
 from mrl.policy import Policy
 from mrl.run.problems import check_prompts, load_problems
 from mrl.samples import SEED_LABELS, Problem, derive_seed
 from mrl.team import Verifier
 
 Solved = dict[str, dict[str, list[int]]]  # policy -> file -> correct completions per problem
+PROBLEMS_AT_ONCE = 64  # held-out problems per batch on a CPU
 KL_PROBLEMS = 64  # held-out problems on which KL is measured; more if there are more skills
 Turn = Callable[[Policy, str], AbstractContextManager]  # (policy, what it does in its turn)
 Progress = Callable[[str, int, int], None]  # (what is scored, problems done, all problems)
@@ -92,6 +92,11 @@ def count_solved(
             verifier.verify_groups(groups)
             solved[split] += [int(sum(group.rewards)) for group in groups]
     return solved
+
+
+def problems_at_once(device: torch.device, samples: int) -> int:
+    """How many problems are sampled in one batch: more on a GPU, where more rows are cheap."""
+    return max(PROBLEMS_AT_ONCE, 256 // samples) if device.type == "cuda" else PROBLEMS_AT_ONCE
 
 
 def score_entries(solved: Solved, heldout: dict[str, list[Problem]], samples: int) -> list[dict]:

@@ -135,7 +135,8 @@ def assemble(
     start: the same settings, with the paths of the initial weights (perhaps those of a checkpoint).
     names: the policies of this process.
     """
-    from mrl.models import loading, memory
+    from mrl.models import loading
+    from mrl.models.memory import choose_placement
     from mrl.run.evaluation import load_heldout
 
     modes = {name: make_mode(config.mode, config.settings) for name in names}
@@ -164,10 +165,8 @@ def assemble(
     every_problem = list(problems)
     for split in heldout.values():
         every_problem += split
-    # memory is planned first, because loading the weights may take minutes
-    placement, why_placed = memory.plan_memory(
-        start, list(modes), every_problem, device, mode.rollout_factor, mode.tries_again
-    )
+    # first, because loading the weights may take minutes
+    placement, why_placed = choose_placement(start, list(modes), device)
     policies = loading.load_policies(start, device, modes)
     for policy in policies:
         check_prompts(policy, every_problem)  # raises MrlError if a prompt is too long

@@ -10,7 +10,7 @@ The parts, in their order:
     token-*     milliseconds per recorded token, seconds per rollout, how far a recording is off
     whole       four steps of both policies with `train_step`, both resident on the device
     learning-*  seconds of a learning step right after a rollout, with full and with ragged lengths
-                and three micro-batch sizes, and its peak memory next to the estimated one
+                and three micro-batch sizes, and its peak memory
     trl         one step of TRL's GRPOTrainer on the same shapes, if TRL is installed (`pip install
                 trl`; without a network, from wheels that `pip download trl` has fetched elsewhere)
 
@@ -66,7 +66,6 @@ from mrl.allocation import Allocation
 from mrl.config import DATA, PolicyConfig
 from mrl.learning import LARGEST_MEAN_GAP, learn
 from mrl.models import cuda_graph, loading
-from mrl.models.memory import estimate
 from mrl.modes.sgt import SGT
 from mrl.policy import Policy
 from mrl.rollout import sample_completions
@@ -374,20 +373,13 @@ def learning(name: str, scale: Scale, note: Note) -> bool:
             taken, _ = measured(scale, learn, policy, lengths[length])
 
         halved = policy.max_tokens_per_forward < size  # memory ran out
-        expected = estimate_of(policy, scale)
         key = f"{length} {size} {variant}"
         numbers = found.setdefault(key, {"seconds": [], "peak_GiB": []})
         for kind, value in taken.items():
             numbers[kind].append(value)
-        note(key, numbers | {"estimate_GiB": expected, "halved": halved})
-        good &= not halved and taken["peak_GiB"] < 1.1 * expected
+        note(key, numbers | {"halved": halved})
+        good &= not halved
     return good
-
-
-def estimate_of(policy: Policy, scale: Scale) -> float:
-    """What the program expects a policy to need at the peak, GiB."""
-    rows, tokens = scale.prompts * scale.group, scale.prompt + scale.completion
-    return in_gib(estimate(policy.model, policy.config, rows, tokens, policy.model.device).peak)
 
 
 def trl(scale: Scale, note: Note) -> bool:
