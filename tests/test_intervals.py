@@ -28,15 +28,16 @@ def test_wilsons_interval_by_hand():
 
 def test_the_interval_over_problems_by_hand():
     # Wilson's interval of 8 of 8: 8 / (8 + 1.96^2) to 1
-    alone = {"problems": 8, "skills": {"x": {"pass@1": 1.0}}}
+    all_of_8 = {"pass@1": 1.0, "problems": 8}
+    alone = {"skills": {"x": all_of_8}}
     assert half_width(alone) == pytest.approx(1 - 8 / (8 + 1.96**2))
-    none = {"problems": 8, "skills": {"x": {"pass@1": 0.0}}}
-    assert half_width(none) == half_width(alone)
+    none_of_8 = {"pass@1": 0.0, "problems": 8}
+    assert half_width({"skills": {"x": none_of_8}}) == half_width(alone)
     # at one half it is symmetric; 400 problems: nearly 1.96 sqrt(0.25 / 400)
-    many = {"problems": 400, "skills": {"x": {"pass@1": 0.5}}}
-    assert half_width(many) == pytest.approx(1.96 * 0.025 / (1 + 1.96**2 / 400) ** 0.5)
-    both = {"problems": 16, "samples": 1, "skills": {"x": {"pass@1": 1.0}, "y": {"pass@1": 0.0}}}
+    half_of_400 = {"pass@1": 0.5, "problems": 400}
+    want = 1.96 * 0.025 / (1 + 1.96**2 / 400) ** 0.5
+    assert half_width({"skills": {"x": half_of_400}}) == pytest.approx(want)
+    both = {"skills": {"x": all_of_8, "y": none_of_8}}
     assert half_width(both) == pytest.approx(half_width(alone) / 2**0.5)
-    assert half_width(both, "x") == half_width(alone)
-    uneven = {"problems": 408, "skills": {"x": {"pass@1": 1.0, "problems": 8}}}
-    assert half_width(uneven, "x") == half_width(alone)
+    uneven = {"skills": {"x": all_of_8, "y": half_of_400}}
+    assert half_width(both, "x") == half_width(uneven, "x") == half_width(alone)

@@ -240,7 +240,7 @@ def test_the_sentence_names_the_largest_gain():
             "split": "validation",
             "problems": 40,
             "pass@1": value,
-            "skills": {"eats": {"pass@1": value}},
+            "skills": {"eats": {"pass@1": value, "problems": 40}},
         }
 
     before = [scores("a", 0.1), scores("b", 0.5)]

@@ -31,7 +31,7 @@ def scores(value):
             "problems": 40,
             "samples": 4,
             **both,
-            "skills": {"e[/b]ats": both},
+            "skills": {"e[/b]ats": both | {"problems": 40}},
         }
         for name in NAMES
     ]
@@ -188,7 +188,7 @@ def test_a_gain_within_chance_is_not_praised(tmp_path, problems, after):
     run = planned(tmp_path)
     run.evaluations = {"before": scores(0.1), "after": scores(after)}
     for entry in (*run.evaluations["before"], *run.evaluations["after"]):
-        entry["problems"] = problems
+        entry["skills"]["e[/b]ats"]["problems"] = problems
     _, sentence, *_ = last_lines(run, True)
     assert sentence.startswith("No policy improved")
 

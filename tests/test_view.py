@@ -95,7 +95,7 @@ def test_no_source_skill_or_part_reaches_the_terminal_as_it_is():
     view.step(1, lines(**{"skill/" + HOSTILE: 0.5}), [{**RESCUE, "source": HOSTILE}])
     view.say(f"it was rescued 2 times (2 from {HOSTILE})")
     view.say(view.line())
-    skills = {HOSTILE: {"pass@1": 1.0}}
+    skills = {HOSTILE: {"pass@1": 1.0, "problems": 1}}
     scores = {"policy": HOSTILE, "split": HOSTILE, "problems": 1, "samples": 1, "pass@1": 1.0}
     view.say(evaluation_table({"before": [scores | {"skills": skills}]}))
     text = shown(view)

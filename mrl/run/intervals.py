@@ -63,9 +63,7 @@ def half_width(scores: dict, skill: str = "", z: float = Z_95) -> float:
     widths = []
     for name in [skill] if skill else scores["skills"]:
         of_skill = scores["skills"][name]
-        # older runs did not save each skill's number of problems, so we assume equal numbers
-        problems = of_skill.get("problems", scores["problems"] / len(scores["skills"]))
-        share = of_skill["pass@1"]
+        share, problems = of_skill["pass@1"], of_skill["problems"]
         low, high = wilson(share * problems, problems, z)
         widths.append(max(high - share, share - low))
     return math.hypot(*widths) / len(widths)
