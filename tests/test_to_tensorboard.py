@@ -1,4 +1,4 @@
-"""The example that shows a run's curves in TensorBoard, which is no dependency of the program."""
+"""The examples that show a run's curves in TensorBoard and trackio, which the program never needs."""
 
 import json
 import runpy
@@ -10,6 +10,7 @@ import pytest
 from mrl.config import DATA
 
 EXAMPLE = DATA / "examples" / "to_tensorboard.py"
+TRACKIO = DATA / "examples" / "to_trackio.py"
 LINES = [
     {"step": step, "policy": name, "reward": step / 4, "time/turns": [["learn", 0.0, 1.0, 0]]}
     for step in (1, 2)
@@ -17,9 +18,9 @@ LINES = [
 ]
 
 
-def run_example(monkeypatch, folder):
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(folder)])
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
+def run_example(monkeypatch, folder, example=EXAMPLE):
+    monkeypatch.setattr(sys, "argv", [str(example), str(folder)])
+    runpy.run_path(str(example), run_name="__main__")
 
 
 @pytest.fixture
@@ -82,3 +83,30 @@ def test_a_folder_without_a_run_is_named(monkeypatch, tmp_path, capsys):
         run_example(monkeypatch, tmp_path / "nothing")
     assert stop.value.code == 2
     assert "has no finished step" in capsys.readouterr().err
+
+
+def test_trackio_gets_every_number_at_its_step_and_one_run_per_policy(monkeypatch, run):
+    calls = []
+    stub = SimpleNamespace(
+        delete_project=lambda project, force: calls.append(("delete", project)),
+        init=lambda project, name, **more: calls.append(("init", project, name)),
+        log=lambda numbers, step: calls.append(("log", step, numbers)),
+        finish=lambda: calls.append(("finish",)),
+    )
+    monkeypatch.setitem(sys.modules, "trackio", stub)
+    run_example(monkeypatch, run, TRACKIO)
+    project = f"mini-mrl-{run.name}"
+    logged = [("log", step, {"reward": step / 4}) for step in (1, 2)]
+    assert calls == [
+        ("delete", project),
+        *(("init", project, "left"), *logged, ("finish",)),
+        *(("init", project, "right"), *logged, ("finish",)),
+    ]
+
+
+def test_without_trackio_it_says_what_to_do(monkeypatch, run, capsys):
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(SystemExit) as stop:
+        run_example(monkeypatch, run, TRACKIO)
+    assert stop.value.code == 2
+    assert "pip install trackio" in capsys.readouterr().err
