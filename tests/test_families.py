@@ -4,7 +4,7 @@ The weights are drawn with a standard deviation of 0.2, because at the usual 0.0
 near to 0 that a wrong computation gives nearly the right numbers. Windows are shorter than what is
 scored.
 
-    python -m tests.test_families     # the table of data/README.md, within minutes
+    python -m tests.test_families     # the table of RUNNING.md, within minutes
 """
 
 import re
@@ -27,7 +27,7 @@ from mrl.run.problems import longest_prompt
 from mrl.samples import TrainingSample
 from tests.test_rollout import PROBLEMS, generator
 
-README = Path(__file__).parents[1] / "data" / "README.md"
+RUNNING = Path(__file__).parents[1] / "mrl" / "cli" / "RUNNING.md"
 RIGHT = "works: sampled, scored, trained and resumed correctly"
 GAP = 1e-4  # nats in float32, of numbers that are the same but for rounding
 SHAPE = {
@@ -255,10 +255,10 @@ def families_table(refusals):
     return "\n".join(["| family | result |", "|---|---|", *rows])
 
 
-def results_in_readme():
-    """The result of each family in data/README.md."""
+def results_on_page():
+    """The result of each family in RUNNING.md."""
     results = {}
-    section = README.read_text(encoding="utf-8").partition("## Families of models")[2]
+    section = RUNNING.read_text(encoding="utf-8").partition("## Which models can be trained?")[2]
     for names, result in re.findall(r"(?m)^\| (.*) \| ((?:works|refused): .*) \|$", section):
         results |= dict.fromkeys(names.split(", "), result)
     return results
@@ -266,7 +266,7 @@ def results_in_readme():
 
 def test_the_table_of_families_names_each_with_its_result():
     """The slow tests compare the refusals themselves."""
-    results = results_in_readme()
+    results = results_on_page()
     assert results.keys() == {*FAST, *SLOW, *REFUSED}
     assert {results[family] for family in (*FAST, *SLOW)} == {RIGHT}
     assert all(results[family].startswith("refused: ") for family in REFUSED)
@@ -278,7 +278,7 @@ def test_a_family_that_cannot_be_trained_is_refused_with_the_reason(tmp_path, ra
     sentence = refusal(tmp_path, random_pair / "qwen-tiny", family)
     assert re.search(REFUSED[family][1], sentence)
     assert "\n" not in sentence
-    assert results_in_readme()[family] == shown(sentence)
+    assert results_on_page()[family] == shown(sentence)
 
 
 def test_falcon_with_alibi_is_refused_as_the_page_says(tmp_path, random_pair):
@@ -286,7 +286,7 @@ def test_falcon_with_alibi_is_refused_as_the_page_says(tmp_path, random_pair):
     path = save_random(tmp_path / "model", random_pair / "qwen-tiny", "Falcon", settings)
     with pytest.raises(MrlError, match="its code cannot score several"):
         load_policy(PolicyConfig("it", str(path)))
-    assert "`alibi`" in README.read_text(encoding="utf-8")
+    assert "`alibi`" in RUNNING.read_text(encoding="utf-8")
 
 
 def test_longrope_is_refused_beyond_its_original_length(tmp_path, random_pair):

@@ -293,8 +293,8 @@ OTHER = {  # name -> a number, or a function that gives it
 }
 
 
-def test_the_rows_of_running_that_were_measured_are_in_the_kept_files():
-    rows = [line.split(" | ") for line in text_of("mrl/cli/RUNNING.md").splitlines()]
+def test_the_rows_of_a_step_that_were_measured_are_in_the_kept_files():
+    rows = [line.split(" | ") for line in text_of("tests/bench/README.md").splitlines()]
     (h100,) = (cells for cells in rows if cells[0].startswith("| H100") and "measured" in cells[-1])
     names = ("qwen2.5", "smollm2")
     seconds = mean(x for name in names for x in in_a_run(name, "step_s"))

@@ -1,4 +1,4 @@
-"""The examples that show a run's curves in TensorBoard and trackio, which the program never needs."""
+"""The examples that show curves in TensorBoard and trackio, which the program never needs."""
 
 import json
 import runpy
