@@ -32,13 +32,17 @@ RIGHT = (r"\frac{1}{2}", r"\boxed{0.5}")  # for the child: neither an integer no
 
 
 def patched(code):
-    """A verifier's child with `code` run before it serves; `real` is what judges formulas."""
+    """A verifier's child with `code` run before it serves.
+
+    `real` judges formulas; a `judge` that the code defines takes its place.
+    """
     start = """
 import sys, time
 import mrl.verifier.verifier as r
 from mrl.verifier.formulas import judge as real
+judge = real
 """
-    serve = "\nr.serve(r.Connection(int(sys.argv[1])))"
+    serve = "\nr._load = lambda *_: (judge, '')\nr.serve(r.Connection(int(sys.argv[1])))"
     return (sys.executable, "-c", start + code + serve)
 
 
@@ -51,9 +55,13 @@ def judge(answer, box):
             time.sleep(60)
         except BaseException:
             pass
-    return real(answer, box)
-r._load = lambda *_: (judge, "")"""
+    return real(answer, box)"""
 )
+
+
+def child_of(verifier):
+    """The number of the process that judges."""
+    return verifier._child.pid
 
 
 def fake(command, timeout_s=2.0):
@@ -490,7 +498,7 @@ def test_doubtful_comma_makes_no_integer(verifier, box):
 def test_expression_that_takes_for_ever_is_a_timeout_and_its_child_is_killed(box):
     with BoxVerifier(timeout_s=1.0) as impatient:
         impatient.start_and_check()
-        child, begin = impatient._child.pid, time.monotonic()
+        child, begin = child_of(impatient), time.monotonic()
         assert impatient.verify("7", rf"\boxed{{{box}}}") is TIMEOUT
         assert 1 <= time.monotonic() - begin < 4
         assert not is_running(child)
@@ -500,20 +508,6 @@ def test_expression_that_takes_for_ever_is_a_timeout_and_its_child_is_killed(box
 def group_of(answer, *texts):
     rollouts = [Rollout([1], [-0.5], True, text) for text in texts]
     return Group(Problem("p", "", answer), [1], rollouts)
-
-
-@pytest.mark.slow
-def test_one_verifier_and_one_for_each_policy_come_to_the_same_verdicts():
-    # as under the placements resident and parallel: one policy's texts, then the other's
-    for_ever = [r"\boxed{7^{9^{9^9}}}", r"\boxed{8^{9^{9^9}}}"]
-    first = group_of("1/1024", r"\boxed{2^{-10}}", *for_ever)
-    second = [("1/1024", r"\boxed{2^{-10}}"), ("1/1024", r"\boxed{4^{-5}}")]
-    with BoxVerifier(timeout_s=1.0) as shared, BoxVerifier() as alone:
-        shared.verify_groups([first])
-        verdicts = [rollout.verdict for rollout in first.rollouts]
-        assert verdicts == [CORRECT, TIMEOUT, TIMEOUT]
-        for question in second:
-            assert shared.verify(*question) is alone.verify(*question) is CORRECT
 
 
 def test_nothing_is_remembered_so_each_text_is_judged_when_it_comes():
@@ -538,10 +532,10 @@ def test_groups_get_a_verdict_for_each_rollout_by_their_own_answer(verifier):
 def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
     with fake(HANGING, timeout_s=1.0) as verifier:
         verifier.start_and_check()
-        os.kill(verifier._child.pid, signal.SIGKILL)  # while idle
-        os.waitid(os.P_PID, verifier._child.pid, os.WEXITED | os.WNOWAIT)
+        os.kill(child_of(verifier), signal.SIGKILL)  # while idle
+        os.waitid(os.P_PID, child_of(verifier), os.WEXITED | os.WNOWAIT)
         assert verifier.verify(*RIGHT) is CORRECT
-        os.kill(verifier._child.pid, signal.SIGSTOP)
+        os.kill(child_of(verifier), signal.SIGSTOP)
         assert verifier.verify("1/3", r"\boxed{0.5}") is TIMEOUT
         assert verifier.verify("1/3", r"\boxed{0.5}") is WRONG
 
@@ -549,27 +543,25 @@ def test_child_that_is_stopped_or_killed_costs_one_verdict_at_most():
 SLOW = """
 def judge(answer, box):
     time.sleep({})
-    return real(answer, box)
-r._load = lambda *_: (judge, "")"""
+    return real(answer, box)"""
 
 
 def test_child_that_is_killed_while_it_judges_is_noticed_and_asked_once_more():
     with fake(patched(SLOW.format(1.5)), timeout_s=60) as verifier:
         verifier.start_and_check()
-        killed = verifier._child.pid
+        killed = child_of(verifier)
         threading.Timer(0.4, os.kill, (killed, signal.SIGKILL)).start()
         begin = time.monotonic()
         assert verifier.verify(*RIGHT) is CORRECT
         assert time.monotonic() - begin < 20  # the death is noticed, not waited for
-        assert verifier._child.pid != killed
+        assert child_of(verifier) != killed
 
 
 def test_completion_that_kills_two_children_is_a_timeout_and_the_next_is_judged():
     deadly = """
 import os
 def judge(answer, box):
-    return os._exit(1) if box == "x" else real(answer, box)
-r._load = lambda *_: (judge, "")"""
+    return os._exit(1) if box == "x" else real(answer, box)"""
     with fake(patched(deadly), timeout_s=60) as verifier:
         assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
         assert verifier.verify(*RIGHT) is CORRECT
@@ -597,28 +589,15 @@ r.resource.setrlimit = lambda *_: None
 def judge(answer, box):
     if box == "x":
         {EXHAUSTING[way]}
-    return real(answer, box)
-r._load = lambda *_: (judge, "")"""
+    return real(answer, box)"""
     with fake(patched(code)) as verifier:
         assert verifier.verify(*RIGHT) is CORRECT
-        child = verifier._child.pid
+        child = child_of(verifier)
         assert verifier.verify(*RIGHT) is CORRECT
-        assert verifier._child.pid == child
+        assert child_of(verifier) == child
         assert verifier.verify("7", r"\boxed{x}") is WRONG
         assert verifier.verify(*RIGHT) is CORRECT
-        assert verifier._child.pid != child
-
-
-@pytest.mark.slow
-def test_child_needs_no_thread_which_would_need_memory_of_its_own():
-    with fake(patched(SLOW.format("0 if box != 'x' else 60"))) as verifier:
-        verifier.start_and_check()
-        child = Path(f"/proc/{verifier._child.pid}/task")
-        if child.exists():
-            threading.Timer(0.5, lambda: counted.append(len(list(child.iterdir())))).start()
-            counted = []
-            assert verifier.verify("7", r"\boxed{x}") is TIMEOUT
-            assert counted == [1]
+        assert child_of(verifier) != child
 
 
 def test_verdict_does_not_hang_on_what_sympy_draws():
@@ -630,8 +609,7 @@ def judge(answer, box):
     compare(answer, box)  # first, as sympy is lazy
     clear_cache()
     seed(6)  # math-verify alone calls the pair below equal in three of seventy such states
-    return compare(answer, box)
-r._load = lambda *_: (judge, "")"""
+    return compare(answer, box)"""
     with fake(patched(dice), timeout_s=10) as verifier:
         answer, box = r"\frac{3}{4}-e1,234", r"no=\infty^1 1/2"
         assert verifier.verify(answer, rf"\boxed{{{box}}}") is WRONG
@@ -654,7 +632,7 @@ def test_closed_verifier_has_no_child_and_can_be_used_again():
     with BoxVerifier() as verifier:
         verifier.close()
         assert verifier.verify(*RIGHT) is CORRECT
-        child = verifier._child.pid
+        child = child_of(verifier)
         verifier.close()
         verifier.close()
         assert not is_running(child)
@@ -665,12 +643,12 @@ def test_closed_verifier_has_no_child_and_can_be_used_again():
 def test_child_has_its_limits_and_is_out_of_reach_of_the_terminal():
     with BoxVerifier() as verifier:
         verifier.start_and_check()
-        process = Path(f"/proc/{verifier._child.pid}")
+        process = Path(f"/proc/{child_of(verifier)}")
         lines = (process / "limits").read_text().splitlines()
         assert [str(MEMORY_LIMIT_BYTES) in line for line in lines if "address space" in line] == [1]
         assert "libtorch" not in (process / "maps").read_text()  # it starts at once
         assert b"PYTHONHASHSEED=0" in (process / "environ").read_bytes().split(b"\0")
-        assert os.getsid(verifier._child.pid) != os.getsid(0)  # Ctrl-C goes to a session
+        assert os.getsid(child_of(verifier)) != os.getsid(0)  # Ctrl-C goes to a session
 
 
 def test_expression_over_the_memory_limit_is_no_right_answer_and_the_next_is_judged():
@@ -691,9 +669,8 @@ def is_running(pid):
 @pytest.mark.parametrize("box", ["0.5", "x"])  # idle, and busy with what nothing interrupts
 def test_child_ends_when_its_parent_is_killed(box):
     code = (
-        "from mrl.verifier.verifier import BoxVerifier\nverifier = BoxVerifier(timeout_s=0.8)\n"
-        f"verifier.command = {HANGING!r}\nverifier.start_and_check()\n"
-        "print(verifier._child.pid, flush=True)\n"
+        "from tests.test_verifier import HANGING, child_of, fake\nverifier = fake(HANGING, 0.8)\n"
+        "verifier.start_and_check()\nprint(child_of(verifier), flush=True)\n"
         f"verifier.verify('1/3', r'\\boxed{{{box}}}')\ninput()"
     )
     pipe = subprocess.PIPE

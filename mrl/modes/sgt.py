@@ -11,7 +11,8 @@ not too long for the receiver:
 lambda is `imitation_weight`, 0.1 in the paper. Our reading of the paper: NLL is the mean over the
 solution's tokens in the receiver's tokenizer, with the receiver's EOS if the peer's completion was
 finished. The outer mean is over the rescued prompts of an update, not over all prompts. So the
-rescued prompts of an update share the weight lambda, and a single one gets all of it.
+rescued prompts of an update share the weight lambda, and a single one gets all of it. The mode only
+makes the samples; learning.py computes both losses (`policy_loss`, `imitation_loss`).
 """
 
 import random

@@ -7,7 +7,8 @@ are compared here, exactly:
 - Two or more letters are a word. Several words, separated by spaces, are one phrase. Only single
   letters with spaces between them (`x y`) are a product.
 
-All other answers are mathematical formulas, which verifier/formulas.py compares.
+All other answers are mathematical formulas, which verifier/formulas.py compares. The reward follows
+from the verdict (samples.py: `Rollout.reward`).
 """
 
 import re
