@@ -27,6 +27,7 @@ from mrl.lab.compare import (
     jobs_that_fit,
     name_modes,
     read_all,
+    read_result,
     run_all,
     seeds_of,
 )
@@ -43,9 +44,6 @@ from mrl.lab.compare_view import (
     summary,
     write_csv,
 )
-from mrl.lab.leaderboard import leaderboard_rows
-from mrl.modes.sgt import SGT
-from mrl.modes.solo import Solo
 from mrl.run import figures
 from mrl.run.directory import lock, read_metrics, read_run_config, write_run_config
 from mrl.settings.pairs import pair_settings
@@ -227,6 +225,16 @@ def test_costs_are_counted_from_the_metrics(tmp_path):
         "rollouts": 120, "sampled tokens": 1200, "updates": 12, "bytes received": 1920,
         "bytes per prompt": 20, "seconds": 4.5,
     }  # fmt: skip
+
+
+def test_second_attempts_are_part_of_the_costs(tmp_path):
+    write_run(tmp_path, 50)
+    log = tmp_path / "metrics.jsonl"
+    first, *others = log.read_text().splitlines()
+    first = json.dumps(json.loads(first) | {"second/attempts": 8, "second/num_tokens": 50})
+    log.write_text("\n".join([first, *others]))
+    costs = read_result(tmp_path, "hint", 1).costs
+    assert (costs["rollouts"], costs["sampled tokens"]) == (128, 1250)
 
 
 def test_runs_are_made_once_and_a_failing_one_stops_nobody(tmp_path, monkeypatch):
@@ -654,20 +662,3 @@ def test_a_short_comparison_from_the_command_line(tmp_path, monkeypatch, capsys)
         "figures/learning.png",
     ):
         assert (tmp_path / "runs" / "compare" / name).stat().st_size > 100
-
-
-def test_each_mode_gets_a_row_for_the_table_of_modes(tmp_path):
-    results = []
-    for seed, ends in enumerate([(30, 10), (24, 80), (25, 0)], start=1):
-        for mode, ends_there in (("solo", (0, 0)), ("sgt", ends)):
-            directory = tmp_path / "out" / "runs" / f"{mode}-s{seed}"
-            blind_spots = [("a", "eats", ends_there[0]), ("b", "sold", ends_there[1])]
-            write_run(directory, {"solo": 50, "sgt": 60}[mode] + seed, blind_spots=blind_spots)
-    results = read_all(Plan({"solo": "solo", "sgt": "sgt"}, (1, 2, 3), tmp_path / "out"))
-
-    first, second = leaderboard_rows(results, {"solo": Solo, "sgt": SGT})
-    assert (first["mode"], first["shares"], first["seeds"]) == ("sgt", "success", "3")
-    assert first["blind spots closed"] == "3 of 6"  # those that end at 30, 80 and 25 percent
-    assert first["pass@1, heldout"].startswith("63.0")
-    assert (second["mode"], second["shares"]) == ("solo", "nothing")
-    assert second["blind spots closed"] == "0 of 6"

@@ -25,9 +25,9 @@ Placebo = mode_class(f"{EXAMPLES}/placebo.py:Placebo")
 PlaceboSameSkill = mode_class(f"{EXAMPLES}/placebo.py:PlaceboSameSkill")
 Sequence = mode_class(f"{EXAMPLES}/sequence.py:Sequence")
 OwnCorrect = mode_class(f"{DATA}/results/controls/own_correct.py:OwnCorrect")
-Cells = mode_class(f"{DATA}/results/controls/cells.py:Cells")
+Cells = mode_class(f"{DATA}/results/cells.py:Cells")
 HINTS = {
-    name: mode_class(f"{DATA}/results/controls/hints.py:{name}")
+    name: mode_class(f"{DATA}/results/hints.py:{name}")
     for name in ("Anew", "Elsewhere", "Whole", "Members")
 }
 Floor = mode_class(f"{DATA}/results/controls/prp_floor.py:Floor")

@@ -1,6 +1,5 @@
 """The drawings show what the kept files and the program give."""
 
-import csv
 import importlib.util
 import inspect
 import json
@@ -135,18 +134,3 @@ def test_the_moving_pictures_problems_are_held_out_and_two_skills_start_as_blind
 
     assert solved(first, "bags") == solved(first, "eats") == 0
     assert solved(last, "bags") > 0.25 and solved(last, "eats") > 0.25  # closed, as the page says
-
-
-def test_the_closings_that_are_drawn_are_those_of_the_kept_table(draw, monkeypatch, tmp_path):
-    drawn = []
-    monkeypatch.setattr(draw.figures, "save_figure", lambda figure, path: drawn.append(figure))
-    draw.closings(tmp_path / "closings.png")
-    with (draw.RESULTS / "tiny-pair" / "ten-seeds.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["metric"] == "closed at step"]
-    for mode, axes in zip(("solo", "replay", "sft", "sgt"), drawn[0].axes, strict=True):
-        of_mode = [row["value"] for row in rows if row["mode"] == mode]
-        dots = [dot.get_xdata()[0] for dot in axes.lines if len(dot.get_xdata()) == 1]
-        assert sorted(x for x in dots if x <= 240) == sorted(
-            int(value) for value in of_mode if value != "never"
-        )
-        assert len(dots) == len(of_mode) == 40

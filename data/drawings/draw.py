@@ -4,7 +4,6 @@
 code that they explain, or read from a run's kept metrics.
 """
 
-import csv
 import inspect
 import io
 import math
@@ -26,7 +25,7 @@ from torch.nn.functional import normalize
 from mini_mrl import load_team, train_step
 from mrl.advantages import group_advantages
 from mrl.alignment import ByteCodec, align
-from mrl.lab import bandit, compare_view
+from mrl.lab import bandit
 from mrl.lab.alignment_view import visible
 from mrl.models.loading import load_tokenizer
 from mrl.objectives import clipped_loss, token_ratio
@@ -484,20 +483,6 @@ def kinds(path: Path) -> None:
     figures.save_figure(figure, path)
 
 
-def closings(path: Path) -> None:
-    """When each blind spot closed in ten runs of four modes, as `compare` draws it."""
-    steps: compare_view.ClosingSteps = defaultdict(lambda: defaultdict(list))
-    with (RESULTS / "tiny-pair" / "ten-seeds.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["metric"] == "closed at step":
-                step = None if row["value"] == "never" else int(row["value"])
-                steps[row["mode"]][row["policy"], row["skill"]].append(step)
-    order = {mode: dict(steps[mode]) for mode in ("solo", "replay", "sft", "sgt")}
-    last = read_run_config(RESULTS / "sgt-s0").steps
-    finding = "Only with a peer did every blind spot\nclose in every run.\n"
-    compare_view.draw_closings(order, last, path, finding)
-
-
 LIVE_STEP = 60  # of the kept run, for the picture of the live view
 
 
@@ -543,4 +528,3 @@ def main(folder: Path = HERE) -> None:
 
 if __name__ == "__main__":
     main()
-    closings(RESULTS / "tiny-pair" / "blind-spots.png")

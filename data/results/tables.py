@@ -1,87 +1,98 @@
-"""Write the tables of results in README.md, the two courses and data/results/README.md.
+"""Write the tables of results: `TABLES` has a function for each, and `DOCUMENTS` the pages.
 
     python data/results/tables.py            # rewrites the tables from the files of this folder
     python data/results/tables.py --check    # names stale tables; exit code 1 if there are any
 
-A table stands between `<!-- table: NAME -->` and `<!-- end: NAME -->`; `TABLES` has a function for
-each name. `scores`, `difference` and `cases` compute single numbers for the tables and the tests.
+A table stands between `<!-- table: NAME -->` and `<!-- end: NAME -->`. `scores`, `difference` and
+`cases` compute single numbers for the tables, the pictures and the tests. What is not measured yet
+has no file, or no row in its file. A table then says "not yet".
 """
 
 import csv
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean
 
 from mrl.run.blind_spots import CLOSED
-from mrl.run.intervals import Estimate, estimate, wilson
-from mrl.tiny.pair import BLIND_SPOTS, PAIR, STRONG_SKILLS, THIRD, WEAK_SKILLS
-from mrl.tiny.skills import SKILLS
+from mrl.run.intervals import Estimate, estimate
+from mrl.tiny.pair import BLIND_SPOTS, PAIR, STRONG_SKILLS, WEAK_SKILLS
 
 RESULTS = Path(__file__).resolve().parent
 ROOT = RESULTS.parents[1]
-DOCUMENTS = ("README.md", "TUTORIAL.md", "TUTORIAL_2.md", "data/results/README.md")
-FOUR = ("solo", "replay", "sft", "sgt")
-KINDS_SHOWN = ("all", "strong", "weak", "blind")  # skills, see `is_meant`
+DOCUMENTS = (
+    "README.md", "TUTORIAL.md", "TUTORIAL_2.md", "data/results/README.md", "tests/bench/README.md",
+)  # fmt: skip
 CLOSED_FROM = 100 * CLOSED  # percent on the validation set
-DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
-# The controls with a frozen peer: (name in the table, comparison, mode of this comparison)
-FROZEN_CONTROLS = (
-    ("`solo`", "solo frozen", "solo"),
-    *(
-        (f"`sft`, learning rate {rate}", "sft rates", f"sft learning_rate={rate}")
-        for rate in ("3e-6", "1e-5", "3e-5", "1e-4")
-    ),
-    ("`sft-own`", "own correct", "sft-own"),
-    *(
-        (f"`sequence`, RL after step {step}", "sequence frozen", f"sequence sequence.switch={step}")
-        for step in (30, 120)
-    ),
-    *(
-        (f"`sgt`, weight {weight}", "sgt weights", f"sgt sgt.imitation_weight={weight}")
-        for weight in ("0.01", "0.1", "1")
-    ),
-)
-SAME_SEEDS = {  # mode -> its runs next to the frozen peer with the same seeds as `sft-own`
-    "solo": ("solo frozen", "solo"),
-    "sft": ("sft rates", "sft learning_rate=3e-5"),
-    "sgt": ("sgt weights", "sgt sgt.imitation_weight=0.1"),
-}
-NO_LOWER = "hacpo without its lower clip bound"
+NOT_YET = "not yet"
+SPOTS = {policy: BLIND_SPOTS[policy] for policy in PAIR}
 REAL_SEEDS = (1, 2, 3)
 REAL_MODES = ("solo", "replay", "sgt")
-SPOTS = {policy: BLIND_SPOTS[policy] for policy in PAIR}
 REAL_BLIND_SPOTS = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}  # in both-ways/
-SGT_RUNS = (
-    "sgt-s0", "real-pair/sgt-s1", "real-pair/sgt-s2", "real-pair/sgt-s3",
-    "lora", "countdown", "both-ways/sgt-s1",
-)  # fmt: skip
 
 # ------------------------------------------------------------------------------ scores by seed
 
-# Name of a comparison in this file -> its table of scores
+# Name of a comparison -> the `table.csv` that `compare` wrote (REPRODUCE.md has the commands)
 FILES = {
-    "ten": "tiny-pair/ten-seeds.csv",  # seeds 31 to 40
-    "five": "tiny-pair/five-seeds.csv",  # seeds 1 to 5
-    "frozen": "tiny-pair/frozen-peer.csv",  # qwen-tiny with a frozen llama-tiny
-    "liars": "tiny-pair/liars.csv",  # seeds 31 to 35
-    "groups of 32": "tiny-pair/group-32.csv",  # seeds 31 to 35
-    "sgt weights": "controls/sgt-weights.csv",  # this one and the next three: a frozen peer
+    "modes": "tiny-pair/modes.csv",  # result 1; the next ones: result 3
+    "twins": "tiny-pair/twins.csv",
+    "everything": "tiny-pair/everything.csv",
+    "bare": "tiny-pair/bare.csv",
+    "both ways": "both-ways/five-seeds.csv",
+    "frozen smol": "both-ways/frozen-smol.csv",
+}
+CELLS = {  # (own learning, learning from a peer) -> its comparison and mode; result 2
+    ("none", "always"): ("modes", "sft"),
+    ("correct", "always"): ("modes", "rft"),
+    ("grpo", "none"): ("modes", "solo"),
+    ("grpo", "gate"): ("modes", "sgt"),
+}
+for own, peer in (
+    ("none", "gate"), ("correct", "none"), ("correct", "gate"), ("grpo", "always"),
+):  # fmt: skip
+    CELLS[own, peer] = f"cells {own} {peer}", "cells"
+    FILES[f"cells {own} {peer}"] = f"tiny-pair/cells-{own}-{peer}.csv"
+
+# the pair of version 0.2, whose models write alike
+DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
+NO_LOWER = "hacpo without its lower clip bound"
+FILES |= {
+    "ten": "version-0.2/ten-seeds.csv",  # seeds 31 to 40
+    "five": "version-0.2/five-seeds.csv",  # all modes, seeds 1 to 5
+    "frozen 71": "version-0.2/frozen-peer.csv",  # qwen-tiny, llama-tiny frozen, seeds 71 to 75
+    "liars": "version-0.2/liars.csv",  # seeds 31 to 35
+    "prp levels": "version-0.2/prp-levels.csv",  # and `solo`, seeds 71 to 75
+} | {f"dial {shown}": f"version-0.2/right-{shown}.csv" for shown in DIAL}
+ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode, how many seeds
+    ("five", NO_LOWER): ("version-0.2/five-seeds-no-lower-end.csv", "hacpo", None),
+    # the runs with honest peers
+    **{("liars", mode): (FILES["ten"], mode, 5) for mode in ("solo", "sft", "sgt")},
+    ("liars", "rft"): (FILES["liars"], "sft-own", None),
+    ("liars", "rft believed"): (FILES["liars"], "sft-own believed", None),
+}
+
+# Only for sentences and tables of README.md and TUTORIAL.md that are going to be replaced
+FILES |= {
+    "frozen": "tiny-pair/frozen-peer.csv",
+    "groups of 32": "tiny-pair/group-32.csv",
+    "sgt weights": "controls/sgt-weights.csv",
     "solo frozen": "controls/solo-frozen.csv",
-    "placebo": "controls/placebo.csv",  # this one and the next four: seeds 71 to 75, all learn
+    "placebo": "controls/placebo.csv",
     "sequence": "controls/sequence.csv",
-    "one tokenizer": "controls/one-tokenizer.csv",
-    "prp levels": "controls/prp-levels.csv",
-    "three": "controls/three-policies.csv",  # with olmo-tiny
     "sft rates": "controls/sft-rates.csv",
     "own correct": "controls/own-correct.csv",
     "sequence frozen": "controls/sequence-frozen.csv",
-    "both ways": "both-ways/five-seeds.csv",
-    "frozen smol": "both-ways/frozen-smol.csv",
-} | {f"dial {shown}": f"dial/right-{shown}.csv" for shown in DIAL}
+}
+ELSEWHERE |= {
+    ("frozen", "solo"): (FILES["ten"], "solo", None),
+    ("own correct", "solo"): (FILES["solo frozen"], "solo", None),
+    ("own correct", "sgt"): (FILES["sgt weights"], "sgt sgt.imitation_weight=0.1", None),
+}
+FOUR = ("solo", "replay", "sft", "sgt")
+
 KINDS = {
     "strong": STRONG_SKILLS,
     "weak": WEAK_SKILLS,
@@ -91,6 +102,10 @@ KINDS = {
         "llama-tiny": STRONG_SKILLS["qwen-tiny"],
     },
 }
+
+
+class NotMeasured(Exception):
+    """A comparison, or a mode of it, that was not run yet."""
 
 
 def is_meant(of: str, policy: str, skill: str) -> bool:
@@ -112,46 +127,46 @@ def is_meant(of: str, policy: str, skill: str) -> bool:
 
 @cache
 def kept_rows(path: str) -> list[dict[str, str]]:
-    """The rows of a CSV file of this folder."""
+    """The rows of a CSV file of this folder. NotMeasured if there is no such file yet."""
+    if not (RESULTS / path).is_file():
+        raise NotMeasured(path)
     with (RESULTS / path).open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 @cache
-def kept_scores(
-    path: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
+def kept_values(
+    path: str, mode: str, metric: str, of: str = "", split: str = "", column: str = "value"
 ) -> list[float]:
-    """pass@1 in percent, one value per seed: the mean over all that `of` includes."""
+    """A metric of a mode, one value per seed: the mean over all that `of` includes.
+
+    of, split: as in the file; costs have neither. NotMeasured if the file has no such value.
+    """
     by_seed: dict[str, list[float]] = {}
     for line in kept_rows(path):
-        is_score = (line["mode"], line["split"], line["metric"]) == (mode, split, "pass@1")
-        if is_score and is_meant(of, line["policy"], line["skill"]):
+        if (line["mode"], line["split"], line["metric"]) == (mode, split, metric) and (
+            not of or is_meant(of, line["policy"], line["skill"])
+        ):
             by_seed.setdefault(line["seed"], []).append(float(line[column]))
+    if not by_seed:
+        raise NotMeasured(f"{path}: {metric} of {mode!r} for {of!r} on {split!r}")
     return [mean(values) for values in by_seed.values()]
 
 
 def scores(
-    source: str, mode: str, of: str = "all", split: str = "test", column: str = "value"
+    source: str,
+    mode: str,
+    of: str = "all",
+    split: str = "test",
+    column: str = "value",
+    first: int | None = None,
 ) -> list[float]:
-    """pass@1 of a mode in one of the comparisons of `FILES`, one value per seed."""
-    if source == "own correct" and mode in SAME_SEEDS:
-        source, mode = SAME_SEEDS[mode]
-    path, first = FILES[source], None
-    if (source, mode) == ("five", NO_LOWER):
-        path, mode = "tiny-pair/five-seeds-no-lower-end.csv", "hacpo"
-    elif (source, mode) == ("five", "no-gate"):
-        path = "tiny-pair/no-gate.csv"
-    elif (source, mode) == ("frozen", "solo"):  # the same runs, because `solo` has no peer
-        path = FILES["ten"]
-    elif (source, mode) == ("groups of 32", "groups of 8"):
-        path, mode, first = FILES["ten"], "solo", 5
-    elif source == "liars" and mode in FOUR:  # the runs with honest peers
-        path, first = FILES["ten"], 5
+    """pass@1 of a mode in one of the comparisons of `FILES`, in percent, one value per seed.
 
-    found = kept_scores(path, mode, of, split, column)[:first]
-    if not found:
-        raise ValueError(f"{path} has no pass@1 of {mode!r} for {of!r} on {split!r}")
-    return found
+    column: "value", or "before" for the scores before training. first: only so many seeds.
+    """
+    path, mode, first = ELSEWHERE.get((source, mode), (FILES[source], mode, first))
+    return kept_values(path, mode, "pass@1", of, split, column)[:first]
 
 
 class Gap(Estimate):
@@ -174,6 +189,13 @@ def difference(source: str, one: str, two: str, of: str = "all", split: str = "t
     return gap(scores(source, one, of, split), scores(source, two, of, split))
 
 
+def end(
+    source: str, mode: str, of: str = "all", split: str = "test", first: int | None = None
+) -> Estimate:
+    """Where a mode ends: the mean over seeds, with its interval."""
+    return estimate(scores(source, mode, of, split, first=first))
+
+
 def cases(
     source: str,
     mode: str,
@@ -191,21 +213,21 @@ def cases(
     return [[score >= least for score in of_skill] for of_skill in ends]
 
 
-def closed(*which: str, least: float = CLOSED_FROM) -> str:
-    """In how many cases (a skill with a seed) the skill is closed, for example `11 of 40`.
-
-    which: the arguments of `cases`.
-    """
-    found = [closed_at_end for of_skill in cases(*which, least=least) for closed_at_end in of_skill]
+def closed(
+    source: str,
+    mode: str,
+    of: str = "blind",
+    split: str = "validation",
+    least: float = CLOSED_FROM,
+) -> str:
+    """In how many cases (a skill with a seed) the skill is closed, for example `11 of 40`."""
+    found = [case for of_skill in cases(source, mode, of, split, least) for case in of_skill]
     return f"{sum(found)} of {len(found)}"
 
 
-def runs_closed(*which: str) -> str:
-    """In how many runs all skills that are included are closed, for example `10 of 10`.
-
-    which: the arguments of `cases`.
-    """
-    runs = [all(of_run) for of_run in zip(*cases(*which), strict=True)]
+def runs_closed(source: str, mode: str, of: str = "blind", split: str = "validation") -> str:
+    """In how many runs all skills that are included are closed, for example `10 of 10`."""
+    runs = [all(of_run) for of_run in zip(*cases(source, mode, of, split), strict=True)]
     return f"{sum(runs)} of {len(runs)}"
 
 
@@ -282,45 +304,651 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     ]
 
 
+def cell(compute: Callable[..., object], *arguments: object) -> str:
+    """What a function gives for a cell of a table, or `NOT_YET`."""
+    try:
+        return str(compute(*arguments))
+    except NotMeasured:
+        return NOT_YET
+
+
+# ------------------------------------------------------------------------------ the front page
+
+TRAINED_WITH = {
+    "solo": "RL alone",
+    "replay": "RL + replay",
+    "sft": "imitate the peer, no RL",
+    "rft": "imitate the peer and oneself, no GRPO",
+    "sgt": "RL + imitate the peer",
+    "hint": "RL + a hint of the peer",
+}
+
+
+def before(of: str) -> float:
+    """The shipped pair's pass@1 on the test set before training, in percent."""
+    return mean(
+        score for mode in TRAINED_WITH for score in scores("modes", mode, of, column="before")
+    )
+
+
 def readme_headline() -> list[str]:
-    """The main result, a row per mode: a phone has no room for a column per mode."""
-    names = ("RL alone", "RL + replay", "imitate the peer, no RL", "RL + imitate the peer")
-    rows = [
-        (
-            f"{name} (`{mode}`)",
-            f"**{runs_closed('ten', mode)}**",
-            closed("ten", mode),
-            closed("ten", mode, "blind", "test"),
-            estimate(scores("ten", mode)),
-        )
-        for name, mode in zip(names, FOUR, strict=True)
-    ]
-    return table(("mode", "all four", "blind spots", "test set", "pass@1"), rows)
+    """What is solved after training: problems of the blind spots, and all problems."""
+    kinds = ("blind", "all")
+    rows = [("before training", *(f"{before(of):.1f}%" for of in kinds))]
+    for mode, words in TRAINED_WITH.items():
+        ends = [f"{end('modes', mode, of)}%" for of in kinds]
+        rows.append((f"{words} (`{mode}`)", *ends))
+    return table(("training", "blind-spot problems solved", "all problems solved"), rows)
+
+
+LEVEL = "prp sequence"  # the mode `prp` with one ratio per completion, in version-0.2/
+MODES_SHOWN = {  # mode -> its name, where it is from, and what is shared
+    "solo": ("`solo`", "GRPO", "nothing"),
+    "solo-x2": ("`solo-x2`", "control", "nothing; twice the attempts"),
+    "replay": ("`replay`", "control", "nothing; the policy's own earlier solutions come back"),
+    "sft": ("`sft`", "control", "solutions; no RL"),
+    "rft": ("`rft`", "control", "solutions, and own ones are imitated as well; no GRPO"),
+    "sgt": ("`sgt`", "MRL", "solutions, used where all attempts failed"),
+    "hint": ("`hint`", "ours", "beginnings of such solutions"),
+    "xgrpo": ("`xgrpo`", "MRL*", "mean rewards, no text"),
+    "prp": ("`prp`", "MRL*", "completions and their probabilities"),
+    LEVEL: ("`prp`, one ratio per completion", "MRL*", "the same"),
+    "naive": ("`naive`", "HACPO", "completions, treated as the model's own"),
+    "hacpo": ("`hacpo`", "HACPO", "completions and their probabilities"),
+    NO_LOWER: ("`hacpo` without its lower clip bound", "HACPO", "the same"),
+    "graft": ("`graft`", "GRAFT", "whole groups"),
+}
+PAPERS = {"MRL": "2605.07244", "HACPO": "2603.02604", "GRAFT": "2609.37868"}
 
 
 def readme_modes() -> list[str]:
-    """Each mode with its gain over `solo`. Modes that were not run with five seeds are left out."""
-    arxiv = "https://arxiv.org/abs/"
-    mrl = f"[MRL]({arxiv}2605.07244)"
-    hacpo = f"[HACPO]({arxiv}2603.02604)"
-    graft = f"[GRAFT]({arxiv}2609.37868)"
-    shared = {
-        "solo": ("GRPO", "nothing"),
-        "solo-x2": ("control", "nothing; twice the attempts"),
-        "replay": ("control", "nothing; the policy's own earlier solutions come back"),
-        "sft": ("control", "verified solutions; no RL"),
-        "sgt": (mrl, "verified solutions"),
-        "xgrpo": (f"{mrl}, *reconstructed*", "mean rewards, no text"),
-        "prp": (f"{mrl}, *reconstructed*", "completions and their probabilities"),
-        "naive": (hacpo, "completions, treated as the model's own"),
-        "hacpo": (hacpo, "completions and their probabilities"),
-        "graft": (graft, "whole groups"),
-    }
-    rows = [
-        (f"`{mode}`", *what, "" if mode == "solo" else difference("five", mode, "solo"))
-        for mode, what in shared.items()
+    """Each mode with its gain over `solo`, on the shipped pair and among models that write alike.
+
+    Sorted by the first gain, and then by the second.
+    """
+    rows = []
+    for mode, (name, paper, shared) in MODES_SHOWN.items():
+        key, _, rest = paper.partition("*")
+        if key in PAPERS:
+            paper = f"[{key}](https://arxiv.org/abs/{PAPERS[key]})"
+            paper += ", *reconstructed*" if rest or "*" in MODES_SHOWN[mode][1] else ""
+        gains = [gain_over_solo("modes", mode), gain_among_twins(mode)]
+        order = [gain.mean if gain else -1000.0 for gain in gains]
+        shown = ["" if mode == "solo" else gain or "not measured yet" for gain in gains]
+        rows.append((order, (name, paper, shared, *shown)))
+    rows.sort(key=lambda row: row[0], reverse=True)
+    header = (
+        "mode", "paper", "what is shared", "gain, models that write in two ways",
+        "gain, models that write alike",
+    )  # fmt: skip
+    return table(header, [cells for _, cells in rows])
+
+
+def gain_over_solo(source: str, mode: str) -> Gap | None:
+    """How far a mode ends above `solo` in the same comparison; None if it was not run there."""
+    try:
+        return difference(source, mode, "solo")
+    except NotMeasured:
+        return None
+
+
+def gain_among_twins(mode: str) -> Gap | None:
+    """The gain of a mode among twins; that of version 0.2 if it was not run since."""
+    if mode == LEVEL:
+        return gain_over_solo("prp levels", mode)
+    return gain_over_solo("twins", mode) or gain_over_solo("five", mode)
+
+
+# --------------------------------------------------------------------- results 1 to 3, 7 and 8
+
+
+def result_1() -> list[str]:
+    """Scores on the test set, and in how many runs each blind spot is closed."""
+    spots = [f"{policy} {skill}" for policy, skills in SPOTS.items() for skill in skills]
+    kinds = ("blind", "all")
+    rows: list[list[object]] = [
+        ["before training", *(f"{before(of):.1f}" for of in kinds), *[""] * len(spots)],
+        ["better untrained model", *(f"{oracle(of):.1f}" for of in kinds), *[""] * len(spots)],
     ]
-    return table(("mode", "paper", "what is shared", "gain"), rows)
+    for mode in (*TRAINED_WITH, "hint-anew"):
+        ends = [end("modes", mode, of) for of in kinds]
+        rows.append([f"`{mode}`", *ends, *(closed("modes", mode, spot) for spot in spots)])
+    header = ("", "blind spots", "all skills", *(f"`{spot.split()[1]}`" for spot in spots))
+    return table(header, rows)
+
+
+def oracle(of: str) -> float:
+    """pass@1 before training if the better of both models answers for each skill, in percent."""
+    start: dict[tuple[str, str], list[float]] = {}  # (policy, skill) -> one score per run
+    for line in kept_rows(FILES["modes"]):
+        if (line["split"], line["metric"]) == ("test", "pass@1"):
+            start.setdefault((line["policy"], line["skill"]), []).append(float(line["before"]))
+    best = []
+    for policy, skill in start:
+        if skill != "all" and (of == "all" or is_meant(of, policy, skill)):
+            best.append(max(mean(start[name, skill]) for name in PAIR))
+    return mean(best)
+
+
+DIFFERENCES = (
+    ("hint", "solo"), ("hint", "hint-anew"), ("hint-anew", "solo"), ("hint", "sgt"),
+    ("sgt", "solo"), ("sgt", "sft"), ("rft", "sft"), ("replay", "solo"),
+)  # fmt: skip
+
+
+def result_1_differences() -> list[str]:
+    """How far modes of the shipped pair are apart."""
+    rows = [
+        (f"`{one}` above `{two}`", *(difference("modes", one, two, of) for of in KINDS_COMPARED))
+        for one, two in DIFFERENCES
+    ]
+    header = ("points on the test set", "all skills", "blind spots", "strong skills", "weak skills")
+    return table(header, rows)
+
+
+KINDS_COMPARED = ("all", "blind", "strong", "weak")
+
+
+def cost() -> list[str]:
+    """What a run costs, relative to `sgt` with the same seed."""
+    rows = []
+    for mode in (*TRAINED_WITH, "hint-anew"):
+        shares = []
+        for metric in ("sampled tokens", "seconds"):
+            of_mode, of_sgt = (kept_values(FILES["modes"], m, metric) for m in (mode, "sgt"))
+            ratios = [one / other for one, other in zip(of_mode, of_sgt, strict=True)]
+            shares.append(f"{mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        received = mean(kept_values(FILES["modes"], mode, "bytes received"))
+        rows.append((f"`{mode}`", *shares, f"{received / 1e6:.1f}"))
+    return table(("", "sampled tokens", "seconds", "MB received"), rows)
+
+
+def result_2() -> list[str]:
+    """Own learning and learning from a peer: nine cells."""
+    peers = {
+        "none": "nothing",
+        "gate": "a solution, weight 0.1, if all attempts failed",
+        "always": "a solution, weight 1, always",
+    }
+    owns = {"none": "nothing", "correct": "own correct completions", "grpo": "GRPO"}
+    rows = []
+    for own, words in owns.items():
+        cells = [f"{before('all'):.1f} (untrained)"] if own == "none" else []
+        for peer in peers:
+            if (own, peer) in CELLS:
+                cells.append(cell(end, *CELLS[own, peer], "all", "test", 5))
+        rows.append((words, *cells))
+    return table(("from itself / from a peer", *peers.values()), rows)
+
+
+STRANGENESS = {  # how differently the peer writes -> its comparison
+    "twins": "twins",
+    "sums and differences": "modes",
+    "everything": "everything",
+    "only the box": "bare",
+}
+LINES = ("solo", "sft", "rft", "sgt", "hint")  # the modes of result 3
+
+
+def by_strangeness(mode: str, how: str, of: str = "all") -> Estimate:
+    """Where a mode ends with a peer that writes in this way, over the seeds 81 to 85.
+
+    The models of the column "only the box" are the shipped pair, so there `solo` is the same.
+    """
+    source = STRANGENESS[how]
+    if source == "bare":
+        source, mode = ("modes", mode) if mode == "solo" else (source, f"{mode}-bare")
+    return end(source, mode, of, "test", 5)
+
+
+def result_3() -> list[str]:
+    """Each mode by how differently the peer writes."""
+    rows = [
+        (f"`{mode}`", *(cell(by_strangeness, mode, how) for how in STRANGENESS)) for mode in LINES
+    ]
+    return table(("the peer differs in", *STRANGENESS), rows)
+
+
+def result_7() -> list[str]:
+    """How likely a peer's solutions in the blind spots are for the receiver before training."""
+    counts = ("solutions", "tokens", "tokens below 0.01")
+    rows = []
+    for line in kept_rows("tiny-pair/ratios.csv"):
+        spot = f"`{line['skill']}` of `{line['policy']}`"
+        whole = f"{float(line['whole completion']):.3f}"
+        rows.append((line["pair"], spot, *(line[column] for column in counts), whole))
+    return table(("the peer differs in", "blind spot", *counts, "whole completion"), rows)
+
+
+def kl(mode: str) -> list[float]:
+    """KL from the start to the end of training, in nats per token, one value per seed."""
+    return kept_values(FILES["modes"], mode, "kl_to_start", "all", "validation")
+
+
+def result_8() -> list[str]:
+    """How far each mode moved from the start, and what became of the skills that were strong."""
+    modes = sorted((*TRAINED_WITH, "hint-anew"), key=lambda mode: mean(kl(mode)))
+    rows = []
+    for mode in modes:
+        distance = estimate(kl(mode))
+        change = gap(
+            scores("modes", mode, "strong"), scores("modes", mode, "strong", column="before")
+        )
+        rows.append((f"`{mode}`", f"{distance.mean:.2f} ± {distance.half:.2f}", change))
+    return table(("", "KL to the start, nats per token", "strong skills, points gained"), rows)
+
+
+# ---------------------------------------------------------------------- predicted and seen
+
+Seen = tuple[str, bool]  # what was seen, and whether the prediction held
+
+
+def ends_between(source: str, mode: str, low: float, high: float, first: int | None = None) -> Seen:
+    """The mean score of a mode, which was predicted to lie between two numbers."""
+    found = end(source, mode, first=first)
+    return str(found), low <= found.mean <= high
+
+
+def is_above(
+    source: str, one: str, two: str, least: float, most: float = 100, of: str = "all"
+) -> Seen:
+    """How far a mode ends above another one, which was predicted to lie between two numbers."""
+    found = difference(source, one, two, of)
+    return str(found), least <= found.mean <= most
+
+
+def closes(mode: str, least: float, most: float) -> Seen:
+    """How many blind spots a mode closes; the numbers are the shares that were predicted."""
+    found = closed("modes", mode)
+    share = count(found) / int(found.split()[-1])
+    return found, least <= share <= most
+
+
+def closes_none_of(mode: str, *spots: str) -> Seen:
+    """How many of some blind spots a mode closes; none was predicted."""
+    counts = [count(closed("modes", mode, spot)) for spot in spots]
+    return str(sum(counts)), not any(counts)
+
+
+def within(source: str, points: float) -> Seen:
+    """The lowest and the highest of four modes."""
+    ends = [end(source, mode).mean for mode in ("sft", "rft", "sgt", "hint")]
+    return f"{min(ends):.1f} to {max(ends):.1f}", max(ends) - min(ends) <= points
+
+
+def unlikely_tokens(how: str, low: float, high: float) -> Seen:
+    """The median number of tokens below 0.01 in each blind spot, all predicted to lie between."""
+    rows = [line for line in kept_rows("tiny-pair/ratios.csv") if line["pair"] == how]
+    if not rows:
+        raise NotMeasured(how)
+    found = {line["skill"]: float(line["tokens below 0.01"]) for line in rows}
+    seen = ", ".join(f"`{skill}` {number:.0f}" for skill, number in found.items())
+    return seen, all(low <= number <= high for number in found.values())
+
+
+def kl_orders() -> Seen:
+    """The modes by their distance from the start, which was predicted to order what is kept."""
+    modes = sorted((*TRAINED_WITH, "hint-anew"), key=lambda mode: mean(kl(mode)))
+    kept = sorted(modes, key=lambda mode: -mean(scores("modes", mode, "strong")))
+    both = (", ".join(f"`{mode}`" for mode in order) for order in (modes, kept))
+    return "by KL: {}; by what is kept: {}".format(*both), modes == kept
+
+
+def box_above_solo() -> Seen:
+    """How far `hint` with bare boxes ends from `solo`."""
+    found = gap(scores("bare", "hint-bare"), scores("modes", "solo", first=5))
+    return str(found), abs(found.mean) <= 3
+
+
+PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
+    ("1", "`solo` ends at 58 to 64", partial(ends_between, "modes", "solo", 58, 64)),
+    ("1", "`replay` ends at 58 to 64", partial(ends_between, "modes", "replay", 58, 64)),
+    ("1", "`sft` ends below 45", partial(ends_between, "modes", "sft", 0, 45)),
+    ("1", "`rft` ends below 52", partial(ends_between, "modes", "rft", 0, 52)),
+    ("1", "`sgt` ends above `solo`, by at most 6", partial(is_above, "modes", "sgt", "solo", 0, 6)),
+    ("1", "`hint` ends at least 8 above `solo`", partial(is_above, "modes", "hint", "solo", 8)),
+    ("1", "`hint` ends at least 5 above `sgt`", partial(is_above, "modes", "hint", "sgt", 5)),
+    ("1", "`solo` closes no blind spot", partial(closes, "solo", 0, 0)),
+    ("1", "`sgt` closes half of the blind spots", partial(closes, "sgt", 0.5, 0.5)),
+    ("1", "`hint` closes at least 35 of 40", partial(closes, "hint", 35 / 40, 1)),
+    (
+        "1a",
+        "`hint-anew` closes none of `sold`, `days` and `eats`",
+        partial(closes_none_of, "hint-anew", "qwen-tiny sold", "qwen-tiny days", "llama-tiny eats"),
+    ),
+    (
+        "1a",
+        "`hint-anew` ends at least 8 below `hint`",
+        partial(is_above, "modes", "hint", "hint-anew", 8),
+    ),
+    ("3", "twins: four modes end within 5 points", partial(within, "twins", 5)),
+    ("3", "everything: `sft` ends below 20", partial(ends_between, "everything", "sft", 0, 20)),
+    ("3", "everything: `rft` ends below 35", partial(ends_between, "everything", "rft", 0, 35)),
+    (
+        "3",
+        "everything: `sgt` ends within 4 points of `solo`",
+        partial(is_above, "everything", "sgt", "solo", -4, 4),
+    ),
+    (
+        "3",
+        "everything: `hint` ends at least 8 above `solo`",
+        partial(is_above, "everything", "hint", "solo", 8),
+    ),
+    ("3", "only the box: `sft` ends below 10", partial(ends_between, "bare", "sft-bare", 0, 10)),
+    ("3", "only the box: `rft` ends below 10", partial(ends_between, "bare", "rft-bare", 0, 10)),
+    ("3", "only the box: `sgt` ends below 55", partial(ends_between, "bare", "sgt-bare", 0, 55)),
+    ("3", "only the box: `hint` ends within 3 points of `solo`", box_above_solo),
+    (
+        "7",
+        "shipped pair: more than five tokens of a solution have a ratio below 0.01",
+        partial(unlikely_tokens, "sums and differences", 5.5, 100),
+    ),
+    (
+        "7",
+        "twins: one or two tokens have a ratio below 0.01",
+        partial(unlikely_tokens, "twins", 1, 2),
+    ),
+    ("8", "the KL to the start orders the modes by what they forget", kl_orders),
+)
+
+
+def predictions() -> list[str]:
+    """Each prediction of PLAN.md whose runs can be told by a number, beside what was seen."""
+    rows = []
+    for result, predicted, look in PREDICTIONS:
+        try:
+            seen, held = look()
+            rows.append((result, predicted, seen, "yes" if held else "**no**"))
+        except NotMeasured:
+            rows.append((result, predicted, NOT_YET, ""))
+    return table(("result", "predicted", "seen", "as predicted"), rows)
+
+
+# ------------------------------------------------------------------------ twins of version 0.2
+
+
+def twins_peers() -> list[str]:
+    """Honest peers, a peer that never learns, and peers whose wrong claims nobody checks."""
+    rows = []
+    for mode in ("solo", "sft", "rft", "sgt"):
+        unchecked = end("liars", mode if mode == "solo" else f"{mode} believed")
+        frozen = [end("frozen 71", mode, f"qwen-tiny {of}") for of in ("all", "eats")]
+        rows.append((f"`{mode}`", end("liars", mode), unchecked, *frozen))
+    header = ("", "honest peers", "unchecked claims", "frozen peer", "frozen peer, `eats`")
+    return table(header, rows)
+
+
+def twins_modes() -> list[str]:
+    """All modes that were run with five seeds, the best gain first."""
+    runs = [("five", NO_LOWER), ("prp levels", LEVEL)]
+    runs += [("five", mode) for mode in dict.fromkeys(x["mode"] for x in kept_rows(FILES["five"]))]
+    rows = []
+    for source, mode in runs:
+        gain = difference(source, mode, "solo")
+        cells = (MODES_SHOWN[mode][0], end(source, mode), "" if mode == "solo" else gain)
+        rows.append((gain.mean, (*cells, end(source, mode, "blind"))))
+    rows.sort(reverse=True)
+    header = ("mode", "all skills", "above `solo`", "blind spots")
+    return table(header, [cells for _, cells in rows])
+
+
+def twins_dial() -> list[str]:
+    """Five pairs that were shown more or less of their peers' skills."""
+    pairs = ("sgt", "solo"), ("sgt", "replay"), ("sft", "replay")
+    rows = [
+        (f"{shown}%", *(difference(f"dial {shown}", one, other) for one, other in pairs))
+        for shown in DIAL
+    ]
+    header = ("shown correctly", *(f"`{one}` above `{other}`" for one, other in pairs))
+    return table(header, rows)
+
+
+# -------------------------------------------------------------------------- the papers' claims
+
+
+def told_by(found: Gap) -> str:
+    """What a difference says about a claim that it is above 0."""
+    if not found.clear:
+        return "not told apart"
+    return "holds" if found.mean > 0 else "does not hold"
+
+
+def apart(source: str, one: str, two: str, of: str = "all") -> str:
+    """How far a mode ends from another one, in words: "1.0 ± 2.0 below `solo`"."""
+    found = difference(source, one, two, of)
+    side = "below" if found.mean < 0 else "above"
+    return f"{str(found).removeprefix('-')} {side} `{two}`"
+
+
+def claims_of_mrl() -> Iterator[tuple[object, ...]]:
+    """The claims of Mutual Reinforcement Learning. The toy's numbers: TUTORIAL_2, section 13."""
+    yield "**MRL**, arXiv 2605.07244", "", ""
+    yield (
+        "sharing solutions (SGT) lies at the favorable point between sharing rewards (XGRPO) and "
+        "sharing completions (PRP)",
+        f"twins: `sgt` {apart('five', 'sgt', 'solo')}, `xgrpo` {apart('five', 'xgrpo', 'solo')}, "
+        f"`prp` {apart('five', 'prp', 'solo')}; shipped pair: `sgt` "
+        f"{apart('modes', 'sgt', 'solo')}",
+        "holds among twins, with our reading of `prp`; on the shipped pair, the other two are not "
+        "measured yet",
+    )
+    yield (
+        "SGT teaches when all of a policy's own attempts fail",
+        f"shipped pair, blind spots: {apart('modes', 'sgt', 'replay', 'blind')}",
+        told_by(difference("modes", "sgt", "replay", "blind")),
+    )
+    yield (
+        "SGT is more than fine-tuning on the peer's solutions",
+        f"shipped pair: {apart('modes', 'sgt', 'sft')}; twins: {apart('ten', 'sgt', 'sft')}",
+        f"shipped pair: {told_by(difference('modes', 'sgt', 'sft'))}; "
+        f"twins: {told_by(difference('ten', 'sgt', 'sft'))}",
+    )
+    yield (
+        "SGT does so with little noise",
+        "toy: 0.95 groups needed, RL alone 30",
+        "holds in the toy",
+    )
+    yield (
+        "XGRPO gives a gradient there, but reaches only what the policy samples itself",
+        "toy: 100% of groups give an update; twins: the blind spots end at "
+        f"{end('five', 'xgrpo', 'blind')}",
+        "holds in the toy and among twins",
+    )
+    yield (
+        "XGRPO has little noise",
+        "toy: its updates have a spread of 0.257, those of RL alone 0.136; 73 groups needed, "
+        "RL alone 30",
+        "does not hold in the toy's blind spot",
+    )
+    yield (
+        "PRP has the noise of its ratios",
+        "toy: the ratio lowers the spread of the updates from 0.236 (`naive`) to 0.220, and "
+        "their mean to a nineteenth",
+        "does not hold in the toy, where signal is lost instead",
+    )
+    yield (
+        "retokenizing has a cost, the residual",
+        "`sgt` uses no log-probs of the peer, so it aligns nothing",
+        "not measured",
+    )
+    yield (
+        "the order of turns (MWRA) has no deadlock",
+        "by construction: the policies take turns in one fixed order; a log has the time that each "
+        "of them waits",
+        "not compared with another order",
+    )
+
+
+def claims_of_others() -> Iterator[tuple[object, ...]]:
+    """The claims of HACPO and GRAFT, with the twins of version 0.2."""
+    yield "**HACPO**, arXiv 2603.02604", "", ""
+    yield (
+        "HACPO gains over RL alone with half of its rollouts",
+        f"twins: {apart('five', 'hacpo', 'solo')}, {apart('five', 'hacpo', 'solo-x2')}",
+        told_by(difference("five", "hacpo", "solo")),
+    )
+    yield (
+        "completions that the receiver finds unlikely are better left out",
+        f"twins: `hacpo` {apart('five', 'hacpo', NO_LOWER)}",
+        f"{told_by(difference('five', 'hacpo', NO_LOWER))} among twins",
+    )
+    yield (
+        "pooling without correction (`naive`) ends below RL alone",
+        f"twins: {apart('five', 'naive', 'solo')}; on strong skills "
+        f"{apart('five', 'naive', 'solo', 'strong')}",
+        "holds on strong skills only",
+    )
+    yield (
+        "HACPO's mixed baseline has no bias if the ratio of abilities is the true one",
+        "toy, two prompts: bias of 0.00, 0.00 with a copy as peer, of -0.44, +0.44 with a peer "
+        "that knows the other prompt",
+        "holds, but the condition fails if the models have different skills",
+    )
+    yield (
+        "a peer's gradient points uphill if its confidence matches its quality",
+        "toy: a correct and an incorrect peer (`tests/test_bandit.py`)",
+        "holds; a peer that is sure of a mistake points downhill",
+    )
+    yield "**GRAFT**, arXiv 2609.37868", "", ""
+    for other, words in (("solo", "GRPO"), ("sgt", "SGT")):
+        found = difference("five", "graft", other)
+        yield f"GRAFT ends above {words}", f"twins: {apart('five', 'graft', other)}", told_by(found)
+    yield (
+        "HACPO ends below GRPO in five of six cases",
+        f"twins: {apart('five', 'hacpo', 'solo')}",
+        told_by(difference("five", "solo", "hacpo")),
+    )
+    tiny = [solved_by_peer(["sgt-s0"], policy, 16) for policy in PAIR]
+    runs = [f"real-pair/sgt-s{seed}" for seed in REAL_SEEDS]
+    real = [solved_by_peer(runs, policy, 8) for policy in ("smol", "qwen")]
+    yield (
+        "a peer solves some of the prompts on which all of the receiver's attempts fail "
+        "(there 47.9% and 18.7%)",
+        f"{tiny[0]}% and {tiny[1]}% of such groups of the shipped pair (seed 0), {real[0]}% and "
+        f"{real[1]}% of those of `smol` and `qwen`",
+        "holds",
+    )
+
+
+def claims() -> list[str]:
+    """What the papers claim, what was seen, and what that says about these models."""
+    rows = [*claims_of_mrl(), *claims_of_others()]
+    return table(("claim", "what was seen", "here"), rows)
+
+
+# --------------------------------------------------------------------------- pretrained models
+
+
+def real_pair() -> list[str]:
+    """Held-out scores of two pretrained models."""
+    header = ("held-out pass@1 in percent", "`qwen`, seeds 1, 2, 3", "`smol`, seeds 1, 2, 3")
+    rows = []
+    for name, mode, when in (("start", "solo", "before"), *((m, m, "after") for m in REAL_MODES)):
+        cells = []
+        for policy in ("qwen", "smol"):
+            ends = [percent(f"real-pair/{mode}-s{seed}", policy, when) for seed in REAL_SEEDS]
+            cells.append(", ".join(f"{each:.1f}" for each in ends))
+        rows.append([name, *cells])
+    return table(header, rows)
+
+
+def real_gain(one: str, two: str, training: bool) -> Gap:
+    """By how many points `smol` is better with mode `one` than with `two`, in training or after."""
+    found = []
+    for mode in (one, two):
+        runs = [f"real-pair/{mode}-s{seed}" for seed in REAL_SEEDS]
+        found.append(
+            [solve_rate(run, "smol", 1, 60) if training else percent(run, "smol") for run in runs]
+        )
+    return gap(*found)
+
+
+def real_gains() -> list[str]:
+    """What the smaller of two pretrained models gains."""
+    pairs = ("sgt", "solo"), ("sgt", "replay"), ("replay", "solo")
+    rows = [
+        [name, *(real_gain(*pair, training) for pair in pairs)]
+        for name, training in (
+            ("while training, steps 1 to 60", True),
+            ("held out, after 60 steps", False),
+        )
+    ]
+    return table(("points of `smol`", *(f"{one} above {two}" for one, two in pairs)), rows)
+
+
+def both_ways() -> list[str]:
+    """Two pretrained models with two blind spots each."""
+    starts = [
+        estimate(scores("both ways", "sgt", f"{policy} all", "validation", "before"))
+        for policy in REAL_BLIND_SPOTS
+    ]
+    rows: list[list[object]] = [["before training", 0, *starts]]
+    for mode in ("solo", "replay", "sft", "sgt"):
+        ends = [end("both ways", mode, f"{name} all", "validation") for name in REAL_BLIND_SPOTS]
+        rows.append([f"`{mode}`", count(closed("both ways", mode)), *ends])
+    for mode in ("sft", "sgt"):
+        qwen = end("frozen smol", mode, "qwen all", "validation")
+        rows.append([f"`{mode}`, next to a frozen `smol`", "", qwen, ""])
+    return table(("", "blind spots closed, of 20", "`qwen`", "`smol`"), rows)
+
+
+def pilots() -> list[str]:
+    """What was tried once with the two pretrained models."""
+    first = lines_of("real-pair/sgt-s3")["smol"][:20]
+    lora = peak_gib(lines_of("lora")["smol"][:20])
+    rates = [
+        " and ".join(f"{solve_rate(run, policy, 16, 20):.0f}" for policy in ("qwen", "smol"))
+        for run in ("lora", "real-pair/sgt-s3")
+    ]
+    found, completions, cut = [], 0.0, []
+    for lines in lines_of("countdown").values():
+        sizes = [line["num_tokens"] / line["completions/mean_length"] for line in lines]
+        found.append(sum(line["reward"] * size for line, size in zip(lines, sizes, strict=True)))
+        completions += sum(sizes)
+        cut.append(100 * mean(line["verdict/truncated"] for line in lines))
+    public = kept_rows("public-task/easy.csv")
+    best = max(public, key=lambda line: int(line["correct"]))
+    rows = [
+        (
+            "LoRA beside full training, `sgt`, 20 steps",
+            f"{lora:.1f} instead of {peak_gib(first):.1f} GiB; in steps 16 to 20, `qwen` and "
+            f"`smol` solve {rates[0]}% instead of {rates[1]}%",
+        ),
+        (
+            "countdown, a public task, `sgt`, 20 steps",
+            f"{sum(found):.0f} of {completions:,.0f} completions are correct; "
+            f"{cut[0]:.0f}% and {cut[1]:.0f}% were cut off at 64 tokens",
+        ),
+        (
+            "the easiest problems of six tasks of reasoning-gym, without training",
+            f"the best case is {best['model']} on `{best['task']}`, with {best['correct']} of "
+            f"{best['completions']} completions correct",
+        ),
+    ]
+    return table(("tried once", "what came out"), rows)
+
+
+def gpu_models() -> list[str]:
+    """What was measured on a GPU with two models."""
+    figures = gpu()
+    names = ("qwen2.5", "smollm2")
+    decode, memory, update = (
+        [figures[f"{part}-{name}"] for name in names] for part in ("decode", "memory", "update")
+    )
+    rows = [
+        ["milliseconds per token of 128 rows, recorded"]
+        + [f"{d['recorded_ms']:.1f}" for d in decode],
+        ["the same, one kernel started after the other"] + [f"{d['plain_ms']:.1f}" for d in decode],
+        ["mean gap between sampled and scored log-probs, nats"]
+        + [f"{d['gap_recorded']:.3f}" for d in decode],
+        ["seconds of a step's learning, 128 completions"]
+        + [f"{u['seconds_4096']:.1f}" for u in update],
+        ["GiB at the peak of learning, measured"] + [f"{m['peak']:.1f}" for m in memory],
+    ]
+    return table(("", "Qwen2.5-0.5B", "SmolLM2-360M"), rows)
+
+
+# ----------------------------------------------------------- tables of version 0.2 in TUTORIAL.md
 
 
 def tutorial_closed() -> list[str]:
@@ -368,7 +996,7 @@ def tutorial_distill() -> list[str]:
 
 def distilled() -> dict[str, dict[str, dict[str, float]]]:
     """Seed -> policy -> percent by skill on the test set, after distillation."""
-    kept = (RESULTS / "tiny-pair" / "distill.txt").read_text(encoding="utf-8")
+    kept = (RESULTS / "version-0.2" / "distill.txt").read_text(encoding="utf-8")
     ends: dict[str, dict[str, dict[str, float]]] = {}
     for seed, policy, found in re.findall(r"^seed (\d+), (\S+) (\{'all'.*\})$", kept, re.M):
         ends.setdefault(seed, {})[policy] = json.loads(found.replace("'", '"'))
@@ -385,691 +1013,92 @@ def tutorial_real_early() -> list[str]:
     return table(header, rows)
 
 
-def closed_spots() -> list[str]:
-    """Blind spots closed, by mode."""
+# --------------------------------------------------------------------------------- the course
 
-    def rows() -> Iterator[list[object]]:
-        cells = []
-        for mode in FOUR:
-            runs = count(runs_closed("ten", mode))
-            low, high = wilson(runs, 10)
-            cells.append(f"{runs} ({100 * low:.0f} to {100 * high:.0f}%)")
-        yield ["runs of 10 with all four closed", *cells]
-        for policy, skills in SPOTS.items():
-            for skill in skills:
-                counts = [count(closed("ten", mode, f"{policy} {skill}")) for mode in FOUR]
-                yield [f"runs of 10 with `{skill}` of `{policy}` closed", *counts]
-        for split, least, more in (
-            ("validation", 25, " (10% gives the same)"),
-            ("validation", 50, ""),
-            ("validation_wording", 25, ""),
-            ("test", 25, ""),
+
+def tutorial_spots() -> list[str]:
+    """Blind spots closed, and scores, without intervals."""
+    starts = [f"{before(of):.0f}" for of in ("strong", "all")]
+    rows: list[list[object]] = [["before training", "", "", *starts]]
+    for mode in TRAINED_WITH:
+        counts = []
+        for spots in (
+            ("qwen-tiny days", "llama-tiny bags"),
+            ("qwen-tiny sold", "llama-tiny eats"),
         ):
-            counts = [count(closed("ten", mode, "blind", split, least=least)) for mode in FOUR]
-            yield [f"cases of 40 on the {NAMES[split]}, {least}% or more{more}", *counts]
-
-    return table(("closed blind spots", *FOUR), rows())
-
-
-NAMES = {
-    "validation": "validation set",
-    "validation_wording": "validation set with new wording",
-    "test": "test set",
-}
-PARTS_OF_TEN = (  # what the tables of ten seeds show
-    ("validation set, all skills", "all", "validation"),
-    ("test set, all skills", "all", "test"),
-    ("validation set, strong skills", "strong", "validation"),
-    ("validation set, weak skills", "weak", "validation"),
-    ("test set, blind spots", "blind", "test"),
-)
+            found = [cases("modes", mode, spot)[0] for spot in spots]
+            counts.append(f"{sum(map(sum, found))} of {sum(map(len, found))}")
+        ends = [f"{end('modes', mode, of).mean:.0f}" for of in ("strong", "all")]
+        rows.append([f"`{mode}`", *counts, *ends])
+    header = (
+        "mode", "`days` and `bags` closed", "`sold` and `eats` closed", "strong skills",
+        "all skills",
+    )  # fmt: skip
+    return table(header, rows)
 
 
-def ten_scores() -> list[str]:
-    """pass@1 of four modes."""
-    rows = []
-    for name, of, split in PARTS_OF_TEN:
-        starts = mean(x for mode in FOUR for x in scores("ten", mode, of, split, "before"))
-        ends = [estimate(scores("ten", mode, of, split)) for mode in FOUR]
-        rows.append([name, f"{starts:.1f}", *ends])
-    return table(("pass@1 in percent", "before", *FOUR), rows)
-
-
-def ten_differences() -> list[str]:
-    """How far the four modes are apart."""
+def tutorial_differences() -> list[str]:
+    """How far modes are apart on the test set."""
     pairs = (
-        ("sgt", "solo"), ("sgt", "replay"), ("sft", "sgt"), ("sft", "solo"), ("replay", "solo"),
+        ("sgt", "solo"), ("sgt", "replay"), ("sgt", "sft"), ("sgt", "rft"), ("hint", "solo"),
+        ("hint", "sgt"),
     )  # fmt: skip
-    parts = (
-        *PARTS_OF_TEN[:2],
-        ("test set, all skills of `qwen-tiny`", "qwen-tiny all", "test"),
-        ("test set, all skills of `llama-tiny`", "llama-tiny all", "test"),
-        *PARTS_OF_TEN[2:4],
-        ("test set, weak skills", "weak", "test"),
-        ("validation set, all skills except the blind spots", "others", "validation"),
-        ("test set, all skills except the blind spots", "others", "test"),
-        PARTS_OF_TEN[4],
-    )
+    rows = [(f"`{one}` above `{two}`", difference("modes", one, two)) for one, two in pairs]
+    return table(("", "points of pass@1"), rows)
+
+
+def tutorial_one_interval() -> list[str]:
+    """The scores of two modes by seed, to compute an interval by hand."""
+    solo, hint = (scores("modes", mode, first=5) for mode in ("solo", "hint"))
     rows = [
-        [name, *(difference("ten", *pair, of, split) for pair in pairs)]
-        for name, of, split in parts
+        (seed, *(f"{score:.1f}" for score in of_seed))
+        for seed, *of_seed in zip(range(81, 86), solo, hint, strict=True)
     ]
-    return table(("points", *(f"{one} above {two}" for one, two in pairs)), rows)
+    return table(("seed", "`solo`", "`hint`"), rows)
 
 
-def frozen_peer() -> list[str]:
-    """What a learner gets from a peer that stays as weak as it was."""
-    rows = []
-    for name, of, split in (
-        ("test set, all skills", "all", "test"),
-        ("validation set, strong skills", "strong", "validation"),
-        ("validation set, blind spots", "blind", "validation"),
-        ("validation set, `eats` (strong)", "eats", "validation"),
-        ("validation set, `bags` (strong)", "bags", "validation"),
-    ):
-        which = f"qwen-tiny {of}", split
-        ends = [estimate(scores("frozen", mode, *which)) for mode in ("solo", "sft", "sgt")]
-        gaps = [difference("frozen", "sgt", other, *which) for other in ("sft", "solo")]
-        rows.append([name, *ends, *gaps])
-    return table(("`qwen-tiny`", "solo", "sft", "sgt", "sgt above sft", "sgt above solo"), rows)
-
-
-def frozen_controls() -> list[str]:
-    """`solo`, rates of `sft`, switches of `sequence` and weights of `sgt`, with a frozen peer."""
-    header = (
-        "`qwen-tiny`", "`eats`, validation", "blind spots, validation", "`eats`, test",
-        "blind spots, test", "all skills, test", "runs with `sold` closed",
-        "runs with `days` closed",
-    )  # fmt: skip
-    rows = []
-    for name, source, mode in FROZEN_CONTROLS:
-        cells = [
-            estimate(scores(source, mode, f"qwen-tiny {of}", split))
-            for of, split in (
-                ("eats", "validation"),
-                ("blind", "validation"),
-                ("eats", "test"),
-                ("blind", "test"),
-                ("all", "test"),
-            )
-        ]
-        runs = [closed(source, mode, f"qwen-tiny {skill}") for skill in ("sold", "days")]
-        rows.append((name, *cells, *runs))
-    return table(header, rows)
-
-
-def placebo() -> list[str]:
-    """What is imitated: nothing, another skill, another prompt of the skill, the right solution."""
-    found: dict[str, list[int]] = {}  # mode -> [prompts that SGT would rescue, those imitated]
-    for row in kept_rows("controls/placebo-counts.csv"):
-        counts = found.setdefault(row["mode"], [0, 0])
-        counts[0] += int(row["rescuable"])
-        counts[1] += int(row["imitated"])
-
-    rows = []
-    for name, source, mode in (
-        ("nothing (`solo`)", "ten", "solo"),
-        ("a solution of another skill (`placebo`)", "placebo", "placebo"),
-        ("a solution of the same skill (`placebo-same-skill`)", "placebo", "placebo-same-skill"),
-        ("a solution of this prompt (`sgt`)", "ten", "sgt"),
-    ):
-        cells: list[object] = []
-        for policy, skills in SPOTS.items():
-            cells += [closed(source, mode, f"{policy} {skill}") for skill in skills]
-        cells += [estimate(scores(source, mode, of)) for of in ("blind", "weak", "strong", "all")]
-        rescuable, imitated = found.get(mode, [0, 0])
-        cells.append(f"{100 * imitated / rescuable:.0f}%" if rescuable else "")
-        rows.append((name, *cells))
-    spots = [f"`{skill}`" for skills in SPOTS.values() for skill in skills]
-    header = (
-        "imitated after a failed prompt", *spots, "blind spots, test", "weak skills, test",
-        "strong skills, test", "all skills, test", "rescues replaced",
-    )  # fmt: skip
-    return table(header, rows)
-
-
-def placebo_operations() -> list[str]:
-    """How many of the placebos' texts begin with the operation that the failed prompt needs."""
-    needed = {skill.name: skill.operation[1] for skill in SKILLS}  # "-" of "a-b"
-    rows = []
-    for policy, skills in SPOTS.items():
-        for skill in skills:
-            cells: list[object] = [f"`{skill}`", {"-": "a - b", "*": "a * b"}[needed[skill]]]
-            for mode in ("placebo", "placebo-same-skill"):
-                found: dict[str, int] = {}
-                for row in kept_rows("controls/placebo-operations.csv"):
-                    if (row["mode"], row["policy"], row["skill"]) == (mode, policy, skill):
-                        found[row["first operation"]] = int(row["imitated"])
-                fitting, every = found.get(needed[skill], 0), sum(found.values())
-                cells.append(f"{fitting:,} of {every:,} ({100 * fitting / every:.0f}%)")
-                cells.append(closed("placebo", mode, f"{policy} {skill}"))
-            rows.append(cells)
-    header = (
-        "blind spot", "asks for", "fitting texts, `placebo`", "closed",
-        "fitting texts, `placebo-same-skill`", "closed",
-    )  # fmt: skip
-    return table(header, rows)
-
-
-def sequence() -> list[str]:
-    """Imitation first and RL afterwards, next to `sft` and `sgt`; both models learn."""
-    kinds = ("all", "strong", "weak", "loses", "blind")
-    rows = []
-    for name, source, mode in (
-        ("`sft`", "ten", "sft"),
-        ("`sequence`", "sequence", "sequence"),
-        ("`sgt`", "ten", "sgt"),
-        ("`sft`, claims not checked", "liars", "sft believed"),
-        ("`sequence`, claims not checked", "sequence", "sequence believed"),
-        ("`sgt`, claims not checked", "liars", "sgt believed"),
-    ):
-        cells = [estimate(scores(source, mode, of)) for of in kinds]
-        rows.append((name, *cells, closed(source, mode)))
-    names = ("all skills", "strong skills", "weak skills", "`loses`", "blind spots")
-    return table(("test set", *names, "blind spots closed"), rows)
-
-
-def one_tokenizer() -> list[str]:
-    """`solo` and `prp`, with two tokenizers and with one for both models."""
-    rows = []
-    for name, source in (("two tokenizers", "five"), ("one tokenizer", "one tokenizer")):
-        for mode in ("solo", "prp"):
-            cells = [estimate(scores(source, mode, of)) for of in KINDS_SHOWN]
-            above = difference(source, "prp", "solo") if mode == "prp" else ""
-            rows.append((f"{name}, `{mode}`", *cells, above, closed(source, mode)))
-    kinds = ("all skills", "strong skills", "weak skills", "blind spots")
-    return table(("test set", *kinds, "above `solo`", "blind spots closed"), rows)
-
-
-def prp_levels() -> list[str]:
-    """`prp` by the unit over which its ratio is computed, next to `solo` and `sgt`."""
-    rows = []
-    for name, source, mode in (
-        ("`solo`", "prp levels", "solo"),
-        ("`prp`, token", "prp levels", "prp token"),
-        ("`prp`, chunk (default)", "prp levels", "prp chunk"),
-        ("`prp`, chunk, not below 0.5", "prp levels", "prp-floor"),
-        ("`prp`, whole completion", "prp levels", "prp sequence"),
-        ("`sgt`", "ten", "sgt"),
-    ):
-        cells = [estimate(scores(source, mode, of)) for of in KINDS_SHOWN]
-        above = "" if mode == "solo" else difference(source, mode, "solo")
-        rows.append((name, *cells, above, closed(source, mode)))
-    kinds = ("all skills", "strong skills", "weak skills", "blind spots")
-    return table(("test set", *kinds, "above `solo`", "blind spots closed"), rows)
-
-
-def norms() -> list[str]:
-    """PRP's gradient norms: the median and the largest of each run and policy."""
-    rows = []
-    for name, mode in (
-        ("`prp`, token", "prp token"),
-        ("`prp`, chunk (default)", "prp chunk"),
-        ("`prp`, chunk, not below 0.5", "prp-floor"),
-        ("`prp`, whole completion", "prp sequence"),
-    ):
-        of_mode = [row for row in kept_rows("controls/norms.csv") if row["mode"] == mode]
-        medians = sorted(float(row["median"]) for row in of_mode)
-        rows.append((name, f"{medians[0]:.2f} to {medians[-1]:.2f}", largest_norms(mode)))
-    return table(("gradient norm", "median of a run", "largest of a run"), rows)
-
-
-def ratios() -> list[str]:
-    """PRP's ratios before training, in the blind spots and the strong skills."""
-    rows = []
-    for row in kept_rows("controls/ratios.csv"):
-        skill = row["skill"]
-        if skill != "strong skills":
-            skill = f"`{skill}`"
-        smallest = [f"{float(row[unit]):.5f}" for unit in ("token", "chunk")]
-        whole = f"{float(row['whole completion']):.2f}"
-        rows.append((f"{skill} of `{row['policy']}`", row["completions"], *smallest, whole))
-    header = ("skill", "completions", "lowest token", "lowest chunk", "whole completion")
-    return table(header, rows)
-
-
-def policies() -> list[str]:
-    """One, two and three policies: scores on the test set, and what a step costs."""
-    rows = []
-    for row in kept_rows("controls/three-policies-cost.csv"):
-        mode, count = row["mode"], int(row["policies"])
-        names = (*PAIR, THIRD)[:count]
-        source = "three" if count == 3 else "ten"
-        cells = [estimate(scores(source, mode, f"{name} all")) for name in names]
-        every = "qwen-tiny blind" if count == 1 else "blind"
-        rows.append(
-            (
-                f"{count}, `{mode}`",
-                *cells,
-                *[""] * (3 - count),
-                closed(source, mode, every),
-                row["seconds"],
-                f"{float(row['bytes']) / 1000:.0f}",
-            )
+def tutorial_twins() -> list[str]:
+    """Each mode among models that write alike, and in two ways; without intervals."""
+    rows = [
+        (
+            f"`{mode}`",
+            *(cell(rounded, mode, how) for how in ("twins", "sums and differences")),
         )
-    names = [f"`{name}`" for name in (*PAIR, THIRD)]
-    return table(("policies, mode", *names, "blind spots closed", "seconds", "kB"), rows)
-
-
-def three_spots() -> list[str]:
-    """The blind spots of three policies: who knows them, and when `sgt` closes them."""
-    rows = []
-    for policy, skills in BLIND_SPOTS.items():
-        for skill in skills:
-            knowing = [f"`{name}`" for name, strong in STRONG_SKILLS.items() if skill in strong]
-            spot = f"{policy} {skill}"
-            rows.append(
-                (
-                    f"`{skill}` of `{policy}`",
-                    " and ".join(knowing),
-                    closed("three", "solo", spot),
-                    closed("three", "sgt", spot),
-                    closing_step("three", "sgt", policy, skill),
-                    closing_step("ten", "sgt", policy, skill) if policy in PAIR else "",
-                )
-            )
-    header = (
-        "blind spot", "known to", "closed, `solo`", "closed, `sgt`", "at step",
-        "at step, two policies",
-    )  # fmt: skip
+        for mode in LINES
+    ]
+    header = ("mode", "models that write alike", "models that write in two ways")
     return table(header, rows)
 
 
-def closing_step(source: str, mode: str, policy: str, skill: str) -> str:
-    """The step at which a blind spot closed, as a mean over runs. It must close in all of them."""
-    steps = [
-        int(row["value"])
-        for row in kept_rows(FILES[source])
-        if row["metric"] == "closed at step"
-        and (row["mode"], row["policy"], row["skill"]) == (mode, policy, skill)
-    ]
-    return f"{mean(steps):.0f}"
-
-
-def largest_norms(mode: str) -> str:
-    """The lowest and the highest of the largest gradient norms of a mode's runs."""
-    largest = [
-        float(row["largest"]) for row in kept_rows("controls/norms.csv") if row["mode"] == mode
-    ]
-    return f"{min(largest):.0f} to {max(largest):,.0f}"
-
-
-def leaderboard() -> list[str]:
-    """The rows of `leaderboard.csv`, best first: the shipped modes, and those of other people."""
-    rows = kept_rows("leaderboard.csv")
-    rows = sorted(rows, key=lambda row: -float(row["pass@1, test"].split()[0]))
-    return table(tuple(rows[0]), [tuple(row.values()) for row in rows])
-
-
-def liars() -> list[str]:
-    """Scores with peers that claim failures as successes."""
-    names = {
-        "`solo`": "solo",
-        "`sft`": "sft",
-        "`sft`, claims not checked": "sft believed",
-        "`sft-own`": "sft-own",
-        "`sft-own`, claims not checked": "sft-own believed",
-        "`sgt`": "sgt",
-        "`sgt`, claims checked again": "sgt checked",
-        "`sgt`, claims not checked": "sgt believed",
-        "`sgt` without its gate, claims not checked": "no-gate believed",
-        "the same, with an imitation weight of 1": "no-gate weight 1",
-    }
-    rows = [
-        [name, *(estimate(scores("liars", mode, of)) for of in ("all", "strong", "blind"))]
-        for name, mode in names.items()
-    ]
-    return table(("test set", "all skills", "strong skills", "blind spots"), rows)
-
-
-def liars_differences() -> list[str]:
-    """How many points incorrect solutions cost, and what protects from them."""
-    pairs = {
-        "`sft` with honest peers above `sft` with claims not checked": ("sft", "sft believed"),
-        "`sft-own` with honest peers above `sft-own` with claims not checked": (
-            "sft-own", "sft-own believed",
-        ),
-        "`solo` above `sft` with claims not checked": ("solo", "sft believed"),
-        "`sgt` with honest peers above `sgt` with claims not checked": ("sgt", "sgt believed"),
-        "`sgt` above `sft`, claims not checked": ("sgt believed", "sft believed"),
-        "`sgt` without its gate and with a weight of 1 above `sft`, claims not checked": (
-            "no-gate weight 1", "sft believed",
-        ),
-        "`sgt` without its gate, with a weight of 0.1 above a weight of 1": (
-            "no-gate believed", "no-gate weight 1",
-        ),
-        "`sft-own` above `sft`, claims not checked": ("sft-own believed", "sft believed"),
-        "`sgt` above `sft-own`, claims not checked": ("sgt believed", "sft-own believed"),
-        "`sft-own` above `sgt` without its gate and with a weight of 1, claims not checked": (
-            "sft-own believed", "no-gate weight 1",
-        ),
-    }  # fmt: skip
-    parts = ("all", "test"), ("strong", "test"), ("all", "validation")
-    rows = [
-        [name, *(difference("liars", *pair, *part) for part in parts)]
-        for name, pair in pairs.items()
-    ]
-    header = (
-        "points",
-        "test set, all skills",
-        "test set, strong skills",
-        "validation set, all skills",
-    )
-    return table(header, rows)
-
-
-def all_modes() -> list[str]:
-    """All modes that were run with five seeds, the best first."""
-    modes = [NO_LOWER, *dict.fromkeys(line["mode"] for line in kept_rows(FILES["five"]))]
-    modes.sort(key=lambda mode: -mean(scores("five", mode)))
-    rows = []
-    for mode in modes:
-        gain = "" if mode == "solo" else difference("five", mode, "solo")
-        kinds = [estimate(scores("five", mode, kind)) for kind in ("blind", "weak", "strong")]
-        rows.append([mode, estimate(scores("five", mode)), gain, *kinds])
-    header = ("mode", "pass@1", "above solo", "blind spots", "weak skills", "strong skills")
-    return table(header, rows)
-
-
-def five_differences() -> list[str]:
-    """Differences between modes that the text is about."""
-    pairs = {
-        "`hacpo` without its lower clip bound above `hacpo`": (NO_LOWER, "hacpo"),
-        "`sgt` above `hacpo` without its lower clip bound": ("sgt", NO_LOWER),
-        "`naive` above `solo`": ("naive", "solo"),
-        "`sgt` above `naive`": ("sgt", "naive"),
-        "`sgt` above the same without its gate": ("sgt", "no-gate"),
-    }
-    rows = [
-        [name, *(difference("five", *pair, of) for of in ("all", "blind", "weak", "strong"))]
-        for name, pair in pairs.items()
-    ]
-    return table(("points", "all skills", "blind spots", "weak skills", "strong skills"), rows)
-
-
-def dial() -> list[str]:
-    """Five pairs that were shown more or less of their peers' skills."""
-    pairs = (("sgt", "solo"), ("sgt", "replay"), ("sft", "solo"), ("sft", "replay"), ("sgt", "sft"))
-    rows = []
-    for shown in DIAL:
-        ends = [estimate(scores(f"dial {shown}", mode)) for mode in FOUR]
-        gaps = [difference(f"dial {shown}", one, other) for one, other in pairs]
-        rows.append([f"{shown}%", *ends, *gaps])
-    header = ("shown correctly", *FOUR, *(f"{one} above {other}" for one, other in pairs))
-    return table(header, rows)
-
-
-def dial_closed() -> list[str]:
-    """How many of the peers' strong skills end closed."""
-    rows = [
-        [f"{shown}%", *(count(closed(f"dial {shown}", mode, "foreign")) for mode in FOUR)]
-        for shown in DIAL
-    ]
-    return table(("shown correctly", *(f"{mode}, of 24" for mode in FOUR)), rows)
-
-
-def claims() -> list[str]:
-    """What the papers claim. The numbers of the toy are those of TUTORIAL_2, section 13."""
-    tiny = [solved_by_peer(["sgt-s0"], policy, 16) for policy in PAIR]
-    real = [solved_by_peer(SGT_RUNS[1:4], policy, 8) for policy in ("smol", "qwen")]
-    hacpo = difference("five", "hacpo", "solo")
-    rows = [
-        ("**MRL**, arXiv 2605.07244", "", ""),
-        (
-            "SGT teaches when all of a policy's own attempts fail",
-            f"ten seeds: {difference('ten', 'sgt', 'replay')} above `replay`, "
-            f"{difference('ten', 'sgt', 'replay', 'blind')} in the blind spots",
-            "holds",
-        ),
-        (
-            "SGT is more than fine-tuning on the peer's solutions",
-            f"ten seeds: {difference('ten', 'sft', 'sgt')} below `sft`; next to a frozen peer "
-            f"{difference('frozen', 'sgt', 'sft', 'qwen-tiny all')} above, with unchecked claims "
-            f"{difference('liars', 'sgt believed', 'sft believed')} above",
-            "holds next to a peer that knows less or makes mistakes (but `sft-own` does nearly as "
-            "much there); does not hold if both learn and are honest",
-        ),
-        (
-            "SGT does so with little noise",
-            "toy: 0.95 groups needed, RL alone 30",
-            "holds in the toy",
-        ),
-        (
-            "XGRPO gives a gradient there, but reaches only what the policy samples itself",
-            "toy: 100% of groups give an update; the blind spots end at "
-            f"{estimate(scores('five', 'xgrpo', 'blind'))}",
-            "holds in the toy and on the tiny pair",
-        ),
-        (
-            "XGRPO has little noise",
-            "toy: its updates have a spread of 0.257, those of RL alone 0.136; 73 groups needed, "
-            "RL alone 30",
-            "does not hold in the toy's blind spot",
-        ),
-        (
-            "PRP has the noise of its ratios",
-            "toy: the ratio lowers the spread of the updates from 0.236 (`naive`) to 0.220, and "
-            "their mean to a nineteenth; tiny pair, the largest gradient norm of a run: "
-            f"{largest_norms('prp token')} with a ratio per token, {largest_norms('prp sequence')} "
-            "with one per completion",
-            "does not hold in the toy, which loses signal; holds on the tiny pair with a ratio per "
-            "token",
-        ),
-        (
-            "retokenizing has a cost, the residual, that must be budgeted for",
-            "logs: see below the table",
-            "cannot be told here: `sgt` needs no aligned log-probs",
-        ),
-        (
-            "SGT's gate leaves a policy's own learning as it is",
-            f"on strong skills {difference('five', 'no-gate', 'sgt', 'strong')} below the same "
-            f"without its gate, in blind spots {difference('five', 'sgt', 'no-gate', 'blind')} "
-            "above",
-            "does not hold on this pair; at a weight of 0.1, `sold` is closed only with the gate",
-        ),
-        ("**HACPO**, arXiv 2603.02604", "", ""),
-        (
-            "HACPO gains 3.3 points over GSPO with half of its rollouts",
-            f"{hacpo} above `solo`, {difference('five', 'hacpo', 'solo-x2')} above `solo-x2`",
-            "cannot be told here",
-        ),
-        (
-            "completions that the receiver finds unlikely are better left out",
-            "without its lower clip bound `hacpo` ends "
-            f"{difference('five', NO_LOWER, 'hacpo')} higher",
-            "does not hold on this pair",
-        ),
-        (
-            "pooling without correction (`naive`) ends below the control",
-            f"{difference('five', 'naive', 'solo')} above `solo`, on strong skills "
-            f"{difference('five', 'solo', 'naive', 'strong')} below, on weak skills "
-            f"{difference('five', 'solo', 'naive', 'weak')} below",
-            "holds on strong and weak skills, not over all skills",
-        ),
-        (
-            "HACPO's mixed baseline has no bias if the ratio of abilities is the true one",
-            "toy, two prompts: bias of 0.00, 0.00 with a copy as peer, of -0.44, +0.44 with a peer "
-            "that knows the other prompt",
-            "holds, but the condition fails when the models have different skills",
-        ),
-        (
-            "a peer's gradient points uphill if its confidence matches its quality",
-            "toy: a correct and an incorrect peer (`tests/test_bandit.py`)",
-            "holds; a peer that is sure of a mistake points downhill",
-        ),
-        ("**GRAFT**, arXiv 2609.37868", "", ""),
-        (
-            "GRAFT ends above GRPO",
-            f"{difference('five', 'graft', 'solo')} above `solo`",
-            "cannot be told here",
-        ),
-        (
-            "GRAFT ends above SGT",
-            f"{difference('five', 'sgt', 'graft')} below `sgt`",
-            "does not hold on this pair",
-        ),
-        (
-            "HACPO ends below GRPO in five of six cases",
-            f"{hacpo} above `solo`",
-            "cannot be told here",
-        ),
-        (
-            "a peer solves some of the prompts on which all of the receiver's attempts fail "
-            "(there 47.9% and 18.7%)",
-            f"logs: {tiny[0]}% and {tiny[1]}% of the all-fail groups of the tiny pair, {real[0]}% "
-            f"and {real[1]}% of those of `smol` and `qwen`",
-            "holds",
-        ),
-    ]
-    return table(("claim", "what was seen", "here"), rows)
-
-
-def real_pair() -> list[str]:
-    """Held-out scores of two pretrained models."""
-    header = ("held-out pass@1 in percent", "`qwen`, seeds 1, 2, 3", "`smol`, seeds 1, 2, 3")
-    rows = []
-    for name, mode, when in (("start", "solo", "before"), *((m, m, "after") for m in REAL_MODES)):
-        cells = []
-        for policy in ("qwen", "smol"):
-            ends = [percent(f"real-pair/{mode}-s{seed}", policy, when) for seed in REAL_SEEDS]
-            cells.append(", ".join(f"{end:.1f}" for end in ends))
-        rows.append([name, *cells])
-    return table(header, rows)
-
-
-def real_gain(one: str, two: str, training: bool) -> Gap:
-    """By how many points `smol` is better with mode `one` than with `two`, in training or after."""
-    found = []
-    for mode in (one, two):
-        runs = [f"real-pair/{mode}-s{seed}" for seed in REAL_SEEDS]
-        found.append(
-            [solve_rate(run, "smol", 1, 60) if training else percent(run, "smol") for run in runs]
-        )
-    return gap(*found)
-
-
-def real_gains() -> list[str]:
-    """What the smaller of two pretrained models gains."""
-    pairs = ("sgt", "solo"), ("sgt", "replay"), ("replay", "solo")
-    rows = [
-        [name, *(real_gain(*pair, training) for pair in pairs)]
-        for name, training in (
-            ("while training, steps 1 to 60", True),
-            ("held out, after 60 steps", False),
-        )
-    ]
-    return table(("points of `smol`", *(f"{one} above {two}" for one, two in pairs)), rows)
-
-
-def lora() -> list[str]:
-    """LoRA and full training for 20 steps."""
-    runs = {"LoRA": "lora", "full training": "real-pair/sgt-s3"}
-    rows = []
-    for name, run in runs.items():
-        peak = peak_gib(lines_of(run)["smol"][:20])
-        rates = [f"{solve_rate(run, policy, 16, 20):.0f}%" for policy in ("qwen", "smol")]
-        rows.append([name, f"{peak:.1f} GiB", *rates])
-    header = ("20 steps", "memory", "`qwen` solves in steps 16 to 20", "`smol` solves")
-    return table(header, rows)
-
-
-def both_ways() -> list[str]:
-    """Two pretrained models with two blind spots each."""
-    starts = [
-        estimate(scores("both ways", "sgt", f"{policy} all", "validation", "before"))
-        for policy in REAL_BLIND_SPOTS
-    ]
-    rows: list[list[object]] = [["start", 0, *starts]]
-    for mode in FOUR:
-        ends = [
-            estimate(scores("both ways", mode, f"{policy} all", "validation"))
-            for policy in REAL_BLIND_SPOTS
-        ]
-        rows.append([mode, count(closed("both ways", mode)), *ends])
-    header = ("", "blind spots closed, of 20", "`qwen`, held-out pass@1 in percent", "`smol`")
-    return table(header, rows)
-
-
-def both_ways_run() -> list[str]:
-    """One run of `sgt` with this pair."""
-    lines = lines_of("both-ways/sgt-s1")
-    steps = {}
-    for policy, skill in ((p, s) for p, skills in REAL_BLIND_SPOTS.items() for s in skills):
-        rates = ((line["step"], line.get(f"skill/{skill}") or 0) for line in lines[policy])
-        steps[skill] = next(step for step, rate in rates if rate >= CLOSED_FROM / 100)
-    rows = [
-        ["blind spots", *(", ".join(f"`{s}`" for s in of) for of in REAL_BLIND_SPOTS.values())],
-        [
-            "first step with a solve rate of 25% or more",
-            *(", ".join(str(steps[s]) for s in of) for of in REAL_BLIND_SPOTS.values()),
-        ],
-        ["solutions of the peer imitated", *(total(lines[p], "rescues") for p in REAL_BLIND_SPOTS)],
-    ]
-    return table(("`sgt`, seed 1", "`qwen`", "`smol`"), rows)
-
-
-def both_ways_frozen() -> list[str]:
-    """The same pair with a frozen `smol`."""
-    rows = []
-    for name, of in (("all skills", "qwen all"), ("`eats`", "qwen eats")):
-        ends = [estimate(scores("frozen smol", m, of, "validation")) for m in ("sft", "sgt")]
-        rows.append([name, *ends, difference("frozen smol", "sgt", "sft", of, "validation")])
-    return table(("`qwen`, held-out pass@1 in percent", "sft", "sgt", "sgt above sft"), rows)
-
-
-def gpu_models() -> list[str]:
-    """What was measured on a GPU with two models."""
-    figures = gpu()
-    names = ("qwen2.5", "smollm2")
-    decode, memory, update = (
-        [figures[f"{part}-{name}"] for name in names] for part in ("decode", "memory", "update")
-    )
-    rows = [
-        ["milliseconds per token of 128 rows, recorded"]
-        + [f"{d['recorded_ms']:.1f}" for d in decode],
-        ["the same, one kernel started after the other"] + [f"{d['plain_ms']:.1f}" for d in decode],
-        ["mean gap between sampled and scored log-probs, nats"]
-        + [f"{d['gap_recorded']:.3f}" for d in decode],
-        ["seconds of a step's learning, 128 completions"]
-        + [f"{u['seconds_4096']:.1f}" for u in update],
-        ["GiB at the peak of learning, measured"] + [f"{m['peak']:.1f}" for m in memory],
-    ]
-    return table(("", "Qwen2.5-0.5B", "SmolLM2-360M"), rows)
-
-
-def countdown() -> list[str]:
-    """A pilot on a public task."""
-    columns = []
-    for lines in lines_of("countdown").values():
-        sizes = [line["num_tokens"] / line["completions/mean_length"] for line in lines]
-        correct = sum(line["reward"] * size for line, size in zip(lines, sizes, strict=True))
-        cut = 100 * mean(line["verdict/truncated"] for line in lines)
-        columns.append((f"{sum(sizes):,.0f}", f"{correct:.0f}", f"{cut:.0f}%"))
-    names = ("completions", "correct expressions", "completions that were cut off")
-    header = ("20 steps of `sgt`", *(f"`{policy}`" for policy in lines_of("countdown")))
-    return table(header, zip(names, *columns, strict=True))
-
-
-def public_task() -> list[str]:
-    """How often two models box an answer of six public tasks, and how often it is correct."""
-    found: dict[str, list[int]] = {}  # task -> the counts of both models
-    completions = set()
-    for row in kept_rows("public-task/easy.csv"):
-        found.setdefault(row["task"], []).extend((int(row["boxed"]), int(row["correct"])))
-        completions.add(row["completions"])
-    (each,) = completions
-    rows = [(f"`{task}`", *counts) for task, counts in found.items()]
-    rows.append(("all six", *(sum(column) for column in zip(*found.values(), strict=True))))
-    header = (
-        f"of {each} completions per task", "`smol`: with a box", "correct", "`qwen`: with a box",
-        "correct",
-    )  # fmt: skip
-    return table(header, rows)
+def rounded(mode: str, how: str) -> str:
+    """Where a mode of result 3 ends, in whole percent."""
+    return f"{by_strangeness(mode, how).mean:.0f}"
 
 
 TABLES = {
     "readme-headline": readme_headline,
     "readme-modes": readme_modes,
+    "result-1": result_1,
+    "result-1-differences": result_1_differences,
+    "cost": cost,
+    "result-2": result_2,
+    "result-3": result_3,
+    "result-7": result_7,
+    "result-8": result_8,
+    "predictions": predictions,
+    "twins-peers": twins_peers,
+    "twins-modes": twins_modes,
+    "twins-dial": twins_dial,
+    "claims": claims,
+    "both-ways": both_ways,
+    "real-pair": real_pair,
+    "real-gains": real_gains,
+    "pilots": pilots,
+    "gpu": gpu_models,
+    "tutorial-spots": tutorial_spots,
+    "tutorial-differences": tutorial_differences,
+    "tutorial-one-interval": tutorial_one_interval,
+    "tutorial-twins": tutorial_twins,
     "tutorial-closed": tutorial_closed,
     "tutorial-frozen": tutorial_frozen,
     "tutorial-controls": tutorial_controls,
@@ -1077,37 +1106,6 @@ TABLES = {
     "tutorial-distill": tutorial_distill,
     "tutorial-real": real_pair,
     "tutorial-real-early": tutorial_real_early,
-    "closed": closed_spots,
-    "ten-scores": ten_scores,
-    "ten-differences": ten_differences,
-    "frozen-peer": frozen_peer,
-    "frozen-controls": frozen_controls,
-    "placebo": placebo,
-    "placebo-operations": placebo_operations,
-    "sequence": sequence,
-    "one-tokenizer": one_tokenizer,
-    "prp-levels": prp_levels,
-    "norms": norms,
-    "ratios": ratios,
-    "policies": policies,
-    "three-spots": three_spots,
-    "leaderboard": leaderboard,
-    "liars": liars,
-    "liars-differences": liars_differences,
-    "all-modes": all_modes,
-    "five-differences": five_differences,
-    "dial": dial,
-    "dial-closed": dial_closed,
-    "claims": claims,
-    "real-pair": real_pair,
-    "real-gains": real_gains,
-    "lora": lora,
-    "both-ways": both_ways,
-    "both-ways-run": both_ways_run,
-    "both-ways-frozen": both_ways_frozen,
-    "gpu": gpu_models,
-    "countdown": countdown,
-    "public-task": public_task,
 }
 PLACE = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end: \1 -->", re.DOTALL)
 

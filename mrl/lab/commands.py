@@ -28,7 +28,7 @@ from mrl.lab.compare_board import Board
 from mrl.parsing import split_list
 from mrl.run.directory import read_run_config
 from mrl.run.view import console
-from mrl.settings.settings import mode_class, run_config
+from mrl.settings.settings import run_config
 
 TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
 QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))
@@ -85,16 +85,13 @@ def compare(
 
     failures = run_all(plan, Board(console))
     from mrl.lab import compare_view
-    from mrl.lab.leaderboard import leaderboard_rows
     from mrl.run import figures
 
     results = read_all(plan)
     if not results:
         raise MrlError(f"No run finished: {failures[0]}")
 
-    classes = {name: mode_class(spec) for name, spec in plan.modes.items()}
     text = compare_view.summary(results, "python " + shlex.join(sys.argv))
-    text += compare_view.section("Rows for the table of modes", leaderboard_rows(results, classes))
     (out / "table.md").write_text(text, encoding="utf-8")
     compare_view.write_csv(results, out / "table.csv")
     figures.draw_learning_curves(results, out / "figures" / "learning.png")

@@ -361,8 +361,8 @@ def read_result(directory: Path, mode: str, seed: int) -> Result:
     for line in lines:
         slowest[line["step"]] = max(slowest.get(line["step"], 0.0), line["time/step_s"])
         completions = line["num_tokens"] / line["completions/mean_length"]
-        costs["rollouts"] += completions
-        costs["sampled tokens"] += line["num_tokens"]
+        costs["rollouts"] += completions + line.get("second/attempts", 0)
+        costs["sampled tokens"] += line["num_tokens"] + line.get("second/num_tokens", 0)
         costs["updates"] += line["updates"]
         costs["bytes received"] += line["exchange/received_bytes"]
 

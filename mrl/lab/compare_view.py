@@ -173,12 +173,8 @@ def summary(results: Sequence[Result], command: str) -> str:
 
     for split in dict.fromkeys(key[0] for key in results[0].scores):
         lines += ["", f"## {split}", "", *_markdown(rows(results, split))]
-    return "\n".join([*lines, ""]) + section("Costs of a run", cost_rows(results))
-
-
-def section(title: str, table: Sequence[dict[str, str]]) -> str:
-    """A heading with a table, in Markdown."""
-    return "\n".join(["", f"## {title}", "", *_markdown(table), ""])
+    lines += ["", "## Costs of a run", "", *_markdown(cost_rows(results)), ""]
+    return "\n".join(lines)
 
 
 def _markdown(table: Sequence[dict[str, str]]) -> list[str]:

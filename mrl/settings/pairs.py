@@ -94,9 +94,7 @@ def resolved(table: dict[str, Any], mode: type[Mode], system_prompt: str = "") -
     """A policy with all its settings: those in the table, and for the others what suits it.
 
     The learning rate and the number of updates follow from the size of the model and from the mode.
-    For models of the tiny pair's size they are the defaults in config.py. (Some modes were also
-    tried with one update per step at a rate of 1e-4. All except one did equally well or worse, see
-    data/results/README.md.)
+    For models of the tiny pair's size they are the defaults in config.py.
 
     system_prompt: that of the training problems. Raises MrlError if the model cannot be read.
     """

@@ -145,7 +145,6 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
      ["-m", "slow", "tests/test_results.py::test_the_scores_before_training_of_a_kept_run_are_sampled_again"]),
     ("run/directory", "if line not in present:", "if not line:",
      ["tests/end_to_end/test_nothing_lost.py::test_a_damaged_checkpoint_gets_a_sentence_that_names_the_file"]),
-    ("lab/leaderboard", "spot in blind_spots)", "spot in blind_spots[:1])", COMPARE),
     ("run/directory", "return complete(settings)", "return complete(settings | {\"seed\": 0})",
      RESUME),
     ("run/directory", "policy.version = state[\"policies\"][policy.name][\"version\"]",

@@ -11,7 +11,7 @@ Own and peer samples have separate means in all cells (see `learn`), so that a w
 everywhere. Five cells are modes of the program: none and always is `sft`, correct and always is
 `rft`, grpo and none is `solo`, grpo and gate is `sgt`, and none and none never learns.
 
-    python mini_mrl.py --mode data/results/controls/cells.py:Cells \\
+    python mini_mrl.py --mode data/results/cells.py:Cells \\
         --set cells.own=correct --set cells.peer=gate
 """
 

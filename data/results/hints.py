@@ -9,7 +9,7 @@
   and the advantages are computed over all of them together. The beginning was not sampled by the
   policy, so its tokens stand in the prompt and have no gradient.
 
-    python mini_mrl.py --mode data/results/controls/hints.py:Anew
+    python mini_mrl.py --mode data/results/hints.py:Anew
 """
 
 import random

@@ -1,0 +1,96 @@
+"""Draw the pictures of results 1 and 3, from the files of this folder.
+
+python data/results/draw.py
+"""
+
+import importlib.util
+from pathlib import Path
+from statistics import fmean
+
+from matplotlib.figure import Figure
+
+from mrl.run import figures
+from mrl.run.intervals import Estimate
+
+HERE = Path(__file__).resolve().parent
+_spec = importlib.util.spec_from_file_location("tables", HERE / "tables.py")
+assert _spec and _spec.loader
+tables = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tables)
+
+# a marker for each mode, so that no color has to be seen; and where its name stands: points right
+# and up from the middle of its runs
+STYLES = {
+    "solo": ("s", (-26, 10)),
+    "replay": ("P", (16, 12)),
+    "hint-anew": ("<", (12, -16)),
+    "sft": ("v", (8, -16)),
+    "rft": ("^", (8, 6)),
+    "sgt": ("o", (-8, 12)),
+    "hint": ("D", (-10, 10)),
+}
+
+
+def kept_and_learned() -> Figure:
+    """Result 1: what each run learned in the blind spots, and what it kept of the strong skills."""
+    figure, (axes,) = figures.new_figure(figures.WIDTH, 5.2)
+    axes.plot(tables.before("blind"), tables.before("strong"), "x", color="black", markersize=9)
+    axes.annotate("before training", (tables.before("blind"), tables.before("strong")),
+                  (8, -4), textcoords="offset points", fontsize=11)  # fmt: skip
+    for mode, (marker, shift) in STYLES.items():
+        learned, kept = (tables.scores("modes", mode, of) for of in ("blind", "strong"))
+        color = figures.color_of(mode)
+        axes.scatter(learned, kept, c=color, marker=marker, s=34, alpha=0.75)
+        axes.annotate(mode, (fmean(learned), fmean(kept)), shift, color=color,
+                      textcoords="offset points", fontsize=12)  # fmt: skip
+    axes.set(xlim=(-3, 80), ylim=(40, 100))
+    axes.set_xlabel("blind spots: problems solved, in percent")
+    axes.set_ylabel("strong skills: problems solved, in percent")
+    axes.grid(alpha=0.25)
+    figure.suptitle("One mark per run, after training (test set)", fontsize=12)
+    return figure
+
+
+def measured(mode: str) -> dict[int, Estimate]:
+    """Where a mode of result 3 ends: number of the column -> estimate, without missing columns."""
+    found = {}
+    for place, how in enumerate(tables.STRANGENESS):
+        try:
+            found[place] = tables.by_strangeness(mode, how)
+        except tables.NotMeasured:
+            continue
+    return found
+
+
+def strangers() -> Figure:
+    """Result 3: a line per mode over how differently the peer writes; only what is measured."""
+    figure, (axes,) = figures.new_figure(figures.WIDTH, 5)
+    box = len(tables.STRANGENESS) - 1  # bare boxes are no further step, so no line leads there
+    for mode in tables.LINES:
+        look = {"color": figures.color_of(mode), "marker": STYLES[mode][0], "capsize": 3}
+        found = measured(mode)
+        for places in ([p for p in found if p < box], [p for p in found if p == box]):
+            means, halves = [found[p].mean for p in places], [found[p].half for p in places]
+            line = "--" if mode == "solo" else "-"
+            axes.errorbar(places, means, halves, linestyle=line, **look)
+        for place in {max(p for p in found if p < box), max(found)}:
+            axes.annotate(mode, (place, found[place].mean), (9, -4), color=look["color"],
+                          textcoords="offset points")  # fmt: skip
+    names = ["twins", "sums and\ndifferences", "everything", "only the\nbox"]
+    axes.set_xticks(range(len(names)), names)
+    axes.set(xlim=(-0.3, len(names) - 0.3), ylim=(0, 100))
+    axes.set_xlabel("the peer's solutions differ in")
+    axes.set_ylabel("problems solved, in percent")
+    axes.grid(alpha=0.25)
+    figure.suptitle("The more differently a peer writes,\nthe more its solutions cost", fontsize=12)
+    return figure
+
+
+def main(folder: Path = HERE) -> None:
+    """Write both pictures."""
+    figures.save_figure(kept_and_learned(), folder / "kept-and-learned.png")
+    figures.save_figure(strangers(), folder / "strangers.png")
+
+
+if __name__ == "__main__":
+    main()
