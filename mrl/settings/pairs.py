@@ -15,7 +15,7 @@ TINY = tuple(str(DATA / "tiny" / name) for name in ("qwen-tiny", "llama-tiny"))
 QWEN_SMOL = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct")
 # their parameters, so that their settings can be chosen before they are downloaded
 SIZES: dict[str, int] = dict(zip(QWEN_SMOL, (494_032_768, 361_821_120), strict=True))
-# bytes; with 16,384 tokens per pass, the real pair needs about 36 GiB at its peak
+# bytes; with 16,384 tokens per pass, we estimate a peak of 36 GiB for the real pair
 LARGE_CARD = 40 * 2**30
 PRETRAINED_FROM = 20_000_000  # parameters; each model of the tiny pair has less than a million
 GSM8K = DATA / "gsm8k"
