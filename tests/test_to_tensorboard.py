@@ -82,7 +82,7 @@ def test_a_folder_without_a_run_is_named(monkeypatch, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         run_example(monkeypatch, tmp_path / "nothing")
     assert stop.value.code == 2
-    assert "has no finished step" in capsys.readouterr().err
+    assert str(tmp_path / "nothing") in capsys.readouterr().err
 
 
 def test_trackio_gets_every_number_at_its_step_and_one_run_per_policy(monkeypatch, run):
