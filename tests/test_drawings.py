@@ -53,16 +53,14 @@ def test_the_step_is_one_prompt_from_its_attempts_to_its_update(place, draw):
 
 def test_the_toys_curves_are_what_the_tutorials_examples_print():
     one_learner = run_path(str(DATA / "page" / "two_learners.py"))["one_learner"]
-    switch = {"own_loss": "alone", "with_a_memory": "replay", "with_a_peer": "peer"}
+    switch = {"own_loss": "alone", "replay_from": "replay", "with_a_peer": "peer"}
     text = (DATA.parent / "TUTORIAL.md").read_text(encoding="utf-8")
     printed = {}
     for example in DocTestParser().get_examples(text):
-        called = re.search(r"^ *train\(.+, (\w+)\)$", example.source, re.MULTILINE)
-        if called and example.want:
-            starts = map(float, re.findall(r"-[0-9]+\.0", example.source))
-            lines = re.findall(r"(?m)^[0-9].*$", example.want)
-            for start, line in zip(starts, lines, strict=True):
-                printed[switch[called[1]], start] = line
+        called = re.match(r"train\((.+), (\w+)\)$|(replay_from)\((.+)\)$", example.source)
+        if called:
+            name, start = called[2] or called[3], called[1] or called[4]
+            printed[switch[name], float(start)] = example.want.splitlines()[0]
     assert len(printed) == 6
     for (sharing, start), line in printed.items():
         curve = one_learner(start, sharing)

@@ -109,14 +109,19 @@ FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # in JupyterL
 # words of a command and what it asks of a reader; the first that fit count; on two CPU cores
 COSTS = {
     " report ": "# needs the run above",
+    " ask ": "# needs the run above",
     " compare ": "# optional, ten minutes",
     " --steps ": "# optional, a minute for each command",
     " --mode ": "# optional, 4 minutes",
 }
+# a fold that asks to predict first: in the notebook, its examples are cells with hidden outputs
+PREDICTED = re.compile(r"<details><summary>Run it</summary>\n\n(.*?)</details>\n", re.DOTALL)
+PRINTS = ("print(", "train(", "replay_from(", "two_prompts(")  # what the examples call to print
+HIDDEN = {"jupyter": {"outputs_hidden": True}}
 # what is no prose: a folded solution, a block of code, a picture
 PIECE = re.compile(
     r"(?P<folded><details>.*?</details>)"
-    r"|^```(?P<language>python|bash)\n(?P<code>.*?)^```\n"
+    r"|^```(?P<language>python|bash)(?P<hidden> hidden)?\n(?P<code>.*?)^```\n"
     r"|^!\[[^\]]*\]\((?P<picture>[^)]+)\)\n",
     re.MULTILINE | re.DOTALL,
 )
@@ -130,6 +135,7 @@ def notebook(course: str, text: str, address: str) -> dict:
     setup = code(SETUP.replace("{address}", address))
     setup["metadata"] = FOLDED
     cells = [first, setup]
+    text = PREDICTED.sub(lambda fold: fold[1].replace("```python", "```python hidden"), text)
     prose = ""
     end = 0
     for found in PIECE.finditer(text):
@@ -147,7 +153,7 @@ def notebook(course: str, text: str, address: str) -> dict:
         elif found["language"] == "bash":
             cells.append(commands(found["code"]))
         elif ">>>" in found["code"]:
-            cells += examples(found["code"])
+            cells += examples(found["code"], HIDDEN if found["hidden"] else {})
         else:  # the mode of one's own, which its section saves under this name
             cells.append(code("%%writefile my_mode.py\n" + found["code"]))
     cells.append(markdown(prose + text[end:]))
@@ -232,14 +238,14 @@ def picture(path: Path) -> dict:
     return {"data": data, "metadata": {}, "output_type": "display_data"}
 
 
-def examples(block: str) -> list[dict]:
+def examples(block: str, metadata: dict) -> list[dict]:
     """Cells of one block of `>>>` lines: each ends where something is printed."""
     cells = []
     source = ""
     for example in doctest.DocTestParser().get_examples(block):
         source += example.source
         if example.want:
-            cells.append(code(source, [output(example)]))
+            cells.append(code(source, [output(example)]) | {"metadata": metadata})
             source = ""
     if source:
         cells.append(code(source))
@@ -249,7 +255,7 @@ def examples(block: str) -> list[dict]:
 def output(example: doctest.Example) -> dict:
     """What an example prints, or the value that it ends with."""
     (*_, last) = ast.parse(example.source).body
-    prints = not isinstance(last, ast.Expr) or ast.unparse(last).startswith(("print(", "train("))
+    prints = not isinstance(last, ast.Expr) or ast.unparse(last).startswith(PRINTS)
     text = example.want.removesuffix("\n")
     if prints:
         return {"name": "stdout", "output_type": "stream", "text": example.want}
