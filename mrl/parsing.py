@@ -185,7 +185,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     # compare the last part and the initials first (`lr` is learning_rate), then the spelling
     near = [name for name in known if name.rpartition(".")[2] == word]
     near += [name for name in known if "".join(part[:1] for part in name.split("_")) == word]
-    near += difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    near += difflib.get_close_matches(word, known, n=1, cutoff=0.45)
     return (
         f"; did you mean `{near[0]}`?"
         if near
