@@ -352,10 +352,14 @@ MODES_SHOWN = {  # mode -> its name, where it is from, and what is shared
     "hint": ("`hint`", "ours", "beginnings of such solutions"),
     "xgrpo": ("`xgrpo`", "MRL*", "mean rewards, no text"),
     "prp": ("`prp`", "MRL*", "completions and their probabilities"),
-    LEVEL: ("`prp`, one ratio per completion", "MRL*", "the same"),
+    LEVEL: ("`prp`, one ratio per completion", "MRL*", "completions and their probabilities"),
     "naive": ("`naive`", "HACPO", "completions, treated as the model's own"),
     "hacpo": ("`hacpo`", "HACPO", "completions and their probabilities"),
-    NO_LOWER: ("`hacpo` without its lower clip bound", "HACPO", "the same"),
+    NO_LOWER: (
+        "`hacpo` without its lower clip bound",
+        "HACPO",
+        "completions and their probabilities",
+    ),
     "graft": ("`graft`", "GRAFT", "whole groups"),
 }
 PAPERS = {"MRL": "2605.07244", "HACPO": "2603.02604", "GRAFT": "2609.37868"}
@@ -461,6 +465,29 @@ def cost() -> list[str]:
         received = mean(kept_values(FILES["modes"], mode, "bytes received"))
         rows.append((f"`{mode}`", *shares, f"{received / 1e6:.1f}"))
     return table(("", "sampled tokens", "seconds", "MB received"), rows)
+
+
+def hotter() -> list[str]:
+    """What a higher temperature does before training, from hotter.csv."""
+    measured = {  # of skills -> the column that matters
+        "blind": "groups with a success",
+        "strong": "correct",
+    }
+    rows = []
+    for temperature in ("1.0", "1.5"):
+        cells = []
+        for kind, column in measured.items():
+            shares = [
+                100 * float(row[column])
+                for row in kept_rows("hotter.csv")
+                if row["temperature"] == temperature and is_meant(kind, row["policy"], row["skill"])
+            ]
+            cells.append(f"{min(shares):.0f} to {max(shares):.0f}%")
+        rows.append((temperature, *cells))
+    return table(
+        ("temperature", "blind spots: groups with a success", "strong skills: correct attempts"),
+        rows,
+    )
 
 
 def result_2() -> list[str]:
@@ -1081,6 +1108,7 @@ TABLES = {
     "result-1": result_1,
     "result-1-differences": result_1_differences,
     "cost": cost,
+    "hotter": hotter,
     "result-2": result_2,
     "result-3": result_3,
     "result-7": result_7,
