@@ -4,7 +4,6 @@
 """
 
 import ast
-import inspect
 import re
 import shlex
 from pathlib import Path
@@ -76,18 +75,6 @@ def test_every_path_exists_and_every_link_leads_somewhere(place):
             names = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
             names |= set(re.findall(r'<a id="([^"]+)"></a>', text))  # what a heading was called
             assert anchor in names, link
-
-
-def test_the_six_stages_are_those_of_the_step():
-    source = inspect.getsource(mini_mrl.train_step)
-    stages = re.findall(r"# (\d)\. (\w+): .+?  +(.+)", source)
-    shown = re.findall(r"^(\d) (\w+) .+?  +(\S+\.py.*|\w+/.*)$", README, re.MULTILINE)
-    assert len(stages) == 6
-    assert [stage[:2] for stage in shown] == [stage[:2] for stage in stages]
-    for (*_, files), (*_, named) in zip(stages, shown, strict=True):
-        assert {Path(name).name for name in files.split(", ")} == {
-            Path(name).name for name in named.split(", ")
-        }
 
 
 def test_the_lines_that_load_a_trained_policy_do(capsys):
