@@ -649,6 +649,11 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
     ),
     (
         "7",
+        "everything: more than five tokens of a solution have a ratio below 0.01",
+        partial(unlikely_tokens, "everything", 5.5, 100),
+    ),
+    (
+        "7",
         "twins: one or two tokens have a ratio below 0.01",
         partial(unlikely_tokens, "twins", 1, 2),
     ),
@@ -997,24 +1002,6 @@ def tutorial_one_interval() -> list[str]:
     return table(("seed", "`solo`", "`hint`"), rows)
 
 
-def tutorial_twins() -> list[str]:
-    """Each mode among models that write alike, and in two ways; without intervals."""
-    rows = [
-        (
-            f"`{mode}`",
-            *(cell(rounded, mode, how) for how in ("twins", "sums and differences")),
-        )
-        for mode in LINES
-    ]
-    header = ("mode", "models that write alike", "models that write in two ways")
-    return table(header, rows)
-
-
-def rounded(mode: str, how: str) -> str:
-    """Where a mode of result 3 ends, in whole percent."""
-    return f"{by_strangeness(mode, how).mean:.0f}"
-
-
 TABLES = {
     "readme-headline": readme_headline,
     "readme-modes": readme_modes,
@@ -1038,7 +1025,6 @@ TABLES = {
     "tutorial-spots": tutorial_spots,
     "tutorial-differences": tutorial_differences,
     "tutorial-one-interval": tutorial_one_interval,
-    "tutorial-twins": tutorial_twins,
 }
 PLACE = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end: \1 -->", re.DOTALL)
 
