@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 from statistics import mean
 
@@ -73,25 +74,6 @@ ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode,
     ("liars", "rft"): (FILES["liars"], "sft-own", None),
     ("liars", "rft believed"): (FILES["liars"], "sft-own believed", None),
 }
-
-# Only for sentences and tables of README.md and TUTORIAL.md that are going to be replaced
-FILES |= {
-    "frozen": "tiny-pair/frozen-peer.csv",
-    "groups of 32": "tiny-pair/group-32.csv",
-    "sgt weights": "controls/sgt-weights.csv",
-    "solo frozen": "controls/solo-frozen.csv",
-    "placebo": "controls/placebo.csv",
-    "sequence": "controls/sequence.csv",
-    "sft rates": "controls/sft-rates.csv",
-    "own correct": "controls/own-correct.csv",
-    "sequence frozen": "controls/sequence-frozen.csv",
-}
-ELSEWHERE |= {
-    ("frozen", "solo"): (FILES["ten"], "solo", None),
-    ("own correct", "solo"): (FILES["solo frozen"], "solo", None),
-    ("own correct", "sgt"): (FILES["sgt weights"], "sgt sgt.imitation_weight=0.1", None),
-}
-FOUR = ("solo", "replay", "sft", "sgt")
 
 KINDS = {
     "strong": STRONG_SKILLS,
@@ -223,12 +205,6 @@ def closed(
     """In how many cases (a skill with a seed) the skill is closed, for example `11 of 40`."""
     found = [case for of_skill in cases(source, mode, of, split, least) for case in of_skill]
     return f"{sum(found)} of {len(found)}"
-
-
-def runs_closed(source: str, mode: str, of: str = "blind", split: str = "validation") -> str:
-    """In how many runs all skills that are included are closed, for example `10 of 10`."""
-    runs = [all(of_run) for of_run in zip(*cases(source, mode, of, split), strict=True)]
-    return f"{sum(runs)} of {len(runs)}"
 
 
 def count(text: str) -> int:
@@ -616,11 +592,12 @@ def unlikely_tokens(how: str, low: float, high: float) -> Seen:
 
 
 def kl_orders() -> Seen:
-    """The modes by their distance from the start, which was predicted to order what is kept."""
-    modes = sorted((*TRAINED_WITH, "hint-anew"), key=lambda mode: mean(kl(mode)))
-    kept = sorted(modes, key=lambda mode: -mean(scores("modes", mode, "strong")))
-    both = (", ".join(f"`{mode}`" for mode in order) for order in (modes, kept))
-    return "by KL: {}; by what is kept: {}".format(*both), modes == kept
+    """In how many pairs of modes the one that moved further from the start kept less."""
+    modes = (*TRAINED_WITH, "hint-anew")
+    kept = {mode: mean(scores("modes", mode, "strong")) for mode in modes}
+    pairs = list(combinations(sorted(modes, key=lambda mode: mean(kl(mode))), 2))
+    right = sum(kept[near] > kept[far] for near, far in pairs)
+    return f"so in {right} of {len(pairs)} pairs of modes", right == len(pairs)
 
 
 PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
@@ -669,6 +646,11 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         "7",
         "shipped pair: more than five tokens of a solution have a ratio below 0.01",
         partial(unlikely_tokens, "sums and differences", 5.5, 100),
+    ),
+    (
+        "7",
+        "everything: more than five tokens of a solution have a ratio below 0.01",
+        partial(unlikely_tokens, "everything", 5.5, 100),
     ),
     (
         "7",
@@ -744,7 +726,20 @@ def apart(source: str, one: str, two: str, of: str = "all") -> str:
     """How far a mode ends from another one, in words: "1.0 ± 2.0 below `solo`"."""
     found = difference(source, one, two, of)
     side = "below" if found.mean < 0 else "above"
-    return f"{str(found).removeprefix('-')} {side} `{two}`"
+    name = MODES_SHOWN[two][0]
+    return f"{str(found).removeprefix('-')} {side} {name}"
+
+
+def waiting(folder: str) -> str:
+    """Percent of a run's time in which each policy waited for the turns of the other one."""
+    shares = []
+    for policy, lines in lines_of(folder).items():
+        own = sum(
+            total(lines, f"time/{turn}_s") for turn in ("rollout", "verify", "judge", "learn")
+        )
+        share = 100 * (1 - own / total(lines, "time/step_s"))
+        shares.append(f"`{policy}` {share:.0f}%")
+    return " and ".join(shares)
 
 
 def claims_of_mrl() -> Iterator[tuple[object, ...]]:
@@ -754,10 +749,11 @@ def claims_of_mrl() -> Iterator[tuple[object, ...]]:
         "sharing solutions (SGT) lies at the favorable point between sharing rewards (XGRPO) and "
         "sharing completions (PRP)",
         f"twins: `sgt` {apart('five', 'sgt', 'solo')}, `xgrpo` {apart('five', 'xgrpo', 'solo')}, "
-        f"`prp` {apart('five', 'prp', 'solo')}; shipped pair: `sgt` "
+        f"`prp` {apart('five', 'prp', 'solo')}, but with one ratio per completion "
+        f"{apart('prp levels', LEVEL, 'solo')}; shipped pair: `sgt` "
         f"{apart('modes', 'sgt', 'solo')}",
-        "holds among twins, with our reading of `prp`; on the shipped pair, the other two are not "
-        "measured yet",
+        "holds among twins, except for `prp` with one ratio per completion; on the shipped pair, "
+        "`xgrpo` and `prp` are not measured yet",
     )
     yield (
         "SGT teaches when all of a policy's own attempts fail",
@@ -800,9 +796,9 @@ def claims_of_mrl() -> Iterator[tuple[object, ...]]:
     )
     yield (
         "the order of turns (MWRA) has no deadlock",
-        "by construction: the policies take turns in one fixed order; a log has the time that each "
-        "of them waits",
-        "not compared with another order",
+        "by construction: the policies take turns in one fixed order; in the kept run of `sgt` "
+        f"(`resident`), each waits for the other: {waiting('sgt-s0')} of the time",
+        "holds; not compared with another order",
     )
 
 
@@ -864,19 +860,6 @@ def claims() -> list[str]:
 
 
 # --------------------------------------------------------------------------- pretrained models
-
-
-def real_pair() -> list[str]:
-    """Held-out scores of two pretrained models."""
-    header = ("held-out pass@1 in percent", "`qwen`, seeds 1, 2, 3", "`smol`, seeds 1, 2, 3")
-    rows = []
-    for name, mode, when in (("start", "solo", "before"), *((m, m, "after") for m in REAL_MODES)):
-        cells = []
-        for policy in ("qwen", "smol"):
-            ends = [percent(f"real-pair/{mode}-s{seed}", policy, when) for seed in REAL_SEEDS]
-            cells.append(", ".join(f"{each:.1f}" for each in ends))
-        rows.append([name, *cells])
-    return table(header, rows)
 
 
 def real_gain(one: str, two: str, training: bool) -> Gap:
@@ -975,71 +958,6 @@ def gpu_models() -> list[str]:
     return table(("", "Qwen2.5-0.5B", "SmolLM2-360M"), rows)
 
 
-# ----------------------------------------------------------- tables of version 0.2 in TUTORIAL.md
-
-
-def tutorial_closed() -> list[str]:
-    """Runs in which all four blind spots are closed."""
-    names = ("RL alone", "with replay", "with a peer, without RL", "with a peer")
-    rows = [
-        (f"{name} (`{mode}`)", runs_closed("ten", mode))
-        for name, mode in zip(names, FOUR, strict=True)
-    ]
-    return table(("mode", "runs in which all four are closed"), rows)
-
-
-def tutorial_frozen() -> list[str]:
-    """A skill that the frozen peer cannot show."""
-    header = ("`llama-tiny` frozen", "`qwen-tiny` on `eats` after 240 steps, in percent")
-    rows = [
-        (name, estimate(scores("frozen", mode, "qwen-tiny eats", "validation")))
-        for name, mode in (("nothing from its own attempts (`sft`)", "sft"), ("`sgt`", "sgt"))
-    ]
-    return table(header, rows)
-
-
-def tutorial_controls() -> list[str]:
-    """What `sgt` gains over each control."""
-    rows = [(f"`{control}`", difference("ten", "sgt", control)) for control in FOUR[:3]]
-    return table(("`sgt` compared with", "points of pass@1"), rows)
-
-
-def tutorial_dial() -> list[str]:
-    """What `sgt` gains over `solo` on five pairs."""
-    header = ("examples that show the peer's skills correctly", "`sgt` above `solo`, points")
-    return table(header, [(f"{s}%", difference(f"dial {s}", "sgt", "solo")) for s in DIAL])
-
-
-def tutorial_distill() -> list[str]:
-    """Where distillation ends with three seeds."""
-    ends = [
-        f"{mean(scores['all'] for scores in of_run.values()):.1f}"
-        for of_run in distilled().values()
-    ]
-    alone = [f"{score:.1f}" for score in scores("ten", "solo")]
-    header = ("seed", "distillation, percent", "`solo`, percent")
-    return table(header, zip(distilled(), ends, alone, strict=False))
-
-
-def distilled() -> dict[str, dict[str, dict[str, float]]]:
-    """Seed -> policy -> percent by skill on the test set, after distillation."""
-    kept = (RESULTS / "version-0.2" / "distill.txt").read_text(encoding="utf-8")
-    ends: dict[str, dict[str, dict[str, float]]] = {}
-    for seed, policy, found in re.findall(r"^seed (\d+), (\S+) (\{'all'.*\})$", kept, re.M):
-        ends.setdefault(seed, {})[policy] = json.loads(found.replace("'", '"'))
-    return ends
-
-
-def tutorial_real_early() -> list[str]:
-    """What `smol` solves soon after the start."""
-    header = ("`smol` solves in steps 11 to 20, percent", *(f"seed {s}" for s in REAL_SEEDS))
-    rows = [
-        (mode, *(f"{solve_rate(f'real-pair/{mode}-s{s}', 'smol', 11, 20):.0f}" for s in REAL_SEEDS))
-        for mode in REAL_MODES
-    ]
-    return table(header, rows)
-
-
 # --------------------------------------------------------------------------------- the course
 
 
@@ -1084,24 +1002,6 @@ def tutorial_one_interval() -> list[str]:
     return table(("seed", "`solo`", "`hint`"), rows)
 
 
-def tutorial_twins() -> list[str]:
-    """Each mode among models that write alike, and in two ways; without intervals."""
-    rows = [
-        (
-            f"`{mode}`",
-            *(cell(rounded, mode, how) for how in ("twins", "sums and differences")),
-        )
-        for mode in LINES
-    ]
-    header = ("mode", "models that write alike", "models that write in two ways")
-    return table(header, rows)
-
-
-def rounded(mode: str, how: str) -> str:
-    """Where a mode of result 3 ends, in whole percent."""
-    return f"{by_strangeness(mode, how).mean:.0f}"
-
-
 TABLES = {
     "readme-headline": readme_headline,
     "readme-modes": readme_modes,
@@ -1119,21 +1019,12 @@ TABLES = {
     "twins-dial": twins_dial,
     "claims": claims,
     "both-ways": both_ways,
-    "real-pair": real_pair,
     "real-gains": real_gains,
     "pilots": pilots,
     "gpu": gpu_models,
     "tutorial-spots": tutorial_spots,
     "tutorial-differences": tutorial_differences,
     "tutorial-one-interval": tutorial_one_interval,
-    "tutorial-twins": tutorial_twins,
-    "tutorial-closed": tutorial_closed,
-    "tutorial-frozen": tutorial_frozen,
-    "tutorial-controls": tutorial_controls,
-    "tutorial-dial": tutorial_dial,
-    "tutorial-distill": tutorial_distill,
-    "tutorial-real": real_pair,
-    "tutorial-real-early": tutorial_real_early,
 }
 PLACE = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end: \1 -->", re.DOTALL)
 
