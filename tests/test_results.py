@@ -297,6 +297,24 @@ def test_what_is_said_of_the_shipped_pair_holds():
         assert gap(mode, "solo", "strong").mean < 0
 
 
+def spot_of(skill):
+    (policy,) = (policy for policy, skills in tables.SPOTS.items() if skill in skills)
+    return f"{policy} {skill}"
+
+
+def test_what_is_said_of_the_pair_that_differs_in_everything_holds():
+    assert tables.count(tables.closed("everything", "solo")) == 0
+    assert tables.closed("everything", "hint") == "20 of 20"
+    for spot, closed in (("days", 5), ("bags", 5), ("sold", 0), ("eats", 0)):
+        assert tables.closed("everything", "sgt", spot_of(spot)) == f"{closed} of 5"
+    ends = {mode: tables.by_strangeness(mode, "everything") for mode in tables.LINES}
+    for mode in ("sft", "rft", "sgt"):
+        shipped = tables.by_strangeness(mode, "sums and differences")
+        assert ends[mode].mean + ends[mode].half < shipped.mean - shipped.half
+    assert gap("hint", "solo", source="everything").clear
+    assert tables.by_strangeness("hint", "sums and differences").mean - ends["hint"].mean < 2
+
+
 def test_the_modes_that_forget_more_are_further_from_the_start():
     modes = (*tables.TRAINED_WITH, "hint-anew")
     distance = {mode: mean(tables.kl(mode)) for mode in modes}
