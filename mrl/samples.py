@@ -123,8 +123,8 @@ class TrainingSample:
     behavior_logprobs: list[float] = field(default_factory=list)
     # For the policy's own completion: the version of the policy that sampled it. While the policy
     # still has this version, the ratio is 1 by definition. None means unknown, or that a peer wrote
-    # the completion: the ratio is always computed. A mode that changes `behavior_logprobs` of an own
-    # completion sets it to None.
+    # the completion: the ratio is always computed. A mode that changes `behavior_logprobs` of an
+    # own completion sets it to None.
     sampled_version: int | None = None
     weight: float = 1.0
     objective: "Objective | None" = None  # None: the receiver's own objective
