@@ -1,4 +1,4 @@
-"""Draw the pictures of results 1 and 3, from the files of this folder.
+"""Draw the pictures of results 1 and 3 from the files of this folder, for light and dark pages.
 
 python data/results/draw.py
 """
@@ -7,6 +7,8 @@ import importlib.util
 from pathlib import Path
 from statistics import fmean
 
+from matplotlib import rc_context, rcParams
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from mrl.run import figures
@@ -31,16 +33,31 @@ STYLES = {
 }
 
 
+PAPER, INK = "#0d1117", "#e6edf3"
+DARK = dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER)
+DARK |= dict.fromkeys(
+    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+)
+
+
+def color_of(mode: str) -> tuple[float, ...]:
+    """The color of a mode, lighter on a dark page. A mode without a color has that of the text."""
+    color = to_rgb(figures.MODE_COLORS.get(mode, rcParams["text.color"]))
+    lighter = 0.45 if rcParams["text.color"] == INK else 0.0
+    return tuple(part + lighter * (1 - part) for part in color)
+
+
 def kept_and_learned() -> Figure:
     """Result 1: what each run learned in the blind spots, and what it kept of the strong skills."""
     figure, (axes,) = figures.new_figure(figures.WIDTH, 5.2)
-    axes.plot(tables.before("blind"), tables.before("strong"), "x", color="black", markersize=9)
+    axes.plot(tables.before("blind"), tables.before("strong"), "x",
+              color=rcParams["text.color"], markersize=9)  # fmt: skip
     axes.annotate("before training", (tables.before("blind"), tables.before("strong")),
                   (8, -4), textcoords="offset points", fontsize=11)  # fmt: skip
     for mode, (marker, shift) in STYLES.items():
         learned, kept = (tables.scores("modes", mode, of) for of in ("blind", "strong"))
-        color = figures.color_of(mode)
-        axes.scatter(learned, kept, c=color, marker=marker, s=34, alpha=0.75)
+        color = color_of(mode)
+        axes.scatter(learned, kept, color=color, marker=marker, s=34, alpha=0.75)
         axes.annotate(mode, (fmean(learned), fmean(kept)), shift, color=color,
                       textcoords="offset points", fontsize=12)  # fmt: skip
     axes.set(xlim=(-3, 80), ylim=(40, 100))
@@ -67,7 +84,7 @@ def strangers() -> Figure:
     figure, (axes,) = figures.new_figure(figures.WIDTH, 5)
     box = len(tables.STRANGENESS) - 1  # bare boxes are no further step, so no line leads there
     for mode in tables.LINES:
-        look = {"color": figures.color_of(mode), "marker": STYLES[mode][0], "capsize": 3}
+        look = {"color": color_of(mode), "marker": STYLES[mode][0], "capsize": 3}
         found = measured(mode)
         for places in ([p for p in found if p < box], [p for p in found if p == box]):
             means, halves = [found[p].mean for p in places], [found[p].half for p in places]
@@ -90,9 +107,13 @@ def strangers() -> Figure:
 
 
 def main(folder: Path = HERE) -> None:
-    """Write both pictures."""
-    figures.save_figure(kept_and_learned(), folder / "kept-and-learned.png")
-    figures.save_figure(strangers(), folder / "strangers.png")
+    """Write both pictures, in two forms."""
+    for name, draw in (("kept-and-learned", kept_and_learned), ("strangers", strangers)):
+        figures.save_figure(draw(), folder / f"{name}.png")
+        with rc_context(DARK):
+            dark = draw()
+            dark.set_facecolor(PAPER)
+            figures.save_figure(dark, folder / f"{name}-dark.png")
 
 
 if __name__ == "__main__":
