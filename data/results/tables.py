@@ -466,6 +466,25 @@ def hotter() -> list[str]:
     )
 
 
+def trl() -> list[str]:
+    """What `qwen-tiny` solves after 100 rounds in TRL, from trl.csv."""
+    teams = {
+        "alone": "alone",
+        "pair": "with `llama-tiny` in TRL",
+        "mixed": "with `llama-tiny` in mini-mrl",
+    }
+    rows = []
+    for team, words in teams.items():
+        cells = [words]
+        for of in ("days", "sold", "all"):
+            kept = [
+                row for row in kept_rows("trl.csv") if (row["team"], row["skill"]) == (team, of)
+            ]
+            cells.append(", ".join(f"{100 * float(row['pass@1']):.0f}" for row in kept))
+        rows.append(cells)
+    return table(("`qwen-tiny`, trained by TRL", "`days`", "`sold`", "all skills"), rows)
+
+
 def result_2() -> list[str]:
     """Own learning and learning from a peer: nine cells."""
     peers = {
@@ -1018,6 +1037,7 @@ TABLES = {
     "result-1-differences": result_1_differences,
     "cost": cost,
     "hotter": hotter,
+    "trl": trl,
     "result-2": result_2,
     "result-3": result_3,
     "result-7": result_7,
