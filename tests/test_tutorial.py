@@ -313,7 +313,7 @@ def commands_of_the_tables():
 
 
 def check_the_tables(found):
-    before, after = re.findall(r"`sold`[^.]* from (\d+)%\s+to\s+(\d+)%", SECTIONS["5"])[0]
+    before, after = re.findall(r"`sold`[^.]*\sfrom\s+(\d+)%\s+to\s+(\d+)%", SECTIONS["5"])[0]
     start, end = (
         percent(found["solo"], when, "llama-tiny", "sold") for when in ("before", "after")
     )
