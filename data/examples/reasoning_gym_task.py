@@ -39,7 +39,7 @@ def judge(answer: str, text: str) -> bool:
     r"""Whether the task's own scorer gives the last \boxed{} of a completion full credit.
 
     A scorer compares texts. So if the answer is an integer, a box that mini-mrl reads as the same
-    integer (`42.0`, `1,234`, `\text{42}`) is correct, too.
+    integer (`42.0`, `1,234`, `\text{42}`) is also correct.
     """
     box, entry = last_box(text), json.loads(answer)
     if not box:

@@ -305,9 +305,7 @@ def _load(load: Callable[..., Any], path: str, part: str, **options: object) -> 
     except Exception as error:
         reason = textwrap.shorten(str(error) or repr(error), 300)
         if alone and isinstance(error, OSError):
-            reason = (
-                "there is no such directory, it was not downloaded, and the hub cannot be reached"
-            )
+            reason = "not a directory, not downloaded before, and the hub cannot be reached"
         raise MrlError(
             f"{path}: its {part} cannot be loaded ({reason}). Name a model on the hub, or a "
             "directory with config.json, tokenizer.json and weights as safetensors (not GGUF)."
