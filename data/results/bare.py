@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mrl.modes import Beginning, Experience, Receiver, TrainingBatch
+from mrl.modes import Beginning, Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.hint import Hint
 from mrl.modes.peers import receive
 from mrl.modes.rft import RFT
@@ -38,43 +38,35 @@ def boxed(record: SuccessRecord) -> SuccessRecord:
     return replace(record, text=text, token_lengths=(len(text.encode()),), canonical=False)
 
 
+class Bare(Mode[SuccessRecord]):
+    """Goes before a mode that imitates, in the list of a class's parents."""
+
+    def training_samples(
+        self, receiver: Receiver, experiences: Experiences, rng: random.Random
+    ) -> TrainingBatch:
+        """The samples of the mode after the cut."""
+        return super().training_samples(receiver, cut(receiver, experiences), rng)
+
+
 @dataclass
-class BareSFT(SFT):
+class BareSFT(Bare, SFT):
     """`sft` with bare boxes."""
 
     name = "sft-bare"
 
-    def training_samples(
-        self, receiver: Receiver, experiences: Experiences, rng: random.Random
-    ) -> TrainingBatch:
-        """The samples of `sft` after the cut."""
-        return super().training_samples(receiver, cut(receiver, experiences), rng)
-
 
 @dataclass
-class BareRFT(RFT):
+class BareRFT(Bare, RFT):
     """`rft` with bare boxes."""
 
     name = "rft-bare"
 
-    def training_samples(
-        self, receiver: Receiver, experiences: Experiences, rng: random.Random
-    ) -> TrainingBatch:
-        """The samples of `rft` after the cut."""
-        return super().training_samples(receiver, cut(receiver, experiences), rng)
-
 
 @dataclass
-class BareSGT(SGT):
+class BareSGT(Bare, SGT):
     """`sgt` with bare boxes."""
 
     name = "sgt-bare"
-
-    def training_samples(
-        self, receiver: Receiver, experiences: Experiences, rng: random.Random
-    ) -> TrainingBatch:
-        """The samples of `sgt` after the cut."""
-        return super().training_samples(receiver, cut(receiver, experiences), rng)
 
 
 @dataclass
