@@ -138,6 +138,7 @@ def test_a_signal_ends_a_command_as_ctrl_c_does_even_where_sigint_is_ignored(mon
     numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     before = {signum: signal.getsignal(signum) for signum in numbers}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(number, signal.SIG_DFL)  # pytest itself may run under `nohup`
     end = lambda arguments: signal.raise_signal(number)  # noqa: E731
     monkeypatch.setattr("mrl.cli.command_line.run_command", end)
     try:
