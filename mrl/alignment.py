@@ -10,7 +10,7 @@ for spaces.
     project(source bytes, receiver bytes, log-probs) -> log-probs at the receiver's tokens
 
 A text whose bytes a tokenizer cannot represent exactly is refused with a reason, and never
-repaired. A peer's text is encoded once, in stage 4 (modes/peers.py: `receive`). On a first reading,
+repaired. A peer's text is encoded once, in stage 4 (exchange.py: `receive`). On a first reading,
 `align` and `project` at the end of the file are enough.
 """
 

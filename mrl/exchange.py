@@ -1,7 +1,8 @@
 """SEE, the Shared Experience Exchange (arXiv 2605.07244): which policy receives which records.
 
 A mode names the one type of record (records.py) that it consumes, and `collect` hands out only that
-type. So one line of a mode shows what may be shared.
+type. So one line of a mode shows what may be shared. `receive` then puts a record's text into the
+receiver's tokens.
 
 Records are kept for one step. Every published, received or refused record is counted, because this
 traffic is the communication cost of a mode. A record about a problem that is not part of the step
@@ -13,7 +14,9 @@ from collections.abc import Iterable
 from typing import cast
 
 from mrl.alignment import LossyText
-from mrl.records import R, Record, validation_error
+from mrl.modes.mode import Experience, Received, Receiver
+from mrl.records import CompletionRecord, R, Record, validation_error
+from mrl.samples import Group
 
 ALWAYS_REPORTED = ("published_records", "published_bytes", "received_records", "received_bytes")
 
@@ -75,3 +78,32 @@ class Exchange:
         """What a policy published and received since the last call, as metrics of a step."""
         counts = dict.fromkeys(ALWAYS_REPORTED, 0) | self._traffic.pop(policy, {})
         return {f"exchange/{name}": counts[name] for name in sorted(counts)}
+
+
+def receive(receiver: Receiver, record: R) -> Received[R]:
+    """A record with its text in the receiver's tokens, or with the reason to refuse the text.
+
+    The reasons are "thl/refused/..." if the receiver's tokenizer cannot represent the text exactly,
+    "dropped/empty" if there is no token, and "dropped/too_long" if there are more tokens than the
+    receiver may write.
+    """
+    if not isinstance(record, CompletionRecord):  # statistics have no text
+        return Received(record, [])
+    try:
+        token_ids = receiver.codec.encode(record.text)
+    except LossyText as refusal:
+        return Received(record, [], f"thl/refused/{refusal.reason}")
+
+    # the peer's EOS becomes the receiver's; without it, the receiver would not learn to stop
+    if record.finished:  # as an id, because EOS in the text would be refused as a special token
+        token_ids.append(receiver.eos_id)
+    if not token_ids:
+        return Received(record, [], "dropped/empty")
+    if len(token_ids) > receiver.max_new_tokens:
+        return Received(record, [], "dropped/too_long")
+    return Received(record, token_ids)
+
+
+def experience_of(receiver: Receiver, group: Group, records: Iterable[R]) -> Experience[R]:
+    """What the receiver's mode gets for the prompt of a group."""
+    return Experience(group, [receive(receiver, record) for record in records])

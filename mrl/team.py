@@ -15,11 +15,10 @@ import torch
 from mrl.alignment import LossyText
 from mrl.allocation import Allocation
 from mrl.diagnostics import LearningStats
-from mrl.exchange import Exchange
+from mrl.exchange import Exchange, experience_of
 from mrl.folder import Folder
 from mrl.modes import Experience, Mode, TrainingBatch
 from mrl.modes.check import check_beginnings
-from mrl.modes.peers import experience_of
 from mrl.policy import Policy
 from mrl.records import CompletionRecord, Record, make_records
 from mrl.samples import Group, Problem, TrainingSample, Verdict, derive_seed

@@ -7,8 +7,8 @@ import torch
 
 from mrl.advantages import group_advantages
 from mrl.config import DATA
+from mrl.exchange import experience_of
 from mrl.modes.hint import Hint
-from mrl.modes.peers import experience_of
 from mrl.modes.rft import RFT
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT

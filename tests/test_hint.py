@@ -7,11 +7,11 @@ import torch
 
 from mini_mrl import train_step
 from mrl.errors import MrlError
+from mrl.exchange import experience_of
 from mrl.modes import Beginning, Experience, Received
 from mrl.modes.check import check_beginnings
 from mrl.modes.hint import Hint, first_tokens
 from mrl.modes.own import own_samples
-from mrl.modes.peers import experience_of
 from mrl.run.metrics import sample_lines, second_metrics, step_metrics
 from mrl.samples import SecondAttempt, Verdict
 from mrl.team import StepResult

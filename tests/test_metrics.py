@@ -6,9 +6,10 @@ from rich.console import Console
 
 import mini_mrl
 from mrl.diagnostics import LearningStats
+from mrl.exchange import experience_of, receive
 from mrl.modes import TrainingBatch
 from mrl.modes.own import own_samples
-from mrl.modes.peers import experience_of, peer_sample, receive
+from mrl.modes.peers import peer_sample
 from mrl.run.directory import read_metrics
 from mrl.run.metrics import (
     group_metrics,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from mrl.config import PolicyConfig
+from mrl.exchange import experience_of, receive
 from mrl.modes import MODES, Received
-from mrl.modes.peers import experience_of, receive
 from mrl.modes.replay import Replay
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT

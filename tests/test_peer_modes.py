@@ -14,11 +14,11 @@ import torch
 
 from mrl.advantages import group_advantages
 from mrl.errors import MrlError
+from mrl.exchange import experience_of
 from mrl.modes import Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO, NarrowingBand
 from mrl.modes.naive import Naive
-from mrl.modes.peers import experience_of
 from mrl.modes.prp import PRP
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo

@@ -6,11 +6,11 @@ from statistics import fmean
 import pytest
 import torch
 
+from mrl.exchange import experience_of
 from mrl.lab.bandit import Toy
 from mrl.learning import learn
 from mrl.modes.hacpo import HACPO
 from mrl.modes.naive import Naive
-from mrl.modes.peers import experience_of
 from mrl.modes.prp import PRP
 from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord

@@ -12,9 +12,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mrl.exchange import receive
 from mrl.modes import Beginning, Experience, Mode, Receiver, TrainingBatch
 from mrl.modes.hint import Hint
-from mrl.modes.peers import receive
 from mrl.modes.rft import RFT
 from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
+from mrl.exchange import experience_of
 from mrl.modes import Experience, Mode, Receiver
 from mrl.modes.check import check_batch
-from mrl.modes.peers import experience_of
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, make_records
 from mrl.samples import Group, Problem, Rollout, TrainingSample, Verdict

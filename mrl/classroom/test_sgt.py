@@ -13,8 +13,8 @@ import torch
 
 from mrl.classroom import shown
 from mrl.classroom.letters import END, LETTERS, TableReceiver, group_of, mode_of, samples_of
+from mrl.exchange import experience_of
 from mrl.modes.own import own_samples
-from mrl.modes.peers import experience_of
 from mrl.records import SuccessRecord
 from mrl.samples import Group, TrainingSample
 from mrl.tiny.letters import CODEC

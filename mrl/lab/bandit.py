@@ -35,11 +35,11 @@ from rich.table import Table
 from transformers import PreTrainedModel
 
 from mrl.config import PolicyConfig
+from mrl.exchange import experience_of
 from mrl.learning import learn
 from mrl.modes import MODES, Experience, Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO
-from mrl.modes.peers import experience_of
 from mrl.modes.replay import NO_SKILL, Replay
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, RolloutRecord, SuccessRecord, make_records

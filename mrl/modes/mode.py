@@ -42,7 +42,7 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True)
 class Received(Generic[R]):
-    """A peer's record as one receiver can use it. modes/peers.py makes it."""
+    """A peer's record as one receiver can use it. exchange.py makes it."""
 
     record: R
     # The record's whole completion in the receiver's tokens. It ends in the receiver's EOS if and

@@ -1,45 +1,16 @@
-"""Helpers of several modes: they turn a peer's completion into the receiver's tokens."""
+"""Helpers of several modes: they turn a peer's completion into a training sample."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from mrl.advantages import group_advantages
-from mrl.alignment import LossyText, project, split_text
-from mrl.modes.mode import Experience, Received, Receiver
+from mrl.alignment import project, split_text
+from mrl.modes.mode import Received, Receiver
 from mrl.modes.own import samples_with
-from mrl.records import CompletionRecord, R, RolloutRecord, SuccessRecord
+from mrl.records import RolloutRecord, SuccessRecord
 from mrl.samples import Group, TrainingSample, Verdict
 
 Text = TypeVar("Text", RolloutRecord, SuccessRecord)  # the types of record that hold a text
-
-
-def receive(receiver: Receiver, record: R) -> Received[R]:
-    """A record with its text in the receiver's tokens, or with the reason to refuse the text.
-
-    The reasons are "thl/refused/..." if the receiver's tokenizer cannot represent the text exactly,
-    "dropped/empty" if there is no token, and "dropped/too_long" if there are more tokens than the
-    receiver may write.
-    """
-    if not isinstance(record, CompletionRecord):  # statistics have no text
-        return Received(record, [])
-    try:
-        token_ids = receiver.codec.encode(record.text)
-    except LossyText as refusal:
-        return Received(record, [], f"thl/refused/{refusal.reason}")
-
-    # the peer's EOS becomes the receiver's; without it, the receiver would not learn to stop
-    if record.finished:  # as an id, because EOS in the text would be refused as a special token
-        token_ids.append(receiver.eos_id)
-    if not token_ids:
-        return Received(record, [], "dropped/empty")
-    if len(token_ids) > receiver.max_new_tokens:
-        return Received(record, [], "dropped/too_long")
-    return Received(record, token_ids)
-
-
-def experience_of(receiver: Receiver, group: Group, records: Iterable[R]) -> Experience[R]:
-    """What the receiver's mode gets for the prompt of a group."""
-    return Experience(group, [receive(receiver, record) for record in records])
 
 
 def peer_sample(
