@@ -16,7 +16,7 @@ from mrl.models.loading import claim_device, pick_device
 from mrl.run.metrics import time_metrics
 from mrl.samples import TrainingSample
 from tests.end_to_end.small_run import without_time
-from tests.test_memory import SHAPES, model_of
+from tests.test_placement import SHAPES, model_of
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 

@@ -578,7 +578,7 @@ def test_as_many_runs_as_fit_and_at_most_four_but_a_gpu_for_one(
     run_all = "mrl.lab.commands.run_all"
     monkeypatch.setattr(run_all, lambda plan, board: plans.append(plan) or ["none"])
     monkeypatch.setattr("mrl.lab.compare.cores", lambda: 64)
-    monkeypatch.setattr("mrl.models.memory.free_memory", lambda device: int(free * 2**30))
+    monkeypatch.setattr("mrl.models.placement.free_memory", lambda device: int(free * 2**30))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
     assert mini_mrl.main(["compare", "--out", str(tmp_path), *given]) == 2  # no run finished
     assert [plan.jobs for plan in plans] == [want]

@@ -137,7 +137,7 @@ def jobs_that_fit(plan: Plan) -> int:
     """
     import torch
 
-    from mrl.models.memory import ROOM, free_memory, needed, size_of
+    from mrl.models.placement import ROOM, free_memory, needed, size_of
 
     if torch.cuda.is_available():
         return 1

@@ -136,7 +136,7 @@ def assemble(
     names: the policies of this process.
     """
     from mrl.models import loading
-    from mrl.models.memory import choose_placement
+    from mrl.models.placement import choose_placement
     from mrl.run.evaluation import load_heldout
 
     modes = {name: make_mode(config.mode, config.settings) for name in names}

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from mrl.config import RunConfig
 from mrl.errors import PROGRAM, MrlError, RunFailed, place_of
 from mrl.models.loading import claim_device
-from mrl.models.memory import peak_memory
+from mrl.models.placement import peak_memory
 from mrl.run.blind_spots import of_first_split
 from mrl.run.directory import (
     cut_back,

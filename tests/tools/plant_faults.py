@@ -140,7 +140,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("run/intervals", "count * (total - count) / total", "count * (total - count)", ["tests/test_intervals.py"]),
     ("models/lora", "sorted(learnt & {*loaded.missing_keys})", "[]", ["tests/test_lora.py"]),
     ("models/lora", "lora_dropout = 0.0", "lora_alpha *= 1", ["tests/test_lora.py"]),
-    ("models/memory", "max(size.moves + size.gradients for", "max(size.gradients for", ["tests/test_memory.py"]),
+    ("models/placement", "max(size.moves + size.gradients for", "max(size.gradients for", ["tests/test_placement.py"]),
     ("run/evaluation", "SEED_LABELS.get(split, split), start)", "split, start)",
      ["-m", "slow", "tests/test_results.py::test_the_scores_before_training_of_a_kept_run_are_sampled_again"]),
     ("run/directory", "if line not in present:", "if not line:",
