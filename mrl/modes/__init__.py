@@ -1,7 +1,7 @@
 """The sharing modes, one file each, by name.
 
 To add a mode, write a subclass of `Mode` (mode.py) in a new file of this folder and list it in
-`MODES`. Or write it in any file and run it with `--mode that_file.py:ItsClass`.
+`LISTED`. Or write it in any file and run it with `--mode that_file.py:ItsClass`.
 
 README.md has a table of what each mode shares, and what its receiver gains.
 """
