@@ -91,30 +91,20 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "rewards.std(dim=1, keepdim=True, correction=0) < 1e-6",
         ),
         "sample std": ("correction=0", "correction=1"),
-        "no std": ("(rewards.std(dim=1, keepdim=True, correction=0) + 1e-6)", "1.0"),
         "other axis": ("rewards.mean(dim=1, keepdim=True)", "rewards.mean(dim=0, keepdim=True)"),
         "all prompts together": ("rewards.mean(dim=1, keepdim=True)", "rewards.mean()"),
         "opposite sign": ("rewards - rewards.mean", "-rewards + rewards.mean"),
         "equal groups not zero": ("scaled.masked_fill(agree, 0.0)", "scaled"),
-        "nan": ("scaled.masked_fill(agree, 0.0)", 'scaled.masked_fill(agree, float("nan"))'),
         "std of all": ("std(dim=1, keepdim=True, correction=0)", "std(correction=0)"),
         "no check": ("rewards.dim() != 2 or rewards.shape[1] < 2", "False"),
         "more axes": ("rewards.dim() != 2 or rewards.shape[1] < 2", "rewards.shape[-1] < 2"),
         "changes the rewards": ("rewards = rewards.float()", "rewards -= 0.5"),
         "float64": ("rewards.float()", "rewards.double()"),
-        "close is equal": (
-            "(rewards == rewards[:, :1])", "rewards.isclose(rewards[:, :1], atol=1e-5)",
-        ),
         "close is equal, numpy's way": (
             "(rewards == rewards[:, :1])", "rewards.isclose(rewards[:, :1])",
         ),
-        "no eps": ("correction=0) + 1e-6", "correction=0)"),
         "other eps": ("+ 1e-6", "+ 1e-8"),
         "large eps": ("+ 1e-6", "+ 1e-5"),
-        "eps in the root": (
-            "(rewards.std(dim=1, keepdim=True, correction=0) + 1e-6)",
-            "(rewards.var(dim=1, keepdim=True, correction=0) + 1e-6).sqrt()",
-        ),
         "a list": ("return scaled.masked_fill(agree, 0.0)",
                    "return scaled.masked_fill(agree, 0.0).tolist()"),
         "a result that is used again": (
@@ -124,11 +114,9 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             ".copy_(scaled.masked_fill(agree, 0.0))",
         ),
         "cached by shape": (
-            "def advantages(rewards: Tensor) -> Tensor:",
-            "import functools\n_k = {}\ndef advantages(rewards):\n"
-            "    return _k.setdefault(tuple(rewards.shape), None) if _k.get(tuple(rewards.shape)) "
-            "is not None else _k.update({tuple(rewards.shape): _a(rewards)}) or "
-            "_k[tuple(rewards.shape)]\n\n\ndef _a(rewards: Tensor) -> Tensor:",
+            "return scaled.masked_fill(agree, 0.0)",
+            "return advantages.__dict__.setdefault(\n"
+            "        str(rewards.shape), scaled.masked_fill(agree, 0.0))",
         ),
     },
     "align": {
@@ -147,12 +135,8 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "letters": ("byte += len(piece)", "byte += len(piece.decode(errors='ignore'))"),
         "no check": ('b"".join(source) != b"".join(receiver)', "False"),
         "sides swapped": ("((i, j), (k, n))", "((k, n), (i, j))"),
-        "starts over": ("i, k = j, n", "i, k = 0, 0"),
-        "token by token": ("if byte in ends[1]:", "if byte in ends[1] and ends[1][byte] == j:"),
         "joins each time": ("byte += len(piece)", "byte = len(b''.join(side[:number]))"),
-        "sums each time": ("byte += len(piece)", "byte = sum(len(p) for p in side[:number])"),
         "searches a list": ("if byte in ends[1]:", "if byte in list(ends[1]):"),
-        "one number a chunk": ("(i, j), (k, n)", "i, k"),
         "a start and a number": ("(i, j), (k, n)", "(i, j - i), (k, n - k)"),
         "four numbers": ("((i, j), (k, n))", "(i, j, k, n)"),
         "bytes": (
@@ -161,7 +145,6 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         ),
         "None for other bytes": ('raise ValueError("not the same bytes")', "return None"),
         "wrong when long": ("return chunks", "return chunks if len(source) < 200 else []"),
-        "joined as it goes": ("byte += len(piece)", "byte = len(b''.join(side[:number]))"),
         "compares length and last byte": (
             'b"".join(source) != b"".join(receiver)',
             "sum(map(len, source)) != sum(map(len, receiver)) or source and receiver "
@@ -171,21 +154,13 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
     "bug": {
         "untouched": ("advantages.reshape(-1, 1)", "advantages.T.reshape(-1, 1)"),
         "two curves exchanged": ('"A": "sign",\n    "B"', '"B": "sign",\n    "A"'),
-        "no cause": ('"sign"', '""'),
-        "other curves": ("CURVES = 7", "CURVES = 8"),
-        "one advantage for all": ("advantages.reshape(-1, 1)", "advantages.mean()"),
         "sign": ("-torch.minimum", "torch.minimum"),
         "no clip": ("ratio.clamp(0.8, 1.2)", "ratio"),
-        "clipped above alone": ("ratio.clamp(0.8, 1.2)", "ratio.clamp(max=1.2)"),
         "sample std": ("correction=0", "correction=1"),
         "no min": ("torch.minimum(ratio * per_row, ratio.clamp(0.8, 1.2) * per_row)",
                    "ratio.clamp(0.8, 1.2) * per_row"),
-        "mean over all tokens": (
-            "((losses * mask).sum(dim=1) / lengths).mean()", "(losses * mask).sum() / mask.sum()",
-        ),
         "padding counts": ("lengths = mask.sum(dim=1).clamp(min=1)", "lengths = mask.shape[1]"),
         "detached": ("ratio = difference.exp()", "ratio = difference.detach().exp()"),
-        "no mask": (".masked_fill(~mask, 0.0)", ""),
         "masked by a product": (".masked_fill(~mask, 0.0)", " * mask"),
         "nan for equal groups": ("correction=0) + 1e-6", "correction=0)"),
         "std of rewards that are 0 or 1": (
@@ -201,7 +176,6 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "other eps": ("+ 1e-6", "+ 1e-5"),
         "one cause alone": ("CAUSES = {", "CAUSES = dict(A='sign')\nOTHER = {"),
         "nan loss": ("/ lengths).mean()", "/ lengths).mean() * float('nan')"),
-        "inf loss": ("/ lengths).mean()", "/ lengths).mean() + float('inf')"),
     },
     "liar": {
         "distrusts whom it has caught": (
@@ -216,13 +190,6 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "only what claims it": (
             'known[key] == "correct"', 'record.verdict == known[key] == "correct"',
         ),
-        "only with the right answer": (
-            'known[key] == "correct"',
-            'known[key] == "correct" and record.answer == answers[record.prompt_id]',
-        ),
-        "never asks": (
-            "verify(answers[record.prompt_id], record.text, record.finished)", "record.verdict",
-        ),
         "believes the answer": ("verify(answers[record.prompt_id],", "verify(record.answer,"),
         "forgets what is known": ("if key not in known:", "if True:"),
         "forgets the prompt": ("(record.prompt_id, record.text, record.finished)", "record.text"),
@@ -232,9 +199,6 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "the index in the key": (
             "(record.prompt_id, record.text, record.finished)",
             "(record.prompt_id, record.text, record.finished, record.index)",
-        ),
-        "all have finished": (
-            "record.prompt_id], record.text, record.finished)", "record.prompt_id], record.text)",
         ),
         "never asks of a cut text": (
             "if record.prompt_id not in answers:",
@@ -254,20 +218,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "                break\n            calls",
         ),
         "one short of the budget": ("if calls >= budget:", "if calls >= budget - 1:"),
-        "gives up where not all can be checked": (
-            "known, kept, calls = {}, [], 0",
-            "known, kept, calls = {}, [], 0\n"
-            "    if len({(r.prompt_id, r.text, r.finished) for r in records}) > budget:\n"
-            "        return []",
-        ),
         "one a prompt": (
             'known[key] == "correct"',
             'known[key] == "correct" and record.prompt_id not in [r.prompt_id for r in kept]',
         ),
-        "the last one": ("kept.append(record)", "kept[-1:] = [record]"),
         "backwards": ("return kept", "return kept[::-1]"),
         "not wrong is right": ('known[key] == "correct"', 'known[key] != "wrong"'),
-        "a set": ("return kept", "return set(kept)"),
         "changes records in place": ("return kept", "records[:] = kept\n    return records"),
         "arguments exchanged": (
             "verify(answers[record.prompt_id], record.text,",
@@ -279,7 +235,6 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "a gate at 30 %": (
             'group.outcome != "all_fail"', "sum(group.rewards) / len(group.rewards) > 0.3",
         ),
-        "the shortest": ("rng.choice(usable)", "min(usable, key=lambda s: len(s.record.text))"),
         "one of the shortest": (
             "rng.choice(usable)",
             "min(usable, key=lambda s: (len(s.record.text), rng.random()))",
@@ -289,7 +244,6 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "rng.choice([s for s in usable if s.record.finished] or usable)",
         ),
         "always": ('group.outcome != "all_fail" or not usable', "not usable"),
-        "never": ('group.outcome != "all_fail"', "True"),
         "where all passed": ('!= "all_fail"', '!= "all_pass"'),
         "the first": ("rng.choice(usable)", "usable[0]"),
         "other chance": ("rng.choice(usable)", "random.choice(usable)"),
@@ -304,14 +258,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "a policy sample": (
             'loss="imitation"', 'loss="policy", behavior_logprobs=[0.0] * len(received.token_ids)',
         ),
-        "no own samples": ("batch.samples += own_samples(receiver, group)", "pass"),
         "text that cannot be used": ("experience.usable", "experience.received"),
         "ends at a text that cannot be used": (
             "            batch.samples += own",
             "            if len(usable) < len(experience.received):\n                break\n"
             "            batch.samples += own",
         ),
-        "other records": ("consumes = SuccessRecord", "consumes = None"),
         "records by a name": ("consumes = SuccessRecord", 'consumes = "success"'),
         "where mixed": ('!= "all_fail"', '!= "mixed"'),
         "a weight of its own": ("weight=self.imitation_weight", "weight=0.1"),
@@ -329,33 +281,18 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         "on another prompt": (
             "prompt_ids=group.prompt_ids", "prompt_ids=experiences[0].group.prompt_ids",
         ),
-        "the text of another": (
-            "rng.choice(usable)",
-            "rng.choice(next(e for e in experiences"
-            " if e.usable and not any(e.group.rewards)).usable)",
-        ),
-        "shuffled advantages": (
-            "batch.samples += own_samples(receiver, group)",
-            "own = own_samples(receiver, group)\n"
-            "            a = [s.advantage for s in own]\n"
-            "            for s, x in zip(own, a[1:] + a[:1]):\n"
-            "                s.advantage = x\n"
-            "            batch.samples += own",
+        "other advantages": (
+            "own_samples(receiver, group)",
+            "[__import__('dataclasses').replace(s, advantage=-s.advantage)\n"
+            "                              for s in own_samples(receiver, group)]",
         ),
         "duplicates count once": (
             "rng.choice(usable)", "rng.choice(list({s.record.text: s for s in usable}.values()))",
-        ),
-        "draws by bits": (
-            "rng.choice(usable)", "usable[rng.getrandbits(2) % len(usable)]",
         ),
         "no limit of length": (
             "experience.usable",
             "[type(r)(r.record, receiver.codec.encode(r.record.text) + [receiver.eos_id])\n"
             "                             for r in experience.received if r.record.text.isascii()]",
-        ),
-        "own samples twice": (
-            "batch.samples += own_samples(receiver, group)",
-            "batch.samples += own_samples(receiver, group) * 2",
         ),
     },
     "own-mode": {
@@ -372,7 +309,6 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
 WHOLE = {"align": {"quadratic in a chunk's length": BUFFERS}}  # as WRONG, written out
 ONE_CAUSE = {  # (assignment, mistake) -> the least points: one cause costs one part
     ("advantages", "sample std"): 8,
-    ("advantages", "eps in the root"): 9,
     ("advantages", "a list"): 9,
     ("advantages", "other axis"): 7,
     ("align", "sides swapped"): 8,
@@ -409,19 +345,10 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
     "weights times 100": MODE + OWN + """
         return TrainingBatch([replace(s, weight=100.0) for s in batch.samples])
 """,
-    "own successes weighted up": MODE + OWN + """
-        return TrainingBatch([replace(s, weight=1 + 4 * s.reward) for s in batch.samples])
-""",
     "own samples weighted up where a peer says anything": MODE + OWN + """
         seen = {tuple(e.group.prompt_ids) for e in prompts if e.received}
         return TrainingBatch([replace(s, weight=1 + 4 * s.reward * (tuple(s.prompt_ids) in seen))
                               for s in batch.samples])
-""",
-    "a constant": MODE + OWN + """
-        for e in prompts:
-            batch.samples.append(TrainingSample(e.group.prompt_ids, [0, receiver.eos_id],
-                                                loss="imitation", reward=1.0))
-        return batch
 """,
     "a constant where a peer says anything": MODE + OWN + """
         for e in prompts:
@@ -437,13 +364,7 @@ TRICKS = {  # for own-mode: what must gain nothing, for it is no sharing
                               for r in e.group.rollouts if r.reward]
         return batch
 """,
-    "away from own failures": MODE + OWN + """
-        return TrainingBatch([s for e in prompts
-                              for s in samples_with([r - 0.5 for r in e.group.rewards], e.group)])
-""",
     "own replay": MODE + MEMORY + "SHARED, SULKS = False, lambda off, nothing: False\n",
-    "sulks once records contradict it": MODE + MEMORY
-        + "SHARED, SULKS = False, lambda off, nothing: off\n",
     "sulks without records, too": MODE + MEMORY
         + "SHARED, SULKS = False, lambda off, nothing: off or nothing\n",
     "a memory of both policies": MODE + MEMORY

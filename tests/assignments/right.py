@@ -6,7 +6,6 @@ For `own-mode`: ideas, and the least points of each. For `align` also a wrong on
 MODE = """import random
 from dataclasses import dataclass, replace
 from mrl.modes import Experience, Mode, Received, Receiver, TrainingBatch
-from mrl.modes.peers import peer_sample, pool_with_advantages, source_logprobs
 from mrl.modes.own import own_samples, samples_with
 from mrl.modes.solo import Solo
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord
@@ -17,16 +16,6 @@ def imitate(group, received, weight=0.1):
     return [] if received.refusal else [TrainingSample(
         group.prompt_ids, received.token_ids, loss="imitation", weight=weight,
         record=received.record, reward=1.0)]
-"""
-PLAIN = """
-from itertools import accumulate
-def plain(source, receiver):
-    if b"".join(source) != b"".join(receiver):
-        raise ValueError
-    ends = [dict(zip(accumulate(map(len, side)), range(1, len(side) + 1)))
-            for side in (source, receiver)]
-    cuts = [(0, 0)] + [(ends[0][end], ends[1][end]) for end in ends[0] if end in ends[1]]
-    return [((i, k), (j, n)) for (i, j), (k, n) in zip(cuts, cuts[1:])]
 """
 # with bytes, which are copied for each token of a chunk; a bytearray grows in place
 BUFFERS = """
@@ -53,24 +42,6 @@ def align(source, receiver):
 """
 RIGHT = {
     "advantages": {
-        "diff": """
-import torch
-def advantages(rewards):
-    if rewards.dim() != 2 or rewards.size(1) < 2:
-        raise ValueError
-    r = rewards.double()
-    z = (r - r.mean(-1, True)) / (r.std(-1, False, True) + 1e-6)
-    return (z * r.diff(dim=1).ne(0).any(1, keepdim=True)).to(torch.float32)
-""",
-        "var_mean": """
-import torch
-def advantages(rewards):
-    if rewards.ndim != 2 or rewards.size(1) <= 1:
-        raise ValueError
-    var, mean = torch.var_mean(rewards.to(torch.float32), dim=-1, keepdim=True, correction=0)
-    same = rewards.amax(-1, keepdim=True) == rewards.amin(-1, keepdim=True)
-    return torch.where(same, 0.0, (rewards.to(torch.float32) - mean) / (var.sqrt() + 1e-6))
-""",
         "numpy": """
 import numpy as np
 import torch
@@ -81,24 +52,6 @@ def advantages(rewards: torch.Tensor) -> torch.Tensor:
     a = (r - r.mean(1, keepdims=True)) / (r.std(1, keepdims=True) + 1e-6)
     a[np.ptp(r, axis=1) == 0] = 0
     return torch.from_numpy(a.astype(np.float32))
-""",
-        "in place on a copy": """
-import torch
-from torch import Tensor
-def advantages(rewards: Tensor) -> Tensor:
-    try:
-        prompts, group = rewards.shape
-    except ValueError:
-        raise ValueError("two axes") from None
-    if group < 2:
-        raise ValueError("two or more")
-    a = rewards.clone().double()
-    a -= a.mean(1, keepdim=True)
-    a /= rewards.double().std(1, unbiased=False, keepdim=True) + 1e-6
-    for p in range(prompts):
-        if (rewards[p] == rewards[p, 0]).all():
-            a[p] = 0
-    return a.float()
 """,
     },
     "align": {
@@ -115,47 +68,17 @@ def align(source, receiver):
     i, k = np.concatenate([[0], j])[:-1], np.concatenate([[0], l])[:-1]
     return np.stack([np.stack([i, j], 1), np.stack([k, l], 1)], 1)
 """,
-        "lists": """
-def align(source, receiver):
-    return [[list(span) for span in chunk] for chunk in plain(source, receiver)]
-""" + PLAIN,
-        "numpy's integers": """
+        "a generator of lists with numpy's integers": """
 import numpy as np
-def align(source, receiver):
-    return [tuple((np.int64(i), np.int64(j)) for i, j in chunk)
-            for chunk in plain(source, receiver)]
-""" + PLAIN,
-        "a generator": """
-def align(source, receiver):
-    yield from plain(source, receiver)
-""" + PLAIN,
-        "a tuple of floats": """
-def align(source, receiver):
-    return tuple(((float(i), j), (k, n)) for (i, j), (k, n) in plain(source, receiver))
-""" + PLAIN,
-        "two pointers": """
-def align(source, receiver):
-    if b"".join(source) != b"".join(receiver):
-        raise ValueError("bytes")
-    out, i, k, j, l, a, b = [], 0, 0, 0, 0, 0, 0
-    while j < len(source):
-        a += len(source[j]); j += 1
-        while b < a:
-            b += len(receiver[l]); l += 1
-        if a == b:
-            out.append(((i, j), (k, l)))
-            i, k = j, l
-    return out
-""",
-        "numpy": """
-import numpy as np
+from itertools import accumulate
 def align(source, receiver):
     if b"".join(source) != b"".join(receiver):
         raise ValueError
-    a, b = (np.cumsum([len(p) for p in side]) for side in (source, receiver))
-    _, j, l = np.intersect1d(a, b, return_indices=True)
-    j, l = [0, *(j + 1).tolist()], [0, *(l + 1).tolist()]
-    return [((j[n], j[n + 1]), (l[n], l[n + 1])) for n in range(len(j) - 1)]
+    ends = [dict(zip(accumulate(map(len, side)), range(1, len(side) + 1)))
+            for side in (source, receiver)]
+    cuts = [(0, 0)] + [(ends[0][end], ends[1][end]) for end in ends[0] if end in ends[1]]
+    for (i, k), (j, n) in zip(cuts, cuts[1:]):
+        yield [[np.int64(i), np.int64(j)], [np.int64(k), np.int64(n)]]
 """,
     },
     "bug": {
@@ -169,21 +92,6 @@ def policy_loss(logprobs, behavior_logprobs, rewards, mask):
     clipped = torch.clip(ratio, 0.8, 1.2)
     gain = torch.min(torch.stack([ratio * a, clipped * a]), dim=0).values
     return -gain.masked_fill(~mask, torch.nan).nanmean(dim=1).mean()
-""",
-        "a loop": """
-import torch
-def policy_loss(logprobs, behavior_logprobs, rewards, mask):
-    losses = []
-    for p, row in enumerate(rewards):
-        for i, r in enumerate(row):
-            a = (r - row.mean()) / (row.std(correction=0) + 1e-6)
-            if len(set(row.tolist())) == 1:
-                a = torch.tensor(0.0)
-            n = p * len(row) + i
-            on = mask[n]
-            q = (logprobs[n][on] - behavior_logprobs[n][on]).exp()
-            losses.append(-torch.minimum(q * a, q.clamp(0.8, 1.2) * a).mean())
-    return torch.stack(losses).mean()
 """,
         "float32": """
 import torch
@@ -231,26 +139,6 @@ def honest(records, answers, verify, budget):
                 kept.append(record)
         except Spent:
             pass
-    return kept
-""",
-        "two passes": """
-def honest(records, answers, verify, budget):
-    known = [r for r in records if r.prompt_id in answers]
-    keys = dict.fromkeys((r.prompt_id, r.text, r.finished) for r in known)
-    right = {k for k in list(keys)[:budget] if verify(answers[k[0]], k[1], k[2]) == "correct"}
-    return [r for r in records if (r.prompt_id, r.text, r.finished) in right]
-""",
-        "keywords": """
-def honest(records, answers, verify, budget):
-    seen, kept = {}, []
-    for r in records:
-        if (gold := answers.get(r.prompt_id)) is None:
-            continue
-        key = r.prompt_id, r.text, r.finished
-        if key not in seen and len(seen) < budget:
-            seen[key] = verify(answer=gold, text=r.text, finished=r.finished)
-        if seen.get(key) == "correct":
-            kept.append(r)
     return kept
 """,
     },
@@ -304,25 +192,9 @@ class Plain(Mode):
                 batch.samples.extend(imitate(group, one, self.weight))
         return batch
 """,
-        "a subclass of solo": MODE + IMITATE + """
-@dataclass
-class Sub(Solo):
-    name = "sub"
-    consumes = SuccessRecord
-    imitation_weight: float = 0.1
-    def training_samples(self, receiver, experiences, rng):
-        batch = super().training_samples(receiver, experiences, rng)
-        for experience in experiences:
-            group, successes = experience.group, experience.received
-            if successes and max(group.rewards) == 0.0:
-                batch.samples += imitate(group, rng.choice(successes),
-                                         weight=self.imitation_weight)
-        return batch
-""",
     },
 }  # fmt: skip
 IDEAS = {  # of own-mode: name -> (least points, text)
-    "sgt": (10, RIGHT["sgt"]["own samples first"]),
     "imitates every success": (8, MODE + IMITATE + """
 class All(Mode):
     name = "all"
@@ -361,19 +233,6 @@ class Likely(Mode):
                 chances = receiver.logprobs_of([group.prompt_ids] * len(ids), ids)
                 best = max(range(len(ids)), key=lambda n: sum(chances[n]))
                 batch.samples += imitate(group, right[best], 0.3)
-        return batch
-"""),
-    "pools the groups": (6, MODE + """
-class Pooled(Mode):
-    name = "pooled"
-    consumes = RolloutRecord
-    def training_samples(self, receiver, prompts, rng):
-        batch = TrainingBatch()
-        for experience in prompts:
-            group = experience.group
-            foreign = [replace(peer_sample(group, r), behavior_logprobs=source_logprobs(r.record))
-                       for r in experience.usable]
-            batch.samples += pool_with_advantages(receiver, group, foreign)
         return batch
 """),
 }  # fmt: skip
