@@ -162,12 +162,9 @@ def may_refuse(name, text):
     return name == "unigram" and "<0x" in text
 
 
-texts = st.text(max_size=40) | st.lists(
-    st.sampled_from(
-        ["cat", " ", "  ", "12", "\\boxed{", "}", "é", "世界", "\n", "▁", "-3=0", "😀"]
-    ),
-    max_size=12,
-).map("".join)
+PIECES = ["cat", " ", "  ", "12", "\\boxed{", "}", "é", "e\u0301", "世界", "\r\n", "\x00", "▁"]
+PIECES += ["<0x41>", "😀"]
+texts = st.text(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 many = settings(  # 50 examples, or 1,000 with --hypothesis-profile full (see conftest.py)
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -235,45 +232,6 @@ def test_sampled_ids_need_not_be_canonical(data, name):
         return
     assert text.encode() == b"".join(token_bytes)
     assert all(c.source[1] <= len(token_bytes) for c in align(token_bytes, [text.encode()]))
-
-
-HARD = {
-    "emoji with modifier and joiners": "👩🏽‍🚀 and 👨‍👩‍👧‍👦!",
-    "flags": "🇩🇪🇯🇵",
-    "CJK": "我吃了三个苹果。",
-    "right to left": "שלום עולם 12 مرحبا",
-    "combining marks": "Z͑ͫ̓a̴l̶g̷o̸",
-    "NFC": "caf\u00e9",
-    "NFD": "cafe\u0301",
-    "CRLF": "a\r\nb\r\n",
-    "NUL": "a\x00b",
-    "runs of spaces": "a    b   ",
-    "leading space": " x",
-    "two leading spaces": "  x",
-    "space mark itself": "a▁b",
-    "tabs": "\t\tx",
-    "digits": "1234567890 12 3",
-    "LaTeX": r"\frac{\sqrt{2}}{3} \cdot 10^{-4}",
-    "code": "def f(x):\n\treturn x != y\n",
-    "ligature": "ﬁne … ½",
-    "byte piece spelled out": "<0x41>",
-    "zero width": "a\u200bb\ufeffc",
-    "replacement character": "a\ufffdb",
-    "empty": "",
-}
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("case", HARD)
-def test_hard_texts_come_back_as_they_were_or_are_refused_by_a_normalizer(name, case):
-    text, codec = HARD[case], CODECS[name]
-    try:
-        token_ids = codec.encode(text)
-    except LossyText as loss:
-        assert loss.reason == "not_round_trippable"
-        assert may_refuse(name, text)
-        return
-    assert codec.decode(token_ids) == text
 
 
 def test_a_normalizer_that_changes_the_text_is_refused_not_repaired():
@@ -533,25 +491,6 @@ def test_chunks_tile_both_sequences_at_every_shared_boundary_whichever_side_is_f
     assert [(c.bytes, c.source, c.receiver) for c in chunks] == swapped
 
 
-@given(st.lists(st.binary(min_size=1, max_size=4), max_size=12))
-@many
-def test_aligning_with_oneself_is_one_to_one(token_bytes):
-    chunks = align(token_bytes, token_bytes)
-    assert len(chunks) == len(token_bytes)
-    assert all(chunk.one_to_one for chunk in chunks)
-
-
-@given(text=texts, source=st.sampled_from(NAMES), receiver=st.sampled_from(NAMES))
-@many
-def test_real_tokenizers_align_with_each_other(text, source, receiver):
-    try:
-        rows = [CODECS[name].token_bytes(CODECS[name].encode(text)) for name in (source, receiver)]
-    except LossyText:
-        return
-    chunks = align(*rows)
-    assert [0, *(chunk.bytes[1] for chunk in chunks)] == slow_boundaries(*rows)
-
-
 def test_different_texts_are_refused():
     with refused("different_bytes"):
         align([b"ab"], [b"a"])
@@ -580,11 +519,6 @@ def test_sums_of_a_projected_trace_are_conserved(cuts, random):
         if first < last:
             total = sum(logprobs[slice(*chunk.source)])
             assert sum(spread[first:last]) == pytest.approx(total)
-
-
-def test_projecting_onto_the_same_tokens_changes_nothing():
-    token_bytes, logprobs = [b"a", b"bc", b"d"], [-1.0, -2.0, -3.0]
-    assert project(token_bytes, token_bytes, logprobs) == (logprobs, [0, 1, 2])
 
 
 @pytest.mark.slow
