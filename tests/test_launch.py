@@ -308,12 +308,9 @@ def test_a_worker_that_is_killed_ends_the_run_and_resume_loses_nothing(place, wh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("placement", "number"),
-    [("resident", signal.SIGINT), ("parallel", signal.SIGINT), ("parallel", signal.SIGTERM)],
-)
-def test_ctrl_c_stops_after_the_step_and_the_run_goes_on_exactly(place, whole, placement, number):
-    program = Forked(place, *PARALLEL, "--placement", placement)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_after_the_step_and_the_run_goes_on_exactly(place, whole, number):
+    program = Forked(place, *PARALLEL)
     directory = place / "runs" / "r"
     wait_for(lambda: saved(directory) >= 2, program)
     os.killpg(program.pid, number)

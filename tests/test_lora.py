@@ -23,7 +23,6 @@ from mrl.models.loading import (
     shape_of,
 )
 from mrl.models.lora import base_of, save_adapters
-from mrl.settings.pairs import usual_learning_rate
 from tests.end_to_end.small_run import (
     NAMES,
     assert_same_run,
@@ -297,11 +296,6 @@ def test_without_peft_lora_is_one_sentence(make_policy, monkeypatch):
     with pytest.raises(MrlError, match="pip install") as caught:
         make_policy(lora_rank=4)
     assert "peft" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_the_usual_rate_is_ten_times_that_of_all_weights():
-    for size in (1e6, 135e6, 494e6, 1.5e9):
-        assert usual_learning_rate(size, lora=True) == pytest.approx(10 * usual_learning_rate(size))
 
 
 def test_swap_moves_adapters_and_their_moments_only(make_policy):

@@ -302,14 +302,6 @@ def test_learning_raises_what_had_a_positive_advantage(make_policy):
     assert policy.version == 1
 
 
-def test_nothing_to_learn_changes_nothing(make_policy):
-    policy = make_policy()
-    before = [p.clone() for p in policy.model.parameters()]
-    metrics = metrics_of(policy, [own(policy, "1", 0.0)])
-    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
-    assert (policy.version, metrics["grad_norm"], metrics["updates"]) == (0, 0.0, 0)
-
-
 def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_policy):
     policy = make_policy()
     before = [p.clone() for p in policy.model.parameters()]
@@ -359,35 +351,6 @@ def test_a_template_does_not_think_and_asks_the_same_tomorrow(make_policy):
         "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     )
     assert policy.prompt_text("2+2?") == "26 Jul 20242+2?<think></think>"
-
-
-def test_what_auto_tokenizer_loads_tokenizes_as_what_was_saved(random_pair):
-    from mrl.tiny.pair import tiny_tokenizer
-
-    for name in ("qwen-tiny", "llama-tiny"):
-        saved, loaded = tiny_tokenizer(name), AutoTokenizer.from_pretrained(random_pair / name)
-        assert loaded.backend_tokenizer.to_str() == saved.backend_tokenizer.to_str()
-        assert loaded.chat_template == saved.chat_template
-
-
-@pytest.mark.parametrize(
-    ("path", "part"),
-    [
-        ("/no/such/dir", "its tokenizer cannot be loaded"),
-        ("./missing", "its tokenizer cannot be loaded"),
-        ("nobody/such-model", "on the hub, or a directory"),
-    ],
-)
-def test_a_missing_model_gets_one_sentence(path, part):
-    with pytest.raises(MrlError, match=part) as caught:
-        load_tokenizer(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_directory_without_a_model_gets_one_sentence(tmp_path):
-    with pytest.raises(MrlError, match=r"its config\.json cannot be loaded") as caught:
-        load_policy(PolicyConfig("x", str(tmp_path)))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_tokenizer_without_a_fast_backend_gets_one_sentence(tmp_path):

@@ -216,14 +216,6 @@ def test_a_misreading_never_gives_the_right_answer():
             assert misread != OPERATIONS[skill.operation](*numbers)
 
 
-def test_operations_by_hand():
-    assert OPERATIONS["a+b"](47, 38) == 85
-    assert OPERATIONS["a-b"](47, 38) == 9
-    assert OPERATIONS["a*b"](6, 7) == OPERATIONS["a*b"](6, 7, 5) == 42
-    assert OPERATIONS["a/b"](42, 7) == 6
-    assert OPERATIONS["a*b-c"](6, 7, 5) == 37
-
-
 def all_solutions(method):
     """Operation, numbers and text of all that a policy can be shown, misreadings included."""
     for skill in SKILLS:
@@ -325,19 +317,6 @@ def test_the_prompts_of_a_warm_start_do_not_depend_on_the_method():
     streams = [islice(demonstrations("llama-tiny", 0, None, method), 500) for method in METHODS]
     prompts, *others = ([prompt for prompt, _ in stream] for stream in streams)
     assert all(other == prompts for other in others)
-
-
-def test_the_pair_starts_with_skills_that_overlap_only_in_part():
-    qwen, llama = (STRONG_SKILLS[name] for name in PAIR)
-    assert not set(qwen) & set(llama)
-    named = {skill.name for skill in SKILLS}
-    assert named - set(qwen) - set(llama) == {"loses"}  # neither starts with the two-step skill
-
-
-def test_what_a_policy_lacks_is_what_its_peer_knows():
-    for name, peer in (("qwen-tiny", "llama-tiny"), ("llama-tiny", "qwen-tiny")):
-        assert {*WEAK_SKILLS[name], *BLIND_SPOTS[name]} == set(STRONG_SKILLS[peer])
-        assert not set(WEAK_SKILLS[name]) & set(BLIND_SPOTS[name])
 
 
 def test_the_third_policy_knows_two_skills_of_each_other_and_lacks_their_others():

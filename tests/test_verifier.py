@@ -98,11 +98,6 @@ def test_last_box_of_any_text_is_balanced_and_part_of_it(text):
         assert last_box(f"\\boxed{{{content}}}") == content.removesuffix(".").strip()
 
 
-@given(st.text(alphabet=st.characters(exclude_characters="{}\\."), max_size=60))
-def test_last_box_returns_what_was_put_in(content):
-    assert last_box(f"\\boxed{{x}} {content} \\boxed{{{content}}} {content}") == content.strip()
-
-
 def test_last_box_of_a_huge_text_is_found_in_bounded_time():
     begin = time.monotonic()
     for part in ("\\boxed{", "{", "\\boxed   ", "\\"):
@@ -140,7 +135,7 @@ VERDICTS = {  # what a group shows, and of which verdict: answer, box
         ("1-1/e", "1+1/e"), ("3x-y+13=0", "3x+4y+14=0"), ("2^{-99}", "2^{-98}"),
         (r"\frac{1}{10^{30}}", r"\frac{1}{10^{31}}"), ("e^{-99}", "e^{-98}"),
         (r"\sqrt{2}", r"\sqrt{2}+10^{-16}"),
-        (r"\sqrt{2} \cdot 10^{-20}", r"\sqrt{3} \cdot 10^{-20}"), ("0.0000001", "0.0000002"),
+        (r"\sqrt{2} \cdot 10^{-20}", r"\sqrt{3} \cdot 10^{-20}"), ("0.0000001", "0.00000011"),
         ("12345678901234567890", "12345678901234567891"), ("9" * 400, "9" * 399 + "8"),
     ],
     ("nothing to read is not the same as wrong", UNPARSED): [
@@ -717,23 +712,17 @@ def test_works_in_a_script_from_another_directory_with_misleading_files(tmp_path
     assert run.stdout == b"correct\n[]\n"
 
 
-HOSTILE_BOXES = {
-    "NUL": "7\0", "only NUL": "\0" * 1_000, "escape sequence": "\x1b[31m7\x1b[0m",
-    "bell and backspace": "8\b7\a", "newlines": "7\n1\n", "carriage return": "7\r\n",
-    "lone surrogate": "\ud800",
-    "lone surrogates around a number": "\udfff7\udc00", "text direction": "\u202e7",
-    "full-width digit": "８", "replacement characters": "\ufffd" * 100,
-    "line separators": "7\u2028\u2029\x85", "unbalanced LaTeX": r"\frac{1}{\left(\sqrt{2}",
-    "left without right": r"\left(" * 50, "backslashes": "\\ " * 500, "dollars": "$" * 501,
-    "percent": "%", "bars": "|" * 100, "environment without end": r"\begin{pmatrix}" * 50,
-    "endless matrix": r"\begin{pmatrix}" + "1&" * 300 + r"1\end{pmatrix}",
+HOSTILE_BOXES = {  # next to what `hostile_completions` makes
+    "only NUL": "\0" * 1_000, "bell and backspace": "8\b7\a", "newlines": "7\n1\n",
+    "carriage return": "7\r\n", "text direction": "\u202e7", "full-width digit": "８",
+    "replacement characters": "\ufffd" * 100, "line separators": "7\u2028\u2029\x85",
+    "backslashes": "\\ " * 500, "dollars": "$" * 501, "percent": "%", "bars": "|" * 100,
     "endless column": r"\begin{pmatrix}" + r"1\\" * 300 + r"1\end{pmatrix}",
     "Python code": "__import__('os').system('touch /tmp/never')",
-    "Python expression": "(lambda: 7)()", "print": "print(7)", "JSON": '{"verdict": "correct"}',
+    "Python expression": "(lambda: 7)()", "JSON": '{"verdict": "correct"}',
     "a verdict": "correct", "deep fractions": r"\frac{1}{" * 12 + "2" + "}" * 12,
-    "deep roots": r"\sqrt{" * 12 + "2" + "}" * 12, "deep parentheses": "(" * 8 + "8" + ")" * 8,
-    "nested boxes": r"\boxed{" * 30 + "8" + "}" * 30, "huge float": "1e400",
-    "infinite": r"\infty-\infty", "division by nothing": r"\frac{0}{0}", "chain": "1=2=3=4=5=6",
+    "deep roots": r"\sqrt{" * 12 + "2" + "}" * 12, "huge float": "1e400",
+    "infinite": r"\infty-\infty", "division by nothing": r"\frac{0}{0}",
     "long sum": "1+" * 200 + "1", "not a number": r"\text{NaN}", "emoji": "7️⃣🙂",
 }  # fmt: skip
 
@@ -867,7 +856,3 @@ def test_same_verdict_as_math_verify_called_plainly_on_honest_pairs(verifier, co
     assert set(ours.result()) == {CORRECT, WRONG}
     assert [verdict is CORRECT for verdict in ours.result()] == plain
     assert 0.4 < sum(plain) / count < 0.7
-
-
-def test_the_tolerance_of_decimals_is_small(verifier):
-    assert verifier.verify("0.0000001", r"\boxed{0.00000011}") is Verdict.WRONG

@@ -12,9 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mrl.config import PolicyConfig, RunConfig
-from mrl.run import view as views
 from mrl.run.launch import MEETING
-from mrl.run.metrics import meaning
 from mrl.run.summary import evaluation_table
 from mrl.run.view import FRAMES, View, bar, make_view, printable
 
@@ -194,11 +192,6 @@ def test_a_skill_that_only_some_steps_have_is_averaged_over_those():
     (row,) = [line for line in shown(view).splitlines() if line.startswith("sold")]
     assert row.count("%") == 1
     assert row.rstrip().endswith("     -")  # its bar keeps its place
-
-
-def test_the_figures_that_are_shown_are_four_that_the_program_explains():
-    assert len(views.FIGURES) == 4
-    assert all(meaning(metric) for metric in views.FIGURES)
 
 
 def test_plain_lines_come_every_few_steps_and_name_each_reward():

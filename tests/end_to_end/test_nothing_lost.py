@@ -409,17 +409,6 @@ def test_a_mode_that_lacks_a_file_is_named_with_its_line(place, capsys):
     assert "none.txt" in said and "own.py, line 7" in said and "resume runs/r" in said
 
 
-def test_a_run_that_ended_while_it_scored_is_scored_when_it_is_resumed(place, capsys):
-    assert small("--steps", "2", "--name", "r") == 0
-    path = Path("runs/r/evaluation.json")
-    whole = path.read_bytes()
-    path.write_text(json.dumps({"before": json.loads(whole)["before"]}, indent=1))
-    assert run("resume", "runs/r", "--plain") == 0
-    assert path.read_bytes() == whole
-    assert run("resume", "runs/r") == 2
-    assert "is finished" in capsys.readouterr().err
-
-
 # ------------------------------------------------------------------------------ numbers
 
 

@@ -132,23 +132,6 @@ def test_a_students_own_exception_keeps_its_traceback_and_names_its_line(place, 
     assert "new run" in last  # `resume` would refuse the corrected file
 
 
-def test_a_batch_that_cannot_be_learnt_from_is_one_sentence_with_the_modes_file(place, capsys):
-    Path("own.py").write_text(OWN.format(line="batch.samples[0].completion_ids = [10**6]"))
-    assert small("--mode", "own.py:Own", "--steps", "2", "--name", "r") == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"{place}/own.py: training_samples of Own ")
-    assert "completion_ids" in error
-    assert len(error.splitlines()) == 1
-
-
-def test_a_file_with_an_error_of_syntax_is_named_with_its_line(place, capsys):
-    Path("own.py").write_text("x = 1\ndef")
-    assert small("--mode", "own.py:Own", "--steps", "2") == 2
-    error = capsys.readouterr().err
-    assert f"{place}/own.py, line 2)" in error
-    assert len(error.splitlines()) == 1
-
-
 LEAKY = '''
 from dataclasses import dataclass, field
 from mrl.modes.own import own_samples
@@ -222,14 +205,6 @@ def test_a_mode_of_ones_own_runs_and_resumes(place, monkeypatch):
     assert run("resume", "runs/loud-s0") == 0
     assert small("--mode", "sgt", "--set", "sgt.imitation_weight=0.2", "--steps", "2") == 0
     assert_same_run("runs/loud-s0", "runs/sgt-s0", 2)
-
-
-def test_settings_are_listed_with_those_of_the_modes(capsys):
-    assert run("settings") == 0
-    out = capsys.readouterr().out
-    for name in MODES:
-        assert f"│ {name} " in out
-    assert "sgt.imitation_weight" in out and "prompts_per_step" in out and "group_size" in out
 
 
 @pytest.mark.slow
