@@ -11,7 +11,8 @@ import random
 import re
 import runpy
 import tomllib
-from functools import cache
+from collections import Counter
+from functools import cache, partial
 from itertools import islice, product
 from pathlib import Path
 from statistics import mean
@@ -139,6 +140,41 @@ def test_the_marks_of_the_picture_are_the_kept_scores():
         wanted += zip(*pairs, strict=True)
         assert len(pairs[0]) >= 5
     assert marks == sorted(wanted)
+
+
+def test_an_attempt_has_the_right_operation_or_calculates_correctly(tmp_path, monkeypatch):
+    attempts = [  # of qwen-tiny, which begins with the first of a problem
+        (200, "sold", "31-12=19. \\boxed{19}", "correct"),  # before the last 40 steps
+        (201, "sold", "31-12=19. \\boxed{19}", "correct"),
+        (240, "sold", "31-12: 31-10=21. \\boxed{21}", "wrong"),
+        (240, "sold", "31+12=43. \\boxed{43}", "wrong"),
+        (240, "sold", "eggs", "unparsed"),
+        (240, "loses", "3*5=15. \\boxed{15}", "wrong"),  # two operations
+    ]
+    lines = [
+        {"step": step, "policy": "qwen-tiny", "problem": f"train-{skill}-001"}
+        | {"text": text, "verdict": verdict}
+        for step, skill, text, verdict in attempts
+    ]
+    lines.append({"step": 240, "rescue": {"skill": "sold"}})
+    log = tmp_path / "runs" / "sgt-s81" / "samples.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+    program = runpy.run_path(str(RESULTS / "operations.py"))
+    counts = Counter()
+    program["count"](log, counts)
+    found = {what: counts["qwen-tiny", "sold", what] for what in program["COUNTED"]}
+    assert found == {"attempts": 4, "right operation": 2, "correct": 1}
+    assert {skill for _, skill, _ in counts} == {"sold"}
+
+    row = {"pair": "p", "mode": "m", "policy": "qwen-tiny", "skill": "sold"} | found
+    other = row | {"skill": "days", "attempts": 9}
+    monkeypatch.setattr(tables, "kept_rows", lambda path: [row, other])
+    assert tables.right_shares("p", "m", "blind", True) == (50, 50)
+    assert tables.right_shares("p", "m", "blind", False) == (pytest.approx(200 / 9), 50)
+    with pytest.raises(tables.NotMeasured):
+        tables.right_shares("p", "m", "strong", True)
 
 
 # ------------------------------------------------------------------------ numbers in sentences
@@ -300,6 +336,30 @@ def test_what_is_said_of_the_shipped_pair_holds():
 def spot_of(skill):
     (policy,) = (policy for policy, skills in tables.SPOTS.items() if skill in skills)
     return f"{policy} {skill}"
+
+
+def test_what_is_said_of_the_controls_of_hint_holds():
+    ends = {mode: tables.end("modes", mode, first=5) for mode in ("hint", "sgt", "hint-anew")}
+    whole = tables.end("hint controls", "hint-whole")
+    assert whole.mean + whole.half < ends["hint"].mean - ends["hint"].half
+    assert abs(whole.mean - ends["sgt"].mean) < 2
+    for spot, closed in (("days", 5), ("bags", 5), ("sold", 0), ("eats", 0)):
+        found = tables.closed("hint controls", "hint-whole", spot_of(spot))
+        assert found == f"{closed} of 5"
+
+
+def test_what_is_said_of_operation_and_calculation_holds():
+    shipped = partial(tables.right_shares, "sums and differences")
+    for mode in (*tables.LINES, "hint-whole"):  # where both write alike, nothing is lost
+        assert min(shipped(mode, "strong", False)) > 95
+    operation, calculation = shipped("sft", "strong", True)
+    assert operation > 60 and calculation < 10
+    operation, calculation = tables.right_shares("everything", "sft", "strong", False)
+    assert operation > 90 and calculation < 25
+    assert shipped("sgt", "strong", True)[1] > 75
+    for mode in ("sgt", "hint-whole"):
+        assert 100 / 10 < shipped(mode, "blind", True)[0] < 100 / 8  # one in nine
+    assert min(shipped("hint", "blind", True)) > 50
 
 
 def test_what_is_said_of_the_pair_that_differs_in_everything_holds():

@@ -38,7 +38,8 @@ REAL_BLIND_SPOTS = {"qwen": ("sold", "days"), "smol": ("eats", "bags")}  # in bo
 
 # Name of a comparison -> the `table.csv` that `compare` wrote (REPRODUCE.md has the commands)
 FILES = {
-    "modes": "tiny-pair/modes.csv",  # result 1; the next ones: result 3
+    "modes": "tiny-pair/modes.csv",  # result 1; the next one: its controls; then result 3
+    "hint controls": "tiny-pair/hint-controls.csv",
     "twins": "tiny-pair/twins.csv",
     "everything": "tiny-pair/everything.csv",
     "bare": "tiny-pair/bare.csv",
@@ -68,6 +69,11 @@ FILES |= {
     "prp levels": "version-0.2/prp-levels.csv",  # and `solo`, seeds 71 to 75
 } | {f"dial {shown}": f"version-0.2/right-{shown}.csv" for shown in DIAL}
 ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode, how many seeds
+    # modes of the shipped pair that were run later, with the seeds 81 to 85
+    **{
+        ("modes", mode): ("tiny-pair/other-modes.csv", mode, None)
+        for mode in ("naive", "prp", "xgrpo", "hacpo", "graft", "solo-x2")
+    },
     ("five", NO_LOWER): ("version-0.2/five-seeds-no-lower-end.csv", "hacpo", None),
     # the runs with honest peers
     **{("liars", mode): (FILES["ten"], mode, 5) for mode in ("solo", "sft", "sgt")},
@@ -443,6 +449,84 @@ def cost() -> list[str]:
     return table(("", "sampled tokens", "seconds", "MB received"), rows)
 
 
+HINTS = {  # `hint` and its controls -> the comparison, and how the other second attempts differ
+    "hint": ("modes", ""),
+    "hint-anew": ("modes", "no beginning"),
+    "hint-elsewhere": ("hint controls", "a beginning of another problem's solution"),
+    "hint-whole": ("hint controls", "the peer's whole solution is imitated"),
+    "hint-members": ("hint controls", "they join the group; nothing is imitated"),
+}
+
+
+def correct_share(mode: str) -> float:
+    """Percent of the second attempts that are correct, as a mean over the seeds 81 to 85."""
+    shares = [
+        100 * int(row["correct"]) / int(row["second attempts"])
+        for row in kept_rows("tiny-pair/second-attempts.csv")
+        if row["mode"] == mode and int(row["seed"]) <= 85
+    ]
+    if not shares:
+        raise NotMeasured(mode)
+    return mean(shares)
+
+
+def hint_controls() -> list[str]:
+    """`hint` and its controls, each of which changes one thing, over the seeds 81 to 85."""
+    rows = []
+    for mode, (source, words) in HINTS.items():
+        ends = [cell(end, source, mode, of, "test", 5) for of in ("all", "blind", "strong")]
+        share = cell(lambda mode: f"{correct_share(mode):.0f}%", mode)
+        rows.append((f"`{mode}`", words, *ends, share))
+    header = (
+        "", "what differs", "all skills", "blind spots", "strong skills", "correct second attempts",
+    )  # fmt: skip
+    return table(header, rows)
+
+
+SUMS = ("finds", "given", "eats", "sold")  # sums and differences
+HALVES = {  # column of the table -> kind of skills, and whether they are sums and differences
+    "blind: `days`, `bags`": ("blind", False),
+    "blind: `sold`, `eats`": ("blind", True),
+    "strong: products, quotients": ("strong", False),
+    "strong: sums, differences": ("strong", True),
+}
+
+
+def right_shares(pair: str, mode: str, kind: str, sums: bool) -> tuple[float, float]:
+    """Percent of attempts with the right operation, and percent of these that are correct."""
+    attempts = right = correct = 0
+    for row in kept_rows("tiny-pair/operations.csv"):
+        meant = is_meant(kind, row["policy"], row["skill"]) and (row["skill"] in SUMS) == sums
+        if meant and (row["pair"], row["mode"]) == (pair, mode):
+            attempts += int(row["attempts"])
+            right += int(row["right operation"])
+            correct += int(row["correct"])
+    if not attempts:
+        raise NotMeasured(f"{mode!r} on {pair!r}")
+    return 100 * right / attempts, 100 * correct / right if right else 0.0
+
+
+def operations() -> list[str]:
+    """What attempts get right in the last 40 steps: the operation, and the calculation."""
+    rows = []
+    for pair, modes in (
+        ("twins", LINES),
+        ("sums and differences", (*LINES, "hint-whole")),
+        ("everything", LINES),
+    ):
+        for mode in modes:
+            cells = []
+            for kind, sums in HALVES.values():
+                try:
+                    operation, calculation = right_shares(pair, mode, kind, sums)
+                except NotMeasured:
+                    break
+                cells.append(f"{operation:.0f}%, {calculation:.0f}%" if operation else "0%")
+            if cells:
+                rows.append((pair, f"`{mode}`", *cells))
+    return table(("the peer differs in", "mode", *HALVES), rows)
+
+
 def hotter() -> list[str]:
     """What a higher temperature does before training, from hotter.csv."""
     measured = {  # of skills -> the column that matters
@@ -485,6 +569,9 @@ def trl() -> list[str]:
     return table(("`qwen-tiny`, trained by TRL", "`days`", "`sold`", "all skills"), rows)
 
 
+OWNS = {"none": "nothing", "correct": "own correct completions", "grpo": "GRPO"}
+
+
 def result_2() -> list[str]:
     """Own learning and learning from a peer: nine cells."""
     peers = {
@@ -492,9 +579,8 @@ def result_2() -> list[str]:
         "gate": "a solution, weight 0.1, if all attempts failed",
         "always": "a solution, weight 1, always",
     }
-    owns = {"none": "nothing", "correct": "own correct completions", "grpo": "GRPO"}
     rows = []
-    for own, words in owns.items():
+    for own, words in OWNS.items():
         cells = [f"{before('all'):.1f} (untrained)"] if own == "none" else []
         for peer in peers:
             if (own, peer) in CELLS:
@@ -534,6 +620,27 @@ def result_3() -> list[str]:
         (f"`{mode}`", *(cell(by_strangeness, mode, how) for how in STRANGENESS)) for mode in LINES
     ]
     return table(("the peer differs in", *STRANGENESS), rows)
+
+
+def result_6() -> list[str]:
+    """All modes that were run on the shipped pair with the seeds 81 to 85, the best gain first."""
+    rows = []
+    for mode, (name, *_) in MODES_SHOWN.items():
+        try:
+            ends = [end("modes", mode, of, "test", 5) for of in ("all", "blind", "strong")]
+        except NotMeasured:
+            continue
+        gain = gap(ends[0].values, scores("modes", "solo", first=5))
+        path = ELSEWHERE.get(("modes", mode), (FILES["modes"],))[0]
+        received = mean(kept_values(path, mode, "bytes per prompt"))
+        cells = (name, *ends, "" if mode == "solo" else gain, f"{received / 1e3:.1f}")
+        rows.append((gain.mean, cells))
+    rows.sort(key=lambda row: row[0], reverse=True)
+    header = (
+        "mode", "all skills", "blind spots", "strong skills", "all skills, above `solo`",
+        "kB received per prompt",
+    )  # fmt: skip
+    return table(header, [cells for _, cells in rows])
 
 
 def result_7() -> list[str]:
@@ -581,6 +688,36 @@ def is_above(
 ) -> Seen:
     """How far a mode ends above another one, which was predicted to lie between two numbers."""
     found = difference(source, one, two, of)
+    return str(found), least <= found.mean <= most
+
+
+def of_five(mode: str) -> list[float]:
+    """The scores of `hint`, of one of its controls or of another mode with the seeds 81 to 85."""
+    source = HINTS.get(mode, ("modes", ""))[0]
+    return scores(source, mode, first=5)
+
+
+def hint_is_above(one: str, two: str, least: float, most: float = 100) -> Seen:
+    """The same as `is_above` for `hint` and its controls."""
+    found = gap(of_five(one), of_five(two))
+    return str(found), least <= found.mean <= most
+
+
+def members_lie_between() -> Seen:
+    """Where `hint-members` ends, which was predicted to lie between `sgt` and `hint`."""
+    low, found, high = (estimate(of_five(mode)) for mode in ("sgt", "hint-members", "hint"))
+    return str(found), low.mean <= found.mean <= high.mean
+
+
+def helps_rarely(mode: str, most: float) -> Seen:
+    """How many second attempts are correct; at most so many percent were predicted."""
+    found = correct_share(mode)
+    return f"{found:.0f}%", found < most
+
+
+def cell_is_above(one: tuple[str, str], two: tuple[str, str], least: float, most: float) -> Seen:
+    """How far one of the nine cells ends above another one, which was predicted to lie between."""
+    found = gap(*(scores(*CELLS[each], first=5) for each in (one, two)))
     return str(found), least <= found.mean <= most
 
 
@@ -643,6 +780,35 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         "1a",
         "`hint-anew` ends at least 8 below `hint`",
         partial(is_above, "modes", "hint", "hint-anew", 8),
+    ),
+    (
+        "1b",
+        "`hint-elsewhere`: less than 25% of the second attempts are correct",
+        partial(helps_rarely, "hint-elsewhere", 25),
+    ),
+    (
+        "1b",
+        "`hint-elsewhere` ends within 4 points of `hint-anew`",
+        partial(hint_is_above, "hint-elsewhere", "hint-anew", -4, 4),
+    ),
+    (
+        "1b",
+        "`hint-whole` ends at least 4 below `hint`",
+        partial(hint_is_above, "hint", "hint-whole", 4),
+    ),
+    ("1b", "`hint-members` ends between `sgt` and `hint`", members_lie_between),
+    *(
+        (
+            "2",
+            f"from itself {words}: with a peer always, it ends below the gate",
+            partial(cell_is_above, (own, "gate"), (own, "always"), 0, 100),
+        )
+        for own, words in OWNS.items()
+    ),
+    (
+        "2",
+        "own correct completions alone end within 4 points of `solo`",
+        partial(cell_is_above, ("correct", "none"), ("grpo", "none"), -4, 4),
     ),
     ("3", "twins: four modes end within 5 points", partial(within, "twins", 5)),
     ("3", "everything: `sft` ends below 20", partial(ends_between, "everything", "sft", 0, 20)),
@@ -1035,11 +1201,14 @@ TABLES = {
     "readme-modes": readme_modes,
     "result-1": result_1,
     "result-1-differences": result_1_differences,
+    "hint-controls": hint_controls,
+    "operations": operations,
     "cost": cost,
     "hotter": hotter,
     "trl": trl,
     "result-2": result_2,
     "result-3": result_3,
+    "result-6": result_6,
     "result-7": result_7,
     "result-8": result_8,
     "predictions": predictions,

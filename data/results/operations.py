@@ -1,0 +1,67 @@
+"""Operation or calculation: what attempts get right after training, as `tiny-pair/operations.csv`.
+
+    python data/results/operations.py "sums and differences=runs/compare" everything=runs/everything
+
+Each argument is a name for the table and the folder of a comparison. An attempt can fail in two
+ways: it begins with the wrong operation, or it begins with the right one and calculates wrongly.
+The file counts both for each policy and skill, over the last 40 steps of the runs with the seeds 81
+to 85. A run logs the first of its attempts at each problem. `loses` has two operations, so it is
+left out.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+from mrl.tiny.pair import PAIR
+
+TABLE = Path(__file__).resolve().parent / "tiny-pair" / "operations.csv"
+OPERATIONS = {
+    "finds": "+", "given": "+", "eats": "-", "sold": "-",
+    "bags": "*", "days": "*", "shares": "/", "packs": "/",
+}  # fmt: skip
+COUNTED = ("attempts", "right operation", "correct")
+SEEDS, FIRST_STEP = range(81, 86), 201
+
+
+def count(log: Path, counts: Counter[tuple[str, str, str]]) -> None:
+    """Add the attempts of one run: (policy, skill, what is counted) -> how many."""
+    for line in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
+        if "text" not in line or line["step"] < FIRST_STEP:
+            continue
+        policy, skill = line["policy"], line["problem"].split("-")[1]  # train-sold-012
+        if skill not in OPERATIONS:
+            continue
+        begun = re.match(r"\d+([-+*/])", line["text"])
+        right = begun is not None and begun[1] == OPERATIONS[skill]
+        counts[policy, skill, "attempts"] += 1
+        counts[policy, skill, "right operation"] += right
+        counts[policy, skill, "correct"] += right and line["verdict"] == "correct"
+
+
+def main() -> None:
+    """Count in the logs of all comparisons, and write the file."""
+    rows = []
+    for pair, folder in (argument.split("=") for argument in sys.argv[1:]):
+        logs = sorted(Path(folder).glob("runs/*/samples.jsonl"))
+        modes = dict.fromkeys(log.parent.name.rsplit("-s", 1)[0] for log in logs)
+        for mode in modes:
+            counts: Counter[tuple[str, str, str]] = Counter()
+            for seed in SEEDS:
+                count(Path(folder) / "runs" / f"{mode}-s{seed}" / "samples.jsonl", counts)
+            for policy, skill in product(PAIR, OPERATIONS):
+                counted = [counts[policy, skill, column] for column in COUNTED]
+                rows.append((pair, mode, policy, skill, *counted))
+
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("pair", "mode", "policy", "skill", *COUNTED))
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
