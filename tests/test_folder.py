@@ -205,20 +205,6 @@ def test_a_resumed_run_cuts_its_file_back_and_has_read_what_it_had_read(folder, 
     again.close()
 
 
-def test_reading_costs_what_is_new_and_not_what_is_there(folder, tmp_path, monkeypatch):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(line() * 1000)
-    reader = folder("b")
-    reader.read()
-    read = []
-    take = reader._take
-    monkeypatch.setattr(reader, "_take", lambda *args, **rest: read.append(take(*args, **rest)))
-    with path.open("ab") as file:
-        file.write(line() * 3)
-    reader.read()
-    assert len(read) == 3
-
-
 def test_a_peer_that_is_behind_is_waited_for_once(folder):
     writer = folder("a")
     writer.publish("a", [], step=1)

@@ -44,7 +44,6 @@ def batch_with(**changes):
         (batch_with(record=success("x", source="qwen-tiny")), "record"),
         (batch_with(loss="nll"), "loss nll"),
         (batch_with(behavior_logprobs=[0.0]), "1 behavior_logprobs 2 completion_ids"),
-        (batch_with(behavior_logprobs=[0.0]), "1 behavior_logprobs 2 completion_ids"),
         (batch_with(objective=CHUNKS), "0 chunk_of 2 completion_ids"),
     ],
 )
@@ -81,8 +80,3 @@ def test_a_mode_without_a_file_as_in_a_notebook_is_checked_too(make_policy, monk
     assert check_batch(batch, cell(), make_policy()) is batch
     with pytest.raises(MrlError, match=f"{module}.*Cell"):
         check_batch(None, cell(), make_policy())
-
-
-def test_a_batch_without_a_mistake_comes_back_as_it_is(make_policy):
-    batch = batch_with()
-    assert check_batch(batch, Own(), make_policy()) is batch

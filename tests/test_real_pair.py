@@ -20,7 +20,6 @@ from transformers import (
 
 import mini_mrl
 from mrl.config import PolicyConfig, RunConfig
-from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.models.loading import load_policy
 from mrl.run.launch import cores
@@ -155,18 +154,6 @@ def test_other_precisions_and_checkpointing_learn_nearly_the_same(make_chat, nam
     assert next(policy.model.parameters()).dtype == torch.float32
 
 
-def test_what_is_sampled_is_what_is_scored_in_bfloat16_up_to_its_rounding(make_chat):
-    from mrl.samples import Problem
-
-    policy = make_chat("qwen", dtype="mixed", gradient_checkpointing=True)
-    (group,) = policy.rollout([Problem("a", "1+1?", "2")], torch.Generator().manual_seed(0))
-    scored = policy.logprobs_of(
-        [group.prompt_ids] * 8, [rollout.completion_ids for rollout in group.rollouts]
-    )
-    for rollout, logprobs in zip(group.rollouts, scored, strict=True):
-        assert rollout.logprobs == pytest.approx(logprobs, abs=0.1)
-
-
 def test_a_pretrained_pair_has_a_recipe_by_device_and_problems(monkeypatch, tmp_path):
     on_cpu = run_config("qwen-smol", None, {}, [])
     assert [policy.name for policy in on_cpu.policies] == ["qwen2.5", "smollm2"]
@@ -209,15 +196,6 @@ def test_directories_are_known_by_their_size(chat_pair, monkeypatch):
     assert run_config(pair, None, {}, []).steps == 60
 
 
-def test_a_template_that_takes_no_system_message_gets_it_in_the_users(make_chat):
-    policy = make_chat("qwen", system_prompt="Be short.")
-    assert policy.tokenizer.decode(policy.prompt_ids("1+1?")).startswith("<|im_start|>system")
-    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
-    policy.tokenizer.chat_template = refuses + CHATML
-    asked = policy.tokenizer.decode(policy.prompt_ids("1+1?"))
-    assert asked.startswith("<|im_start|>user\nBe short.\n\n1+1?<|im_end|>")
-
-
 def test_without_network_the_real_pair_ends_in_one_sentence(capsys):
     assert mini_mrl.main(["--pair", "qwen-smol"]) == 2
     error = capsys.readouterr().err
@@ -243,17 +221,3 @@ def test_where_no_pair_is_named_it_is_the_tiny_one_unless_all_of_the_real_one_is
     name, why = choose_pair()
     assert name == ("qwen-smol" if missing == "nothing" else "tiny")
     assert ("--pair tiny" if name == "qwen-smol" else "--pair qwen-smol") in why
-
-
-def test_compare_takes_the_tiny_pair_where_the_real_one_could_be_trained(monkeypatch, tmp_path):
-    taken = []
-
-    def note(plan, board):
-        taken.append((plan.pair, plan.file))
-        raise MrlError("enough")
-
-    monkeypatch.setattr("mrl.lab.commands.run_all", note)
-    command = ["compare", "--modes", "solo", "--jobs", "1", "--out", str(tmp_path)]
-    for more in ([], ["--pair", "qwen-smol"], ["--config", "own.toml"]):
-        assert mini_mrl.main([*command, *more]) == 2
-    assert taken == [("tiny", None), ("qwen-smol", None), (None, Path("own.toml"))]

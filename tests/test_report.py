@@ -11,7 +11,6 @@ from mrl.lab.report import headline, write_report
 from mrl.run import figures
 from mrl.run.directory import read_metrics, read_samples
 from mrl.run.problems import save_problems
-from mrl.run.summary import learned_sentence
 from mrl.tiny.pair import BLIND_SPOTS, PAIR
 from mrl.tiny.skills import SKILLS, generate
 from tests import browser
@@ -226,26 +225,6 @@ def test_a_series_is_averaged_over_the_steps_before(finished):
     assert figures.series(lines, "a", "x", window=2) == ([1, 2, 4], [1.0, 2.0, 4.0])
     assert figures.series(lines, "b", "x") == ([], [])
     assert len(read_metrics(finished)) == 8
-
-
-def test_the_sentence_names_the_largest_gain():
-    def scores(policy, value):
-        return {
-            "policy": policy,
-            "split": "validation",
-            "problems": 40,
-            "pass@1": value,
-            "skills": {"eats": {"pass@1": value, "problems": 40}},
-        }
-
-    before = [scores("a", 0.1), scores("b", 0.5)]
-    after = [scores("a", 0.7), scores("b", 0.6)]
-    lines = [{"policy": name, "imitated": 4, "rescues": 4, "updates": 1} for name in "ab"]
-    sentence = learned_sentence({"before": before, "after": after}, lines)
-    assert "`eats` of a: 10% -> 70%" in sentence
-    assert learned_sentence({"before": before}, lines) == ""
-    same = {"before": before, "after": before}
-    assert learned_sentence(same, lines).startswith("No policy improved")
 
 
 @pytest.mark.slow

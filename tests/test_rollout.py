@@ -98,15 +98,6 @@ def test_a_model_with_sliding_layers_makes_its_own_masks():
     assert module._prompt_mask(model, mask, cache) is mask
 
 
-def test_draw_follows_the_distribution():
-    probabilities = torch.tensor([0.1, 0.0, 0.6, 0.3])
-    uniform = torch.rand(40_000, generator=generator())
-    drawn = draw(torch.log(probabilities).expand(40_000, 4), uniform)
-    shares = torch.bincount(drawn, minlength=4) / 40_000
-    assert shares[1] == 0
-    torch.testing.assert_close(shares, probabilities, atol=0.01, rtol=0)
-
-
 @pytest.mark.parametrize("vocabulary", [module.SMALL_VOCABULARY + 1, 10_007])
 def test_a_draw_on_two_levels_is_the_draw_on_one(monkeypatch, vocabulary):
     """Most tokens have probability 0, as those of a peaked distribution have in float32."""

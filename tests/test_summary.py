@@ -201,8 +201,10 @@ def test_the_largest_of_many_gains_has_to_be_larger():
             for entry in entries:
                 entry["skills"] = {f"s{n}": {"pass@1": 0.3, "problems": 40} for n in range(count)}
             if when == "after":
-                entries[0]["skills"]["s0"] = {"pass@1": 0.6, "problems": 40}
-        assert ("s0" in learned_sentence(evaluations, [])) == praised
+                for entry, after in zip(entries, (0.6, 0.5), strict=True):
+                    entry["skills"]["s0"] = {"pass@1": after, "problems": 40}
+        sentence = learned_sentence(evaluations, [])
+        assert ("`s0` of qwen-tiny: 30% -> 60%" in sentence) == praised
 
 
 def test_at_80_columns_no_cell_of_the_kept_runs_table_is_cut():
@@ -229,9 +231,3 @@ def test_sizes_and_numbers_read_as_a_person_writes_them(tmp_path):
     assert size(139_400_000, lora_rank=16) == (
         "139 M parameters, LoRA of rank 16, learning rate 0.001"
     )
-
-
-def test_one_model_alone_shares_nothing_and_hears_so_in_every_mode(tmp_path):
-    run = planned(tmp_path, mode="sgt")
-    run.team.record_type = None  # as where there is no peer
-    assert "Mode sgt shares nothing" in "\n".join(first_lines(run))

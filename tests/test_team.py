@@ -81,16 +81,6 @@ def test_a_function_may_judge_and_is_called_in_this_process():
     assert len(seen) >= 8
 
 
-def test_settings_are_python_values():
-    heldout = Path(mini_mrl.__file__).parent / "data" / "words" / "validation_wording.jsonl"
-    team = load_team(
-        "tiny", objective="gspo", gradient_checkpointing=True, heldout=[heldout], **SMALL
-    )
-    for policy in team.policies:
-        assert (policy.config.objective, policy.config.gradient_checkpointing) == ("gspo", True)
-    assert list(team.heldout) == ["validation_wording"]
-
-
 def test_values_go_in_as_they_are(tmp_path):
     words = Path(mini_mrl.__file__).parent / "data" / "words"
     texts = {"system_prompt": 'Réponds 😀 "bien"', "template": "😀\n{prompt}\n"}
