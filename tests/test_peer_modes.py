@@ -15,7 +15,6 @@ import torch
 from mrl.advantages import group_advantages
 from mrl.errors import MrlError
 from mrl.exchange import experience_of
-from mrl.modes import Mode
 from mrl.modes.graft import GRAFT
 from mrl.modes.hacpo import HACPO, NarrowingBand
 from mrl.modes.naive import Naive
@@ -336,57 +335,22 @@ def test_graft_has_no_candidate_in(receiver, own, theirs):
     assert [replace(s, objective=None) for s in batch.samples] == solo.samples
 
 
-def test_graft_takes_the_source_with_the_most_successes(receiver):
-    peers = {"x": peers_of("x", [1, 0, 0])["x"] + peers_of("x", [1, 1, 0], source="c")["x"]}
-    groups = [group(receiver, "x", [0, 0, 0])]
-    _, foreign = own_and_peers(teach(GRAFT(balanced=False), receiver, groups, peers))
-    assert {s.source for s in foreign} == {"c"}
-
-
 # ------------------------------------------------------------------------------ from outside
 
-MINE = """
-from dataclasses import dataclass
+ANY_RECORD = """
 from mrl.modes.solo import Solo
-from mrl.modes import Mode
 from mrl.records import Record
-
-@dataclass
-class Mine(Solo):
-    \"\"\"Mine.\"\"\"
-    name = "mine"
-    strength: float = 1.0
-
-@dataclass
-class Unfinished(Mode):
-    name = "unfinished"
-
-class TooFew(Solo):
-    name = "too-few"
-
-    def training_samples(self, receiver, experiences):
-        pass
 
 class AnyRecord(Solo):
     name = "any-record"
     consumes = Record
-
-other = 3
 """
-
-
-def test_a_mode_from_a_file(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(MINE)
-    mode = make_mode(f"{path}:Mine", {"mine": {"strength": 2}})
-    assert isinstance(mode, Mode)
-    assert mode.strength == 2.0
 
 
 def test_a_mode_that_consumes_any_record_is_refused_at_the_door(tmp_path):
     """It would get nothing, because only records of exactly one type are handed out."""
     path = tmp_path / "mine.py"
-    path.write_text(MINE)
+    path.write_text(ANY_RECORD)
     with pytest.raises(MrlError) as caught:
         make_mode(f"{path}:AnyRecord", {})
     assert names_it(str(caught.value), "consumes SuccessRecord AnyRecord")
