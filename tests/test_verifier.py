@@ -355,18 +355,13 @@ def test_a_time_is_not_judged_as_a_quotient_nor_a_name_as_letters(verifier):
 
 @pytest.mark.parametrize(
     "answer",
-    ["5", "-5", "1,234", "1,234.5", "0.5", ".5", "1e-05", "1/2", "1 1/2", r"\frac{3}{4}", r"20\%",
-     "yes", "blue whale", "NaCl", "XIV", "A", "(A)", "12A", "x", "2 x + 3", "3x y", "a_{ij}",
-     "x+1-2-3", r"\frac{b h}{2}", r"e^{i\pi}", r"\log_{10} x", "x=1 or x=2", "y=2x+1",
-     r"\{1, 2\}", "(1,2)",
-     "[0,1)", r"(-\infty, 1) \cup (2, \infty)", r"\mathbb{R}", "10!", r"\binom{5}{2}", "3+4i",
-     r"\begin{pmatrix} 1 & 2 \\ -3 & 4 \end{pmatrix}", "x_{1} + x_{2}", "2^10", r"\text{yes}",
-     r"\frac{\sqrt{2}+\sqrt{6}}{4}", r"\left(\frac{1}{2}, -\frac{3}{4}\right)", r"\log_2 3",
-     "x = 0",
-     r"\frac{n!}{k!(n-k)!}", r"-1 + i\sqrt{3}", r"0 \le x \le 1", r"\frac{x^3}{3} + C",
-     "(100, 250)",
-     r"x^{\frac{2}{3}}", r"(x-3)^2 + (y+2)^2 = 16", r"\sqrt[3]{4}", "6.022e23",
-     r"\frac{ 1 }{ 1000 }"],
+    [".5", r"20\%", "NaCl", "XIV", "A", "(A)", "12A", "x", "2 x + 3", "a_{ij}", "x+1-2-3",
+     r"\frac{b h}{2}", r"e^{i\pi}", r"\log_{10} x", "x=1 or x=2", "y=2x+1", "(1,2)", r"\mathbb{R}",
+     "10!", r"\binom{5}{2}", r"\begin{pmatrix} 1 & 2 \\ -3 & 4 \end{pmatrix}", "x_{1} + x_{2}",
+     "2^10", r"\text{yes}", r"\frac{\sqrt{2}+\sqrt{6}}{4}",
+     r"\left(\frac{1}{2}, -\frac{3}{4}\right)", r"\log_2 3", "x = 0", r"\frac{n!}{k!(n-k)!}",
+     r"-1 + i\sqrt{3}", r"0 \le x \le 1", r"\frac{x^3}{3} + C", r"x^{\frac{2}{3}}",
+     r"(x-3)^2 + (y+2)^2 = 16", r"\sqrt[3]{4}", r"\frac{ 1 }{ 1000 }"],
 )  # fmt: skip
 def test_answer_that_is_read_in_one_way_is_accepted(verifier, monkeypatch, answer):
     monkeypatch.setattr(verifier, "timeout_s", 20)
