@@ -96,28 +96,6 @@ def test_the_playable_run_computes_what_the_tutorials_example_does(
     assert moved > 0.5 or sharing != "peer"
 
 
-def test_the_second_learner_changes_nothing_of_the_tutorials_first(two_learners):
-    """Alone, and with a peer that is always right, a learner is TUTORIAL's of sections 2 and 6."""
-    for sharing in ("alone", "peer"):
-        chance = random.Random(1)
-        world = two_learners.World(sharing, [[0.01, 0.5], [1 - 1e-12, 0.5]])
-        logits = two_learners.first_logits(0.01).requires_grad_()
-        optimizer = torch.optim.SGD([logits], lr=0.5)
-        for _ in range(100):
-            log_p = logits.log_softmax(0)
-            numbers = [[[chance.random() for _ in range(8)] for _ in "ab"] for _ in "ab"]
-            y = torch.searchsorted(log_p.exp().cumsum(0), torch.tensor(numbers[0][0]).double())
-            r = (y == 0).double()
-            loss = -((r - r.mean()) * log_p[y]).mean()
-            if sharing == "peer" and r.sum() == 0:
-                loss = loss - 0.1 * log_p[0]
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            world.step(numbers)
-        assert torch.allclose(world.logits[0, 0], logits.detach(), atol=1e-9)
-
-
 def test_only_a_peer_closes_a_blind_spot(two_learners):
     ends = {}
     for sharing in SHARING:

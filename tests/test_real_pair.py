@@ -91,15 +91,6 @@ def make_chat(chat_pair):
     return make
 
 
-def test_prompts_follow_each_models_chat_template_with_the_system_prompt(make_chat):
-    policy = make_chat("qwen", system_prompt="Box it.")
-    text = policy.tokenizer.decode(policy.prompt_ids("1+1?"))
-    assert text == (
-        "<|im_start|>system\nBox it.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-
-
 def test_every_end_token_of_the_generation_config_ends_and_dead_rows_are_never_written(make_chat):
     qwen, smol = make_chat("qwen"), make_chat("smol")
     assert qwen.eos_ids == [2, 0]  # <|im_end|> first, then <|endoftext|>

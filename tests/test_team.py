@@ -258,11 +258,6 @@ def test_models_in_memory_get_the_checks_of_loaded_ones(damage, sentence):
         load_team(first, **SMALL)  # without the list
 
 
-def test_a_mistake_is_one_sentence_here_too():
-    with pytest.raises(MrlError, match="there is no setting `grop_size`; did you mean"):
-        load_team("tiny", grop_size=3)
-
-
 @pytest.mark.slow
 def test_the_front_door_loads_neither_the_command_line_nor_what_draws():
     code = "import sys, mini_mrl; print(*sys.modules)"
