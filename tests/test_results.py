@@ -348,6 +348,24 @@ def test_what_is_said_of_the_controls_of_hint_holds():
         assert found == f"{closed} of 5"
 
 
+def test_what_is_said_of_the_nine_cells_holds():
+    ends = {cell: tables.scores(*tables.CELLS[cell], first=5) for cell in tables.CELLS}
+
+    def above(one, two):
+        return tables.gap(ends[one], ends[two]).mean
+
+    assert above(("none", "gate"), ("none", "always")) < 0
+    assert above(("none", "always"), ("grpo", "always")) < 0
+    for own in ("correct", "grpo"):  # without the gate, more is lost than is gained
+        assert above((own, "always"), (own, "none")) < -10
+    best, gated = ("correct", "gate"), ("grpo", "gate")
+    assert tables.gap(ends[best], ends[gated]).clear and above(best, gated) > 0
+    assert all(above(best, other) > 0 for other in ends if other != best)
+    assert tables.closed(*tables.CELLS[best]) == "20 of 20"
+    hint = tables.gap(tables.scores("modes", "hint", first=5), ends[best])
+    assert hint.clear and hint.mean > 0
+
+
 def test_what_is_said_of_operation_and_calculation_holds():
     shipped = partial(tables.right_shares, "sums and differences")
     for mode in (*tables.LINES, "hint-whole"):  # where both write alike, nothing is lost
