@@ -218,6 +218,12 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
             "                break\n            calls",
         ),
         "one short of the budget": ("if calls >= budget:", "if calls >= budget - 1:"),
+        "gives up where not all can be checked": (
+            "known, kept, calls = {}, [], 0",
+            "known, kept, calls = {}, [], 0\n"
+            "    if len({(r.prompt_id, r.text, r.finished) for r in records}) > budget:\n"
+            "        return []",
+        ),
         "one a prompt": (
             'known[key] == "correct"',
             'known[key] == "correct" and record.prompt_id not in [r.prompt_id for r in kept]',
@@ -280,6 +286,11 @@ WRONG = {  # assignment -> name -> (what stands in the reference, what stands th
         ),
         "on another prompt": (
             "prompt_ids=group.prompt_ids", "prompt_ids=experiences[0].group.prompt_ids",
+        ),
+        "the text of another": (
+            "rng.choice(usable)",
+            "rng.choice(next(e for e in experiences"
+            " if e.usable and not any(e.group.rewards)).usable)",
         ),
         "other advantages": (
             "own_samples(receiver, group)",
