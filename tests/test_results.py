@@ -144,7 +144,7 @@ def test_the_marks_of_the_picture_are_the_kept_scores():
 
 def test_an_attempt_has_the_right_operation_or_calculates_correctly(tmp_path, monkeypatch):
     attempts = [  # of qwen-tiny, which begins with the first of a problem
-        (200, "sold", "31-12=19. \\boxed{19}", "correct"),  # before the last 40 steps
+        (200, "sold", "31-12=19. \\boxed{19}", "correct"),
         (201, "sold", "31-12=19. \\boxed{19}", "correct"),
         (240, "sold", "31-12: 31-10=21. \\boxed{21}", "wrong"),
         (240, "sold", "31+12=43. \\boxed{43}", "wrong"),
@@ -164,11 +164,13 @@ def test_an_attempt_has_the_right_operation_or_calculates_correctly(tmp_path, mo
     program = runpy.run_path(str(RESULTS / "operations.py"))
     counts = Counter()
     program["count"](log, counts)
-    found = {what: counts["qwen-tiny", "sold", what] for what in program["COUNTED"]}
+    found = {what: counts[240, "qwen-tiny", "sold", what] for what in program["COUNTED"]}
     assert found == {"attempts": 4, "right operation": 2, "correct": 1}
-    assert {skill for _, skill, _ in counts} == {"sold"}
+    assert {skill for _, _, skill, _ in counts} == {"sold"}
+    assert counts[200, "qwen-tiny", "sold", "correct"] == 1
 
-    row = {"pair": "p", "mode": "m", "policy": "qwen-tiny", "skill": "sold"} | found
+    row = {"pair": "p", "mode": "m", "until step": "240", "policy": "qwen-tiny", "skill": "sold"}
+    row |= found
     other = row | {"skill": "days", "attempts": 9}
     monkeypatch.setattr(tables, "kept_rows", lambda path: [row, other])
     assert tables.right_shares("p", "m", "blind", True) == (50, 50)

@@ -4,9 +4,9 @@
 
 Each argument is a name for the table and the folder of a comparison. An attempt can fail in two
 ways: it begins with the wrong operation, or it begins with the right one and calculates wrongly.
-The file counts both for each policy and skill, over the last 40 steps of the runs with the seeds 81
-to 85. A run logs the first of its attempts at each problem. `loses` has two operations, so it is
-left out.
+The file counts both for each policy and skill, in every 40 steps of the runs with the seeds 81 to
+85. A run logs the first of its attempts at each problem. `loses` has two operations, so it is left
+out.
 """
 
 import csv
@@ -25,22 +25,23 @@ OPERATIONS = {
     "bags": "*", "days": "*", "shares": "/", "packs": "/",
 }  # fmt: skip
 COUNTED = ("attempts", "right operation", "correct")
-SEEDS, FIRST_STEP = range(81, 86), 201
+SEEDS, WINDOW = range(81, 86), 40  # in steps
 
 
-def count(log: Path, counts: Counter[tuple[str, str, str]]) -> None:
-    """Add the attempts of one run: (policy, skill, what is counted) -> how many."""
+def count(log: Path, counts: Counter[tuple[int, str, str, str]]) -> None:
+    """Add the attempts of one run: (last step, policy, skill, what is counted) -> how many."""
     for line in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
-        if "text" not in line or line["step"] < FIRST_STEP:
+        if "text" not in line:  # a rescue or a hint
             continue
+        until = -(-line["step"] // WINDOW) * WINDOW
         policy, skill = line["policy"], line["problem"].split("-")[1]  # train-sold-012
         if skill not in OPERATIONS:
             continue
         begun = re.match(r"\d+([-+*/])", line["text"])
         right = begun is not None and begun[1] == OPERATIONS[skill]
-        counts[policy, skill, "attempts"] += 1
-        counts[policy, skill, "right operation"] += right
-        counts[policy, skill, "correct"] += right and line["verdict"] == "correct"
+        counts[until, policy, skill, "attempts"] += 1
+        counts[until, policy, skill, "right operation"] += right
+        counts[until, policy, skill, "correct"] += right and line["verdict"] == "correct"
 
 
 def main() -> None:
@@ -50,16 +51,15 @@ def main() -> None:
         logs = sorted(Path(folder).glob("runs/*/samples.jsonl"))
         modes = dict.fromkeys(log.parent.name.rsplit("-s", 1)[0] for log in logs)
         for mode in modes:
-            counts: Counter[tuple[str, str, str]] = Counter()
+            counts: Counter[tuple[int, str, str, str]] = Counter()
             for seed in SEEDS:
                 count(Path(folder) / "runs" / f"{mode}-s{seed}" / "samples.jsonl", counts)
-            for policy, skill in product(PAIR, OPERATIONS):
-                counted = [counts[policy, skill, column] for column in COUNTED]
-                rows.append((pair, mode, policy, skill, *counted))
+            for place in product(sorted({until for until, *_ in counts}), PAIR, OPERATIONS):
+                rows.append((pair, mode, *place, *(counts[*place, column] for column in COUNTED)))
 
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("pair", "mode", "policy", "skill", *COUNTED))
+        writer.writerow(("pair", "mode", "until step", "policy", "skill", *COUNTED))
         writer.writerows(rows)
 
 

@@ -74,6 +74,7 @@ ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode,
         ("modes", mode): ("tiny-pair/other-modes.csv", mode, None)
         for mode in ("naive", "prp", "xgrpo", "hacpo", "graft", "solo-x2")
     },
+    ("modes", "cells"): ("tiny-pair/cells-correct-gate.csv", "cells", None),
     ("five", NO_LOWER): ("version-0.2/five-seeds-no-lower-end.csv", "hacpo", None),
     # the runs with honest peers
     **{("liars", mode): (FILES["ten"], mode, 5) for mode in ("solo", "sft", "sgt")},
@@ -298,11 +299,11 @@ def cell(compute: Callable[..., object], *arguments: object) -> str:
 
 TRAINED_WITH = {
     "solo": "RL alone",
-    "replay": "RL + replay",
+    "replay": "RL + its own earlier solutions",
     "sft": "only imitate the peer",
-    "rft": "only imitate the peer and oneself",
+    "rft": "only imitate the peer and itself",
     "sgt": "RL + imitate the peer",
-    "hint": "RL + a hint of the peer",
+    "hint": "RL + a hint from the peer",
 }
 
 
@@ -314,13 +315,19 @@ def before(of: str) -> float:
 
 
 def readme_headline() -> list[str]:
-    """What is solved after training: problems of the blind spots, and all problems."""
-    kinds = ("blind", "all")
+    """What is solved after training: problems of the blind spots, the others, and all problems."""
+    kinds = ("blind", "others", "all")
     rows = [("before training", *(f"{before(of):.1f}%" for of in kinds))]
     for mode, words in TRAINED_WITH.items():
         ends = [f"{end('modes', mode, of)}%" for of in kinds]
         rows.append((f"{words} (`{mode}`)", *ends))
-    return table(("training", "blind-spot problems solved", "all problems solved"), rows)
+    header = (
+        "training",
+        "blind-spot problems solved",
+        "other problems solved",
+        "all problems solved",
+    )
+    return table(header, rows)
 
 
 LEVEL = "prp sequence"  # the mode `prp` with one ratio per completion, in version-0.2/
@@ -330,6 +337,11 @@ MODES_SHOWN = {  # mode -> its name, where it is from, and what is shared
     "replay": ("`replay`", "control", "nothing; the policy's own earlier solutions come back"),
     "sft": ("`sft`", "control", "solutions; no RL"),
     "rft": ("`rft`", "control", "solutions, and own ones are imitated as well; no GRPO"),
+    "cells": (
+        "`rft` with the gate of `sgt`",
+        "control",
+        "solutions, used where all attempts failed; no GRPO",
+    ),
     "sgt": ("`sgt`", "MRL", "solutions, used where all attempts failed"),
     "hint": ("`hint`", "ours", "beginnings of solutions, where all attempts failed"),
     "xgrpo": ("`xgrpo`", "MRL*", "mean rewards, no text"),
@@ -492,12 +504,17 @@ HALVES = {  # column of the table -> kind of skills, and whether they are sums a
 }
 
 
-def right_shares(pair: str, mode: str, kind: str, sums: bool) -> tuple[float, float]:
-    """Percent of attempts with the right operation, and percent of these that are correct."""
+def right_shares(
+    pair: str, mode: str, kind: str, sums: bool, until: int = 240
+) -> tuple[float, float]:
+    """Percent of attempts with the right operation, and percent of these that are correct.
+
+    until: the last of the 40 steps that are counted.
+    """
     attempts = right = correct = 0
     for row in kept_rows("tiny-pair/operations.csv"):
         meant = is_meant(kind, row["policy"], row["skill"]) and (row["skill"] in SUMS) == sums
-        if meant and (row["pair"], row["mode"]) == (pair, mode):
+        if meant and (row["pair"], row["mode"], row["until step"]) == (pair, mode, str(until)):
             attempts += int(row["attempts"])
             right += int(row["right operation"])
             correct += int(row["correct"])
