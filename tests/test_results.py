@@ -384,6 +384,12 @@ def test_what_is_said_of_operation_and_calculation_holds():
     for mode in ("sgt", "hint-whole"):
         assert 100 / 10 < shipped(mode, "blind", True)[0] < 100 / 8  # one in nine
     assert min(shipped("hint", "blind", True)) > 50
+    slow, fast = (
+        tables.right_shares("twins", "rft", "blind", sums, 80)[0] for sums in (True, False)
+    )
+    for share in (slow, fast):
+        assert f"{share:.0f}%" in PAGE
+    assert slow < 20 and fast > 90 and tables.right_shares("twins", "rft", "blind", True)[0] > 90
 
 
 def test_what_is_said_of_the_pair_that_differs_in_everything_holds():
