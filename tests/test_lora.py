@@ -235,11 +235,12 @@ def test_adapters_that_others_trained_learn_without_dropout(foreign):
     assert scored[0].tolist() == pytest.approx(policy.logprobs_of(*about)[0], abs=1e-5)
 
 
-DAMAGE = {
-    "none": lambda name: False,
-    "only A": lambda name: "lora_A" in name,
-    "one of two layers": lambda name: ".layers.0." in name,
-    "without the head": lambda name: "lm_head" not in name,
+DAMAGE = {  # which tensors are left; a lost head is noticed first, so only one case loses it alone
+    "nothing": lambda name: False,
+    "only the head": lambda name: "lora" not in name,
+    "no B": lambda name: "lora_B" not in name,
+    "one of two layers": lambda name: ".layers.1." not in name,
+    "no head": lambda name: "lm_head" not in name,
 }
 
 
