@@ -351,7 +351,9 @@ def test_what_is_said_of_the_controls_of_hint_holds():
     for mode in ("hint-whole", "hint-elsewhere"):
         for spot, closed in (("days", 5), ("bags", 5), ("sold", 0), ("eats", 0)):
             assert tables.closed("hint controls", mode, spot_of(spot)) == f"{closed} of 5"
-    assert tables.correct_share("hint-elsewhere") < 5
+    assert tables.correct_share("hint-elsewhere") < 5 and tables.correct_share("hint-members") > 50
+    assert tables.closed("hint controls", "hint-members", "llama-tiny bags") == "5 of 5"
+    assert tables.closed("hint controls", "hint-members") == "5 of 20"
 
 
 def test_what_is_said_of_the_nine_cells_holds():
@@ -390,6 +392,17 @@ def test_what_is_said_of_operation_and_calculation_holds():
     for share in (slow, fast):
         assert f"{share:.0f}%" in PAGE
     assert slow < 20 and fast > 90 and tables.right_shares("twins", "rft", "blind", True)[0] > 90
+
+
+def test_what_is_said_of_twins_holds():
+    assert tables.count(tables.closed("twins", "solo")) == 0
+    for mode in ("sft", "rft", "sgt", "hint"):
+        assert tables.closed("twins", mode) == "20 of 20"
+        assert gap(mode, "solo", source="twins").clear
+    for mode in ("sft", "rft"):  # plain imitation gains most
+        assert gap(mode, "hint", source="twins").mean > 0
+    hints = [mean(tables.scores(source, "hint")) for source in ("twins", "modes", "everything")]
+    assert max(hints) - min(hints) < 2  # about the same height everywhere
 
 
 def test_what_is_said_of_the_pair_that_differs_in_everything_holds():

@@ -626,7 +626,6 @@ LINES = ("solo", "sft", "rft", "sgt", "hint")  # the modes of result 3
 def by_strangeness(mode: str, how: str, of: str = "all") -> Estimate:
     """Where a mode ends with a peer that writes in this way, over the seeds 81 to 85.
 
-    Until twins are measured with these seeds, they are the runs of version 0.2 (seeds 31 to 35).
     The models of the column "only the box" are the shipped pair, so there `solo` is the same. A box
     has no beginning, so `hint` makes the samples of `solo` there (tests/test_controls.py).
     """
@@ -634,8 +633,6 @@ def by_strangeness(mode: str, how: str, of: str = "all") -> Estimate:
     if source == "bare":
         alone = mode in ("solo", "hint")
         source, mode = ("modes", "solo") if alone else (source, f"{mode}-bare")
-    if source == "twins" and not (RESULTS / FILES["twins"]).is_file():
-        source = "liars"  # its runs with honest peers
     return end(source, mode, of, "test", 5)
 
 
@@ -1201,6 +1198,23 @@ def tutorial_spots() -> list[str]:
     return table(header, rows)
 
 
+def tutorial_twins() -> list[str]:
+    """Where modes end by how differently the peer writes, without intervals."""
+    ways = {
+        "twins": "all alike",
+        "sums and differences": "sums and differences in two ways",
+        "everything": "everything in two ways",
+    }
+    rows = [
+        (
+            f"`{mode}`",
+            *(cell(lambda *of: f"{by_strangeness(*of).mean:.0f}", mode, how) for how in ways),
+        )
+        for mode in LINES
+    ]
+    return table(("the two models write", *ways.values()), rows)
+
+
 def tutorial_differences() -> list[str]:
     """How far modes are apart on the test set."""
     pairs = (
@@ -1246,6 +1260,7 @@ TABLES = {
     "pilots": pilots,
     "gpu": gpu_models,
     "tutorial-spots": tutorial_spots,
+    "tutorial-twins": tutorial_twins,
     "tutorial-differences": tutorial_differences,
     "tutorial-one-interval": tutorial_one_interval,
 }
