@@ -278,7 +278,7 @@ def check(config: RunConfig) -> None:
         if now != then:
             raise MrlError(
                 f"{path} has changed since the run began: its checksum is {now} instead of {then}. "
-                "Restore the old file, or start a new run."
+                "Put the old one back, or start a new run."
             )
 
 
