@@ -356,7 +356,7 @@ def test_a_time_is_not_judged_as_a_quotient_nor_a_name_as_letters(verifier):
     assert verifier.verify("12:30", r"\boxed{\frac{2}{5}}") is UNPARSED
     assert verifier.verify("Smith, John", r"\boxed{John, Smith}") is UNPARSED
     for answer in ("Smith John", "x, y", "1, 2", r"\sqrt{2}, \pi", "12.30"):
-        assert patient.check_answer(answer), answer
+        assert verifier.check_answer(answer), answer
 
 
 @pytest.mark.parametrize(
