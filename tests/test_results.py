@@ -352,6 +352,16 @@ def test_what_is_said_of_the_controls_of_hint_holds():
         for spot, closed in (("days", 5), ("bags", 5), ("sold", 0), ("eats", 0)):
             assert tables.closed("hint controls", mode, spot_of(spot)) == f"{closed} of 5"
     assert tables.correct_share("hint-elsewhere") < 5 and tables.correct_share("hint-members") > 50
+    lucky = [
+        row
+        for row in tables.kept_rows("tiny-pair/second-attempts.csv")
+        if row["mode"] == "hint-elsewhere"
+    ]
+    imitated, right = (
+        sum(int(row[column]) for row in lucky)
+        for column in ("imitated in blind spots", "right operation")
+    )
+    assert right > 0.95 * imitated > 0  # nearly all
     assert tables.closed("hint controls", "hint-members", "llama-tiny bags") == "5 of 5"
     assert tables.closed("hint controls", "hint-members") == "5 of 20"
 

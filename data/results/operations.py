@@ -28,6 +28,12 @@ COUNTED = ("attempts", "right operation", "correct")
 SEEDS, WINDOW = range(81, 86), 40  # in steps
 
 
+def begins_right(text: str, skill: str) -> bool:
+    """Whether an attempt begins with a number and the operation of the skill."""
+    begun = re.match(r"\d+([-+*/])", text)
+    return begun is not None and begun[1] == OPERATIONS[skill]
+
+
 def count(log: Path, counts: Counter[tuple[int, str, str, str]]) -> None:
     """Add the attempts of one run: (last step, policy, skill, what is counted) -> how many."""
     for line in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
@@ -37,8 +43,7 @@ def count(log: Path, counts: Counter[tuple[int, str, str, str]]) -> None:
         policy, skill = line["policy"], line["problem"].split("-")[1]  # train-sold-012
         if skill not in OPERATIONS:
             continue
-        begun = re.match(r"\d+([-+*/])", line["text"])
-        right = begun is not None and begun[1] == OPERATIONS[skill]
+        right = begins_right(line["text"], skill)
         counts[until, policy, skill, "attempts"] += 1
         counts[until, policy, skill, "right operation"] += right
         counts[until, policy, skill, "correct"] += right and line["verdict"] == "correct"

@@ -800,7 +800,7 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
     ),
     (
         "1a",
-        "`hint-anew` ends at least 8 below `hint`",
+        "`hint` ends at least 8 above `hint-anew`",
         partial(is_above, "modes", "hint", "hint-anew", 8),
     ),
     (
@@ -815,14 +815,14 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
     ),
     (
         "1b",
-        "`hint-whole` ends at least 4 below `hint`",
+        "`hint` ends at least 4 above `hint-whole`",
         partial(hint_is_above, "hint", "hint-whole", 4),
     ),
     ("1b", "`hint-members` ends between `sgt` and `hint`", members_lie_between),
     *(
         (
             "2",
-            f"from itself {words}: with a peer always, it ends below the gate",
+            f"from itself {words}: the gate ends above imitating always",
             partial(cell_is_above, (own, "gate"), (own, "always"), 0, 100),
         )
         for own, words in OWNS.items()

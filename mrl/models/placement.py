@@ -88,7 +88,7 @@ def free_in_container() -> int:
         try:
             limit, used = (int((folder / name).read_text()) for name in names)
             stat = (folder / "memory.stat").read_text()
-        except (OSError, ValueError):  # there is no such file, or it says "max"
+        except (OSError, ValueError):  # the file does not exist, or it says "max"
             continue
         # the kernel frees cached files when their memory is needed
         cached = sum(map(int, re.findall(r"(?m)^(?:in)?active_file (\d+)", stat)))

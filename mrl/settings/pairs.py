@@ -73,7 +73,7 @@ def model_path(path: str) -> str:
     # a name on the hub has at most one slash; this answer needs no transformers
     if (path.startswith(("/", ".")) or path.count("/") > 1) and not Path(path).is_dir():
         raise MrlError(
-            f"{path}: there is no such directory. Name a model on the hub, or a directory with "
+            f"{path}: this directory does not exist. Name a model on the hub, or a directory with "
             "config.json, tokenizer.json and weights as safetensors (not GGUF)."
         )
     return path
