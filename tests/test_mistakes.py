@@ -248,7 +248,7 @@ def told(place, capfd):
         assert len(said.err.splitlines()) == 1, said.err
         assert "\x1b" not in said.err
         assert writes or sorted(place.rglob("*")) == before  # no half-made run
-        return said.err
+        return said.err.replace(str(DATA), "data")  # a checkout may have any name
 
     return make
 
