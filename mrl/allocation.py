@@ -2,7 +2,8 @@
 
 Policies take turns: `with allocation.turn(policy, "learn"):`. During a turn, everything that the
 phase needs from the policy is on the device. Turns follow each other in a fixed order, so they
-cannot deadlock. There are three placements (models/placement.py and run/launch.py choose one):
+cannot deadlock. There are three placements, of which models/memory_estimate.py and run/launch.py
+choose one:
 
     resident  all policies stay on one device
     swap      one policy is on the device, and the others wait in host memory. For sampling, only

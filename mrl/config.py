@@ -1,6 +1,6 @@
 """All settings of a run as two dataclasses, with the values that the tiny pair uses.
 
-settings/settings.py reads and checks settings. Larger models get other values for some of them,
+settings/read.py reads and checks settings. Larger models get other values for some of them,
 which settings/pairs.py chooses (`resolved`, `pair_settings`) unless the user names a value.
 """
 
@@ -138,7 +138,7 @@ class RunConfig:
     runs: str = setting("runs", "parent directory of the run's directory")
     # mode name -> settings of that mode
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # path -> checksum, for each file that affects the results (settings.files_of). Checksums are
+    # path -> checksum, for each file that affects the results (read.py, `files_of`). They are
     # computed when the run starts.
     checksums: dict[str, str] = field(default_factory=dict)
 

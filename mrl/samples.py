@@ -4,8 +4,9 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from mrl.verifier.reward import Verdict
 
 # Only for a type hint: the verifier's child process loads this file, and must not load torch.
 if TYPE_CHECKING:
@@ -33,16 +34,6 @@ class Problem:
     skill: str = NO_SKILL
 
 
-class Verdict(StrEnum):
-    """The verifier's judgment of one completion. Only `CORRECT` is rewarded."""
-
-    CORRECT = "correct"
-    WRONG = "wrong"
-    UNPARSED = "unparsed"  # the completion has no box, or its box holds nothing readable
-    TRUNCATED = "truncated"  # the token limit cut the completion short before a box was complete
-    TIMEOUT = "timeout"  # judging took too long, or ended the process that judges
-
-
 @dataclass
 class Rollout:
     """One sampled completion. `completion_ids` are the sampled tokens, EOS included."""
@@ -61,8 +52,8 @@ class Rollout:
 
     @property
     def reward(self) -> float:
-        """1.0 if the verifier accepted the completion, else 0.0."""
-        return float(self.verdict is Verdict.CORRECT)
+        """The reward of its verdict; 0.0 before it is judged."""
+        return self.verdict.reward if self.verdict else 0.0
 
 
 @dataclass

@@ -21,7 +21,8 @@ from mrl.modes import Experience, Mode, TrainingBatch
 from mrl.modes.check import check_beginnings
 from mrl.policy import Policy
 from mrl.records import CompletionRecord, Record, make_records
-from mrl.samples import Group, Problem, TrainingSample, Verdict, derive_seed
+from mrl.samples import Group, Problem, TrainingSample, derive_seed
+from mrl.verifier.reward import Verdict
 
 # (type of record, policy, its groups, step) -> the records that the policy publishes about them
 RecordsOf = Callable[[type[Record], Policy, Sequence[Group], int], Iterable[Record | LossyText]]

@@ -7,7 +7,7 @@ from mrl.allocation import Allocation
 from mrl.objectives import OBJECTIVES, Objective
 from mrl.records import SuccessRecord
 from mrl.run.metrics import sample_lines, step_metrics, time_metrics
-from mrl.settings.settings import make_mode
+from mrl.settings.read import make_mode
 from mrl.team import Team
 from mrl.tiny.skills import SKILLS, generate
 

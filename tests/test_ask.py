@@ -9,7 +9,7 @@ import pytest
 import mini_mrl
 from mrl.errors import MrlError
 from mrl.lab.ask import ask, hint, load_states, newest_run
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 from mrl.tiny.skills import make_problem_sets
 
 QUESTION = "Gus has 5 figs a day for 3 days. How many?"

@@ -11,7 +11,7 @@ from mrl.run.blind_spots import blind_spots, knows
 from mrl.run.directory import write_run_config
 from mrl.run.summary import learned_sentence
 from mrl.run.view import View, console
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 
 BEFORE = {
     "a": {"days": 0.0, "sold": 0.019, "bags": 0.0, "eats": 0.02, "loses": 0.0},

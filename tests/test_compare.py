@@ -47,7 +47,7 @@ from mrl.lab.compare_view import (
 from mrl.run import figures
 from mrl.run.directory import lock, read_metrics, read_run_config, write_run_config
 from mrl.settings.pairs import pair_settings
-from mrl.settings.settings import complete
+from mrl.settings.read import complete
 
 ROOT = Path(mini_mrl.__file__).parent
 STAND_IN = """
@@ -564,7 +564,7 @@ def test_as_many_runs_as_fit_and_at_most_four_but_a_gpu_for_one(
     run_all = "mrl.lab.commands.run_all"
     monkeypatch.setattr(run_all, lambda plan, board: plans.append(plan) or ["none"])
     monkeypatch.setattr("mrl.lab.compare.cores", lambda: 64)
-    monkeypatch.setattr("mrl.models.placement.free_memory", lambda device: int(free * 2**30))
+    monkeypatch.setattr("mrl.models.memory_estimate.free_memory", lambda device: int(free * 2**30))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
     assert mini_mrl.main(["compare", "--out", str(tmp_path), *given]) == 2  # no run finished
     assert [plan.jobs for plan in plans] == [want]

@@ -15,7 +15,7 @@ from mrl.run.directory import (
     write_run_config,
 )
 from mrl.settings.pairs import pair_settings
-from mrl.settings.settings import check, complete, load_config, make_mode, run_config
+from mrl.settings.read import check, complete, load_config, make_mode, run_config
 
 
 def test_a_config_file_that_uses_everything(tmp_path):
@@ -203,7 +203,7 @@ def test_a_run_finds_the_programs_own_data_in_another_checkout(tmp_path, monkeyp
     kept = (tmp_path / "config.json").read_text()
     assert str(DATA) not in kept
     assert read_run_config(tmp_path).train == str(DATA / "words" / "train.jsonl")
-    monkeypatch.setattr("mrl.settings.settings.DATA_HERE", '"/other place/data/')
+    monkeypatch.setattr("mrl.settings.read.DATA_HERE", '"/other place/data/')
     config = read_run_config(tmp_path)
     assert config.train == "/other place/data/words/train.jsonl" in config.checksums
     assert config.policies[0].path == "/other place/data/tiny/qwen-tiny"

@@ -16,7 +16,8 @@ from mrl.run.evaluation import (
     sample_start,
     score_entries,
 )
-from mrl.samples import Problem, Verdict
+from mrl.samples import Problem
+from mrl.verifier.reward import Verdict
 
 
 def scores_of(correct, samples):

@@ -21,7 +21,7 @@ from mrl.config import DATA, PolicyConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
 from mrl.models.loading import load_policy, load_tokenizer, plain_logprobs
-from mrl.models.placement import size_of
+from mrl.models.memory_estimate import size_of
 from mrl.run.directory import finish_checkpoint, restore_optimizers, save_policies
 from mrl.run.problems import longest_prompt
 from mrl.samples import TrainingSample

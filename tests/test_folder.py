@@ -17,7 +17,7 @@ from mrl.folder import LONGEST_LINE, Folder, question_hash
 from mrl.records import RolloutRecord, validation_error
 from mrl.run.problems import load_problems
 from mrl.samples import Problem
-from mrl.settings.settings import make_mode
+from mrl.settings.read import make_mode
 from mrl.team import Team
 from tests.end_to_end.small_run import HERE, NAMES, SMALL, assert_same_run, lines, small, stop_after
 from tests.fakes import PROBLEMS as TRAINED

@@ -22,7 +22,7 @@ from mrl.run import launch
 from mrl.run.directory import newest_checkpoint, read_state
 from mrl.run.run import Run
 from mrl.settings.pairs import pair_settings
-from mrl.settings.settings import complete
+from mrl.settings.read import complete
 from tests.end_to_end.small_run import (
     HERE,
     ROOT,

@@ -4,8 +4,9 @@ import pytest
 
 from mrl.records import RewardStats, SuccessRecord
 from mrl.run.liars import lying_records
-from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.samples import Group, Problem, Rollout
 from mrl.team import publish_records
+from mrl.verifier.reward import Verdict
 
 
 @pytest.fixture

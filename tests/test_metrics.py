@@ -21,10 +21,11 @@ from mrl.run.metrics import (
 )
 from mrl.run.run import Run
 from mrl.run.view import View
-from mrl.samples import Group, Problem, Rollout, Verdict
+from mrl.samples import Group, Problem, Rollout
 from mrl.settings.pairs import pair_settings
-from mrl.settings.settings import complete
+from mrl.settings.read import complete
 from mrl.team import StepResult
+from mrl.verifier.reward import Verdict
 from tests.fakes import success
 from tests.test_modes import group
 

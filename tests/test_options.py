@@ -10,7 +10,7 @@ from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.lab.commands import COMMANDS as LAB_COMMANDS
 from mrl.modes import MODES
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from mrl.errors import MrlError
 from mrl.run.problems import load_problems
 from mrl.samples import problems_of_step
-from mrl.settings.settings import system_prompt_of
+from mrl.settings.read import system_prompt_of
 from mrl.tiny.skills import SKILLS, generate
 from tests.sentences import names_it
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mini_mrl
-from mrl.settings.settings import check, complete, load_config
+from mrl.settings.read import check, complete, load_config
 from mrl.tiny.pair import PAIR
 
 ROOT = Path(mini_mrl.__file__).parent

@@ -20,7 +20,7 @@ from mrl.models.loading import load_policy
 from mrl.modes import MODES
 from mrl.run.directory import read_metrics
 from mrl.run.problems import load_problems
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 from tests.end_to_end.small_run import assert_same_run, start
 
 PAIR = os.environ.get("MRL_REAL_PAIR", "")

@@ -27,7 +27,7 @@ from mrl.run.problems import save_problems
 from mrl.samples import TrainingSample
 from mrl.settings import pairs
 from mrl.settings.pairs import choose_pair
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 from mrl.tiny.skills import SKILLS, generate
 
 CHATML = (

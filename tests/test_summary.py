@@ -17,7 +17,7 @@ from mrl.run.summary import (
     pair_table,
 )
 from mrl.samples import Problem
-from mrl.settings.settings import make_mode, mode_class, run_config
+from mrl.settings.read import make_mode, mode_class, run_config
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 

@@ -200,7 +200,7 @@ assert set(inside) == {(1, False)}, inside
 
 
 def test_an_installed_package_without_data_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr("mrl.settings.settings.DATA", tmp_path / "data")
+    monkeypatch.setattr("mrl.settings.read.DATA", tmp_path / "data")
     with pytest.raises(MrlError, match="data does not exist"):
         load_team("tiny", train=tmp_path / "data" / "words" / "train.jsonl", **SMALL)
 

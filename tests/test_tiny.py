@@ -13,7 +13,7 @@ from mrl.lab.commands import warmstart
 from mrl.models.loading import load_policy, load_tokenizer
 from mrl.run.evaluation import count_solved, score_entries
 from mrl.run.problems import load_problems
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 from mrl.tiny.pair import (
     BATCH,
     BLIND_SPOTS,

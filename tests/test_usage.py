@@ -5,7 +5,7 @@ import pytest
 import mini_mrl
 import mrl
 from mrl.errors import MrlError
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 
 
 def said(capfd, *arguments):

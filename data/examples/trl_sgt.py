@@ -39,8 +39,9 @@ from mrl.config import DATA
 from mrl.folder import Folder
 from mrl.records import SuccessRecord, validation_error
 from mrl.run.problems import load_problems
-from mrl.samples import Group, Problem, Rollout, Verdict, problems_of_step
+from mrl.samples import Group, Problem, Rollout, problems_of_step
 from mrl.team import Verifier
+from mrl.verifier.reward import Verdict
 from mrl.verifier.verifier import make_verifier
 
 

@@ -30,7 +30,7 @@ from mrl.run.directory import (
 )
 from mrl.run.view import console, printable
 from mrl.settings.pairs import choose_pair
-from mrl.settings.settings import check, models_of, run_config
+from mrl.settings.read import check, models_of, run_config
 
 MODE_HELP = f"Sharing mode: {', '.join(MODES)}; or FILE.py:Class for your own."
 PAIR_HELP = "Models to train: tiny, qwen-smol, or directories or hub names: DIR_A,DIR_B[,...]."

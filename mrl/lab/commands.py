@@ -28,7 +28,7 @@ from mrl.lab.compare_board import Board
 from mrl.parsing import split_list
 from mrl.run.directory import read_run_config
 from mrl.run.view import console
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 
 TINY = Path(__file__).resolve().parents[2] / "data" / "tiny"
 QWEN, LLAMA = (str(TINY / name) for name in ("qwen-tiny", "llama-tiny"))

@@ -33,7 +33,7 @@ from mrl.run.directory import (
     write_run_config,
 )
 from mrl.settings.pairs import cores
-from mrl.settings.settings import check, mode_class, run_config
+from mrl.settings.read import check, mode_class, run_config
 
 AT_ONCE = 4  # largest number of parallel runs, unless the user asks for more
 PROCESS_BYTES = 2**30  # memory of a run besides its tensors: Python, torch, transformers
@@ -137,7 +137,7 @@ def jobs_that_fit(plan: Plan) -> int:
     """
     import torch
 
-    from mrl.models.placement import ROOM, free_memory, needed, size_of
+    from mrl.models.memory_estimate import ROOM, free_memory, needed, size_of
 
     if torch.cuda.is_available():
         return 1

@@ -27,7 +27,7 @@ from mrl.run.blind_spots import CLOSED, blind_spots, knows, rates_of
 from mrl.run.metrics import meaning
 from mrl.run.summary import evaluation_table, learned_sentence
 from mrl.run.view import printable
-from mrl.settings.settings import mode_class
+from mrl.settings.read import mode_class
 
 
 def write_report(directory: Path) -> Path:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.parsing import parse, read_json_lines, read_text
-from mrl.settings.settings import (
+from mrl.settings.read import (
     DATA_HERE,
     OWN_DATA,
     complete,

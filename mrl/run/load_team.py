@@ -17,7 +17,7 @@ from mrl.modes import Mode
 from mrl.run.liars import lying_records
 from mrl.run.problems import check_prompts, load_problems
 from mrl.samples import Problem
-from mrl.settings.settings import make_mode, run_config
+from mrl.settings.read import make_mode, run_config
 from mrl.team import Team, publish_records
 from mrl.verifier.verifier import BoxVerifier, make_verifier
 
@@ -136,7 +136,7 @@ def assemble(
     names: the policies of this process.
     """
     from mrl.models import loading
-    from mrl.models.placement import choose_placement
+    from mrl.models.memory_estimate import choose_placement
     from mrl.run.evaluation import load_heldout
 
     modes = {name: make_mode(config.mode, config.settings) for name in names}

@@ -12,8 +12,9 @@ from mrl.allocation import Turn
 from mrl.modes import Experience, Receiver
 from mrl.policy import Policy
 from mrl.records import CompletionRecord
-from mrl.samples import Group, SecondAttempt, Verdict
+from mrl.samples import Group, SecondAttempt
 from mrl.team import StepResult
+from mrl.verifier.reward import Verdict
 
 METRICS = {
     "step": "number of the training step, starting at 1",

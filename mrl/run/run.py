@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from mrl.config import RunConfig
 from mrl.errors import PROGRAM, MrlError, RunFailed, place_of
 from mrl.models.loading import claim_device
-from mrl.models.placement import peak_memory
+from mrl.models.memory_estimate import peak_memory
 from mrl.run.blind_spots import of_first_split
 from mrl.run.directory import (
     cut_back,
@@ -51,7 +51,7 @@ from mrl.run.load_team import assemble
 from mrl.run.metrics import sample_lines, step_metrics, time_metrics
 from mrl.run.view import View, drop_closed_terminal
 from mrl.samples import Problem
-from mrl.settings.settings import check
+from mrl.settings.read import check
 from mrl.team import StepResult
 from mrl.verifier.verifier import make_verifier
 

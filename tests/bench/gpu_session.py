@@ -70,8 +70,9 @@ from mrl.modes.sgt import SGT
 from mrl.policy import Policy
 from mrl.rollout import sample_completions
 from mrl.run.problems import load_problems
-from mrl.samples import Group, Problem, TrainingSample, Verdict
+from mrl.samples import Group, Problem, TrainingSample
 from mrl.team import Team
+from mrl.verifier.reward import Verdict
 
 LADDER = ("before", "norm", "early", "cache", "now")
 OLD = {  # variant -> what it changed in cuda_graph.py, and the value before

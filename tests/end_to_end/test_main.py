@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import mini_mrl
 from mrl.config import DATA
 from mrl.run.run import Run
-from mrl.settings.settings import load_config
+from mrl.settings.read import load_config
 from tests.end_to_end.small_run import assert_same_run, lines
 
 ROOT = Path(mini_mrl.__file__).parent

@@ -17,7 +17,7 @@ import torch
 
 from mrl.models.loading import load_policies
 from mrl.run.problems import load_problems
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 from mrl.verifier.verifier import make_verifier
 
 JUDGE = Path(__file__).resolve().parents[2] / "examples" / "reasoning_gym_task.py"

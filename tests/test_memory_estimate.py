@@ -12,9 +12,9 @@ from mrl.cli import command_line
 from mrl.config import PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
-from mrl.models import loading, placement
+from mrl.models import loading, memory_estimate
 from mrl.models.lora import add_adapters, new_adapters
-from mrl.models.placement import (
+from mrl.models.memory_estimate import (
     Size,
     choose_placement,
     free_in_container,
@@ -26,7 +26,7 @@ from mrl.models.placement import (
 from mrl.run.run import Run
 from mrl.run.view import make_view
 from mrl.samples import TrainingSample
-from mrl.settings.settings import run_config
+from mrl.settings.read import run_config
 from tests.conftest import pytest_configure
 from tests.sentences import names_it
 
@@ -94,11 +94,13 @@ def true_shape(config):
 @pytest.fixture
 def card(monkeypatch):
     """A function that chooses the placement of two models for a device with so many GiB free."""
-    monkeypatch.setattr(placement, "shape_of", true_shape)
-    monkeypatch.setattr(placement, "uses_bfloat16", lambda dtype, device: True)
+    monkeypatch.setattr(memory_estimate, "shape_of", true_shape)
+    monkeypatch.setattr(memory_estimate, "uses_bfloat16", lambda dtype, device: True)
 
     def plan(free, device="cuda:0", placement="auto", mine=None, pair=("qwen2.5", "smollm2"), **of):
-        monkeypatch.setattr("mrl.models.placement.free_memory", {device: int(free * 2**30)}.get)
+        monkeypatch.setattr(
+            "mrl.models.memory_estimate.free_memory", {device: int(free * 2**30)}.get
+        )
         config = RunConfig([PolicyConfig(name, "x", **of) for name in pair], placement=placement)
         chosen, sentence = choose_placement(config, mine or pair, device)
         return SimpleNamespace(placement=chosen, sentence=sentence)
@@ -146,14 +148,14 @@ def test_the_memory_that_can_be_had_is_known(monkeypatch):
     assert free_memory("cuda:1") == 5
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 2**28 < free_memory("cpu") < whole
-    monkeypatch.setattr(placement, "free_in_container", lambda: 12345)
+    monkeypatch.setattr(memory_estimate, "free_in_container", lambda: 12345)
     assert free_memory("cpu") == 12345
 
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_the_containers_limit_counts(monkeypatch, tmp_path, version):
-    names = list(placement.CGROUPS.values())[version]
-    monkeypatch.setattr(placement, "CGROUPS", {tmp_path: names, tmp_path / "none": names})
+    names = list(memory_estimate.CGROUPS.values())[version]
+    monkeypatch.setattr(memory_estimate, "CGROUPS", {tmp_path: names, tmp_path / "none": names})
     assert free_in_container() == sys.maxsize
     limit, used = (tmp_path / name for name in names)
     used.write_text("700\n")
@@ -166,7 +168,7 @@ def test_the_containers_limit_counts(monkeypatch, tmp_path, version):
 
 
 def test_a_run_that_does_not_fit_loads_no_weights(monkeypatch, tmp_path):
-    monkeypatch.setattr(placement, "free_memory", lambda device: 2**10)
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda device: 2**10)
     monkeypatch.setattr(loading, "load_policies", lambda *about: pytest.fail("loaded"))
     config = run_config("tiny", None, {"placement": "resident"}, [f"runs={tmp_path}"])
     with pytest.raises(MrlError, match="cannot fit"):
