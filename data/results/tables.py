@@ -61,6 +61,7 @@ for own, peer in (
 # the pair of version 0.2, whose models write alike
 DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
 NO_LOWER = "hacpo without its lower clip bound"
+LEVEL = "prp sequence"  # the mode `prp` with one ratio per completion
 FILES |= {
     "ten": "version-0.2/ten-seeds.csv",  # seeds 31 to 40
     "five": "version-0.2/five-seeds.csv",  # all modes, seeds 1 to 5
@@ -74,6 +75,8 @@ ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode,
         ("modes", mode): ("tiny-pair/other-modes.csv", mode, None)
         for mode in ("naive", "prp", "xgrpo", "hacpo", "graft", "solo-x2")
     },
+    ("modes", LEVEL): ("tiny-pair/prp-per-completion.csv", "prp", None),
+    ("modes", NO_LOWER): ("tiny-pair/hacpo-no-lower-bound.csv", "hacpo", None),
     ("modes", "cells"): ("tiny-pair/cells-correct-gate.csv", "cells", None),
     ("five", NO_LOWER): ("version-0.2/five-seeds-no-lower-end.csv", "hacpo", None),
     # the runs with honest peers
@@ -330,7 +333,6 @@ def readme_headline() -> list[str]:
     return table(header, rows)
 
 
-LEVEL = "prp sequence"  # the mode `prp` with one ratio per completion, in version-0.2/
 MODES_SHOWN = {  # mode -> its name, where it is from, and what is shared
     "solo": ("`solo`", "GRPO", "nothing"),
     "solo-x2": ("`solo-x2`", "control", "nothing; twice the attempts"),
@@ -653,8 +655,8 @@ def result_6() -> list[str]:
         except NotMeasured:
             continue
         gain = gap(ends[0].values, scores("modes", "solo", first=5))
-        path = ELSEWHERE.get(("modes", mode), (FILES["modes"],))[0]
-        received = mean(kept_values(path, mode, "bytes per prompt"))
+        path, kept_as, _ = ELSEWHERE.get(("modes", mode), (FILES["modes"], mode, None))
+        received = mean(kept_values(path, kept_as, "bytes per prompt"))
         cells = (name, *ends, "" if mode == "solo" else gain, f"{received / 1e3:.1f}")
         rows.append((gain.mean, cells))
     rows.sort(key=lambda row: row[0], reverse=True)
