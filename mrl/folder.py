@@ -31,8 +31,8 @@ from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
 
 from mrl.errors import MrlError, RunFailed
 from mrl.records import CompletionRecord, Record, RolloutRecord, SuccessRecord
+from mrl.reward import Verdict
 from mrl.samples import Problem
-from mrl.verifier.reward import Verdict
 
 FORMAT = 1  # version of the lines; a reader refuses lines of another one
 LONGEST_LINE = 2**16  # bytes; a longer line is refused without being parsed

@@ -17,8 +17,8 @@ from statistics import fmean, pstdev
 from typing import ClassVar, NamedTuple, Self, TypeVar
 
 from mrl.alignment import ByteCodec, LossyText
+from mrl.reward import Verdict
 from mrl.samples import Group, Rollout
-from mrl.verifier.reward import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)

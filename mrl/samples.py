@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mrl.verifier.reward import Verdict
+from mrl.reward import Verdict
 
 # Only for a type hint: the verifier's child process loads this file, and must not load torch.
 if TYPE_CHECKING:

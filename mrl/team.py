@@ -13,16 +13,16 @@ from typing import Protocol
 import torch
 
 from mrl.alignment import LossyText
-from mrl.allocation import Allocation
 from mrl.diagnostics import LearningStats
 from mrl.exchange import Exchange, experience_of
 from mrl.folder import Folder
 from mrl.modes import Experience, Mode, TrainingBatch
 from mrl.modes.check import check_beginnings
+from mrl.placement import Allocation
 from mrl.policy import Policy
 from mrl.records import CompletionRecord, Record, make_records
+from mrl.reward import Verdict
 from mrl.samples import Group, Problem, TrainingSample, derive_seed
-from mrl.verifier.reward import Verdict
 
 # (type of record, policy, its groups, step) -> the records that the policy publishes about them
 RecordsOf = Callable[[type[Record], Policy, Sequence[Group], int], Iterable[Record | LossyText]]

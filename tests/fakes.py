@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from mini_mrl import train_step
-from mrl.allocation import Allocation
 from mrl.objectives import OBJECTIVES, Objective
+from mrl.placement import Allocation
 from mrl.records import SuccessRecord
 from mrl.run.metrics import sample_lines, step_metrics, time_metrics
 from mrl.settings.read import make_mode

@@ -14,9 +14,9 @@ from mrl.modes.sft import SFT
 from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.records import validation_error
+from mrl.reward import Verdict
 from mrl.samples import Group, Problem, Rollout, SecondAttempt
 from mrl.settings.read import mode_class
-from mrl.verifier.reward import Verdict
 from tests.fakes import success
 
 Cells = mode_class(f"{DATA}/results/cells.py:Cells")

@@ -6,6 +6,7 @@ import torch
 
 from mini_mrl import load_team, train_step
 from mrl.errors import MrlError
+from mrl.reward import Verdict
 from mrl.run.evaluation import (
     PROBLEMS_AT_ONCE,
     count_solved,
@@ -17,7 +18,6 @@ from mrl.run.evaluation import (
     score_entries,
 )
 from mrl.samples import Problem
-from mrl.verifier.reward import Verdict
 
 
 def scores_of(correct, samples):

@@ -6,9 +6,9 @@
 import pytest
 import torch
 
-from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
 from mrl.models.loading import load_policy
+from mrl.placement import Allocation
 from mrl.samples import Problem
 from tests.bench import gpu_session
 from tests.test_real_pair import chat_pair

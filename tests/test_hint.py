@@ -12,10 +12,10 @@ from mrl.modes import Beginning, Experience, Received
 from mrl.modes.check import check_beginnings
 from mrl.modes.hint import Hint, first_tokens
 from mrl.modes.own import own_samples
+from mrl.reward import Verdict
 from mrl.run.metrics import sample_lines, second_metrics, step_metrics
 from mrl.samples import SecondAttempt
 from mrl.team import StepResult
-from mrl.verifier.reward import Verdict
 from tests.end_to_end.small_run import without_time
 from tests.fakes import NAMES, ToyReceiver, make_team, one_step, success, weights_of
 from tests.sentences import names_it

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mrl.errors import MrlError
+from mrl.reward import Verdict
 from mrl.settings.read import checksum
 from mrl.verifier import verifier as verifier_module
-from mrl.verifier.reward import Verdict
 from mrl.verifier.verifier import BoxVerifier, OwnJudge, make_verifier
 from tests.end_to_end.small_run import (
     lines,

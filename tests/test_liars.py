@@ -3,10 +3,10 @@ from types import SimpleNamespace
 import pytest
 
 from mrl.records import RewardStats, SuccessRecord
+from mrl.reward import Verdict
 from mrl.run.liars import lying_records
 from mrl.samples import Group, Problem, Rollout
 from mrl.team import publish_records
-from mrl.verifier.reward import Verdict
 
 
 @pytest.fixture

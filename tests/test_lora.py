@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mrl.allocation import Allocation
 from mrl.config import DATA, PolicyConfig, RunConfig
 from mrl.errors import MrlError
 from mrl.learning import learn
@@ -23,6 +22,7 @@ from mrl.models.loading import (
     shape_of,
 )
 from mrl.models.lora import base_of, save_adapters
+from mrl.placement import Allocation
 from tests.end_to_end.small_run import (
     NAMES,
     assert_same_run,

@@ -10,6 +10,7 @@ from mrl.exchange import experience_of, receive
 from mrl.modes import TrainingBatch
 from mrl.modes.own import own_samples
 from mrl.modes.peers import peer_sample
+from mrl.reward import Verdict
 from mrl.run.directory import read_metrics
 from mrl.run.metrics import (
     group_metrics,
@@ -25,7 +26,6 @@ from mrl.samples import Group, Problem, Rollout
 from mrl.settings.pairs import pair_settings
 from mrl.settings.read import complete
 from mrl.team import StepResult
-from mrl.verifier.reward import Verdict
 from tests.fakes import success
 from tests.test_modes import group
 

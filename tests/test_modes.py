@@ -14,9 +14,9 @@ from mrl.modes.solo import Solo
 from mrl.modes.xgrpo import XGRPO
 from mrl.objectives import OBJECTIVES
 from mrl.records import RewardStats, SuccessRecord
+from mrl.reward import Verdict
 from mrl.samples import Group, Problem, Rollout, TrainingSample
 from mrl.settings.read import make_mode
-from mrl.verifier.reward import Verdict
 from tests.fakes import SHIPPED, success
 
 

@@ -23,9 +23,9 @@ from mrl.modes.sgt import SGT
 from mrl.modes.solo import Solo
 from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord
+from mrl.reward import Verdict
 from mrl.samples import Group, Problem, Rollout
 from mrl.settings.read import make_mode
-from mrl.verifier.reward import Verdict
 from tests.fakes import SHIPPED, success
 from tests.sentences import names_it
 

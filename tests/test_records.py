@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from mrl.alignment import ByteCodec, LossyText
 from mrl.exchange import Exchange
 from mrl.records import RewardStats, RolloutRecord, SuccessRecord, make_records
+from mrl.reward import Verdict
 from mrl.samples import Group, Problem, Rollout
-from mrl.verifier.reward import Verdict
 
 SUCCESS = SuccessRecord(
     prompt_id="p", source="a", version=0, text="\\boxed{1}", finished=True, answer="1",

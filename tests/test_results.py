@@ -23,11 +23,11 @@ import pytest
 import mini_mrl
 from mrl.config import PolicyConfig
 from mrl.models.loading import load_policy
+from mrl.reward import Verdict
 from mrl.run.evaluation import count_solved, load_heldout, score_entries
 from mrl.run.intervals import T_95
 from mrl.tiny.pair import BATCH, PAIR, UPDATES, demonstrations
 from mrl.verifier.plain import last_box, plain_verdict
-from mrl.verifier.reward import Verdict
 
 ROOT = Path(mini_mrl.__file__).parent
 RESULTS = ROOT / "data" / "results"

@@ -7,11 +7,11 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mrl import rollout as module
 from mrl import rollout as rollout_module
-from mrl.allocation import Allocation
 from mrl.config import PolicyConfig
 from mrl.errors import RunFailed
 from mrl.logprobs import scaled_logprobs
 from mrl.models.loading import load_policy, load_tokenizer
+from mrl.placement import Allocation
 from mrl.rollout import draw, sample_completions
 from mrl.samples import Problem
 

@@ -14,8 +14,8 @@ from mrl.modes.naive import Naive
 from mrl.modes.prp import PRP
 from mrl.objectives import OBJECTIVES
 from mrl.records import RolloutRecord
+from mrl.reward import Verdict
 from mrl.samples import Group, Problem, Rollout
-from mrl.verifier.reward import Verdict
 
 
 class Letters(Toy):

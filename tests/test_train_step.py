@@ -13,8 +13,8 @@ from mini_mrl import train_step
 from mrl.alignment import LossyText
 from mrl.exchange import Exchange
 from mrl.records import RewardStats, SuccessRecord
+from mrl.reward import Verdict
 from mrl.samples import derive_seed
-from mrl.verifier.reward import Verdict
 from mrl.verifier.verifier import BoxVerifier
 from tests.end_to_end.small_run import without_time
 from tests.fakes import NAMES, PROBLEMS, one_step, weights_of

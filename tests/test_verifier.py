@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrl.errors import MrlError
+from mrl.reward import Verdict
 from mrl.samples import Group, Problem, Rollout
 from mrl.verifier.plain import MAX_BOX_CHARS, last_box
-from mrl.verifier.reward import Verdict
 from mrl.verifier.verifier import MEMORY_LIMIT_BYTES, BoxVerifier
 
 ROOT = Path(__file__).resolve().parent.parent

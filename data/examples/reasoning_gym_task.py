@@ -23,9 +23,9 @@ from typing import Any
 import reasoning_gym  # takes seconds; the judge's process imports it before its first verdict
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from mrl.reward import Verdict
 from mrl.verifier import formulas
 from mrl.verifier.plain import last_box
-from mrl.verifier.reward import Verdict
 
 SIZES = {"train": (300, 1), "heldout": (60, 2)}  # file -> problems per task, seed
 # in half of their failures, small models do not write a box, so the prompt shows the format twice

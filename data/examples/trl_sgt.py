@@ -38,10 +38,10 @@ from mrl.alignment import ByteCodec, LossyText
 from mrl.config import DATA
 from mrl.folder import Folder
 from mrl.records import SuccessRecord, validation_error
+from mrl.reward import Verdict
 from mrl.run.problems import load_problems
 from mrl.samples import Group, Problem, Rollout, problems_of_step
 from mrl.team import Verifier
-from mrl.verifier.reward import Verdict
 from mrl.verifier.verifier import make_verifier
 
 

@@ -405,7 +405,7 @@ def gain_among_twins(mode: str) -> Gap | None:
 def result_1() -> list[str]:
     """Scores on the test set, and in how many runs each blind spot is closed."""
     spots = [f"{policy} {skill}" for policy, skills in SPOTS.items() for skill in skills]
-    kinds = ("blind", "all")
+    kinds = ("blind", "strong", "all")
     rows: list[list[object]] = [
         ["before training", *(f"{before(of):.1f}" for of in kinds), *[""] * len(spots)],
         ["better untrained model", *(f"{oracle(of):.1f}" for of in kinds), *[""] * len(spots)],
@@ -413,8 +413,8 @@ def result_1() -> list[str]:
     for mode in (*TRAINED_WITH, "hint-anew"):
         ends = [end("modes", mode, of) for of in kinds]
         rows.append([f"`{mode}`", *ends, *(closed("modes", mode, spot) for spot in spots)])
-    header = ("", "blind spots", "all skills", *(f"`{spot.split()[1]}`" for spot in spots))
-    return table(header, rows)
+    names = (f"`{spot.split()[1]}`" for spot in spots)
+    return table(("", "blind spots", "strong skills", "all skills", *names), rows)
 
 
 def oracle(of: str) -> float:
@@ -680,19 +680,35 @@ def result_7() -> list[str]:
 
 def kl(mode: str) -> list[float]:
     """KL from the start to the end of training, in nats per token, one value per seed."""
-    return kept_values(FILES["modes"], mode, "kl_to_start", "all", "validation")
+    path, kept_as, _ = ELSEWHERE.get(("modes", mode), (FILES["modes"], mode, None))
+    return kept_values(path, kept_as, "kl_to_start", "all", "validation")
+
+
+def strong_skills_gained(mode: str) -> Gap:
+    """The points that the strong skills gained from training."""
+    scored = ("modes", mode, "strong")
+    return gap(scores(*scored), scores(*scored, column="before"))
+
+
+def nearest_first() -> list[str]:
+    """All modes that were run on the shipped pair, the smallest KL to the start first."""
+    run = []
+    for mode in (*MODES_SHOWN, "hint-anew"):
+        try:
+            run.append((mean(kl(mode)), mode))
+        except NotMeasured:
+            continue
+    return [mode for _, mode in sorted(run)]
 
 
 def result_8() -> list[str]:
     """How far each mode moved from the start, and what became of the skills that were strong."""
-    modes = sorted((*TRAINED_WITH, "hint-anew"), key=lambda mode: mean(kl(mode)))
     rows = []
-    for mode in modes:
+    for mode in nearest_first():
         distance = estimate(kl(mode))
-        change = gap(
-            scores("modes", mode, "strong"), scores("modes", mode, "strong", column="before")
-        )
-        rows.append((f"`{mode}`", f"{distance.mean:.2f} ± {distance.half:.2f}", change))
+        name = MODES_SHOWN.get(mode, (f"`{mode}`",))[0]
+        shown = f"{distance.mean:.2f} ± {distance.half:.2f}"
+        rows.append((name, shown, strong_skills_gained(mode)))
     return table(("", "KL to the start, nats per token", "strong skills, points gained"), rows)
 
 
@@ -776,10 +792,9 @@ def ratios_between(how: str, column: str, low: float, high: float) -> Seen:
 
 def kl_orders() -> Seen:
     """In how many pairs of modes the one that moved further from the start kept less."""
-    modes = (*TRAINED_WITH, "hint-anew")
-    kept = {mode: mean(scores("modes", mode, "strong")) for mode in modes}
-    pairs = list(combinations(sorted(modes, key=lambda mode: mean(kl(mode))), 2))
-    right = sum(kept[near] > kept[far] for near, far in pairs)
+    gained = [strong_skills_gained(mode).mean for mode in nearest_first()]
+    pairs = list(combinations(gained, 2))
+    right = sum(near > far for near, far in pairs)
     return f"so in {right} of {len(pairs)} pairs of modes", right == len(pairs)
 
 

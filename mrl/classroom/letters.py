@@ -22,9 +22,9 @@ from mrl.modes import Experience, Mode, Receiver
 from mrl.modes.check import check_batch
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, make_records
+from mrl.reward import Verdict
 from mrl.samples import Group, Problem, Rollout, TrainingSample
 from mrl.tiny.letters import CODEC
-from mrl.verifier.reward import Verdict
 
 LETTERS = "abcdef"
 END = len(LETTERS)  # the end token; its log-prob is 0, because it follows with certainty

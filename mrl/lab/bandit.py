@@ -43,9 +43,9 @@ from mrl.modes.hacpo import HACPO
 from mrl.modes.replay import NO_SKILL, Replay
 from mrl.objectives import OBJECTIVES
 from mrl.records import Record, RolloutRecord, SuccessRecord, make_records
+from mrl.reward import Verdict
 from mrl.samples import Group, Problem, Rollout
 from mrl.tiny.letters import CODEC
-from mrl.verifier.reward import Verdict
 
 GROUP = 3
 

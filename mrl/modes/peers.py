@@ -8,8 +8,8 @@ from mrl.alignment import project, split_text
 from mrl.modes.mode import Received, Receiver
 from mrl.modes.own import samples_with
 from mrl.records import RolloutRecord, SuccessRecord
+from mrl.reward import Verdict
 from mrl.samples import Group, TrainingSample
-from mrl.verifier.reward import Verdict
 
 Text = TypeVar("Text", RolloutRecord, SuccessRecord)  # the types of record that hold a text
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from mrl.alignment import LossyText
 from mrl.policy import Policy
 from mrl.records import Record, SuccessRecord
+from mrl.reward import Verdict
 from mrl.samples import Group
 from mrl.team import RecordsOf, publish_records
-from mrl.verifier.reward import Verdict
 
 
 def lying_records(rate: float, seed: int) -> RecordsOf:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mrl.allocation import Allocation, torch_settings
 from mrl.config import RunConfig
 from mrl.errors import MrlError
 from mrl.folder import KINDS, Folder
 from mrl.modes import Mode
+from mrl.placement import Allocation, torch_settings
 from mrl.run.liars import lying_records
 from mrl.run.problems import check_prompts, load_problems
 from mrl.samples import Problem

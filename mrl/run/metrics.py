@@ -8,13 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from mrl.alignment import LossyText, Residual, measure, split_text
-from mrl.allocation import Turn
 from mrl.modes import Experience, Receiver
+from mrl.placement import Turn
 from mrl.policy import Policy
 from mrl.records import CompletionRecord
+from mrl.reward import Verdict
 from mrl.samples import Group, SecondAttempt
 from mrl.team import StepResult
-from mrl.verifier.reward import Verdict
 
 METRICS = {
     "step": "number of the training step, starting at 1",

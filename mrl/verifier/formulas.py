@@ -38,8 +38,8 @@ from math_verify.parser import NormalizationConfig
 from sympy import Expr, FiniteSet, Float, I, Set, Symbol, UnevaluatedExpr, Union
 from sympy.core.random import seed
 
+from mrl.reward import Verdict
 from mrl.verifier.plain import WORDS, plain_verdict, tidy
-from mrl.verifier.reward import Verdict
 
 _SIDE_BY_SIDE = re.compile(r"(?<![0-9_])[0-9]+[\s$]+[0-9]")  # but \log_2 3 is one number
 _DOTS = re.compile(r"\\[lc]?dots|\.\.|\u2026")

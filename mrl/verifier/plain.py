@@ -8,12 +8,12 @@ are compared here, exactly:
   letters with spaces between them (`x y`) are a product.
 
 All other answers are mathematical formulas, which verifier/formulas.py compares. The reward follows
-from the verdict (reward.py).
+from the verdict (mrl/reward.py).
 """
 
 import re
 
-from mrl.verifier.reward import Verdict
+from mrl.reward import Verdict
 
 MAX_BOX_CHARS = 2_000  # longer boxes count as wrong, unparsed: no answer is that long
 MAX_TEXT_CHARS = 100_000  # only the end of a completion, up to this length, is searched for a box

@@ -24,10 +24,10 @@ from typing import Any
 
 from mrl.errors import MrlError
 from mrl.parsing import control_character, run_file
+from mrl.reward import Verdict
 from mrl.samples import Group
 from mrl.verifier.forms import near_misses, rewritings
 from mrl.verifier.plain import last_box, plain_verdict, tidy
-from mrl.verifier.reward import Verdict
 
 MEMORY_LIMIT_BYTES = 2 << 30  # limit of the child's address space; normally it uses about 60 MB
 # Importing math-verify takes 0.4 s on an idle machine, but on a busy one it may take minutes. So a

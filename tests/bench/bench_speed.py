@@ -127,7 +127,7 @@ class Ours:
         """Rollout, reward, one update."""
         from mrl.learning import learn
         from mrl.modes.own import own_samples
-        from mrl.verifier.reward import Verdict
+        from mrl.reward import Verdict
 
         groups = self.rollout()
         for group in groups:

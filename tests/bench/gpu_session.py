@@ -62,17 +62,17 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from mini_mrl import train_step
-from mrl.allocation import Allocation
 from mrl.config import DATA, PolicyConfig
 from mrl.learning import LARGEST_MEAN_GAP, learn
 from mrl.models import cuda_graph, loading
 from mrl.modes.sgt import SGT
+from mrl.placement import Allocation
 from mrl.policy import Policy
+from mrl.reward import Verdict
 from mrl.rollout import sample_completions
 from mrl.run.problems import load_problems
 from mrl.samples import Group, Problem, TrainingSample
 from mrl.team import Team
-from mrl.verifier.reward import Verdict
 
 LADDER = ("before", "norm", "early", "cache", "now")
 OLD = {  # variant -> what it changed in cuda_graph.py, and the value before

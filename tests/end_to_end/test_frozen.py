@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mrl.allocation import Allocation
 from mrl.modes import MODES
+from mrl.placement import Allocation
 from mrl.run.evaluation import count_solved
 from mrl.run.metrics import OUTCOMES
 from tests.end_to_end.small_run import (

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mrl import allocation as allocation_module
-from mrl.allocation import BLOCK, Allocation, in_blocks
+from mrl import placement as placement_module
 from mrl.config import RunConfig
 from mrl.errors import MrlError, RunFailed
 from mrl.learning import learn
 from mrl.models.loading import claim_device, pick_device
+from mrl.placement import BLOCK, Allocation, in_blocks
 from mrl.run.metrics import time_metrics
 from mrl.samples import TrainingSample
 from tests.end_to_end.small_run import without_time
-from tests.test_placement import SHAPES, model_of
+from tests.test_memory_estimate import SHAPES, model_of
 
 NAMES = ["qwen-tiny", "llama-tiny"]
 
@@ -266,7 +266,7 @@ def test_what_was_fetched_in_part_is_evicted_all_the_same(make_policy, monkeypat
             raise MemoryError
         return 0
 
-    monkeypatch.setattr(allocation_module, "_move", move)
+    monkeypatch.setattr(placement_module, "_move", move)
     with pytest.raises(RunFailed), allocation.turn(a, "rollout"):
         pass
     with allocation.turn(b, "rollout"):
