@@ -15,7 +15,7 @@ import torch
 from mrl.alignment import LossyText
 from mrl.diagnostics import LearningStats
 from mrl.exchange import Exchange, experience_of
-from mrl.folder import Folder
+from mrl.exchange_folder import Folder
 from mrl.modes import Experience, Mode, TrainingBatch
 from mrl.modes.check import check_beginnings
 from mrl.placement import Allocation

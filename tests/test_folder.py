@@ -12,7 +12,7 @@ import mini_mrl
 from mini_mrl import train_step
 from mrl.config import DATA
 from mrl.errors import MrlError, RunFailed
-from mrl.folder import LONGEST_LINE, Folder, question_hash
+from mrl.exchange_folder import LONGEST_LINE, Folder, question_hash
 from mrl.placement import Allocation
 from mrl.records import RolloutRecord, validation_error
 from mrl.run.problems import load_problems

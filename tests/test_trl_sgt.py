@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mrl.config import DATA, PolicyConfig
-from mrl.folder import Folder, question_hash
+from mrl.exchange_folder import Folder, question_hash
 from mrl.learning import add_gradients
 from mrl.models.loading import load_policy
 from mrl.modes.own import own_samples

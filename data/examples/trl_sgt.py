@@ -6,8 +6,8 @@
 
 TRL trains what mini-mrl does not: models on several GPUs, with vLLM, DeepSpeed or FSDP. Two of its
 methods are extended. After a round of sampling, this policy publishes its solutions in a folder
-(mrl/folder.py), and where all attempts at a prompt failed, it looks up a peer's solution there.
-The loss gets the imitation term of SGT:
+(mrl/exchange_folder.py), and where all attempts at a prompt failed, it looks up a peer's solution
+there. The loss gets the imitation term of SGT:
 
     L = L_GRPO + lambda * mean over rescued x of NLL(y_peer | x)
 
@@ -36,7 +36,7 @@ from trl.trainer.utils import pad
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from mrl.alignment import ByteCodec, LossyText
 from mrl.config import DATA
-from mrl.folder import Folder
+from mrl.exchange_folder import Folder
 from mrl.records import SuccessRecord, validation_error
 from mrl.reward import Verdict
 from mrl.run.problems import load_problems

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from mrl.folder import FORMAT, question_hash
+from mrl.exchange_folder import FORMAT, question_hash
 from mrl.tiny.skills import DATA_SEED, PROBLEM_SETS, SKILLS, columns, generate, leaps, solution
 
 METHODS = {"leaps": leaps, "columns": columns}

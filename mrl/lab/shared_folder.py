@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from mrl.errors import MrlError
-from mrl.folder import FORMAT, KINDS, question_hash
+from mrl.exchange_folder import FORMAT, KINDS, question_hash
 from mrl.parsing import read_json_lines
 from mrl.run.directory import read_run_config
 from mrl.run.problems import load_problems

@@ -11,7 +11,7 @@ from typing import Any
 
 from mrl.config import RunConfig
 from mrl.errors import MrlError
-from mrl.folder import KINDS, Folder
+from mrl.exchange_folder import KINDS, Folder
 from mrl.modes import Mode
 from mrl.placement import Allocation, torch_settings
 from mrl.run.liars import lying_records

@@ -16,7 +16,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from mrl.config import DATA
-from mrl.folder import Folder
+from mrl.exchange_folder import Folder
 from mrl.records import SuccessRecord
 from mrl.run.problems import load_problems
 from mrl.samples import Problem, problems_of_step
