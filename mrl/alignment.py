@@ -10,8 +10,8 @@ for spaces.
     project(source bytes, receiver bytes, log-probs) -> log-probs at the receiver's tokens
 
 A text whose bytes a tokenizer cannot represent exactly is refused with a reason, and never
-repaired. A peer's text is encoded once, in stage 4 (exchange.py: `receive`). On a first reading,
-`align` and `project` at the end of the file are enough.
+repaired. A peer's text is encoded once, in stage 4 (`retokenize`). On a first reading, `align` and
+`project` at the end of the file are enough.
 """
 
 import json
@@ -174,6 +174,30 @@ class ByteCodec:
             return self._tokenizer.encode(text, add_special_tokens=False).ids
         finally:
             self._tokenizer.encode_special_tokens = False
+
+
+def retokenize(
+    codec: ByteCodec, text: str, eos_id: int | None, limit: int
+) -> tuple[list[int], str]:
+    """A peer's text in the receiver's tokens, or no tokens and the reason to refuse the text.
+
+    eos_id: ends the tokens, if it is not None. It is added as an id, because `encode` refuses the
+    text of a special token.
+
+    The reasons are "thl/refused/..." if the receiver's tokenizer cannot represent the text exactly,
+    "dropped/empty" if there is no token, and "dropped/too_long" if there are more than `limit`.
+    """
+    try:
+        token_ids = codec.encode(text)
+    except LossyText as refusal:
+        return [], f"thl/refused/{refusal.reason}"
+    if eos_id is not None:
+        token_ids.append(eos_id)
+    if not token_ids:
+        return [], "dropped/empty"
+    if len(token_ids) > limit:
+        return [], "dropped/too_long"
+    return token_ids, ""
 
 
 def _vocabulary_bytes(vocabulary: dict[str, int], description: dict) -> dict[int, bytes]:

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import cast
 
-from mrl.alignment import LossyText
+from mrl.alignment import LossyText, retokenize
 from mrl.modes.mode import Experience, Received, Receiver
 from mrl.records import CompletionRecord, R, Record, validation_error
 from mrl.samples import Group
@@ -81,27 +81,13 @@ class Exchange:
 
 
 def receive(receiver: Receiver, record: R) -> Received[R]:
-    """A record with its text in the receiver's tokens, or with the reason to refuse the text.
-
-    The reasons are "thl/refused/..." if the receiver's tokenizer cannot represent the text exactly,
-    "dropped/empty" if there is no token, and "dropped/too_long" if there are more tokens than the
-    receiver may write.
-    """
+    """A record with its text in the receiver's tokens, or with the reason to refuse the text."""
     if not isinstance(record, CompletionRecord):  # statistics have no text
         return Received(record, [])
-    try:
-        token_ids = receiver.codec.encode(record.text)
-    except LossyText as refusal:
-        return Received(record, [], f"thl/refused/{refusal.reason}")
-
     # the peer's EOS becomes the receiver's; without it, the receiver would not learn to stop
-    if record.finished:  # as an id, because EOS in the text would be refused as a special token
-        token_ids.append(receiver.eos_id)
-    if not token_ids:
-        return Received(record, [], "dropped/empty")
-    if len(token_ids) > receiver.max_new_tokens:
-        return Received(record, [], "dropped/too_long")
-    return Received(record, token_ids)
+    eos_id = receiver.eos_id if record.finished else None
+    token_ids, refusal = retokenize(receiver.codec, record.text, eos_id, receiver.max_new_tokens)
+    return Received(record, token_ids, refusal)
 
 
 def experience_of(receiver: Receiver, group: Group, records: Iterable[R]) -> Experience[R]:

@@ -96,7 +96,7 @@ FAULTS = [  # file, what stands there, what is planted, the tests that should no
     ("learning", "-(logprobs * weights * coefficients)", "(logprobs * weights * coefficients)", POLICY),
     ("alignment", "if end == 0 or end not", "if end not",
      ["tests/test_alignment.py"]),
-    ("exchange", "if record.finished:  # as an id", "if True:  # as an id", MODES),
+    ("exchange", "receiver.eos_id if record.finished else None", "receiver.eos_id", MODES),
     ("alignment", "len(token) / size if size", "1 / len(tokens) if size",
      ["tests/test_alignment.py"]),
     ("alignment", "(step[\"replacement\"], \" \")", "(\"▁\", \" \")",
