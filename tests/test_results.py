@@ -380,8 +380,32 @@ def test_what_is_said_of_the_nine_cells_holds():
     assert tables.gap(ends[best], ends[gated]).clear and above(best, gated) > 0
     assert all(above(best, other) > 0 for other in ends if other != best)
     assert tables.closed(*tables.CELLS[best]) == "20 of 20"
+    heavy = ("grpo", "gate, weight 1")  # the small weight protects more than the gate
+    assert above(gated, heavy) > above(heavy, ("grpo", "always")) > 0
+    assert tables.gap(ends[gated], ends[heavy]).clear
+    assert tables.gap(ends[heavy], ends["grpo", "always"]).clear
     hint = tables.gap(tables.scores("modes", "hint", first=5), ends[best])
     assert hint.clear and hint.mean > 0
+
+
+def test_what_is_said_of_all_modes_holds():
+    for mode in set(tables.nearest_first()) - {"hint"}:
+        assert mean(tables.of_five("hint")) > mean(tables.of_five(mode))
+    assert gap("hint", "solo-x2").clear
+    for mode in ("prp", "hacpo", "graft", "xgrpo"):  # not told from RL alone
+        assert not gap(mode, "solo").clear
+        closed = [tables.count(tables.closed("modes", mode, spot_of(s))) for s in BUT_BAGS]
+        assert not any(closed)
+    assert gap("naive", "solo").mean < -5 and gap("naive", "solo").clear
+    for spot in ("days", "bags"):
+        assert tables.closed("modes", "naive", spot_of(spot)) == "5 of 5"
+    far = tables.nearest_first()[-3:]
+    assert set(far) == {"naive", "rft", "sft"}  # the furthest from the start, and they forget most
+    lost = {mode: tables.strong_skills_gained(mode).mean for mode in tables.nearest_first()}
+    assert max(lost[mode] for mode in far) < min(lost[mode] for mode in set(lost) - set(far))
+
+
+BUT_BAGS = ("sold", "days", "eats")
 
 
 def test_what_is_said_of_operation_and_calculation_holds():

@@ -52,6 +52,7 @@ CELLS = {  # (own learning, learning from a peer) -> its comparison and mode; re
     ("grpo", "none"): ("modes", "solo"),
     ("grpo", "gate"): ("modes", "sgt"),
 }
+CELLS["grpo", "gate, weight 1"] = "modes", "sgt, weight 1"  # beside the nine
 for own, peer in (
     ("none", "gate"), ("correct", "none"), ("correct", "gate"), ("grpo", "always"),
 ):  # fmt: skip
@@ -62,6 +63,8 @@ for own, peer in (
 DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
 NO_LOWER = "hacpo without its lower clip bound"
 LEVEL = "prp sequence"  # the mode `prp` with one ratio per completion
+WEIGHT_1 = "sgt, weight 1"
+TWO_OBJECTIVES = "sgt, `dr_grpo` for llama-tiny"
 FILES |= {
     "ten": "version-0.2/ten-seeds.csv",  # seeds 31 to 40
     "five": "version-0.2/five-seeds.csv",  # all modes, seeds 1 to 5
@@ -77,6 +80,8 @@ ELSEWHERE = {  # (comparison, mode) -> the file that has these runs, their mode,
     },
     ("modes", LEVEL): ("tiny-pair/prp-per-completion.csv", "prp", None),
     ("modes", NO_LOWER): ("tiny-pair/hacpo-no-lower-bound.csv", "hacpo", None),
+    ("modes", WEIGHT_1): ("tiny-pair/sgt-weight-1.csv", "sgt", None),
+    ("modes", TWO_OBJECTIVES): ("tiny-pair/two-objectives.csv", "sgt", None),
     ("modes", "cells"): ("tiny-pair/cells-correct-gate.csv", "cells", None),
     ("five", NO_LOWER): ("version-0.2/five-seeds-no-lower-end.csv", "hacpo", None),
     # the runs with honest peers
@@ -431,8 +436,8 @@ def oracle(of: str) -> float:
 
 
 DIFFERENCES = (
-    ("hint", "solo"), ("hint", "hint-anew"), ("hint-anew", "solo"), ("hint", "sgt"),
-    ("sgt", "solo"), ("sgt", "sft"), ("rft", "sft"), ("replay", "solo"),
+    ("hint", "solo"), ("hint", "solo-x2"), ("hint", "hint-anew"), ("hint-anew", "solo"),
+    ("hint", "sgt"), ("sgt", "solo"), ("sgt", "sft"), ("rft", "sft"), ("replay", "solo"),
 )  # fmt: skip
 
 
@@ -616,6 +621,16 @@ def result_2() -> list[str]:
     return table(("from itself / from a peer", *peers.values()), rows)
 
 
+def gate_or_weight() -> list[str]:
+    """GRPO beside imitation: what do the gate and the small weight contribute?"""
+    rows = [
+        ("if all attempts failed", cell(cell_of, "grpo", "gate"),
+         cell(cell_of, "grpo", "gate, weight 1")),
+        ("always", "not tried", cell(cell_of, "grpo", "always")),
+    ]  # fmt: skip
+    return table(("a solution is imitated", "weight 0.1", "weight 1"), rows)
+
+
 STRANGENESS = {  # how differently the peer writes -> its comparison
     "twins": "twins",
     "sums and differences": "modes",
@@ -648,8 +663,10 @@ def result_3() -> list[str]:
 
 def result_6() -> list[str]:
     """All modes that were run on the shipped pair with the seeds 81 to 85, the best gain first."""
+    names = {mode: name for mode, (name, *_) in MODES_SHOWN.items()}
+    names[TWO_OBJECTIVES] = "`sgt`, with `dr_grpo` for `llama-tiny`"
     rows = []
-    for mode, (name, *_) in MODES_SHOWN.items():
+    for mode, name in names.items():
         try:
             ends = [end("modes", mode, of, "test", 5) for of in ("all", "blind", "strong")]
         except NotMeasured:
@@ -761,6 +778,16 @@ def cell_is_above(one: tuple[str, str], two: tuple[str, str], least: float, most
     return str(found), least <= found.mean <= most
 
 
+def leads() -> Seen:
+    """How far `hint` ends above the best of the other modes; it was predicted to lead."""
+    if missing := [mode for mode in MODES_SHOWN if gain_over_solo("modes", mode) is None]:
+        raise NotMeasured(missing[0])
+    others = [mode for mode in MODES_SHOWN if mode != "hint"]
+    best = max(others, key=lambda mode: mean(of_five(mode)))
+    found = gap(of_five("hint"), of_five(best))
+    return f"{found} above {MODES_SHOWN[best][0]}", found.mean > 0
+
+
 def closes(mode: str, least: float, most: float) -> Seen:
     """How many blind spots a mode closes; the numbers are the shares that were predicted."""
     found = closed("modes", mode)
@@ -849,6 +876,11 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
         "own correct completions alone end within 4 points of `solo`",
         partial(cell_is_above, ("correct", "none"), ("grpo", "none"), -4, 4),
     ),
+    (
+        "2",
+        "`sgt` ends at least 8 above `sgt` with weight 1",
+        partial(is_above, "modes", "sgt", WEIGHT_1, 8),
+    ),
     ("3", "twins: four modes end within 5 points", partial(within, "twins", 5)),
     ("3", "everything: `sft` ends below 20", partial(ends_between, "everything", "sft", 0, 20)),
     ("3", "everything: `rft` ends below 35", partial(ends_between, "everything", "rft", 0, 35)),
@@ -865,6 +897,32 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
     ("3", "only the box: `sft` ends below 10", partial(ends_between, "bare", "sft-bare", 0, 10)),
     ("3", "only the box: `rft` ends below 10", partial(ends_between, "bare", "rft-bare", 0, 10)),
     ("3", "only the box: `sgt` ends below 55", partial(ends_between, "bare", "sgt-bare", 0, 55)),
+    ("6", "`hint` leads", leads),
+    (
+        "6",
+        "`prp` with one ratio per completion ends within 3 points of `solo`",
+        partial(is_above, "modes", LEVEL, "solo", -3, 3),
+    ),
+    (
+        "6",
+        "`naive` ends above it in blind spots",
+        partial(is_above, "modes", "naive", LEVEL, 0, 100, "blind"),
+    ),
+    (
+        "6",
+        "`hacpo` ends within 3 points of `solo`",
+        partial(is_above, "modes", "hacpo", "solo", -3, 3),
+    ),
+    (
+        "6",
+        "`hacpo` without its lower clip bound ends below `solo`",
+        partial(is_above, "modes", NO_LOWER, "solo", -100, 0),
+    ),
+    (
+        "6",
+        "`sgt` with `dr_grpo` for `llama-tiny` ends within 3 points of `sgt`",
+        partial(is_above, "modes", TWO_OBJECTIVES, "sgt", -3, 3),
+    ),
     (
         "7",
         "shipped pair: more than five tokens of a solution have a ratio below 0.01",
@@ -963,6 +1021,28 @@ def apart(source: str, one: str, two: str, of: str = "all") -> str:
     return f"{str(found).removeprefix('-')} {side} {name}"
 
 
+PAIRS = {"shipped pair": "modes", "twins": "five"}  # the pairs that the papers' modes were run with
+
+
+def on_both(one: str, two: str, of: str = "all") -> str:
+    """How far a mode ends from another one, on the shipped pair and among twins."""
+    return "; ".join(
+        f"{pair}: {cell(apart, source, one, two, of)}" for pair, source in PAIRS.items()
+    )
+
+
+def told_by_both(one: str, two: str, of: str = "all") -> str:
+    """What both pairs say about the claim that mode `one` ends above mode `two`."""
+
+    def told(source: str) -> str:
+        return told_by(difference(source, one, two, of))
+
+    verdicts = {pair: cell(told, source) for pair, source in PAIRS.items()}
+    if len(set(verdicts.values())) == 1:
+        return verdicts["twins"]
+    return "; ".join(f"{pair}: {verdict}" for pair, verdict in verdicts.items())
+
+
 def waiting(folder: str) -> str:
     """Percent of a run's time in which each policy waited for the turns of the other one."""
     shares = []
@@ -978,15 +1058,19 @@ def waiting(folder: str) -> str:
 def claims_of_mrl() -> Iterator[tuple[object, ...]]:
     """The claims of Mutual Reinforcement Learning. The toy's numbers: TUTORIAL_2, section 13."""
     yield "**MRL**, arXiv 2605.07244", "", ""
+    in_blind_spots = (
+        f"`{mode}` {apart('modes', mode, 'solo', 'blind')}" for mode in ("sgt", "xgrpo", "prp")
+    )
     yield (
         "sharing solutions (SGT) lies at the favorable point between sharing rewards (XGRPO) and "
         "sharing completions (PRP)",
-        f"twins: `sgt` {apart('five', 'sgt', 'solo')}, `xgrpo` {apart('five', 'xgrpo', 'solo')}, "
-        f"`prp` {apart('five', 'prp', 'solo')}, but with one ratio per completion "
-        f"{apart('prp levels', LEVEL, 'solo')}; shipped pair: `sgt` "
-        f"{apart('modes', 'sgt', 'solo')}",
-        "holds among twins, except for `prp` with one ratio per completion; on the shipped pair, "
-        "`xgrpo` and `prp` are not measured yet",
+        f"shipped pair, all skills: `sgt` {apart('modes', 'sgt', 'solo')}, `xgrpo` "
+        f"{apart('modes', 'xgrpo', 'solo')}, `prp` {apart('modes', 'prp', 'solo')}; blind spots: "
+        f"{', '.join(in_blind_spots)}. Twins: `sgt` {apart('five', 'sgt', 'solo')}, `xgrpo` "
+        f"{apart('five', 'xgrpo', 'solo')}, `prp` {apart('five', 'prp', 'solo')}, but with one "
+        f"ratio per completion {apart('prp levels', LEVEL, 'solo')}",
+        "shipped pair: in the blind spots, but not over all skills; twins: holds, except for `prp` "
+        "with one ratio per completion",
     )
     yield (
         "SGT teaches when all of a policy's own attempts fail",
@@ -1006,9 +1090,10 @@ def claims_of_mrl() -> Iterator[tuple[object, ...]]:
     )
     yield (
         "XGRPO gives a gradient there, but reaches only what the policy samples itself",
-        "toy: 100% of groups give an update; twins: the blind spots end at "
+        "toy: 100% of groups give an update; blind spots, shipped pair: "
+        f"{apart('modes', 'xgrpo', 'solo', 'blind')}; blind spots, twins: they end at "
         f"{end('five', 'xgrpo', 'blind')}",
-        "holds in the toy and among twins",
+        "holds",
     )
     yield (
         "XGRPO has little noise",
@@ -1038,21 +1123,22 @@ def claims_of_mrl() -> Iterator[tuple[object, ...]]:
 def claims_of_others() -> Iterator[tuple[object, ...]]:
     """The claims of HACPO and GRAFT, with the twins of version 0.2."""
     yield "**HACPO**, arXiv 2603.02604", "", ""
+    alone, twice = on_both("hacpo", "solo"), on_both("hacpo", "solo-x2")
     yield (
         "HACPO gains over RL alone with half of its rollouts",
-        f"twins: {apart('five', 'hacpo', 'solo')}, {apart('five', 'hacpo', 'solo-x2')}",
-        told_by(difference("five", "hacpo", "solo")),
+        f"{alone}. {twice[0].upper()}{twice[1:]}",
+        told_by_both("hacpo", "solo"),
     )
     yield (
         "completions that the receiver finds unlikely are better left out",
-        f"twins: `hacpo` {apart('five', 'hacpo', NO_LOWER)}",
-        f"{told_by(difference('five', 'hacpo', NO_LOWER))} among twins",
+        f"`hacpo`, {on_both('hacpo', NO_LOWER)}",
+        told_by_both("hacpo", NO_LOWER),
     )
     yield (
         "pooling without correction (`naive`) ends below RL alone",
-        f"twins: {apart('five', 'naive', 'solo')}; on strong skills "
+        f"{on_both('naive', 'solo')}, but on strong skills "
         f"{apart('five', 'naive', 'solo', 'strong')}",
-        "holds on strong skills only",
+        "shipped pair: holds; twins: holds on strong skills only",
     )
     yield (
         "HACPO's mixed baseline has no bias if the ratio of abilities is the true one",
@@ -1067,13 +1153,8 @@ def claims_of_others() -> Iterator[tuple[object, ...]]:
     )
     yield "**GRAFT**, arXiv 2609.37868", "", ""
     for other, words in (("solo", "GRPO"), ("sgt", "SGT")):
-        found = difference("five", "graft", other)
-        yield f"GRAFT ends above {words}", f"twins: {apart('five', 'graft', other)}", told_by(found)
-    yield (
-        "HACPO ends below GRPO in five of six cases",
-        f"twins: {apart('five', 'hacpo', 'solo')}",
-        told_by(difference("five", "solo", "hacpo")),
-    )
+        yield f"GRAFT ends above {words}", on_both("graft", other), told_by_both("graft", other)
+    yield "HACPO ends below GRPO in five of six cases", alone, told_by_both("solo", "hacpo")
     tiny = [solved_by_peer(["sgt-s0"], policy, 16) for policy in PAIR]
     runs = [f"real-pair/sgt-s{seed}" for seed in REAL_SEEDS]
     real = [solved_by_peer(runs, policy, 8) for policy in ("smol", "qwen")]
@@ -1194,42 +1275,48 @@ def gpu_models() -> list[str]:
 # --------------------------------------------------------------------------------- the course
 
 
-def tutorial_spots() -> list[str]:
-    """Blind spots closed, and scores, without intervals."""
+CONTROLS = {  # the modes of the tutorial's section 6 -> what they lack compared with `sgt`
+    "sgt": "nothing",
+    "solo": "the peer",
+    "replay": "the peer; it imitates its own earlier solutions",
+    WEIGHT_1: "the small weight",
+    "cells": "GRPO; it imitates its own correct completions",
+    "rft": "GRPO (as above), the gate and the small weight",
+    "sft": "its own attempts, the gate and the small weight",
+    "hint": "most of the solution (section 6c)",
+}
+
+
+def tutorial_controls() -> list[str]:
+    """What the controls of `sgt` lack, and what came out, without intervals."""
     starts = [f"{before(of):.0f}" for of in ("strong", "all")]
-    rows: list[list[object]] = [["before training", "", "", *starts]]
-    for mode in TRAINED_WITH:
-        counts = []
-        for spots in (
-            ("qwen-tiny days", "llama-tiny bags"),
-            ("qwen-tiny sold", "llama-tiny eats"),
-        ):
-            found = [cases("modes", mode, spot)[0] for spot in spots]
-            counts.append(f"{sum(map(sum, found))} of {sum(map(len, found))}")
-        ends = [f"{end('modes', mode, of).mean:.0f}" for of in ("strong", "all")]
-        rows.append([f"`{mode}`", *counts, *ends])
+    rows: list[list[object]] = [["before training", "", "", "", *starts, "", ""]]
+    for mode, lacks in CONTROLS.items():
+        name = "`sgt` with weight 1" if mode == WEIGHT_1 else MODES_SHOWN[mode][0]
+        counts = [cell(closed_spots, mode, spots) for spots in ("days bags", "sold eats")]
+        ends = [cell(rounded, "modes", mode, of) for of in ("strong", "all")]
+        others = [
+            cell(rounded, source, mode).replace(NOT_YET, "") for source in ("twins", "everything")
+        ]
+        rows.append([name, lacks, *counts, *ends, *others])
     header = (
-        "mode", "`days` and `bags` closed", "`sold` and `eats` closed", "strong skills",
-        "all skills",
+        "mode", "what it lacks", "`days` and `bags` closed", "`sold` and `eats` closed",
+        "strong skills", "all skills", "all skills, if both write alike",
+        "all skills, if they write everything in two ways",
     )  # fmt: skip
     return table(header, rows)
 
 
-def tutorial_twins() -> list[str]:
-    """Where modes end by how differently the peer writes, without intervals."""
-    ways = {
-        "twins": "all alike",
-        "sums and differences": "sums and differences in two ways",
-        "everything": "everything in two ways",
-    }
-    rows = [
-        (
-            f"`{mode}`",
-            *(cell(lambda *of: f"{by_strangeness(*of).mean:.0f}", mode, how) for how in ways),
-        )
-        for mode in LINES
-    ]
-    return table(("the two models write", *ways.values()), rows)
+def rounded(source: str, mode: str, of: str = "all") -> str:
+    """Where a mode ends, without its interval."""
+    return f"{end(source, mode, of).mean:.0f}"
+
+
+def closed_spots(mode: str, skills: str) -> str:
+    """In how many cases two blind spots, one of each policy, are closed on the shipped pair."""
+    owner = {skill: policy for policy, names in SPOTS.items() for skill in names}
+    found = [cases("modes", mode, f"{owner[skill]} {skill}")[0] for skill in skills.split()]
+    return f"{sum(map(sum, found))} of {sum(map(len, found))}"
 
 
 def tutorial_differences() -> list[str]:
@@ -1263,6 +1350,7 @@ TABLES = {
     "hotter": hotter,
     "trl": trl,
     "result-2": result_2,
+    "gate-or-weight": gate_or_weight,
     "result-3": result_3,
     "result-6": result_6,
     "result-7": result_7,
@@ -1276,8 +1364,7 @@ TABLES = {
     "real-gains": real_gains,
     "pilots": pilots,
     "gpu": gpu_models,
-    "tutorial-spots": tutorial_spots,
-    "tutorial-twins": tutorial_twins,
+    "tutorial-controls": tutorial_controls,
     "tutorial-differences": tutorial_differences,
     "tutorial-one-interval": tutorial_one_interval,
 }
