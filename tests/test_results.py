@@ -444,6 +444,11 @@ def test_what_is_said_of_twins_holds():
     assert max(hints) - min(hints) < 2  # about the same height everywhere
 
 
+def test_what_is_said_of_bare_boxes_holds():
+    for mode in ("sft", "rft"):
+        assert mean(tables.scores("bare", f"{mode}-bare")) < tables.before("all") - 15
+
+
 def test_what_is_said_of_the_pair_that_differs_in_everything_holds():
     assert tables.count(tables.closed("everything", "solo")) == 0
     assert tables.closed("everything", "hint") == "20 of 20"
