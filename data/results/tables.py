@@ -1290,21 +1290,30 @@ CONTROLS = {  # the modes of the tutorial's section 6 -> what they lack compared
 def tutorial_controls() -> list[str]:
     """What the controls of `sgt` lack, and what came out, without intervals."""
     starts = [f"{before(of):.0f}" for of in ("strong", "all")]
-    rows: list[list[object]] = [["before training", "", "", "", *starts, "", ""]]
+    rows: list[list[object]] = [["before training", "", "", "", *starts]]
     for mode, lacks in CONTROLS.items():
         name = "`sgt` with weight 1" if mode == WEIGHT_1 else MODES_SHOWN[mode][0]
         counts = [cell(closed_spots, mode, spots) for spots in ("days bags", "sold eats")]
         ends = [cell(rounded, "modes", mode, of) for of in ("strong", "all")]
-        others = [
-            cell(rounded, source, mode).replace(NOT_YET, "") for source in ("twins", "everything")
-        ]
-        rows.append([name, lacks, *counts, *ends, *others])
+        rows.append([name, lacks, *counts, *ends])
     header = (
         "mode", "what it lacks", "`days` and `bags` closed", "`sold` and `eats` closed",
-        "strong skills", "all skills", "all skills, if both write alike",
-        "all skills, if they write everything in two ways",
+        "strong skills", "all skills",
     )  # fmt: skip
     return table(header, rows)
+
+
+def tutorial_pairs() -> list[str]:
+    """Where modes end by how differently the peer writes, without intervals."""
+    pairs = {
+        "both alike": "twins",
+        "sums and differences in two ways": "modes",
+        "everything in two ways": "everything",
+    }
+    rows = [
+        (f"`{mode}`", *(cell(rounded, source, mode) for source in pairs.values())) for mode in LINES
+    ]
+    return table(("the two models write", *pairs), rows)
 
 
 def rounded(source: str, mode: str, of: str = "all") -> str:
@@ -1365,6 +1374,7 @@ TABLES = {
     "pilots": pilots,
     "gpu": gpu_models,
     "tutorial-controls": tutorial_controls,
+    "tutorial-pairs": tutorial_pairs,
     "tutorial-differences": tutorial_differences,
     "tutorial-one-interval": tutorial_one_interval,
 }
