@@ -388,6 +388,9 @@ def test_what_is_said_of_the_nine_cells_holds():
     assert hint.clear and hint.mean > 0
 
 
+BUT_BAGS = ("sold", "days", "eats")
+
+
 def test_what_is_said_of_all_modes_holds():
     for mode in set(tables.nearest_first()) - {"hint"}:
         assert mean(tables.of_five("hint")) > mean(tables.of_five(mode))
@@ -408,9 +411,6 @@ def test_what_is_said_of_all_modes_holds():
     assert set(far) == {"naive", "rft", "sft"}  # the furthest from the start, and they forget most
     lost = {mode: tables.strong_skills_gained(mode).mean for mode in tables.nearest_first()}
     assert max(lost[mode] for mode in far) < min(lost[mode] for mode in set(lost) - set(far))
-
-
-BUT_BAGS = ("sold", "days", "eats")
 
 
 def test_what_is_said_of_operation_and_calculation_holds():

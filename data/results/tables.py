@@ -46,13 +46,19 @@ FILES = {
     "both ways": "both-ways/five-seeds.csv",
     "frozen smol": "both-ways/frozen-smol.csv",
 }
+# modes with another setting
+NO_LOWER = "hacpo without its lower clip bound"
+LEVEL = "prp sequence"  # one ratio per completion
+WEIGHT_1 = "sgt, weight 1"
+TWO_OBJECTIVES = "sgt, `dr_grpo` for llama-tiny"
+
 CELLS = {  # (own learning, learning from a peer) -> its comparison and mode; result 2
     ("none", "always"): ("modes", "sft"),
     ("correct", "always"): ("modes", "rft"),
     ("grpo", "none"): ("modes", "solo"),
     ("grpo", "gate"): ("modes", "sgt"),
 }
-CELLS["grpo", "gate, weight 1"] = "modes", "sgt, weight 1"  # beside the nine
+CELLS["grpo", "gate, weight 1"] = "modes", WEIGHT_1  # beside the nine
 for own, peer in (
     ("none", "gate"), ("correct", "none"), ("correct", "gate"), ("grpo", "always"),
 ):  # fmt: skip
@@ -61,10 +67,6 @@ for own, peer in (
 
 # the pair of version 0.2, whose models write alike
 DIAL = (0, 1, 3, 10, 30)  # percent of the demonstrations that show a foreign skill correctly
-NO_LOWER = "hacpo without its lower clip bound"
-LEVEL = "prp sequence"  # the mode `prp` with one ratio per completion
-WEIGHT_1 = "sgt, weight 1"
-TWO_OBJECTIVES = "sgt, `dr_grpo` for llama-tiny"
 FILES |= {
     "ten": "version-0.2/ten-seeds.csv",  # seeds 31 to 40
     "five": "version-0.2/five-seeds.csv",  # all modes, seeds 1 to 5
@@ -905,7 +907,7 @@ PREDICTIONS: tuple[tuple[str, str, Callable[[], Seen]], ...] = (
     ),
     (
         "6",
-        "`naive` ends above it in blind spots",
+        "`naive` ends above `prp` with one ratio per completion in blind spots",
         partial(is_above, "modes", "naive", LEVEL, 0, 100, "blind"),
     ),
     (
@@ -1058,19 +1060,22 @@ def waiting(folder: str) -> str:
 def claims_of_mrl() -> Iterator[tuple[object, ...]]:
     """The claims of Mutual Reinforcement Learning. The toy's numbers: TUTORIAL_2, section 13."""
     yield "**MRL**, arXiv 2605.07244", "", ""
-    in_blind_spots = (
-        f"`{mode}` {apart('modes', mode, 'solo', 'blind')}" for mode in ("sgt", "xgrpo", "prp")
-    )
+    ends = {
+        of: ", ".join(
+            f"`{mode}` {apart('modes', mode, 'solo', of)}" for mode in ("sgt", "xgrpo", "prp")
+        )
+        + f", with one ratio per completion {apart('modes', LEVEL, 'solo', of)}"
+        for of in ("all", "blind")
+    }
     yield (
         "sharing solutions (SGT) lies at the favorable point between sharing rewards (XGRPO) and "
         "sharing completions (PRP)",
-        f"shipped pair, all skills: `sgt` {apart('modes', 'sgt', 'solo')}, `xgrpo` "
-        f"{apart('modes', 'xgrpo', 'solo')}, `prp` {apart('modes', 'prp', 'solo')}; blind spots: "
-        f"{', '.join(in_blind_spots)}. Twins: `sgt` {apart('five', 'sgt', 'solo')}, `xgrpo` "
+        f"shipped pair, all skills: {ends['all']}; blind spots: {ends['blind']}. Twins: `sgt` "
+        f"{apart('five', 'sgt', 'solo')}, `xgrpo` "
         f"{apart('five', 'xgrpo', 'solo')}, `prp` {apart('five', 'prp', 'solo')}, but with one "
         f"ratio per completion {apart('prp levels', LEVEL, 'solo')}",
-        "shipped pair: in the blind spots, but not over all skills; twins: holds, except for `prp` "
-        "with one ratio per completion",
+        "holds in the blind spots of both pairs, but not over all skills of the shipped pair; does "
+        "not hold for `prp` with one ratio per completion",
     )
     yield (
         "SGT teaches when all of a policy's own attempts fail",
@@ -1127,7 +1132,7 @@ def claims_of_others() -> Iterator[tuple[object, ...]]:
     yield (
         "HACPO gains over RL alone with half of its rollouts",
         f"{alone}. {twice[0].upper()}{twice[1:]}",
-        told_by_both("hacpo", "solo"),
+        told_by_both("hacpo", "solo-x2"),
     )
     yield (
         "completions that the receiver finds unlikely are better left out",
